@@ -3,13 +3,13 @@
 MAKEFLAGS += --no-print-directory
 
 # Read by hack/: which cluster (auto, local, kind, current), where the image is pushed to, the cases of `conformance`, and by
-# `bench`: the program `harbor` of another Python.
-export CLUSTER IMAGE_REPOSITORY CASES SECTIONS BENCH_TRIALS HARBOR
+# `bench`: the program `harbor` of another Python. `demo` reads AGENT.
+export CLUSTER IMAGE_REPOSITORY CASES SECTIONS BENCH_TRIALS HARBOR AGENT
 
 TARGETS := setup lock demo test test-long lint unit e2e generate cluster cluster-down image deploy run bench chaos conformance
 .PHONY: help test-all $(TARGETS)
 
-demo:         ## from nothing to a finished trial: cluster, image, operator, an example task
+demo:         ## from nothing to a finished trial: cluster, image, operator, an example task [AGENT=claude-code]
 test:         ## lint, unit tests, end-to-end tests on a real cluster
 test-long:    ## the end-to-end tests that take so long that `test` leaves them out
 test-all: test test-long  ## everything that CI checks: test, then test-long

@@ -23,7 +23,7 @@ _CHART_CRDS = ROOT / "charts" / "multistep" / "files" / "crds"
 _GO = (ROOT / "runner", ROOT / "localkube" / "kube")
 _TYPED = ("operator/multistep", "agent-host/multistep_host", "agent-host/tests", "localkube", "hack", "tests")
 _CORE = ("tests/unit/engine", "tests/unit/api", "tests/unit/agents")
-_SIDE_BY_SIDE_BYTES = 4 << 30  # free memory below which the Go tests run before pytest instead of in parallel
+_SIDE_BY_SIDE_BYTES = 4 << 30  # with less free memory, the Go tests run before pytest, not in parallel with it
 
 
 def lint() -> None:
@@ -63,7 +63,7 @@ def unit() -> None:
 
 def _go_tests() -> None:
     _go_test(ROOT / "runner", "./...")
-    # Without the tests in containers: they would observe the race detector's threads and signals.
+    # Only ./internal/...: the main package's tests run the runner in containers and would observe the race detector's threads.
     _go_test(ROOT / "runner", "-race", "./internal/...")
 
 
@@ -116,7 +116,7 @@ def _gofmt() -> None:
 def _go_test(module: Path, *arguments: str) -> None:
     """Run Go tests. A skipped test counts as failed."""
     command = [str(go()), "test", "-json", *arguments]
-    env = go_environment(CGO_ENABLED="1" if "-race" in arguments else "0")  # as in releases; only the race detector needs cgo
+    env = go_environment(CGO_ENABLED="1" if "-race" in arguments else "0")  # releases have no cgo; the race detector needs it
     done = subprocess.run(command, cwd=module, env=env, stdout=subprocess.PIPE, text=True, check=False)
     events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     ends = Counter(event["Action"] for event in events if event.get("Test") and event["Action"] in ("pass", "fail", "skip"))

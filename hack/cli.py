@@ -1,4 +1,4 @@
-"""Targets of the Makefile by name."""
+"""Run the Makefile's targets, which are Python functions, by name."""
 
 from collections.abc import Callable, Sequence
 

@@ -21,7 +21,7 @@ NAMESPACE = "multistep-system"
 RELEASE = "multistep"
 CHART = ROOT / "charts" / "multistep"
 _READY_SECONDS = 180
-# All labels, because the tests distinguish their trials by namespace.
+# Enable all metric labels, because the tests find their trials' metrics by namespace.
 _VARIABLES = [
     {"name": "MULTISTEP_METRICS_LABELS", "value": json.dumps(["namespace", "agent"])},
     {"name": "MULTISTEP_METRICS_LABEL_SETS", "value": "5000"},
@@ -30,7 +30,7 @@ _VARIABLES = [
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running cluster and its clients. variables: the environment variables that selected it."""
+    """A running cluster. kubectl: program name or path; variables: the environment variables that selected the cluster."""
 
     target: targets.Target
     kubectl: str
@@ -50,7 +50,7 @@ class Cluster:
             **self.variables,
             "PATH": path,
             "KUBECONFIG": str(self.kubeconfig),
-            "MULTISTEP_RUNNER": str(image.ensure_runner()),  # `multistep build` copies it into the images that it builds
+            "MULTISTEP_RUNNER": str(image.ensure_runner()),  # `multistep build` copies the runner into its images
         }
 
     def run_kubectl(self, *arguments: str) -> str:
@@ -58,7 +58,7 @@ class Cluster:
 
 
 def ensure_cluster(variables: Mapping[str, str] = os.environ) -> Cluster:
-    """Start the cluster that CLUSTER names unless it runs, and return it. variables: environment variables."""
+    """Start the cluster that CLUSTER names unless it runs, and return it. variables: the environment, including CLUSTER."""
     config = load_config(variables)
     target = targets.choose(config, variables)
     with stage("cluster"):
@@ -77,7 +77,7 @@ def stop_clusters() -> None:
 
 
 def deploy(variables: Mapping[str, str] = os.environ) -> Cluster:
-    """Install this checkout's operator, wait until it is ready, and return the cluster. variables: environment variables."""
+    """Install this checkout's operator, wait until it is ready, and return the cluster. variables: the environment."""
     cluster = ensure_cluster(variables)
     with exclusive(CACHE / "deploy.lock"):
         operator, agent_host = image.ensure_in_cluster(cluster.target)
@@ -113,9 +113,10 @@ def _install(cluster: Cluster, program: str, name: str, agent_host: str) -> None
     command = [program, "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace"]
     images = f"image.repository={repository},image.tag={tag},settings.agentHostImage={agent_host}"
     values = ["--set", images, "--set-json", f"extraEnv={json.dumps(_VARIABLES)}"]
-    if isinstance(cluster.target, targets.Local):  # no TLS: the tests' registries, servers and models on the node
+    if isinstance(cluster.target, targets.Local):  # allow plain HTTP: the tests' servers on the node have no TLS
         hosts = json.dumps([f"{load_config(cluster.variables).network.api_address}:*"])
         values += ["--set-json", f"settings.taskInsecureHosts={hosts}", "--set", "gateway.settings.plainUpstreams=true"]
+        values += ["--set", "settings.agentImageMount=Copy"]  # Debian's containerd has no image volumes
     waiting = ["--wait", "--timeout", f"{_READY_SECONDS}s", "--history-max", "3"]
     # --take-ownership: the CRDs may have been applied without helm (`make run`, `kubectl apply -f crds/`).
     try:

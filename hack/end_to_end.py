@@ -26,8 +26,8 @@ from localkube.config import load_config, second_cluster
 
 DIRECTORIES = ("tests/e2e", "tests/conformance", "tests/rights")
 _EACH_RUN = "not long and not measures"
-_CASES_AT_ONCE = 2  # concurrent conformance cases per pytest-xdist worker; they are idle most of the time
-_FIRST = "tests/e2e/test_nodes.py"  # runs first: a new node loads all images of its cluster, of which there are few early on
+_CASES_AT_ONCE = 2  # concurrent conformance cases per pytest-xdist worker; a case is idle most of the time
+_FIRST = "tests/e2e/test_nodes.py"  # runs first, because a new node copies all images of the cluster, which are few then
 
 
 def run() -> None:
@@ -50,7 +50,7 @@ def run_long() -> None:
 
 
 class _Stage:
-    """Runs the tests on two local clusters, or on the current one; there, tests marked `alone` run last."""
+    """Runs the end-to-end tests, those marked `alone` last. On localkube's cluster, a second cluster shares the `alone` tests."""
 
     def __init__(self, first: deployment.Cluster) -> None:
         self._first = first

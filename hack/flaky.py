@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from hack.lanes import Ended, Run
 
-MOST_FLAKY = 3  # more flaky tests fail the run
-MOST_AGAIN = 10  # more failures have a common cause, so the rest is not repeated
+MOST_FLAKY = 3  # a run with more flaky tests fails
+MOST_AGAIN = 10  # further failures are not repeated: so many probably have a common cause
 
 
 @dataclass(frozen=True)
 class Again:
-    """The repeated run of a test. name: the run in which the test failed first; first: the test's output in that run."""
+    """The repetition of a failed test. name: the pytest run in which the test failed; first: the failed test's output."""
 
     test: str
     name: str

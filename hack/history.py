@@ -17,9 +17,9 @@ _STARTED = datetime.now(UTC).isoformat(timespec="seconds")
 
 @dataclass
 class TestRun:
-    """One run of a target.
+    """One test run of a make target.
 
-    failed: "failed" or "flaky", by test id. totals: pytest's counts and "flaky". seconds: duration by test file.
+    failed: "failed" or "flaky", by test id. totals: counts by "passed", "failed", "flaky" etc. seconds: duration by test file.
     """
 
     started: str
@@ -31,7 +31,11 @@ class TestRun:
 
 @dataclass(frozen=True)
 class History:
-    """The last runs. continued: whether `add` extends this checkout's newest run, which another process started."""
+    """The recorded test runs.
+
+    continued: `add` extends this checkout's newest run even if another process started that run; if False, `add` only extends the
+    run of this process. If no such run exists, `add` creates one.
+    """
 
     file: Path = FILE
     checkout: str = str(ROOT)
@@ -39,7 +43,7 @@ class History:
     continued: bool = False
 
     def add(self, failed: Mapping[str, str], totals: Mapping[str, int], seconds: Mapping[str, float] | None = None) -> TestRun:
-        """Add the outcome of a stage to the run of this process; return the whole run."""
+        """Add the results of one stage to the current run (see `continued`); return the run with the results of all its stages."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with exclusive(self.file.with_suffix(".lock")):
             runs = self.runs()
@@ -60,7 +64,7 @@ class History:
             return []
 
     def seconds(self) -> dict[str, float]:
-        """Return the last duration in seconds of each test file."""
+        """Return the duration in seconds of each test file in its last run."""
         found: dict[str, float] = {}
         for run in self.runs():
             found |= run.seconds

@@ -21,7 +21,7 @@ _KEPT_IMAGES = 3
 
 @dataclass(frozen=True)
 class Image:
-    """An image that we build. suffix: end of its repository's name, after IMAGE_REPOSITORY. inputs: files that its build uses."""
+    """A project image. suffix: appended to IMAGE_REPOSITORY to form its repository; inputs: files that its build uses."""
 
     local_repository: str
     suffix: str
@@ -50,7 +50,7 @@ AGENT_HOST = Image(
 
 
 def repository(image: Image = OPERATOR) -> str:
-    """Return the image's repository; IMAGE_REPOSITORY sets the operator's for a cluster that pulls from a registry."""
+    """Return IMAGE_REPOSITORY (in a registry) with the image's suffix, or the local name if that variable is unset."""
     chosen = os.environ.get("IMAGE_REPOSITORY")
     return f"{chosen}{image.suffix}" if chosen else image.local_repository
 

@@ -15,7 +15,7 @@ from hack.outcomes import Outcomes
 from hack.places import ROOT, VENV
 
 PYTEST = (str(VENV / "bin" / "python"), "-m", "pytest", "--no-header", "-p", "hack.pytest_no_skips", "-p", "hack.pytest_outcomes")
-# The heading of the failures, or the line of totals if no test failed; `pytest -q` prints the totals without equals signs.
+# First line of pytest's summary: the heading of the failures or, if no test failed, the totals (without "=" in `pytest -q`).
 _HEADING = re.compile(r"=+ (?!test session starts)\S.* =+|\d+ (passed|failed|error)\S*.* in [\d.]+s.*")
 _TOTAL = re.compile(r"(\d+) (\w+)")
 _SINGULAR = {"errors": "error", "warnings": "warning"}
@@ -25,7 +25,7 @@ _screen = threading.Lock()
 
 @dataclass(frozen=True)
 class Run:
-    """One pytest process. name: at most 14 characters."""
+    """One pytest process to run. name: prefix of its output lines, at most 14 characters."""
 
     name: str
     arguments: Sequence[str]
@@ -34,7 +34,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Ended:
-    """A finished run. code: exit code; words: lines of the summary, failures first, totals last."""
+    """A finished pytest run. code: exit code; words: lines of pytest's summary, failures first, totals last."""
 
     run: Run
     code: int
@@ -43,7 +43,7 @@ class Ended:
 
     @property
     def totals(self) -> Counter[str]:
-        """Return the counts of the line of totals, without deselected tests."""
+        """Return the counts in the last line of pytest's summary, by "passed", "failed" etc., without deselected tests."""
         last = self.words[-1].strip("= ").partition(" in ")[0] if self.words else ""
         found = {what: int(number) for number, what in _TOTAL.findall(last)}
         return Counter({_SINGULAR.get(what, what): number for what, number in found.items() if what != "deselected"})
@@ -55,7 +55,7 @@ def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
         **variables,
         "PATH": peers.path(variables),
         "PYTHONUNBUFFERED": "1",
-        "KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false",  # kubectl 1.32 discards output that comes before its streams exist
+        "KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false",  # with websockets, kubectl 1.32 can lose the first output
         "MULTISTEP_TEST_IMAGE": f"{image.repository()}:{image.tag()}",
         "MULTISTEP_TEST_NAMESPACE": deployment.NAMESPACE,
     }
@@ -73,7 +73,7 @@ def execute(run: Run) -> Ended:
 
 
 def _follow(run: Run, command: Sequence[str]) -> tuple[int, list[str]]:
-    """Return the exit code and the lines from the summary's first heading on."""
+    """Show pytest's output until its summary starts; return the exit code and the lines of the summary."""
     words: list[str] = []
     with subprocess.Popen(
         command, cwd=ROOT, env=run.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"

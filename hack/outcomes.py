@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-_GROUP = re.compile(r"@[\w.-]+$")  # pytest-xdist appends the group of a test to its id
+_GROUP = re.compile(r"@[\w.-]+$")  # pytest-xdist appends "@" and a test's group to the test's id
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Install third-party programs for the tests in the cache and add them to the tests' PATH.
+"""Install the third-party programs that the tests use, most of them in the cache directory, and add them to the tests' PATH.
 
 Debian packages are unpacked, not installed, because an installation would start their services.
 """
@@ -23,7 +23,7 @@ _KUBE_STATE_METRICS = "k8s.io/kube-state-metrics/v2@v2.15.0"
 
 
 def directories() -> list[Path]:
-    """Install the third-party programs if they are missing. Return the directories of those in the cache."""
+    """Install missing third-party programs. Return the directories of the programs in the cache, which belong on the PATH."""
     for program in ("lua5.4", "git", "chromium"):
         if not shutil.which(program):
             with stage(f"Debian's {program}"):
@@ -41,7 +41,7 @@ def _version(module: str) -> str:
 
 
 def _downloaded(module: str, elsewhere: Path) -> Path:
-    """Download a module and return its directory in Go's cache. elsewhere: any directory outside of a Go module."""
+    """Download a module and return its directory in Go's cache. elsewhere: a working directory that is in no Go module."""
     output = capture([str(go()), "mod", "download", "-json", module], env=go_environment(), cwd=elsewhere)
     return Path(json.loads(output)["Dir"])
 
@@ -61,7 +61,7 @@ def _fetch_monitoring_crds(directory: Path) -> None:
 def _unpack(directory: Path) -> None:
     with stage(f"Debian's {' and '.join(_PACKAGES)}"), tempfile.TemporaryDirectory() as downloads:
         apt_update()
-        # As root, apt drops its privileges for downloads and then could not write to the directory.
+        # As root, apt would drop its privileges for downloads and could then not write to the directory.
         capture(["apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", *_PACKAGES], cwd=Path(downloads))
         for package in Path(downloads).glob("*.deb"):
             capture(["dpkg-deb", "--extract", str(package), str(directory)])
@@ -81,7 +81,7 @@ def _build_kube_state_metrics(directory: Path) -> None:
 
 
 def simulated_nodes() -> Mapping[str, str]:
-    """Return environment variables with the paths of KWOK, which simulates nodes, and of its pod stages."""
+    """Return environment variables with the paths of KWOK, which simulates nodes, and of the directory of its Stage manifests."""
     directory = cached("kwok", _version(_KWOK), _build_kwok)
     return {"MULTISTEP_KWOK": str(directory / "kwok"), "MULTISTEP_KWOK_STAGES": str(directory / "stage")}
 

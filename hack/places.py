@@ -15,7 +15,7 @@ _IGNORED = {"__pycache__", "bin"}
 
 
 def files_below(*paths: Path) -> list[Path]:
-    """Return the files and those in the directories, without build outputs."""
+    """Return the given files and all files below the given directories, without build outputs."""
     found = set()
     for path in paths:
         below = path.rglob("*") if path.is_dir() else [path]
@@ -24,7 +24,7 @@ def files_below(*paths: Path) -> list[Path]:
 
 
 def digest_of(files: Iterable[Path], *settings: str) -> str:
-    """Return a digest of 12 hex digits of the files' paths, contents and executable bits, and of the settings."""
+    """Return 12 hex digits of the digest of the files' paths, contents and executable bits, and of the settings."""
     digest = hashlib.sha256("\0".join(settings).encode())
     for file in files:
         content = file.read_bytes()
@@ -33,7 +33,7 @@ def digest_of(files: Iterable[Path], *settings: str) -> str:
 
 
 def cached(kind: str, digest: str, make: Callable[[Path], None]) -> Path:
-    """Return the cache directory of a kind and digest; `make` fills it if it does not exist. Deletes old ones of the kind."""
+    """Return CACHE/kind/digest. If it does not exist, let `make` fill it, and delete old directories in CACHE/kind."""
     directory = CACHE / kind / digest
     if not directory.exists():
         unfinished = directory.with_name(f"{digest}.{os.getpid()}")
@@ -47,7 +47,7 @@ def cached(kind: str, digest: str, make: Callable[[Path], None]) -> Path:
 
 
 def _publish(unfinished: Path, directory: Path) -> None:
-    """Move the directory into place. If another process was faster, keep its directory."""
+    """Rename the filled directory to its final name. If another process did so first, keep the other's directory."""
     try:
         unfinished.rename(directory)
     except OSError:

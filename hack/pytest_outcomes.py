@@ -1,4 +1,4 @@
-"""A pytest plugin that writes the outcome of each phase of each test to the file --outcomes, as lines of JSON."""
+"""A pytest plugin that writes the outcome of each phase of each test to the file that --outcomes names, as lines of JSON."""
 
 import json
 from pathlib import Path

@@ -48,16 +48,16 @@ def lock() -> None:
 
 
 def tools() -> Path:
-    """Return the directory of the build and install tools, which is kept in the cache."""
+    """Return the directory of the build and install tools (uv, hatchling) in the cache; install them if necessary."""
     digest = digest_of([TOOLS_LOCK], sys.version, sys.executable)
     return cached("tools", digest, _install_tools) / "bin"
 
 
 def uv(*arguments: str, offline_first: bool = True) -> None:
-    """Run uv with the project's cache; first offline, then with the network."""
+    """Run uv with the project's cache: first offline and, if that fails, with the network."""
     command = [str(tools() / "uv"), *arguments]
     settings = {"UV_CACHE_DIR": str(CACHE / "uv"), "UV_NO_PROGRESS": "1", "UV_NO_CONFIG": "1"}
-    settings["UV_SYSTEM_CERTS"] = "1"  # the system trusts a company proxy's certificate, uv's own certificates do not include it
+    settings["UV_SYSTEM_CERTS"] = "1"  # the system's certificates, which can include that of a company's proxy
     env = _clean_environment() | settings
     if offline_first and _succeeds([*command, "--quiet", "--offline"], env):
         return
@@ -78,7 +78,7 @@ def _create_venv() -> None:
 
 
 def _runs(python: Path) -> bool:
-    """Return whether this Python exists and has the version of the current one, which may have been upgraded."""
+    """Return whether .venv's interpreter exists and has the minor version of the machine's Python, which may have been upgraded."""
     if not python.exists():
         return False
     version = f"import sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"

@@ -13,7 +13,7 @@ _SLOWEST = 10
 
 
 def report(ended: Sequence[Ended], again: Sequence[Again] = (), past: History | None = None) -> None:
-    """Print the report.
+    """Print the failures, flaky tests, history and totals of the finished runs.
 
     Raises Failure if a run failed, unless its only failures are a few flaky tests.
     """

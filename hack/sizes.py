@@ -1,4 +1,4 @@
-"""Limits on the size of modules, classes and functions: a reader sees a function at a glance, and a module is about one thing."""
+"""Check limits on the size of modules, classes and functions, so that functions are short and modules are about one subject."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def too_large(directories: Sequence[Path]) -> list[str]:
-    """Return a line for each module, class and function below the directories that is over a limit."""
+    """Return a line for each module, class and function below the directories that exceeds a limit."""
     files = sorted(file for directory in directories for file in directory.rglob("*.py"))
     return [f"{file}:{found}" for file in files for found in _in_module(file.read_text())]
 

@@ -18,7 +18,7 @@ _KUBERNETES_MINOR = "35"  # Kubernetes version that `helm lint` and `helm templa
 
 @cache
 def go() -> Path:
-    """Return the path of the machine's Go if it is new enough, else of one in the cache."""
+    """Return the path of the machine's Go if it is new enough, else of one that is installed in the cache."""
     return find_go(CACHE, minimum=required_go_version(ROOT / "runner"))
 
 

@@ -1,4 +1,4 @@
-"""Targets that run trials: the demo, the operator on the host, and programs that need a deployed operator."""
+"""Make targets that run trials: `demo`, `run` (the operator on the host), `bench`, `chaos` and `conformance`."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hack import deployment, image, peers
+from hack import agent_demo, deployment, image, peers
 from hack.deployment import Cluster
 from hack.lanes import PYTEST, environment
 from hack.places import ROOT, VENV
@@ -20,16 +20,26 @@ from localkube.targets import Local
 
 _EXAMPLE = "examples/hello-multi-step-advanced"
 _DEMO_RESULTS = "out/demo"
-_MEASURES = "measures"  # a section of `make bench` and the pytest mark of its tests
+_MEASURES = "measures"  # name of a section of `make bench` and of the pytest mark that selects its tests
 
 
 def demo() -> None:
-    """Deploy the operator and run an example trial until it finishes."""
+    """Deploy the operator and run a trial of an example until it finishes. AGENT: the agent; default: oracle."""
     cluster = deployment.deploy()
     shutil.rmtree(ROOT / _DEMO_RESULTS, ignore_errors=True)  # results of an earlier demo
-    with stage(f"multistep run {_EXAMPLE} --agent oracle"):
-        _run(["multistep", "run", _EXAMPLE, "--agent", "oracle", "--results", _DEMO_RESULTS], cluster)
+    agent = os.environ.get("AGENT") or "oracle"
+    if agent == "oracle":
+        _run_example(cluster, _EXAMPLE, ["--agent", agent])
+    else:
+        with agent_demo.prepared(cluster, agent) as options:
+            _run_example(cluster, agent_demo.TASK, options)
     print_line(_next_steps(cluster))
+
+
+def _run_example(cluster: Cluster, task: str, options: Sequence[str]) -> None:
+    command = ["multistep", "run", task, *options, "--results", _DEMO_RESULTS]
+    with stage(" ".join(command)):
+        _run(command, cluster)
 
 
 def run() -> None:
@@ -44,19 +54,20 @@ def run() -> None:
         settings = _host_settings(operator, agent_host, Path(results), port)
         print_line(f"operator on http://127.0.0.1:{port}, results in {results} (deleted at exit); stop with Ctrl-C")
         with subprocess.Popen([str(VENV / "bin" / "python"), "-m", "multistep"], env=cluster.environment | settings):
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the operator gets SIGINT, too; let it release its lease
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the operator, too: wait until it has released its lease
 
 
 def bench() -> None:
     """Run the benchmarks. `make bench SECTIONS="trials measures"` runs only these sections.
 
-    The example's image contains the runner, as after `multistep run`.
+    The image of the example task contains the runner, like the images that `multistep run` builds.
     """
     cluster = deployment.deploy()
     with stage(f"multistep build {_EXAMPLE}"):
         example = capture([str(VENV / "bin" / "multistep"), "build", _EXAMPLE], env=cluster.environment, cwd=ROOT).strip()
-    operator = f"{image.repository()}:{image.tag()}"
-    command = ["python", "-m", "tests.bench", "--image", example, "--runner-in-image", "--operator-image", operator]
+    images = ["--image", example, "--operator-image", image.name_of(image.OPERATOR)]
+    images += ["--agent-host-image", image.name_of(image.AGENT_HOST)]
+    command = ["python", "-m", "tests.bench", *images, "--runner-in-image"]
     sections = os.environ.get("SECTIONS", "").split()
     simulated = peers.simulated_nodes() if isinstance(cluster.target, Local) else {}
     only = [word for name in sections if name != _MEASURES for word in ("--only", name)]
@@ -72,7 +83,7 @@ def chaos() -> None:
 
 
 def conformance() -> None:
-    """Compare a directory of conformance cases."""
+    """Run the conformance cases in the directory CASES and compare their outcomes with Harbor's."""
     cases = os.environ.get("CASES")
     if not cases:
         raise Failure("CASES is not set; run: make conformance CASES=DIR")
@@ -86,7 +97,7 @@ def _host_settings(operator_image: str, agent_host_image: str, results: Path, po
         "MULTISTEP_LISTEN_HOST": "127.0.0.1",
         "MULTISTEP_RESULTS_PORT": str(port),
         "MULTISTEP_METRICS_PORT": "0",
-        "MULTISTEP_LEASE_NAMESPACE": deployment.NAMESPACE,  # the deployed operator's lease: only one of the two leads
+        "MULTISTEP_LEASE_NAMESPACE": deployment.NAMESPACE,  # the deployed operator's lease: only one of the two can lead
         "MULTISTEP_LEASE_NAME": deployment.RELEASE,
         "MULTISTEP_RESULTS_DIR": str(results),
         "MULTISTEP_RESULTS_URL": f"http://127.0.0.1:{port}",

@@ -13,7 +13,7 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """The default command of the image's containers."""
+    """The entrypoint, command and environment variables of an image's containers."""
 
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()

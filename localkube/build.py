@@ -30,7 +30,7 @@ def ensure_binaries(cache_dir: Path) -> Path:
 
 
 def inputs_digest(module_dir: Path, settings: Sequence[str]) -> str:
-    """Return 16 hex digits that identify all inputs of the binary."""
+    """Return 16 hex digits that identify all inputs of the build."""
     digest = hashlib.sha256("\0".join(settings).encode())
     for file in sorted([module_dir / "go.mod", module_dir / "go.sum", *module_dir.rglob("*.go")]):
         content = file.read_bytes()
@@ -47,7 +47,7 @@ def required_go_version(module_dir: Path) -> tuple[int, ...]:
 
 
 def _linker_flags() -> list[str]:
-    """Return the flags that set the version. Without them components report v0.0.0 and reject each other."""
+    """Return the linker flags that set the Kubernetes version. Without them components report v0.0.0 and reject each other."""
     major, minor, _ = KUBERNETES_VERSION.removeprefix("v").split(".")
     values = {"gitVersion": KUBERNETES_VERSION, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
     package = "k8s.io/component-base/version"

@@ -1,7 +1,7 @@
 """Manage the control group of all the cluster's processes, so that all of them can be found and killed.
 
 Components and container shims are in `NAME/system`, each container in `NAME/ID`. cgroup v1 has one tree per controller;
-the tree of `pids` tracks membership.
+this module finds processes in the tree of `pids`.
 """
 
 import os
@@ -21,7 +21,7 @@ def is_v2(root: Path = _ROOT) -> bool:
 
 
 def prepare(name: str, root: Path = _ROOT) -> Path:
-    """Create the group for components. Return the file to which a process writes its pid to join the group."""
+    """Create the control group of the components. Return the file to which a process writes its pid to join the group."""
     for tree in _trees(root):
         (tree / name).mkdir(parents=True, exist_ok=True)
     _allow_all_processors(root / "cpuset", name)
@@ -44,7 +44,7 @@ def members(name: str, root: Path = _ROOT) -> list[int]:
 
 
 def _trees(root: Path) -> list[Path]:
-    """Return the trees in which a group has a directory. cgroup v1 has one per controller; some are links to others."""
+    """Return the root of each cgroup tree. cgroup v2 has one tree; v1 has one per controller, and some are links to others."""
     return [root] if is_v2(root) else sorted(tree for tree in root.iterdir() if tree.is_dir())
 
 
@@ -57,7 +57,7 @@ def _allow_all_processors(tree: Path, name: str) -> None:
 
 
 def _share_processors(group: Path) -> None:
-    """Set the pods' CPU shares. With cgroup v1 this group contains pods only, neither components nor the cluster's clients."""
+    """Set the CPU shares of all pods (cgroup v1 only). Components and the cluster's clients are not in this CPU group."""
     if (file := group / "cpu.shares").exists():
         file.write_text(str(_SHARES * (os.cpu_count() or 1)))
 
@@ -77,7 +77,7 @@ def _pids(group: Path) -> list[int]:
 
 
 def _kill_once(group: Path) -> bool:
-    """Kill the processes that are in the group now. Return True if it was empty."""
+    """Kill the processes that are in the group now. Return True if the group was empty already."""
     pids = _pids(group)
     for pid in pids:
         try:

@@ -23,7 +23,7 @@ _STOP_GRACE_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class ComponentState:
-    """A row of `status`."""
+    """A row in the output of `localkube status`: one process. pid: None if it does not run."""
 
     name: str
     pid: int | None
@@ -156,11 +156,11 @@ def _start(config: Config, binaries: Path) -> None:
 
 
 def _start_components(config: Config) -> None:
-    """Start components concurrently where possible; wait first for those that others need to start."""
+    """Start the first node's components, waiting only for etcd; then add the pause image and the cluster's objects."""
     daemon, api = Containerd(config.paths.containerd_socket(config.first)), health.connect(config)
     for component in components.of_node(config, config.first):
         components.start(config, component)
-        if component.name == "etcd":  # if etcd is not ready, the API server retries only after a second
+        if component.name == "etcd":  # without etcd, the API server would retry only after a second
             _wait(config, "etcd", config.paths.etcd_socket.exists)
     _wait(config, "containerd", daemon.answers)
     ensure_pause_image(config, daemon)
@@ -177,7 +177,7 @@ def _start_added(config: Config, added: Node) -> None:
     components.start(config, containerd)
     _wait(config, containerd.name, Containerd(config.paths.containerd_socket(added)).answers)
     images.copy(config, added)
-    components.start(config, kubelet)  # the kubelet exits if containerd does not answer
+    components.start(config, kubelet)  # started last: the kubelet exits if containerd does not answer
 
 
 def _lay_out(config: Config, binaries: Path) -> None:
@@ -221,7 +221,7 @@ def _wait(config: Config, name: str, ready: Callable[[], bool]) -> None:
 
 
 def _made_of(config: Config, binaries: Path) -> str:
-    """Return what the cluster is made of (programs, command lines, audit policy); if this changes, `up` creates a new cluster."""
+    """Return a text that identifies the programs, command lines and audit policy. If it changes, `up` creates a new cluster."""
     called = [component.command for component in components.of_node(config, config.first)]
     digest = hashlib.sha256(json.dumps([called, settings_files.AUDIT_POLICY]).encode())
     return f"{binaries.name} {digest.hexdigest()}"

@@ -17,7 +17,7 @@ def print_line(message: str) -> None:
 
 @contextmanager
 def step(message: str) -> Iterator[None]:
-    """Report the start of a longer task, and its duration when it is done."""
+    """Report the start of a longer task, and the task's duration at the end of the ``with`` block."""
     print_line(f"{message} ...")
     start = time.monotonic()
     yield

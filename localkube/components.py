@@ -63,7 +63,7 @@ def apiserver(config: Config) -> list[str]:
         "--kubelet-preferred-address-types=InternalIP",
         f"--audit-policy-file={config.paths.config / 'audit.yaml'}",
         f"--audit-log-path={config.paths.audit_log}",
-        "--audit-log-maxsize=100",  # MB per file; rotated files are in the same directory
+        "--audit-log-maxsize=100",  # maximum MB per audit log; rotated logs are in the same directory
         "--audit-log-maxbackup=2",
     ]
 
@@ -97,7 +97,8 @@ def scheduler(config: Config) -> list[str]:
 
 
 def _as_user(config: Config, user: str) -> list[str]:
-    """Return flags of the scheduler or controller manager. Without `--authentication-kubeconfig` they serve /healthz only."""
+    """Return the flags that scheduler and controller manager share. `--authentication-kubeconfig` is not among
+    them, so both serve only /healthz."""
     kubeconfig = config.paths.config / f"{user}.kubeconfig"
     return [
         f"--kubeconfig={kubeconfig}",
@@ -171,7 +172,7 @@ def start(config: Config, component: Component) -> Identity:
 
 
 def stop(config: Config, component: Component, grace_seconds: float) -> None:
-    """Stop the process. Processes it started (such as containers) keep running."""
+    """Stop the component's process. Processes that it started (such as containers) keep running."""
     registry = Registry(config.paths.processes)
     running = registry.running(component.name)
     if running:
@@ -180,6 +181,6 @@ def stop(config: Config, component: Component, grace_seconds: float) -> None:
 
 
 def dead(config: Config) -> list[Component]:
-    """Return the components that should run and do not."""
+    """Return the cluster's components whose process is not running."""
     registry = Registry(config.paths.processes)
     return [component for component in of_all(config) if registry.running(component.name) is None]

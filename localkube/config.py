@@ -11,15 +11,15 @@ from localkube.errors import LocalkubeError
 
 KUBERNETES_VERSION = "v1.35.4"
 ADDED_NUMBERS = range(2, 10)
-_NUMBERS = 20  # clusters per machine: numbers 0 to 9, and a second cluster for tests of each
+_NUMBERS = 20  # cluster numbers are 0 to 19; tests that need a second cluster add 10 to the number (modulo 20)
 SOURCE_DIR = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True)
 class Network:
-    """Addresses inside the cluster's own network namespace. They are not routed to the outside.
+    """Addresses and interface names of one cluster, whose network namespaces have no route to the outside.
 
-    Clusters on one machine differ only in their namespace and in the link to the host (its host_device and both addresses).
+    Clusters on one machine differ only in `namespace`, `host_device`, `host_address` and `api_address`.
     """
 
     namespace: str = "localkube"
@@ -29,8 +29,8 @@ class Network:
     host_address: str = "10.243.0.1"
     api_address: str = "10.243.0.2"
     link_prefix_length: int = 30
-    node_address: str = "10.244.0.1"  # the first node's address; pod_cidr is the first node's, too
-    pod_cidr: str = "10.244.0.0/16"
+    node_address: str = "10.244.0.1"  # the first node's address
+    pod_cidr: str = "10.244.0.0/16"  # the first node's pod range
     added_nodes: str = "10.245"  # the pod range of node number N is 10.245.N.0/24
     service_cidr: str = "10.96.0.0/16"
     first_service_address: str = "10.96.0.1"
@@ -55,9 +55,9 @@ class Network:
 
 @dataclass(frozen=True)
 class Node:
-    """One node of the cluster. Node 1 runs the control plane; its files and processes have no prefix.
+    """One node of the cluster. Node 1 runs the control plane; the names of its files and processes have no `nodeN-` prefix.
 
-    address: the address of the node's bridge, which is the node's own address and its pods' gateway.
+    address: the address of the node's bridge, which is both the node's own address and its pods' gateway.
     """
 
     number: int
@@ -77,7 +77,7 @@ class Node:
 
     @property
     def prefix(self) -> str:
-        """Return the prefix of its processes, logs, files and certificates."""
+        """Return the prefix of the names of the node's processes, logs, files and certificates."""
         return "" if self.number == 1 else f"{self.name}-"
 
 
@@ -98,14 +98,14 @@ class NodeOptions:
 
 @dataclass(frozen=True)
 class Paths:
-    """Paths of one cluster. `down` deletes `run_dir`; `cache_dir` stays."""
+    """Paths of one cluster. `localkube down` deletes `run_dir`, but not `cache_dir`."""
 
     run_dir: Path
     cache_dir: Path
 
     @property
     def lock(self) -> Path:
-        """Return the lock file's path. It is outside of `run_dir`, as `down` deletes that directory while it holds the lock."""
+        """Return the lock file's path. The file is outside of `run_dir`, which `down` deletes while it holds the lock."""
         return Path("/run") / f"{self.run_dir.name}.lock"
 
     @property
@@ -136,7 +136,7 @@ class Paths:
 
     @property
     def bin(self) -> Path:
-        """Return the directory of links named after the components; most point to the same binary."""
+        """Return the directory of links to the components' programs, by component name; most links lead to the same binary."""
         return self.run_dir / "bin"
 
     @property
@@ -163,7 +163,7 @@ class Paths:
         return self.node(node) / "var-log"
 
     def node_options(self, node: Node) -> Path:
-        """Return the file with the options of an added node."""
+        """Return the path of the file with the options of an added node."""
         return self.node(node) / "options.json"
 
     @property
@@ -173,7 +173,7 @@ class Paths:
 
     @property
     def made_of(self) -> Path:
-        """Return the file that records the programs this cluster was created with, and their command lines."""
+        """Return the path of the file that records the programs and command lines with which this cluster was created."""
         return self.run_dir / "made-of"
 
 
@@ -220,7 +220,7 @@ def load_config(environment: Mapping[str, str] = os.environ) -> Config:
 
 
 def second_cluster(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of a second cluster beside this one, for tests that use both."""
+    """Return the environment variables, changed to select a second cluster, for tests that use two clusters."""
     others = {"LOCALKUBE_NUMBER": str((_number(environment) + _NUMBERS // 2) % _NUMBERS)}
     if directory := environment.get("LOCALKUBE_DIR"):
         others["LOCALKUBE_DIR"] = f"{directory.rstrip('/')}-second"

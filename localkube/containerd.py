@@ -17,7 +17,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True)
 class Containerd:
-    """A client of the daemon's socket. It works from the host, outside of the node's namespaces."""
+    """A client of one node's containerd socket. It works from the host, outside of the node's namespaces."""
 
     socket: Path
 
@@ -39,12 +39,12 @@ class Containerd:
         self._run("images", "import", str(archive_file))
 
     def names(self) -> list[str]:
-        """Return the names of all images, without the names by digest that the CRI plugin adds."""
+        """Return the names of all images, but not the digests (`sha256:...`, `NAME@...`) that the CRI plugin adds as names."""
         listed = self._run("images", "list", "--quiet").split()
         return [name for name in listed if not name.startswith("sha256:") and "@" not in name]
 
     def save(self, names: Sequence[str], archive_file: Path) -> None:
-        """Export images to one archive; it contains shared layers once."""
+        """Export the images to one archive, which contains layers that they share only once."""
         self._run("images", "export", str(archive_file), *names)
 
     def tag(self, image: str, other: str) -> None:

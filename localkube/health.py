@@ -23,7 +23,7 @@ def problems(config: Config) -> list[str]:
 
 
 def unready(config: Config) -> list[str]:
-    """Return the components that are not ready, in a cluster whose processes all run."""
+    """Return components that are not ready, as text. The caller has checked that every process runs."""
     api = connect(config)
     if not api.answers_ok("/readyz"):
         return ["apiserver is not ready"]
@@ -56,7 +56,7 @@ def _unready_services(api: Api, config: Config) -> list[str]:
 
 
 def takes_pods(found: dict[str, Any]) -> bool:
-    """Return whether the node is Ready and untainted: a new node keeps its not-ready taint for about a second."""
+    """Return whether pods can be scheduled on the node. A new node is Ready about a second before it loses its not-ready taint."""
     conditions = found.get("status", {}).get("conditions", [])
     ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
     return ready and not found["spec"].get("taints") and not found["spec"].get("unschedulable")

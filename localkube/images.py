@@ -27,7 +27,7 @@ _CA_IN_BUILD = "/run/build-ca.crt"
 
 @dataclass(frozen=True)
 class Debian:
-    """A Debian release, from which base images like the official ones are built. python: the version of its Python."""
+    """A Debian release from which localkube builds base images like the official ones. python: the release's Python version."""
 
     suite: str
     python: str
@@ -47,7 +47,7 @@ TRIXIE = Debian("trixie", "3.13")
 
 @dataclass(frozen=True)
 class Build:
-    """The arguments of `docker build`."""
+    """The arguments of an image build, as of `docker build`."""
 
     name: str
     context: Path
@@ -194,15 +194,17 @@ def _slim(root: Path) -> None:
 
 
 def _trust_of_machine(directory: Path, environment: Mapping[str, str], system: Path = _CA_OF_DEBIAN) -> list[str]:
-    """Return buildah options that let `pip` trust this machine's own certificate authority.
+    """Return buildah options that let `pip` and `npm` trust this machine's own certificate authority.
 
-    An environment variable names the authority's file, or Debian's bundle includes the authority. The options only mount files,
-    because an environment variable would stay in the image.
+    The authority's certificate is in the file that one of _CA_VARIABLES names, or else in Debian's bundle. The options only mount
+    files into the build, because an environment variable would remain in the image.
     """
     bundle = next((Path(environment[name]) for name in _CA_VARIABLES if environment.get(name)), system)
     if not bundle.is_file():
         return []
     directory.mkdir(parents=True, exist_ok=True)
-    settings = directory / "pip.conf"
-    settings.write_text(f"[global]\ncert = {_CA_IN_BUILD}\n")
-    return ["--volume", f"{bundle}:{_CA_IN_BUILD}:ro", "--volume", f"{settings}:/etc/pip.conf:ro"]
+    pip, npm = directory / "pip.conf", directory / "npmrc"
+    pip.write_text(f"[global]\ncert = {_CA_IN_BUILD}\n")
+    npm.write_text(f"cafile={_CA_IN_BUILD}\n")
+    mounts = (f"{bundle}:{_CA_IN_BUILD}:ro", f"{pip}:/etc/pip.conf:ro", f"{npm}:/root/.npmrc:ro")
+    return [option for mount in mounts for option in ("--volume", mount)]

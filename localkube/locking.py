@@ -11,7 +11,7 @@ from localkube.commands import print_line
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold the lock file while the block runs, then delete the file."""
+    """Hold an exclusive lock on the file while the block runs, then delete the file."""
     descriptor = _acquire(path)
     try:
         yield
@@ -21,7 +21,7 @@ def exclusive(path: Path) -> Iterator[None]:
 
 
 def _acquire(path: Path) -> int:
-    """Lock the file that is at `path` now: the previous holder may have deleted the file that this process waited for."""
+    """Lock the file at `path`. Retry if the previous holder deleted the file while this process waited for its lock."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         _lock(descriptor)

@@ -11,7 +11,7 @@ def exists(node: Node) -> bool:
 
 
 def create(network: Network, node: Node) -> None:
-    """Create the first node's namespace and its devices; replace what an interrupted attempt left."""
+    """Create the first node's network namespace and its devices; first delete those of an interrupted attempt."""
     remove(node)
     unlink(network)
     _make_namespace(node)
@@ -43,18 +43,18 @@ def cut(first: Node, node: Node) -> None:
 
 
 def remove(node: Node) -> None:
-    """Delete the namespace and all its interfaces; the other ends of their links disappear with them."""
+    """Delete the node's network namespace with its interfaces; the kernel then deletes the other ends of their links."""
     if exists(node):
         capture(["ip", "netns", "delete", node.namespace])
 
 
 def unlink(network: Network) -> None:
-    """Delete the host's end of the link to the first node, if it still exists."""
+    """Delete the host's end of the link to the first node, if it exists."""
     succeeds(["ip", "link", "delete", network.host_device])
 
 
 def enter(node: Node) -> list[str]:
-    """Return the command prefix that runs a command in the namespace (`ip netns exec` would hide the cgroup mounts)."""
+    """Return the command prefix that runs a command in the node's network namespace (`ip netns exec` would hide cgroup mounts)."""
     return ["nsenter", f"--net={_namespace_file(node)}"]
 
 
@@ -85,7 +85,7 @@ link set {network.bridge} up
 
 
 def _link_commands(here: Node, there: Node, behind: str) -> str:
-    """Return commands that configure `here`'s end of its link to `there`. behind: the destination that the link routes."""
+    """Return commands that configure `here`'s end of its link to `there`. behind: the CIDR or "default" to route over the link."""
     return f"""\
 address add {here.address} peer {there.address} dev {there.name}
 link set {there.name} up

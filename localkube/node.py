@@ -1,7 +1,7 @@
 """Manage a node's namespaces: its own network, and its own /run, /var/lib and /var/log.
 
-The host does not see mounts created in them (container root filesystems, volumes, pods' network namespaces). They
-disappear with the last process of the node. An idle process, the holder, keeps the namespaces open.
+The host does not see mounts created in these namespaces (container root filesystems, volumes, pods' network namespaces). The
+namespaces disappear with the node's last process. An idle process, the holder, keeps them open.
 """
 
 import shutil
@@ -25,7 +25,7 @@ mount --bind "$2" /var/log
 
 
 def start_holder(config: Config, node: Node) -> None:
-    """Create the node's namespaces. The caller has deleted namespaces of an earlier run."""
+    """Create the node's namespaces and the process that keeps them open. Namespaces of an earlier run must not exist."""
     if node == config.first:
         network.create(config.network, node)
     else:
@@ -79,7 +79,7 @@ def remove(config: Config, node: Node) -> None:
 
 
 def _forget_earlier_run(config: Config, node: Node) -> None:
-    """Delete what a reboot would clear, and address leases of pods that no longer exist."""
+    """Delete the sockets and the pods' IP address leases that an earlier run of the node left; create missing directories."""
     paths = config.paths
     var_lib = paths.node_var_lib(node)
     shutil.rmtree(var_lib / "cni", ignore_errors=True)

@@ -12,7 +12,7 @@ _DNS_NAME = "kube-dns"
 
 
 def ensure_objects(config: Config, api: Api) -> None:
-    """Create the objects, or restore their manifests."""
+    """Create the objects, or reset existing ones to their manifests."""
     cluster_roles, bindings = f"/apis/{_RBAC}/v1/clusterroles", f"/apis/{_RBAC}/v1/clusterrolebindings"
     system = "namespaces/kube-system"
     api.apply(f"{cluster_roles}/{DNS_ROLE['metadata']['name']}", DNS_ROLE)
@@ -24,7 +24,7 @@ def ensure_objects(config: Config, api: Api) -> None:
 
 
 def forget_node(api: Api, name: str) -> None:
-    """Delete a removed node and its pods: no kubelet is left to report that they stopped."""
+    """Delete the API objects of a removed node and its pods: no kubelet is left to report that the pods stopped."""
     on_node = api.get(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}")["items"]
     api.delete(f"/api/v1/nodes/{name}")
     for pod in on_node:

@@ -9,7 +9,7 @@ from pathlib import Path
 from localkube.commands import capture, step, succeeds
 from localkube.errors import Unsupported
 
-_PROGRAMS = {  # the program that localkube uses, by package
+_PROGRAMS = {  # by Debian package: a program that the package contains
     "buildah": "buildah",
     "containerd": "containerd",
     "containernetworking-plugins": "/usr/lib/cni/bridge",
@@ -25,7 +25,7 @@ _REFUSE_TO_START = "#!/bin/sh\nexit 101\n"
 
 
 def ensure_packages(programs: Mapping[str, str] = _PROGRAMS) -> None:
-    """Install missing packages; upgrade nothing and start no service. programs: one program per package."""
+    """Install packages whose program is missing; upgrade nothing and start no service. programs: one program per package."""
     missing = missing_packages(programs)
     if not missing:
         return
@@ -34,7 +34,7 @@ def ensure_packages(programs: Mapping[str, str] = _PROGRAMS) -> None:
     with step(f"installing Debian packages {' '.join(missing)}"), _no_services_started():
         _apt_get("update", "-qq")
         _apt_get("install", "-qq", "-y", "--no-install-recommends", "--no-upgrade", *missing)
-    if "containerd" in missing:  # localkube runs its own containerd; do not start the machine's at the next boot
+    if "containerd" in missing:  # localkube starts containerd itself: disable the package's service
         succeeds(["systemctl", "disable", "--quiet", "containerd.service"])
 
 

@@ -18,7 +18,7 @@ subjectKeyIdentifier = hash
 
 @dataclass(frozen=True)
 class Certificate:
-    """The content of a certificate: a user (common name) with groups, and for servers their names."""
+    """The content of a certificate: a user (common name) with groups, and for servers their DNS names and IP addresses."""
 
     file: str
     user: str

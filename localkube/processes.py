@@ -11,7 +11,7 @@ from pathlib import Path
 from localkube.commands import wait_until
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_START_TIME_FIELD = 22  # proc(5), /proc/PID/stat, counted from 1
+_START_TIME_FIELD = 22  # field number in /proc/PID/stat, counted from 1 as in proc(5)
 _STATE_FIELD = 3
 
 
@@ -34,7 +34,7 @@ def parse_stat(stat: str) -> tuple[str, int]:
     The second field is the program's name in parentheses and can itself contain spaces and parentheses.
     """
     after_name = stat[stat.rindex(")") + 2 :].split()
-    first = 3  # number of the first field after the name
+    first = 3  # number of the first field after the name, counted from 1 as in proc(5)
     return after_name[_STATE_FIELD - first], int(after_name[_START_TIME_FIELD - first])
 
 
@@ -61,11 +61,11 @@ def start(command: Sequence[str], log: Path, cgroup_procs: Path) -> Identity:
             env=os.environ | _FEWER_COLLECTIONS,
         )
     identity = identify(child.pid)
-    child.returncode = 0  # the process outlives this one: avoid the warning that it still runs
+    child.returncode = 0  # the child outlives this process: prevents subprocess's ResourceWarning
     return identity or Identity(child.pid, 0, "")
 
 
-# All are Go programs. Memory is plentiful and CPUs are few: by default the API server spends an eighth of its time in GC.
+# The components are Go programs. Trade memory for CPU time: by default the API server spends an eighth of its time in GC.
 _FEWER_COLLECTIONS = {"GOGC": "400", "GOMEMLIMIT": "3GiB"}
 
 _INTO_CGROUP = ("sh", "-c", 'echo $$ >"$0" && exec "$@"')

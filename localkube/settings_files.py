@@ -76,10 +76,10 @@ def kubelet(config: Config, pki: Pki, node: Node, options: NodeOptions) -> Docum
         "maxPods": config.max_pods,
         "serializeImagePulls": False,
         "streamingConnectionIdleTimeout": f"{options.stream_idle_seconds}s",
-        "nodeLeaseDurationSeconds": 8,  # renewed every 2 s, so that a slow machine does not count as failed
+        "nodeLeaseDurationSeconds": 8,  # the kubelet renews the lease every 2 s, so that a slow node does not count as failed
         "kubeAPIQPS": 100,
         "kubeAPIBurst": 200,
-        # Not the driver "systemd": localkube creates the pods' cgroups itself, in the node's own group.
+        # Not "systemd": all cgroups are below the node's own cgroup, which localkube creates without systemd.
         "cgroupDriver": "cgroupfs",
         "cgroupsPerQOS": True,
         "cgroupRoot": f"/{node.cgroup}",
@@ -97,13 +97,13 @@ def kubelet(config: Config, pki: Pki, node: Node, options: NodeOptions) -> Docum
 
 
 def proxy(config: Config) -> Document:
-    """Return kube-proxy's configuration: Services by nftables."""
+    """Return kube-proxy's configuration, which implements Services with nftables."""
     return {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
         "clientConnection": {"kubeconfig": str(config.paths.config / "proxy.kubeconfig")},
         "mode": "nftables",
-        # Pods share a bridge: without masquerading, a reply would bypass the address translation.
+        # Pods share a bridge: without masquerading, replies between pods would bypass the Service's address translation.
         "nftables": {"masqueradeAll": True},
         "clusterCIDR": config.network.pod_cidr,
         "hostnameOverride": config.first.name,
@@ -189,7 +189,7 @@ def _embedded(path: Path) -> str:
 
 
 def _write(path: Path, document: Document) -> None:
-    """Write a file that only its owner can read (some contain keys), if it differs: kube-proxy exits when its file changes."""
+    """Write a file that only its owner can read (some contain keys). Skip equal files: kube-proxy exits when its file changes."""
     text = json.dumps(document, indent=2) + "\n"
     if path.exists() and path.read_text() == text:
         return

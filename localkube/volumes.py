@@ -1,4 +1,4 @@
-"""Provide storage for claims: a default StorageClass `local` and a few volumes, each a directory of the node."""
+"""Provide storage for PersistentVolumeClaims: a default StorageClass `local` and a few volumes, each a directory of the node."""
 
 import shutil
 from typing import Any

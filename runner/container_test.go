@@ -69,7 +69,7 @@ type container struct {
 	socket  []string // arguments of `runner call` that name the socket
 }
 
-// setup holds the settings that a test changes.
+// setup is the configuration of a container, parts of which a test changes.
 type setup struct {
 	Args  []string
 	Env   []string          `json:"-"` // may be invalid UTF-8
@@ -131,17 +131,17 @@ func (c *container) end() {
 	}
 }
 
-// helpers maps names to functions; inside a container, this test program runs one of them instead of the tests.
+// helpers maps names to functions that this test program runs inside a container, instead of the tests.
 var helpers = map[string]func(){"init": beInit, "rabbit": beRabbit, "headless": beHeadless, "intruder": beIntruder,
 	"exec": beExec, "spy": beSpy, "guest": beGuest,
 }
 
-// helper returns a helper's command line, with a marker that identifies its processes.
+// helper returns the command line that runs a function of helpers, with a marker that identifies its processes.
 func helper(name, marker string) []string {
 	return []string{"/usr/bin/env", helperVariable + "=" + name, hostile, marker}
 }
 
-// beInit sets up the namespaces like a container's and executes the runner.
+// beInit prepares new namespaces like those of a container (mounts, network, user) and executes the runner as PID 1.
 func beInit() {
 	var with setup
 	check(json.Unmarshal([]byte(os.Args[1]), &with))
@@ -191,7 +191,7 @@ func loopbackUp() {
 	syscall.Close(fd)
 }
 
-// launch starts a container with the usual environment.
+// launch starts a container with the default configuration, which each change can modify.
 func launch(t *testing.T, change ...func(*setup)) *container {
 	t.Helper()
 	with := setup{
@@ -213,12 +213,13 @@ func launchBeside(other *container) *container {
 	})
 }
 
-// call returns the command `runner call`, run as by an exec from outside: in the namespaces, with a parent outside of them.
+// call returns the command `runner call`, which runs as an exec from outside does: in the container's namespaces, with a parent
+// process outside of them.
 func (c *container) call(path string) *exec.Cmd {
 	return exec.Command("nsenter", append([]string{"-t", strconv.Itoa(c.pid), "-p", "-n", "-m", "-r", "--", path, "call"}, c.socket...)...)
 }
 
-// session is one session with the runner.
+// session is a connection to the runner, on which a test sends requests.
 type session struct {
 	t      *testing.T
 	stdin  io.WriteCloser
@@ -299,7 +300,7 @@ func (s *session) ask(request object) object {
 	return s.receive()
 }
 
-// record sends a request and returns the record of the response.
+// record sends a request and returns the operation's record from the response.
 func (s *session) record(request object) object {
 	s.t.Helper()
 	answer := s.ask(request)
@@ -355,7 +356,7 @@ func (s *session) result(id string) object {
 	return result
 }
 
-// errorCode returns the error code of a result.
+// errorCode returns the error code of a phase's result, "" without an error.
 func errorCode(result object) string {
 	if failure, ok := result["error"].(object); ok {
 		return failure["code"].(string)
@@ -392,7 +393,7 @@ func (c *container) dial() net.Conn {
 	})
 }
 
-// dialBy connects from the container's network namespace. This process is in none of the container's other namespaces.
+// dialBy connects from inside the container's network namespace, but from outside its other namespaces.
 func (c *container) dialBy(dial func() (net.Conn, error)) net.Conn {
 	c.t.Helper()
 	dialed := make(chan net.Conn)
@@ -411,7 +412,7 @@ func (c *container) dialBy(dial func() (net.Conn, error)) net.Conn {
 	return <-dialed
 }
 
-// marker returns a unique argument of sleep.
+// marker returns a unique number of seconds for the command sleep, by which a test finds the process.
 func marker() string {
 	lastID++
 	return fmt.Sprintf("9%d%04d", os.Getpid(), lastID)

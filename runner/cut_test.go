@@ -28,7 +28,8 @@ func (f *framed) addJSON(kind byte, value any) {
 	f.add(kind, payload)
 }
 
-// cuts returns the ends of all frames, and offsets in each frame: in its header, right after the header, in its payload.
+// cuts returns the offsets at which a test cuts the request off: in and right after each frame's header, in its payload, and at its
+// end.
 func (f *framed) cuts() (found []int) {
 	start := 0
 	for _, end := range f.ends {
@@ -104,7 +105,7 @@ func TestAnUploadThatWasCutAnywhereLeavesNothingAndMayBeSentAgain(t *testing.T) 
 		if answer := s.receive(); answer["ok"] != true {
 			t.Error(cuts[number], answer)
 		}
-		// The runner may start to handle the cut upload only now, concurrently with the second one.
+		// The runner may handle the cut upload only now, so its temporary files can still appear for a moment.
 		eventually(t, "only the second upload exists", func() bool { return listing(t, target) == wanted })
 	}
 }

@@ -13,7 +13,7 @@ import (
 const secret = "only root may read this"
 
 // launchWithHomes starts a container with the users alice (who is in the group staff) and bob, their homes, and files that they
-// may not read or write.
+// cannot read or write.
 func launchWithHomes(t *testing.T) (*container, *session) {
 	t.Helper()
 	directory := shared(t)
@@ -37,7 +37,7 @@ func launchWithHomes(t *testing.T) (*container, *session) {
 	return c, s
 }
 
-// put uploads in a guest's session and returns the response.
+// put uploads a tar stream as a guest and returns the last response.
 func (s *session) put(target string, body []byte) object {
 	s.t.Helper()
 	if answer := s.ask(object{"op": "upload", "target": target}); answer["proceed"] != true {

@@ -20,8 +20,8 @@ func init() {
 	runtime.LockOSThread() // keep main on the main thread, which beHeadless ends
 }
 
-// beRabbit tries to evade the kill: it repeats fork and setsid in the child while the parent exits, forever. Whoever lists the
-// processes gets PIDs of processes that have already exited.
+// beRabbit tries to evade the kill: it repeats fork and setsid in the child while the parent exits, forever. A list of the
+// processes contains only PIDs of processes that have already exited.
 func beRabbit() {
 	for {
 		pid, _, _ := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0) // fork()
@@ -85,7 +85,7 @@ func beIntruder() {
 	os.Exit(0)
 }
 
-// usualCapabilities is the default set of containerd and Docker, without SYS_ADMIN and SYS_PTRACE.
+// usualCapabilities is the default capability set of containerd and Docker, which lacks SYS_ADMIN and SYS_PTRACE.
 const usualCapabilities = 1<<0 | 1<<1 | 1<<3 | 1<<4 | 1<<5 | 1<<6 | 1<<7 | 1<<8 | 1<<10 | 1<<13 | 1<<18 | 1<<27 | 1<<29 | 1<<31
 
 // limitCapabilities limits this process and all programs that it executes to usualCapabilities.
@@ -97,13 +97,14 @@ func limitCapabilities() {
 	}
 }
 
-// beExec executes the command after the marker as an exec from outside does: with the container's capabilities.
+// beExec executes the command that follows the marker, with the capabilities of an exec from outside the container.
 func beExec() {
 	limitCapabilities()
 	check(syscall.Exec(os.Args[2], append([]string{"runner"}, os.Args[3:]...), os.Environ()))
 }
 
-// beSpy tries, for three seconds, to open descriptor 1 of each `runner call` that an exec from outside started.
+// beSpy tries, for three seconds, to open the stdout (descriptor 1) of each `runner call` that was started from outside the
+// container.
 func beSpy() {
 	limitCapabilities()
 	tried, opened := map[int]bool{}, 0

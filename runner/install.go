@@ -9,9 +9,30 @@ import (
 	"multistep.dev/runner/internal/kernel"
 )
 
-// installedMode makes the program executable but not readable. The kernel makes a process undumpable from execve on if its user
-// cannot read the program. Root with CAP_DAC_OVERRIDE can read every file; kernel.DropSetpcap covers this case.
+// installedMode makes the program executable but not readable. If a process's user cannot read its program, the process is
+// undumpable from execve on: other processes of the user cannot trace it or read its memory. Root with CAP_DAC_OVERRIDE can read
+// every file; kernel.DropSetpcap covers this case.
 const installedMode = 0o111
+
+// copyTree replaces the contents of a directory with the files and symbolic links of another; they belong to this process's
+// user. A container whose image has neither a shell nor cp copies its files into a volume with it. The kubelet may run an init
+// container again after a crash, so the target may hold a part of an earlier copy.
+func copyTree(args []string) error {
+	if len(args) != 2 {
+		return errors.New("copy takes a source and a target directory")
+	}
+	source, target := args[0], args[1]
+	entries, err := os.ReadDir(target)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if err := os.RemoveAll(filepath.Join(target, entry.Name())); err != nil {
+			return err
+		}
+	}
+	return os.CopyFS(target, os.DirFS(source))
+}
 
 // install copies this program to DIR/runner. The rename is atomic: no process sees a partial copy.
 func install(args []string) error {

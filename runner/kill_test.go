@@ -83,7 +83,7 @@ func TestBackgroundProcessesLiveOnAfterANormalEnd(t *testing.T) {
 	}
 	before := len(content(t, path))
 	eventually(t, "it still writes", func() bool { return len(content(t, path)) > before+20 })
-	// The process survives the end of the next phase, even if that phase times out.
+	// The background process survives the end of the next phase, even if that phase times out.
 	other := marker()
 	timesOut(t, s, other, "sleep "+other, nil)
 	s.phase([]string{"true"}, object{"killAtEnd": true})
@@ -106,7 +106,7 @@ func TestKillAtEnd(t *testing.T) {
 	}
 }
 
-// parentOfMain is the PID of the supervisor, as a shell expression for the main process.
+// parentOfMain is a shell expression for the PID of the supervisor, the parent of a phase's main process.
 const parentOfMain = "$(ps -o ppid= $$)"
 
 func TestAKilledSupervisorChangesNothing(t *testing.T) {

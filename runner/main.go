@@ -17,6 +17,7 @@ import (
 var version = "dev"
 
 const usage = `usage: runner install DIR            copy this program to DIR/runner
+       runner copy SOURCE TARGET     replace the contents of a directory with another's
        runner serve [--port N] [--socket NAME] [--default-user U]   be PID 1 of a trial's container
        runner call [--socket NAME]   relay stdin and stdout to PID 1
        runner version                print version and protocols
@@ -49,6 +50,8 @@ func run(args []string) error {
 		return nil
 	case "install":
 		return install(args[1:])
+	case "copy":
+		return copyTree(args[1:])
 	case "version":
 		_, err := fmt.Printf("runner %s protocols %v\n", version, wire.Protocols)
 		return err

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// printed requests a part of a phase's output.
+// printed requests a part of a phase's output. It returns the text and the whole response.
 func (s *session) printed(id string, offset, limit int) (text string, answer object) {
 	s.t.Helper()
 	answer = s.ask(object{"op": "output", "id": id, "offset": offset, "maxBytes": limit})

@@ -20,7 +20,7 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// storeAt starts a store and returns the URL of an object in it.
+// storeAt starts an HTTP server in place of an object store, and returns the presigned URL of an object.
 func storeAt(t *testing.T, answer http.HandlerFunc) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -21,7 +21,8 @@ import (
 	"multistep.dev/runner/internal/frames"
 )
 
-// member is a member of a tar stream. A name that ends in a slash is a directory; " -> " and " => " in a name make a link.
+// member is a member of a tar stream. A name that ends in a slash is a directory; " -> " in a name makes a symbolic link, " => " a
+// hard link.
 type member struct {
 	name, text string
 	mode       int64
@@ -48,7 +49,7 @@ func archive(members ...member) []byte {
 	return buffer.Bytes()
 }
 
-// upload sends a body, with the correct trailer unless another one is given.
+// upload sends an upload request and the body, with this trailer or, if it is nil, the correct one. It returns the last response.
 func (s *session) upload(target, user string, body []byte, trailer object) object {
 	s.t.Helper()
 	lastID++

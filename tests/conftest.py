@@ -28,7 +28,7 @@ def pytest_asyncio_loop_factories(
 
 
 class _Errors(logging.Handler):
-    """Collects the records."""
+    """A logging handler that collects all records of level ERROR or higher."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -42,7 +42,7 @@ class _Errors(logging.Handler):
 def no_swallowed_exceptions() -> Iterator[list[logging.LogRecord]]:
     """Fail the test if a callback of the event loop, a forgotten task or a kopf handler raised an exception.
 
-    A test that causes one on purpose checks the records and clears the list.
+    A test that causes such an exception on purpose checks the records and clears the list.
     """
     errors = _Errors()
     for name in SWALLOWING:
@@ -54,7 +54,7 @@ def no_swallowed_exceptions() -> Iterator[list[logging.LogRecord]]:
     assert not reported, "swallowed exceptions:\n" + "\n".join(reported)
 
 
-_COUNTS = "crash_counts"  # each pytest-xdist worker sends this
+_COUNTS = "crash_counts"  # key of the counts that each pytest-xdist worker sends to the controller
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -64,7 +64,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 class _FromWorkers:
-    """Adds the workers' counts to those of this process."""
+    """A pytest plugin that adds the workers' crash counts to those of this process."""
 
     def pytest_testnodedown(self, node: object) -> None:
         crashes.update(Counter(getattr(node, "workeroutput", {}).get(_COUNTS, {})))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from multistep_host.outcome import Outcome, host_error, outcome, write
 
@@ -52,13 +54,23 @@ def _step(directory: Path, request: bytes) -> Outcome:
     with connection, connection.makefile("rb") as answers:
         try:
             connection.sendall(request)
-            answer = answers.readline()
+            answer = _print_output(answers)
         except ConnectionError:
-            answer = b""
-    if not answer.endswith(b"\n"):
-        return _lost(directory, "the agent host's daemon ended during the request")
-    result: Outcome = json.loads(answer)
-    return result
+            answer = None
+    return _lost(directory, "the agent host's daemon ended during the request") if answer is None else answer
+
+
+def _print_output(answers: BinaryIO) -> Outcome | None:
+    """Print the output of the agent's commands until the request is answered. Return the answer; None if the daemon ended."""
+    for line in answers:
+        if not line.endswith(b"\n"):
+            return None
+        answer: dict[str, Any] = json.loads(line)
+        if "output" not in answer:
+            return answer
+        sys.stdout.buffer.write(base64.b64decode(answer["output"]))
+        sys.stdout.buffer.flush()
+    return None
 
 
 def _connect(path: Path) -> socket.socket | None:

@@ -1,23 +1,28 @@
 """The trial's daemon: keeps the agent object between steps and serves one request at a time on a Unix socket.
 
 `multistep-host setup` creates the listening socket and passes it to the daemon. A request is one line of JSON, and so is its
-answer. If the client disconnects (the operator's runner kills it at the timeout), its request is cancelled.
+answer. Before a step's answer come lines {"output": BASE64} with what the agent's commands print. If the client disconnects (the
+operator's runner kills it at the timeout), its request is cancelled.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 import os
 import socket
 import struct
 import sys
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from multistep_host import litellm_stub
 from multistep_host.outcome import Outcome, host_error, outcome
+from multistep_host.transcript import Send
 
 MAX_REQUEST_BYTES = 4 << 20
 _CANCEL_SECONDS = 10.0
@@ -39,7 +44,7 @@ class Daemon:
             if _peer_uid(writer) != os.getuid():
                 return
             request = json.loads(await reader.readline())
-            answer = await self._while_connected(reader, request)
+            answer = await self._while_connected(reader, request, partial(_send_output, writer))
             if answer is not None:
                 writer.write(json.dumps(answer).encode() + b"\n")
                 await writer.drain()
@@ -48,9 +53,9 @@ class Daemon:
         finally:
             writer.close()
 
-    async def _while_connected(self, reader: asyncio.StreamReader, request: dict[str, Any]) -> Outcome | None:
+    async def _while_connected(self, reader: asyncio.StreamReader, request: dict[str, Any], send: Send) -> Outcome | None:
         """Return the request's outcome, or None if the client disconnected first."""
-        work = asyncio.create_task(self._handle(request))
+        work = asyncio.create_task(self._handle(request, send))
         gone = asyncio.create_task(reader.read())
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
@@ -66,10 +71,10 @@ class Daemon:
             os._exit(1)
         return None
 
-    async def _handle(self, request: dict[str, Any]) -> Outcome:
+    async def _handle(self, request: dict[str, Any], send: Send) -> Outcome:
         async with self._turn:
             try:
-                return await (self._setup(request) if "agent" in request else self._step(request))
+                return await (self._setup(request) if "agent" in request else self._step(request, send))
             except Exception as error:
                 _log.exception("a request failed")
                 return outcome(error=host_error(f"{type(error).__name__}: {error}"))
@@ -89,13 +94,19 @@ class Daemon:
         result: Outcome = await self._agent.setup(request)
         return result
 
-    async def _step(self, raw: dict[str, Any]) -> Outcome:
+    async def _step(self, raw: dict[str, Any], send: Send) -> Outcome:
         if self._agent is None:
             return outcome(error=host_error("the agent host has no agent: its setup failed"))
         from multistep_host.phase_requests import StepRequest
 
-        result: Outcome = await self._agent.step(StepRequest.model_validate(raw))
+        result: Outcome = await self._agent.step(StepRequest.model_validate(raw), send)
         return result
+
+
+async def _send_output(writer: asyncio.StreamWriter, block: bytes) -> None:
+    with suppress(ConnectionError):  # the client has left, which cancels the request
+        writer.write(json.dumps({"output": base64.b64encode(block).decode()}).encode() + b"\n")
+        await writer.drain()
 
 
 def _peer_uid(writer: asyncio.StreamWriter) -> int:

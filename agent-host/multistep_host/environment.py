@@ -1,4 +1,4 @@
-"""Implements Harbor's BaseEnvironment for the trial's environment, by sessions with the environment's runner (guest.py)."""
+"""Implements Harbor's BaseEnvironment for the trial's environment, through sessions with the environment's runner (guest.py)."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ _SIGKILL = 9
 
 
 class GuestEnvironment(BaseEnvironment):
-    """The environment that Harbor's agents work in.
+    """The trial's environment, as Harbor's agents use it.
 
-    Uploaded files belong to the user that the operator admitted; as with Harbor's Docker environment, the runner writes them as
-    PID 1's user, so every directory can be a target.
+    The runner writes uploaded files as PID 1's user, as with Harbor's Docker environment, so every directory can be a target.
+    The files belong to the user whom the operator's admission names.
     """
 
     def __init__(self, trial: str, directory: Path, workdir: str | None) -> None:
-        """Create the object. directory: Harbor's trial directory on the host."""
+        """Create the object. directory: Harbor's trial directory on the agent host."""
         self.guest = Guest()
+        self._path = ""
         paths = TrialPaths(trial_dir=directory)
         paths.mkdir()
         super().__init__(
@@ -44,9 +45,10 @@ class GuestEnvironment(BaseEnvironment):
             task_env_config=EnvironmentConfig(workdir=workdir or None),
         )
 
-    def configure(self, env: Mapping[str, str], workdir: str | None) -> None:
-        """Set the default variables and working directory of commands."""
+    def configure(self, env: Mapping[str, str], workdir: str | None, path: str = "") -> None:
+        """Set the default variables and working directory of commands. path: a directory before those of PATH."""
         self._persistent_env = dict(env)
+        self._path = path
         self.task_env_config.workdir = workdir or None
 
     @staticmethod
@@ -60,7 +62,7 @@ class GuestEnvironment(BaseEnvironment):
         return EnvironmentCapabilities()
 
     def _validate_definition(self) -> None:
-        """Accept the definition: the operator has validated and started it."""
+        """Do nothing: the operator has validated the definition."""
 
     async def start(self, force_build: bool) -> None:
         """Do nothing: the operator has started the environment."""
@@ -79,11 +81,11 @@ class GuestEnvironment(BaseEnvironment):
         """Run a command with bash, as Harbor 0.25's Docker environment does.
 
         Raises:
-            RuntimeError: the command exceeded timeout_sec, or the environment was lost.
+            RuntimeError: the command exceeded timeout_sec, or the connection to the runner failed.
         """
         who = self._resolve_user(user)
         wanted = Command(
-            argv=("bash", "-c", command),
+            argv=("bash", "-c", f'export PATH="{self._path}:$PATH"\n{command}' if self._path else command),
             user="" if who is None else str(who),
             cwd=cwd or self.task_env_config.workdir or "",
             env={name: str(value) for name, value in (self._merge_env(env) or {}).items()},
@@ -108,7 +110,7 @@ class GuestEnvironment(BaseEnvironment):
             await self.guest.upload(archive, str(target_dir))
 
     async def upload_files(self, source_dir: Path, files: list[Path], target_dir: str) -> None:
-        """Upload some files of a directory, each to the same place below `target_dir`."""
+        """Upload these files of a directory to the same relative paths below `target_dir`."""
         with tempfile.TemporaryFile() as archive:
             await asyncio.to_thread(transfer.pack_files, archive, source_dir, files)
             await self.guest.upload(archive, target_dir)

@@ -1,4 +1,4 @@
-"""Frames of the runner protocol (docs/runner-protocol.md): a type, a length and a payload."""
+"""Reads and writes frames of the runner protocol (docs/runner-protocol.md). A frame is a type, a length and a payload."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class GuestError(RuntimeError):
 
 
 class TransferError(RuntimeError):
-    """A path of the environment is missing, too large, or not the expected file or directory: no fault of the agent host."""
+    """A path of the environment is missing, too large, or not the expected file or directory."""
 
 
 class RefusedError(GuestError):
@@ -35,13 +35,13 @@ class RefusedError(GuestError):
 
 @dataclass(eq=False)
 class Connection:
-    """A stream of frames."""
+    """A connection to the environment's runner, which carries frames."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     async def send(self, kind: bytes, payload: bytes) -> None:
-        """Write a frame, and wait while the other end is slow.
+        """Write a frame, and wait while the write buffer is full.
 
         Raises:
             GuestError: the connection ended.
@@ -75,7 +75,7 @@ class Connection:
 
         Raises:
             RefusedError: the answer is a refusal.
-            GuestError: it is no answer.
+            GuestError: the frame is not a valid answer.
         """
         kind, payload = await self.frame()
         if kind != JSON:
@@ -83,7 +83,7 @@ class Connection:
         return parse_answer(payload)
 
     async def send_body(self, source: IO[bytes]) -> None:
-        """Write a body with the contents of the file."""
+        """Send the file's contents as a body: `D` frames, then an `E` frame with size and digest."""
         digest, size = hashlib.sha256(), 0
         while block := source.read(BODY_FRAME_BYTES):
             digest.update(block)
@@ -92,7 +92,7 @@ class Connection:
         await self.send(END, json.dumps({"size": size, "sha256": digest.hexdigest()}).encode())
 
     async def receive_body(self, write: Callable[[bytes], object], limit: int) -> None:
-        """Read a body and pass its blocks to `write`. limit: maximum bytes.
+        """Read a body and pass the payload of each `D` frame to `write`. limit: maximum size of the body in bytes.
 
         Raises:
             TransferError: the body is larger than the limit.
@@ -110,7 +110,7 @@ class Connection:
             write(block)
 
     async def _blocks(self) -> AsyncIterator[bytes | dict[str, Any]]:
-        """Yield the blocks of a body, then its trailer."""
+        """Yield the payloads of a body's `D` frames, then the object in its `E` frame."""
         while True:
             kind, payload = await self.frame()
             if kind == END:
@@ -121,7 +121,7 @@ class Connection:
             yield payload
 
     def close(self) -> None:
-        """Close the connection. The runner then kills the command of this connection."""
+        """Close the connection. The runner then kills the command that runs in this session."""
         self.writer.close()
 
 
@@ -130,7 +130,7 @@ def parse_answer(payload: bytes) -> dict[str, Any]:
 
     Raises:
         RefusedError: the answer is a refusal.
-        GuestError: it is no answer.
+        GuestError: the frame is not a valid answer.
     """
     answer = _object(payload)
     if answer.get("ok") is True:

@@ -1,7 +1,8 @@
-"""Guest sessions: this container runs commands and transfers files through the environment's runner while the operator admits it.
+"""Guest sessions: while the operator permits it, the agent host runs commands and transfers files in the environment.
 
-The runner listens on an abstract Unix socket, which the containers of a pod share. Both sides prove by HMAC that they know the
-admission's token, so that a root process in the environment cannot impersonate the runner.
+The environment's runner listens on an abstract Unix socket, which all containers of the pod can reach. The operator permits the
+sessions with an admission. Both sides prove by HMAC that they know its token, so that a root process in the environment cannot
+impersonate the runner.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from typing import IO, Any
 
 from multistep_host.frames import DATA, JSON, Connection, GuestError, RefusedError, TransferError, parse_answer
 from multistep_host.output import BoundedOutput
+from multistep_host.transcript import Send, discard
 
 _HANDSHAKE_SECONDS = 10.0
-_CONNECTIONS = 32  # fewer than the 64 that the runner accepts
+_CONNECTIONS = 32  # maximum at once; the runner accepts 64
 _STDOUT, _STDERR = 1, 2
 
 
 @dataclass(frozen=True)
 class Admission:
-    """The right to use the environment's runner. token: shared secret; socket: name of its abstract socket, without `@`."""
+    """The right to use the environment's runner. token: shared secret; socket: the runner's abstract socket, without `@`."""
 
     id: str
     token: bytes = field(repr=False)
@@ -45,7 +47,7 @@ class Command:
 
 @dataclass(frozen=True)
 class CommandResult:
-    """A finished command. phase: the runner's result (`start` in docs/runner-protocol.md)."""
+    """A finished command. phase: the runner's result, with the fields of a phase's result (`start` in docs/runner-protocol.md)."""
 
     stdout: str
     stderr: str
@@ -53,19 +55,23 @@ class CommandResult:
 
 
 class Guest:
-    """Executes commands and transfers files in the environment, as long as the operator admits it, with one admission at a time."""
+    """Runs commands and transfers files in the environment, with the admission that `admit` sets and `dismiss` removes.
+
+    show: gets what the commands print, both streams, as it comes.
+    """
 
     def __init__(self) -> None:
+        self.show: Send = discard
         self._admission: Admission | None = None
         self._connections: set[Connection] = set()
         self._slots = asyncio.Semaphore(_CONNECTIONS)
 
     def admit(self, admission: Admission) -> None:
-        """Use this admission from now on."""
+        """Use this admission for all further connections."""
         self._admission = admission
 
     def dismiss(self) -> None:
-        """Close all connections, so that the runner kills their commands, and open no further ones."""
+        """Close all connections, so that the runner kills their commands, and open none until the next `admit`."""
         self._admission = None
         for connection in tuple(self._connections):
             connection.close()
@@ -75,7 +81,7 @@ class Guest:
 
         Raises:
             RefusedError: the runner does not permit the command, for example as another user.
-            GuestError: the runner cannot be reached or was lost.
+            GuestError: the connection to the runner failed.
         """
         outputs = {_STDOUT: BoundedOutput(), _STDERR: BoundedOutput()}
         async with self._connect() as connection:
@@ -88,13 +94,14 @@ class Guest:
                 if kind != DATA or not payload or payload[0] not in outputs:
                     raise GuestError("the environment's runner sent output of an unknown stream")
                 outputs[payload[0]].write(payload[1:])
+                await self.show(payload[1:])
 
     async def upload(self, archive: IO[bytes], target: str) -> None:
-        """Unpack a tar stream into a directory, whose other files stay. The files belong to the user whom the operator admitted.
+        """Unpack a tar archive into a directory and keep its other files. The new files belong to the admission's user.
 
         Raises:
             RefusedError: the environment rejects the upload, for example because its disk is full.
-            GuestError: the runner cannot be reached or was lost.
+            GuestError: the connection to the runner failed.
         """
         async with self._connect() as connection:
             await connection.request({"op": "upload", "user": "", "target": target})
@@ -107,7 +114,7 @@ class Guest:
 
         Raises:
             TransferError: the path does not exist, is not of this kind, or is larger than the limit.
-            GuestError: the runner cannot be reached or was lost, or the stream is damaged.
+            GuestError: the connection to the runner failed, or the stream is damaged.
         """
         async with self._connect() as connection:
             await connection.request({"op": "download", "sources": [{"path": path}]})
@@ -158,7 +165,7 @@ async def _handshake(connection: Connection, admission: Admission) -> None:
 
 
 def proof(token: bytes, role: str, theirs: str, ours: str) -> str:
-    """Return the HMAC by which `role` proves that it knows the token. theirs: the verifying side's nonce; ours: the role's own."""
+    """Return the HMAC by which `role` proves that it knows the token. theirs: the verifying side's nonce; ours: `role`'s nonce."""
     return hmac.new(token, f"{role}\0{theirs}\0{ours}\0".encode(), hashlib.sha256).hexdigest()
 
 

@@ -1,7 +1,8 @@
 """A small stand-in for litellm, for agents that only resolve a model's name with it.
 
-Importing litellm takes more than 100 MiB and 3 s of CPU time, per trial. Agents that run in the environment need nothing of it but
-the provider of a model's name. With the stub, Harbor cannot estimate the cost from litellm's prices if a program reports none.
+Importing litellm takes more than 100 MiB and 3 s of CPU time, per trial. Agents that run in the environment need it only to
+find the provider in a model's name. The stub has no price list, so Harbor cannot estimate the cost of an
+agent whose program does not report it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from multistep_host.litellm_providers import PROVIDERS
 
-# These agents of Harbor 0.25 call the model from the host, or use litellm's table of models.
+# These agents of Harbor 0.25 call the model from the host, or use litellm's table of models, which the stub lacks.
 _NEED_LITELLM = frozenset({"terminus-2", "computer-1", "dspy-rlm", "kimi-cli"})
 # litellm has special rules for some model names of these providers, which the stub does not implement.
 _SPECIAL = frozenset({"azure", "cohere", "chatgpt", "github_copilot", "ragflow"})
@@ -25,7 +26,7 @@ class UnknownProviderError(ValueError):
 
 
 def suffices(agent: Mapping[str, Any]) -> bool:
-    """Return whether the agent of a setup request works equally with the stub. False for custom classes: they may need litellm."""
+    """Report whether the agent of a setup request works as well with the stub. False for custom classes: they may need litellm."""
     name, model = agent.get("name"), agent.get("model")
     return bool(name) and ":" not in str(name) and name not in _NEED_LITELLM and (model is None or _provider(model) is not None)
 

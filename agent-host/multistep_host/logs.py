@@ -1,4 +1,4 @@
-"""The agent's logs, which exist twice: below /logs/agent of the environment, and in Harbor's `logs_dir` on the host."""
+"""Synchronizes the agent's logs in the environment (/logs/agent) with those on the agent host (Harbor's `logs_dir`)."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from harbor.models.agent.context import AgentContext
 
 from multistep_host.environment import GuestEnvironment
 
-ROLLOUT_DETAILS = "rollout-details.json"  # token IDs and log probabilities, where the agent collects them
+ROLLOUT_DETAILS = "rollout-details.json"  # token IDs and log probabilities of an agent that collects them
 _log = logging.getLogger(__name__)
 _Seen = dict[Path, tuple[int, int]]
 
 
 class AgentLogs:
-    """Copies logs between the two places after each step."""
+    """Copies the agent's logs between the environment and the agent host after each step."""
 
     def __init__(self, environment: GuestEnvironment, directory: Path) -> None:
         self._environment = environment
         self._directory = directory
-        self._in_environment: _Seen = {}  # size and mtime of the files that the environment also has
+        self._in_environment: _Seen = {}  # size and mtime of each file that is the same in the environment
 
     def clear(self) -> None:
-        """Delete the host's logs before a step that starts a new session. The operator deletes the logs in the environment."""
+        """Delete the agent host's logs before a step that starts a new session. The operator deletes the environment's logs."""
         self._in_environment = {}
         self._directory.mkdir(parents=True, exist_ok=True)
         for path in self._directory.iterdir():
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
     async def exchange(self, agent: BaseAgent, context: AgentContext) -> None:
-        """Complete the context from the environment's logs, and upload the logs that only the host has.
+        """Fill in Harbor's AgentContext from the environment's logs, and upload the logs that only the agent host has.
 
         As in Harbor 0.25, a failure is logged and does not fail the step.
         """
@@ -62,7 +62,7 @@ class AgentLogs:
         self._in_environment = self._files()
 
     def _only_here(self) -> set[Path]:
-        """Return the files that are new or changed on the host."""
+        """Return the files on the agent host that the environment lacks or has in another version."""
         return {path for path, seen in self._files().items() if self._in_environment.get(path) != seen}
 
     def _files(self) -> _Seen:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 MAX_BYTES = 48 << 10
-_MESSAGE_CHARACTERS = 2000  # a character takes up to 12 bytes in JSON
+_MESSAGE_CHARACTERS = 2000  # at most 24 kB, because a character takes up to 12 bytes in JSON
 _METADATA_BYTES = 16 << 10
 _NAME_CHARACTERS = 100
-HOST_ERROR = "AgentHostError"  # type of the host's own errors; other types are class names of exceptions of Harbor or agents
+HOST_ERROR = "AgentHostError"  # type of the agent host's own errors; other types are exception classes of Harbor and agents
 
 Outcome = dict[str, Any]
 
@@ -25,7 +25,7 @@ def outcome(
     metadata: Mapping[str, Any] | None = None,
     rollout_details: bool = False,
 ) -> Outcome:
-    """Return an outcome. It is ok unless there is an error."""
+    """Return an outcome, whose `ok` is true if there is no error."""
     return {
         "ok": error is None,
         "error": dict(error) if error else None,
@@ -42,7 +42,7 @@ def error_of(exception: BaseException) -> dict[str, str]:
 
 
 def host_error(message: str) -> dict[str, str]:
-    """Return an error of the host itself."""
+    """Return an error of the agent host itself, not of the agent."""
     return {"type": HOST_ERROR, "message": _cut(message)}
 
 
@@ -54,7 +54,7 @@ def write(path: Path, value: Outcome) -> None:
 
 
 def _cut(message: str) -> str:
-    """Return a long message's start and end. The end matters because programs usually report the failure last."""
+    """Return the message, or the start and end of a long one: programs usually report the failure last."""
     if len(message) <= _MESSAGE_CHARACTERS:
         return message
     half = _MESSAGE_CHARACTERS // 2

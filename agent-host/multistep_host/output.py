@@ -18,12 +18,12 @@ class BoundedOutput:
         self._size = 0
 
     def write(self, block: bytes) -> None:
-        """Append a block."""
+        """Append a block of output."""
         self._size += len(block)
         room = self._head_bytes - len(self._head)
         self._head += block[:room]
         self._tail += block[room:]
-        if len(self._tail) > 2 * self._tail_bytes:  # trims rarely, so that appending stays cheap
+        if len(self._tail) > 2 * self._tail_bytes:  # cut rarely, so that appending stays cheap
             del self._tail[: -self._tail_bytes]
 
     def text(self) -> str:

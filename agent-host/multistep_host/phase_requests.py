@@ -22,14 +22,15 @@ class AdmissionRequest(_Request):
     socket: str
 
     def admission(self) -> Admission:
-        """Return the right to use the environment's runner that this result grants."""
+        """Return the Admission that guest sessions use."""
         return Admission(self.id, bytes.fromhex(self.token), self.socket)
 
 
 class EnvironmentRequest(_Request):
-    """Defaults for the agent's commands. user: empty for the container's user."""
+    """Defaults for the agent's commands. user: empty for the container's user; path: a directory before those of PATH, or empty."""
 
     workdir: str = ""
+    path: str = ""
     user: str = ""
     env: dict[str, str] = Field(default_factory=dict)
 
@@ -45,8 +46,16 @@ class AgentRequest(_Request):  # type: ignore[no-redef]  # mypy's plugin adds **
     preinstalled: bool = False
 
 
+class StallsRequest(_Request):
+    """How to ask the model gateway how long the provider stalled the step. max_seconds: most by which the timeout is extended."""
+
+    url: str
+    token: str = Field(repr=False)
+    max_seconds: float
+
+
 class PhaseRequest(_Request):
-    """The fields of both requests. outcome: path of the outcome file; env: the agent's variables.
+    """The fields that setup and step requests share. outcome: path of the outcome file; env: the agent's variables.
 
     timeout_seconds: timeout of the agent's own work; None for no timeout.
     """
@@ -76,6 +85,7 @@ class StepInstruction(_Request):
 
 
 class StepRequest(PhaseRequest):
-    """A request to run the agent on a step."""
+    """A request to run the agent on a step. stalls: None if the timeout cannot be extended."""
 
     step: StepInstruction
+    stalls: StallsRequest | None = None

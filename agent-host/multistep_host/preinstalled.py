@@ -8,7 +8,7 @@ from harbor.agents.base import BaseAgent
 from harbor.agents.installed.base import BaseInstalledAgent
 from harbor.environments.base import BaseEnvironment
 
-# The `install` of these agents of Harbor 0.25 also writes configuration or uploads the program that runs the agent.
+# In Harbor 0.25, the `install` of these agents also writes configuration or uploads a program, so it is never skipped.
 CONFIGURED_BY_INSTALL = frozenset(
     {
         "acp",

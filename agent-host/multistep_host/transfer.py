@@ -1,4 +1,4 @@
-"""Tar archives of uploads and downloads."""
+"""Packs and unpacks the tar archives of uploads and downloads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 def pack_file(archive: IO[bytes], source: Path, name: str) -> None:
-    """Write an archive with one file under this name. A source that is a link is followed."""
+    """Write an archive with one file under this name. It follows a symbolic link."""
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT, dereference=True) as tar:
         tar.add(source, arcname=name, recursive=False)
     archive.seek(0)
@@ -52,10 +52,10 @@ def unpack_file(archive: IO[bytes], target: Path) -> None:
 
 
 def unpack_directory(archive: IO[bytes], target: Path, keep: Collection[Path] = ()) -> set[Path]:
-    """Write a download's members, which are named `0/PATH`, below `target`, except over `keep`. Return the paths written.
+    """Unpack a download below `target`, without overwriting the files in `keep`. Return the paths written.
 
-    The environment may be hostile, so Harbor's filter rejects members that lead out of the directory. Rejected members are left
-    out, so that one bad link does not lose the agent's other logs.
+    The members are named `0/PATH`. The environment may be hostile, so Harbor's filter rejects members that lead out of the
+    directory. Only rejected members are skipped: a bad link does not lose the agent's other logs.
     """
     archive.seek(0)
     target.mkdir(parents=True, exist_ok=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from multistep_host.frames import GuestError, RefusedError
 from multistep_host.logs import AgentLogs
 from multistep_host.outcome import Outcome, error_of, host_error, outcome
 from multistep_host.phase_requests import PhaseRequest, SetupRequest, StepRequest
+from multistep_host.stalls import stalled_seconds
+from multistep_host.transcript import Send, discard, transcript
 from multistep_host.variables import Variables
 
 _log = logging.getLogger(__name__)
@@ -57,20 +60,24 @@ class TrialAgent:
                 if request.agent.preinstalled:
                     await preinstalled.skip_install(self._agent, self._environment)
                 work = self._agent.setup(environment=self._environment)
-                await _within(request.timeout_seconds, work, AgentSetupTimeoutError, "Agent setup")
+                await _within(request.timeout_seconds, work, AgentSetupTimeoutError, "Agent setup", partial(stalled_seconds, None))
             except Exception as error:
                 _log.exception("the agent's setup failed")
                 return outcome(error=_error(error), agent=self._info())
         return outcome(agent=self._info())
 
-    async def step(self, request: StepRequest) -> Outcome:
-        """Run the agent on a step, upload its logs to the environment, and return the outcome with its usage."""
+    async def step(self, request: StepRequest, send: Send = discard) -> Outcome:
+        """Run the agent on a step, upload its logs to the environment, and return the outcome with its usage.
+
+        send: gets what the agent's commands print.
+        """
         error, context = None, AgentContext()
         with self._admitted(request):
             if not request.step.resume:
                 self._logs.clear()
             try:
-                await self._work(request, context)
+                with self._shown(send):
+                    await self._work(request, context)
             except Exception as exception:
                 _log.exception("the agent's step failed")
                 error = _error(exception)
@@ -87,11 +94,23 @@ class TrialAgent:
         run = self._agent.resume if request.step.resume else self._agent.run
         with self._environment.scoped_exec_env(self._agent.extra_env):
             work = run(instruction=request.step.instruction, environment=self._environment, context=context)
-            await _within(request.timeout_seconds, work, AgentTimeoutError, "Agent execution")
+            stalled = partial(stalled_seconds, request.stalls)
+            await _within(request.timeout_seconds, work, AgentTimeoutError, "Agent execution", stalled)
+
+    @contextmanager
+    def _shown(self, send: Send) -> Iterator[None]:
+        """Send what the agent's commands print, and write it to a file among the agent's logs."""
+        with transcript(self._agent.logs_dir, send) as written:
+            self._environment.guest.show = written.add
+            try:
+                yield
+            finally:
+                self._environment.guest.show = discard
 
     @contextmanager
     def _admitted(self, request: PhaseRequest) -> Iterator[None]:
-        self._environment.configure(request.environment.env, request.environment.workdir)
+        defaults = request.environment
+        self._environment.configure(defaults.env, defaults.workdir, defaults.path)
         self._environment.guest.admit(request.admission.admission())
         try:
             with self._environment.with_default_user(request.environment.user or None):
@@ -133,7 +152,7 @@ def create_agent(request: SetupRequest, variables: Variables, logs: Path) -> Bas
 
 
 def report(context: AgentContext) -> dict[str, Any]:
-    """Return an outcome's usage, metadata and rolloutDetails."""
+    """Return the context's usage, metadata and rollout details, as arguments of `outcome`."""
     usage = {
         "inputTokens": context.n_input_tokens,
         "cachedTokens": context.n_cache_tokens,
@@ -150,11 +169,33 @@ def _error(exception: Exception) -> dict[str, str]:
     return error_of(exception)
 
 
-async def _within(seconds: float | None, work: Awaitable[None], error: type[TimeoutError], what: str) -> None:
+async def _within(
+    seconds: float | None, work: Awaitable[None], error: type[TimeoutError], what: str, stalled: Callable[[], Awaitable[float]]
+) -> None:
+    """Await the work. Cancel it after the timeout, which is extended by the seconds that ``stalled`` returns by then."""
+    task = asyncio.ensure_future(work)
     try:
-        await asyncio.wait_for(work, seconds)
+        await _wait(task, seconds, stalled)
+        await task
     except TimeoutError as timeout:
         raise error(f"{what} timed out after {seconds} seconds") from timeout
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def _wait(task: asyncio.Future[None], seconds: float | None, stalled: Callable[[], Awaitable[float]]) -> None:
+    """Wait for the task's end. Raises TimeoutError at its extended timeout."""
+    time, extended = asyncio.get_running_loop().time, 0.0
+    started = time()
+    while True:
+        left = None if seconds is None else max(0.0, started + seconds + extended - time())
+        await asyncio.wait({task}, timeout=left)
+        if task.done():
+            return
+        before, extended = extended, await stalled()
+        if extended <= before and not task.done():
+            raise TimeoutError
 
 
 def failed_creation(exception: Exception) -> Outcome:

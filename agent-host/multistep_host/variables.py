@@ -22,7 +22,7 @@ class Variables:
         self._shadowed: dict[str, str] = {}
 
     def replace(self, env: Mapping[str, str]) -> None:
-        """Set these variables in `os.environ`. Previous ones that are not among them get their original value back."""
+        """Set these variables in `os.environ`, and restore the original values of variables that were set before but not now."""
         for name in self._env:
             os.environ.pop(name, None)
         os.environ.update(self._shadowed)
@@ -42,13 +42,13 @@ class Variables:
         """Update the agent object with the current variables."""
         agent._extra_env.clear()
         agent._extra_env.update(self._env)
-        agent.__dict__.pop("mcp_header_env", None)  # clears a cached value
+        agent.__dict__.pop("mcp_header_env", None)  # clears a cached property, which Harbor then computes again
         _refresh_options(agent)
         _refresh_model(agent)
 
 
 def _refresh_options(agent: BaseAgent) -> None:
-    """Parse the agent's options again: variables set the defaults of some (of `set_web_tools_disabled` in Harbor 0.25, say)."""
+    """Parse the agent's options again, because variables set some defaults (such as `set_web_tools_disabled` in Harbor 0.25)."""
     kwargs: dict[str, Any] = dict(agent._model_connection_kwargs)
     if agent._base_url is not None:
         kwargs["base_url"] = agent._base_url
@@ -61,7 +61,7 @@ def _refresh_options(agent: BaseAgent) -> None:
 
 
 def _refresh_model(agent: BaseAgent) -> None:
-    """Update the model client of an agent that runs on the host, which keeps the key and URL from its construction."""
+    """Update the key and URL that a model client on the agent host copied at its construction."""
     client = getattr(agent, "_llm", None)
     if client is None or not hasattr(client, "_llm_kwargs"):
         return

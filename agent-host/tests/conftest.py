@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # litellm reads it when it is imported
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # litellm reads this variable at import
 
 from multistep_host.environment import GuestEnvironment
 from runner import Runner

@@ -1,4 +1,4 @@
-"""A fake of the environment's runner: it serves the agent host's sessions (runner protocol 3) and runs their commands here.
+"""A fake of the environment's runner: it serves guest sessions (runner protocol 3) and runs their commands without a container.
 
 tests/agent_host runs the daemon against the real runner; the fake is for cases that need no container.
 """
@@ -29,8 +29,8 @@ TOKEN = bytes(range(32))
 class Runner:
     """The fake runner. requests: the requests that it received; refusal: error with which it answers every request, if set.
 
-    impostor: whether it proves itself with a wrong token, as a process does that impersonates the runner; damaged: whether it
-    sends damaged downloads.
+    impostor: whether it uses a wrong token, as a process that impersonates the runner does; damaged: whether it sends downloads
+    with a wrong size.
     """
 
     socket: str = field(default_factory=lambda: f"multistep-test/{secrets.token_hex(8)}")
@@ -49,7 +49,7 @@ class Runner:
         try:
             yield self
         finally:
-            server.close()  # without waiting until it is closed, as a test may leave connections open
+            server.close()  # without wait_closed(), which would wait for connections that a test left open
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = Connection(reader, writer)
@@ -59,7 +59,7 @@ class Runner:
         except RuntimeError:
             pass  # the client disconnected
         except asyncio.CancelledError:
-            pass  # the test has ended; otherwise asyncio logs an error
+            pass  # the test has ended; asyncio would log the exception as an error
         finally:
             writer.close()
 

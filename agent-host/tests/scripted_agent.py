@@ -1,4 +1,4 @@
-"""An agent that runs its instruction, for tests of the agent host."""
+"""An agent for tests of the agent host, which runs its instruction as a command."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def variables_of(key: str) -> Variables:
 
 
 def kwargs_of(name: str, directory: Path) -> dict[str, str]:
-    """Return the options that the agent's constructor requires. directory: where the files of a user's project are created."""
+    """Return the options that the agent's constructor requires. Create in `directory` a user's project, which some agents need."""
     directory.mkdir(parents=True, exist_ok=True)
     for file, text in (
         ("package.json", "{}"),

@@ -22,10 +22,11 @@ HERE = Path(__file__).parent
 
 @dataclass
 class Host:
-    """Stands for an agent host's container: its directory, and calls of the command `multistep-host`."""
+    """Replaces an agent host's container: its directory, and runs of the command `multistep-host`."""
 
     directory: Path
     runner: Runner
+    printed: bytes = b""  # by the last command
 
     @property
     def outcome(self) -> Path:
@@ -35,7 +36,7 @@ class Host:
         env = os.environ | {"MULTISTEP_HOST_DIR": str(self.directory), "PYTHONPATH": f"{HERE.parent}:{HERE}"}
         pipe = asyncio.subprocess.PIPE
         argv = [sys.executable, "-m", "multistep_host", name]
-        process = await asyncio.create_subprocess_exec(*argv, env=env, stdin=pipe, stderr=pipe, start_new_session=True)
+        process = await asyncio.create_subprocess_exec(*argv, env=env, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
         assert process.stdin
         process.stdin.write(text.encode())
         process.stdin.close()
@@ -45,7 +46,7 @@ class Host:
         """Run `multistep-host NAME`, wait until it ends, and return its outcome."""
         self.outcome.unlink(missing_ok=True)
         process = await self.command(name, json.dumps(self.request(**request)))
-        _, errors = await process.communicate()
+        self.printed, errors = await process.communicate()
         assert (process.returncode, errors) == (0, b"")
         outcome: dict[str, Any] = json.loads(self.outcome.read_text())
         return outcome
@@ -95,6 +96,26 @@ async def test_the_agent_object_lives_over_the_steps(host: Host) -> None:
     assert (await host.step("true"))["ok"]
     assert (await host.step("true"))["ok"]
     assert len(host.daemons()) == 1
+
+
+async def test_a_step_prints_what_the_agents_commands_print_and_keeps_it_with_the_logs(host: Host) -> None:
+    await host.setup()
+    assert host.printed == b""
+    await host.step("echo first; sleep 0.2; printf 'second\\377' >&2")
+    assert host.printed == b"first\nsecond\xff"
+    assert (host.directory / "trial/agent/output.txt").read_bytes() == host.printed
+
+
+async def test_output_is_printed_while_the_step_runs(host: Host) -> None:
+    await host.setup()
+    step = {"name": "one", "instruction": 'echo early; read line < "$GO"'}
+    go = host.directory / "go"
+    os.mkfifo(go)
+    process = await host.command("step", json.dumps(host.request(step=step, env={"GO": str(go)})))
+    assert process.stdout and await process.stdout.readline() == b"early\n"
+    assert process.returncode is None
+    go.write_text("\n")
+    assert await process.wait() == 0
 
 
 async def test_a_registered_agent_is_found_by_its_name(host: Host) -> None:

@@ -36,6 +36,16 @@ async def test_variables_have_harbors_precedence(environment: GuestEnvironment) 
     assert result.stdout == "agent command task\n"
 
 
+async def test_programs_of_the_agents_image_come_before_others(environment: GuestEnvironment, tmp_path: Path) -> None:
+    program = tmp_path / "git"
+    program.write_text("#!/bin/sh\necho mine\n")
+    program.chmod(0o755)
+    environment.configure({}, None, str(tmp_path))
+    assert (await environment.exec("git; type -P sh")).stdout.splitlines()[0] == "mine"
+    environment.configure({}, None)
+    assert (await environment.exec("type -P git || true")).stdout != f"{program}\n"
+
+
 async def test_a_command_runs_as_the_default_user_unless_it_names_one(environment: GuestEnvironment, runner: Runner) -> None:
     with environment.with_default_user("agent"):
         await environment.exec("true")

@@ -32,7 +32,7 @@ START = 'mount -t proc proc /proc && mount -t tmpfs tmpfs /run && exec "$0" serv
 
 @dataclass
 class Container:
-    """The environment's container. Requests to its runner are sent as the operator does: by an exec of `runner call`."""
+    """The environment's container. `ask` sends requests to its runner as the operator does: with `runner call`."""
 
     name: str
     pid: int
@@ -94,7 +94,7 @@ def _pid_of_runner(holder: subprocess.Popen[bytes], name: str) -> int:
 
 @pytest.fixture
 def admitted(container: Container, tmp_path: Path) -> Iterator[GuestEnvironment]:
-    """Return the environment; the runner admits its commands, also as root."""
+    """Return an environment that can use the runner: the runner admits its guest sessions, which may run commands as any user."""
     environment = GuestEnvironment("trial", tmp_path / "trial", workdir=None)
     admission = container.admit(root=True)
     environment.guest.admit(admission)

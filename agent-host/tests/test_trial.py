@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harbor.models.trial.paths import EnvironmentPaths
 
-from multistep_host.phase_requests import SetupRequest, StepRequest
+from multistep_host.phase_requests import SetupRequest, StallsRequest, StepRequest
+from multistep_host.stalls import stalled_seconds
 from multistep_host.trial import TrialAgent
 from runner import TOKEN, Runner
 
@@ -41,7 +46,7 @@ def step_request(runner: Runner, instruction: str, *, resume: bool = False, **ch
 
 @pytest.fixture
 def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the directory that stands for the environment's /logs/agent, here a temporary one."""
+    """Return a temporary directory that replaces the environment's /logs/agent."""
     directory = tmp_path / "logs"
     directory.mkdir()
     monkeypatch.setattr(EnvironmentPaths, "agent_dir", directory)
@@ -114,7 +119,7 @@ async def test_a_resumed_step_resumes_and_keeps_the_hosts_logs(make: MakeTrial, 
     (logs.parent / "trial/agent/session").touch()
     await trial.step(step_request(runner, "echo $HOW", resume=True))
     assert (logs / "host.txt").read_text() == "resume first first resume\n"
-    (logs / "session").unlink()  # the operator deletes it before a step that does not resume
+    (logs / "session").unlink()  # as the operator does before a step that does not resume
     await trial.step(step_request(runner, "echo $HOW"))
     assert not (logs.parent / "trial/agent/session").exists()
 
@@ -140,3 +145,78 @@ def test_a_request_with_an_unknown_field_is_invalid_and_its_error_shows_no_secre
     with pytest.raises(ValueError, match="Extra inputs") as raised:
         StepRequest.model_validate(request(runner, step={"name": "a", "instruction": "b"}, surprise=TOKEN.hex()))
     assert TOKEN.hex() not in str(raised.value)
+
+
+async def test_a_timeout_is_extended_while_the_provider_stalls_the_agent(make: MakeTrial, runner: Runner) -> None:
+    with gateway([0.3, 0.6, 0.6]) as (url, asked):
+        stalls = {"url": url, "token": "t", "maxSeconds": 60}
+        done = await make().step(step_request(runner, "sleep 30", timeoutSeconds=0.2, stalls=stalls))
+    assert done["error"] == {"type": "AgentTimeoutError", "message": "Agent execution timed out after 0.2 seconds"}
+    assert asked == ["Bearer t"] * 3
+
+
+async def test_an_agent_that_ends_in_its_extended_time_succeeds(make: MakeTrial, runner: Runner) -> None:
+    with gateway([60]) as (url, asked):
+        stalls = {"url": url, "token": "t", "maxSeconds": 60}
+        done = await make().step(step_request(runner, "sleep 1", timeoutSeconds=0.2, stalls=stalls))
+    assert (done["ok"], asked) == (True, ["Bearer t"])
+
+
+@pytest.mark.parametrize(("reported", "seconds"), [(5, 5.0), (500, 60.0), (-1, 0.0), ("x", 0.0), (None, 0.0)])
+async def test_stalls_are_bounded_and_nonsense_is_none(reported: Any, seconds: float) -> None:
+    with gateway([reported]) as (url, _):
+        request = StallsRequest.model_validate({"url": url, "token": "t", "maxSeconds": 60})
+        assert await stalled_seconds(request) == seconds
+
+
+async def test_without_an_answer_of_the_gateway_nothing_is_extended() -> None:
+    request = StallsRequest.model_validate({"url": "http://127.0.0.1:1/", "token": "t", "maxSeconds": 60})
+    assert await stalled_seconds(request) == await stalled_seconds(None) == 0
+
+
+@contextmanager
+def gateway(seconds: list[Any]) -> Iterator[tuple[str, list[str]]]:
+    """Serve these stalls, one per request. Yield the URL, and the list of the requests' Authorization headers."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.headers["Authorization"])
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"stalledSeconds": seconds[len(asked) - 1]}).encode())
+
+        def log_message(self, *_: Any) -> None:
+            """Log nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+async def test_output_beyond_the_maximum_is_left_out(
+    make: MakeTrial, runner: Runner, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("multistep_host.transcript.MAX_BYTES", 10)
+    sent: list[bytes] = []
+
+    async def send(block: bytes) -> None:
+        sent.append(block)
+
+    done = await make().step(step_request(runner, "echo 123456; sleep 0.1; echo 7890123; sleep 0.1; echo more"), send)
+    assert done["ok"] and b"".join(sent) == b"123456\n789"
+    assert (logs / "output.txt").read_bytes() == b"123456\n789"
+
+
+async def test_a_step_that_prints_nothing_has_no_file_of_output(make: MakeTrial, runner: Runner, logs: Path) -> None:
+    trial = make()
+    await trial.step(step_request(runner, "echo one"))
+    assert (logs / "output.txt").exists()
+    (logs / "output.txt").unlink()  # the operator empties the environment's logs
+    await trial.step(step_request(runner, "true"))
+    assert not (logs / "output.txt").exists()

@@ -25,7 +25,7 @@ _KEPT = ("type", "enum", "items", "minimum", "maximum", "exclusiveMinimum", "exc
 _KEY = re.compile(r"^( *)([A-Za-z]\w*):(.*)$")
 _WHOLE = frozenset(
     {"podSecurityContext", "resources", "labels"}
-)  # shown as one value, because their contents are defined by Kubernetes or by the user
+)  # each of these values gets one row, without rows for its keys, because Kubernetes or the user defines its keys
 
 Schema = dict[str, Any]
 
@@ -42,8 +42,9 @@ class Program:
     template: str
 
     def settings(self) -> dict[str, Schema]:
-        """Return the schemas of the settings that the chart's values can set: all those that the template does not set itself."""
-        fields = self.model.model_json_schema()["properties"]
+        """Return the schemas of the settings that users can set with chart values. The template itself sets the others."""
+        found = self.model.model_json_schema()
+        fields = _resolved(found["properties"], found.get("$defs", {}))
         return {_camel(name): _plain(field) for name, field in fields.items() if name not in self._set_by_chart()}
 
     def _set_by_chart(self) -> set[str]:
@@ -56,7 +57,7 @@ GATEWAY = Program("gateway.settings", GatewaySettings, "gateway/statefulset.yaml
 
 
 def schema(text: str) -> str:
-    """Return the schema with the programs' current settings; it rejects unknown keys."""
+    """Return the chart's schema with the programs' current settings; the schema rejects unknown keys. text: the old schema."""
     whole: Schema = json.loads(text)
     values = whole["properties"]
     values["settings"] = {"type": "object", "properties": OPERATOR.settings()}
@@ -76,7 +77,7 @@ def page(text: str) -> str:
 
 
 def main() -> None:
-    """Rewrite both files."""
+    """Rewrite values.schema.json and docs/chart.md."""
     SCHEMA.write_text(schema(SCHEMA.read_text()))
     DOCS.write_text(page(DOCS.read_text()))
 
@@ -85,8 +86,19 @@ def _camel(name: str) -> str:
     return re.sub("_([a-z])", lambda found: found[1].upper(), name)
 
 
+def _resolved(node: Any, definitions: Schema) -> Any:
+    """Return the schema with definitions in place of references, and without titles."""
+    if isinstance(node, list):
+        return [_resolved(each, definitions) for each in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        return _resolved(definitions[node["$ref"].rpartition("/")[2]], definitions)
+    return {key: _resolved(each, definitions) for key, each in node.items() if key not in ("title", "description")}
+
+
 def _plain(field: Schema) -> Schema:
-    """Return the schema without references and unions. It does not allow null: users omit a nullable value."""
+    """Return the schema without references and unions. The result does not allow null: users omit a value instead."""
     [one] = [each for each in field.get("anyOf", [field]) if each.get("type") != "null"]
     return {key: one[key] for key in _KEPT if key in one}
 
@@ -100,7 +112,7 @@ def _close(node: Schema) -> None:
             _close(below)
 
 
-# -- tables
+# -- tables of docs/chart.md
 
 
 def _value_rows() -> Iterator[Sequence[str]]:
@@ -108,7 +120,7 @@ def _value_rows() -> Iterator[Sequence[str]]:
     values = yaml.safe_load("\n".join(lines))
     path: list[str] = []
     comment: list[str] = []
-    skip = -1  # indentation of a value that is shown as a whole
+    skip = -1  # indentation of the last value with a row (lines indented further get no row), else -1
     for line in lines:
         if line.lstrip().startswith("#"):
             comment.append(line.lstrip(" #"))

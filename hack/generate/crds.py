@@ -26,8 +26,10 @@ Column = tuple[str, str, str, int, str]  # name, type, path, priority (1: shown 
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """A kind of resource. mutable: fields of the spec that users may change; another: advice in the error if they change another
-    field; spec_rules, rules: additional validation rules of the spec and of the whole resource.
+    """A kind of resource.
+
+    mutable: fields of the spec that users may change. another: advice in the error message if a user changes any other field.
+    spec_rules, rules: additional validation rules, of the spec and of the whole resource.
     """
 
     kind: str
@@ -53,7 +55,8 @@ _STOPS_FOR_GOOD = {
     "message": "stop cannot be taken back: create a new trial",
     "fieldPath": ".stop",
 }
-# The status before the first reconcile: kstatus must not report the resource as finished, and users must see what is missing.
+# The status of a new object until an operator reconciles it. kstatus then reports it as in progress instead of finished, and the
+# message suggests to users what to check.
 _NOT_SEEN_YET = {
     "observedGeneration": -1,
     "conditions": [
@@ -135,7 +138,7 @@ SWEEP: Final = Kind(
     TrialSweep,
     SweepSpec,
     SweepStatus,
-    mutable=("suspend", "parallelism", "prestart", "stopWhen", "activeDeadlineSeconds", "ttlSecondsAfterFinished"),
+    mutable=("suspend", "parallelism", "prestart", "stopWhen", "budget", "activeDeadlineSeconds", "ttlSecondsAfterFinished"),
     columns=_SWEEP_COLUMNS,
     another="create a new sweep",
     rules=(

@@ -1,7 +1,7 @@
 """Generate the tables of the references in docs/ from the models: ``python -m hack.generate.reference``.
 
-A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``, where NAME is a model's, "columns" or "sweepColumns" for
-kubectl's columns, or the name of a table of failures. Models of other pages become links to those pages.
+A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``, where NAME is the name of a model, "columns" or "sweepColumns"
+for kubectl's columns, or the name of a table of failures. A model that another page describes becomes a link to that page.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from multistep.api import failures, model, sweep, task_source, trial, trial_spec, trial_status
+from multistep.api import agent_spec, failures, model, sweep, task_source, trial, trial_spec, trial_status
 from multistep.api import task_toml as task
 
 from . import crds
@@ -29,8 +29,8 @@ _MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _FAILURES = {"attempts": failures.ATTEMPTS, "failed": failures.FAILED, "exceptions": failures.EXCEPTIONS}
 _COLUMNS = {"columns": crds.TRIAL.columns, "sweepColumns": crds.SWEEP.columns}
 _FIRST = {"attempts": "reason", "failed": "reason", "exceptions": "type"}
-_SHARED = "trial-reference.md"  # definitions that trials and sweeps share
-MODULES = (task, sweep, trial, trial_spec, trial_status, task_source, model)
+_SHARED = "trial-reference.md"  # the page with the models that trials and sweeps share
+MODULES = (task, sweep, trial, trial_spec, agent_spec, trial_status, task_source, model)
 _WORDS = {str: "text", int: "integer", float: "number", bool: "boolean", datetime: "time", Any: "anything"}
 
 

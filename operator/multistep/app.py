@@ -6,21 +6,23 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 
 import aiohttp
 
 from multistep import leadership
+from multistep.api.trial import parse_trial
 from multistep.background import BackgroundTasks, repeat, retry_until_success
 from multistep.endpoints import Endpoints
-from multistep.errors import ClusterError
+from multistep.errors import ClusterError, InvalidSpec
 from multistep.event_router import EventRouter
 from multistep.health import Health
+from multistep.instruments import label_value
 from multistep.kube.client import Client
 from multistep.kube.gate import Gate
 from multistep.kube.lease import Lease
-from multistep.kube.resources import PODS, SECRETS
+from multistep.kube.resources import PODS, SECRETS, SWEEPS, TRIALS
 from multistep.kube.shard import Shard
 from multistep.metrics import Metrics
 from multistep.pods import identity
@@ -28,6 +30,7 @@ from multistep.pods.facts import pod_facts
 from multistep.reconcile import model_gateway
 from multistep.reconcile.event_filter import EventFilter
 from multistep.reconcile.garbage_collector import OrphanRemoval
+from multistep.reconcile.model_loads import LOAD_SECONDS, ModelLoads
 from multistep.reconcile.reconciler import Reconciler
 from multistep.reconcile.resync import Resync
 from multistep.reconcile.sweep_reconcile import Sweeps
@@ -89,7 +92,9 @@ class App:
         if self.settings.gateway_url:
             http = await self._stack.enter_async_context(aiohttp.ClientSession())
             settings = self.settings
-            self.models = model_gateway.connect(http, settings.gateway_url, settings.gateway_admin_url, settings.gateway_secret_dir)
+            self.models = model_gateway.connect(
+                http, settings.gateway_url, settings.gateway_admin_url, settings.gateway_secret_dir, partial(client.get, SWEEPS)
+            )
         self._compose(client)
         self._show(gate)
         await self._serve()
@@ -135,7 +140,7 @@ class App:
         )
 
     async def _serve(self) -> None:
-        """Start the HTTP servers. They are pushed on the stack first, so they stop last."""
+        """Start the HTTP servers, and register the callbacks that stop other components before these servers."""
         endpoints, stack = Endpoints(self.health, self.metrics, self.volume, self.shipping), self._stack
         await stack.enter_async_context(endpoints.served(self.settings))
         stack.push_async_callback(leadership.release, self.lease)
@@ -151,6 +156,9 @@ class App:
         self.tasks.start("work", self._work())
         if self.models is not None:
             self.tasks.start("keys", repeat("renewing the gateway's keys", lambda: model_gateway.RENEW_SECONDS, self.models.renew))
+            if self.settings.models:
+                adapt = partial(self._adapt_models, self.models, ModelLoads([each.model for each in self.settings.models]))
+                self.tasks.start("models", repeat("adapting the limits of models", lambda: LOAD_SECONDS, adapt))
         pause = partial(self.resync.pause_seconds, self.settings.resync_seconds)
         self.tasks.start("resync", repeat("comparing lists with watches", pause, self.resync.compare))
 
@@ -163,6 +171,8 @@ class App:
         await self.lease.acquired.wait()
         logger.info("%s acquired the leader lease; it runs %s", self.lease.replica, self.shard)
         await self._count_starting_pods(self._client)
+        if self.settings.models:
+            await retry_until_success("counting active trials", partial(self._count_active_trials, self._client))
         self.reconciler.reader.clear()
         self.queue.start()
         self.sweep_queue.start()
@@ -178,7 +188,7 @@ class App:
         await asyncio.gather(self.queue.stop(within_seconds=limit), self.sweep_queue.stop(within_seconds=limit))
 
     async def _count_starting_pods(self, client: Client) -> None:
-        """Count the pods of an earlier leader that are still starting. Watch events also report them, but later."""
+        """Count the pods that an earlier leader created and that are still starting. Watch events report these pods only later."""
         selectors = {"label_selector": self.shard.selecting(identity.LABEL_TRIAL), "field_selector": "status.phase=Pending"}
         try:
             found = [pod for each in self.shard.places for pod in await client.list_all(PODS, each, **selectors)]
@@ -188,6 +198,19 @@ class App:
         except ClusterError as error:
             logger.warning("starting pods could not be counted yet: %s", error)
 
+    async def _count_active_trials(self, client: Client) -> None:
+        """Count the trials that an earlier leader started, before this leader gives slots of their models to others."""
+        for place in self.shard.places:
+            async for found in client.each(TRIALS, place, label_selector=self.shard.selector):
+                with suppress(InvalidSpec):  # the trial fails at its next reconcile
+                    self.reconciler.model_slots.saw(parse_trial(found))
+
+    async def _adapt_models(self, gateway: model_gateway.ModelGateway, loads: ModelLoads) -> None:
+        """Adapt the limits of active trials to the providers' refusals. A standby has no trials, so its limits stay."""
+        found = loads.since_last(await gateway.loads())
+        if self.lease.held:
+            self.reconciler.model_slots.adapt(found)
+
     def _show(self, gate: Gate) -> None:
         starts, execs, metrics = self.reconciler.starts, self.reconciler.execs, self.metrics
         metrics.queue_depth.set_function(lambda: self.queue.depth)
@@ -195,13 +218,18 @@ class App:
         metrics.waiting.labels("pod").set_function(lambda: starts.waiting)
         metrics.waiting.labels("quota").set_function(lambda: self.reconciler.quotas.waiting)
         metrics.waiting.labels("exec").set_function(lambda: execs.waiting)
+        slots = self.reconciler.model_slots
+        metrics.waiting.labels("model").set_function(lambda: slots.waiting)
+        for each in self.settings.models:
+            metrics.model_trials_active.labels(label_value(each.model)).set_function(partial(slots.active, each.model))
+            metrics.model_trials_allowed.labels(label_value(each.model)).set_function(partial(slots.limit, each.model))
         metrics.requests_allowed.set_function(lambda: gate.allowed)
         metrics.leading.set_function(lambda: self.lease.held)
         metrics.phases.shown = metrics.sweeps.shown = lambda: self.lease.held
 
 
 def _shipping(settings: Settings, volume: Volume, check: Callable[[], None]) -> Shipping | None:
-    """Return the uploader of results to the object store in the settings; None without one: results stay on the volume."""
+    """Return the uploader of results to the object store in the settings; None if no store is set: results stay on the volume."""
     if not settings.results_store:
         return None
     return Shipping(Bucket.open(settings.results_store, settings.results_store_ca_file, check), volume)

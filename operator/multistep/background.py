@@ -1,4 +1,4 @@
-"""The operator's background tasks. If one fails before the operator stops, the operator is unhealthy."""
+"""The operator's background tasks. If one fails before the operator stops, the operator reports itself as unhealthy."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def repeat(name: str, seconds: Callable[[], float], work: Callable[[], Awa
 
 
 async def retry_until_success(name: str, work: Callable[[], Awaitable[object]], *, pause_seconds: float = 5.0) -> None:
-    """Run the work until it succeeds once."""
+    """Run the work repeatedly, with pauses, until it succeeds once."""
     while True:
         if await _attempt(name, work):
             return

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-_MAX_DOUBLINGS = 30  # avoids an overflow; pauses reach ``last`` long before
+_MAX_DOUBLINGS = 30  # avoids a float overflow; pauses reach ``last`` after far fewer doublings
 
 
 @dataclass(frozen=True)
 class Backoff:
     """Pauses that start at ``first`` seconds and double with each failure, up to ``last`` seconds.
 
-    jitter: maximum fraction by which a pause is longer, so that work that failed together is not retried together.
+    jitter: maximum random fraction added to a pause, so that work that failed together is not retried together.
     """
 
     first: float

@@ -1,6 +1,6 @@
 """The operator's HTTP servers: results on one port; metrics and probes on another.
 
-Clients anywhere in the cluster read results, which a token per trial protects. A NetworkPolicy restricts access to the metrics.
+The results port is open to the whole cluster; a token per trial protects its results. A NetworkPolicy restricts the metrics port.
 """
 
 from __future__ import annotations

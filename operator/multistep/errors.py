@@ -1,18 +1,19 @@
-"""The tree of all errors that Multistep raises on purpose.
+"""The hierarchy of Multistep's errors whose messages are shown to users.
 
 MultistepError
 ├── InvalidTask        the task directory is not a valid task; names the field or file, the value, and what is expected
 ├── InvalidSpec        the resource's spec cannot be run as written
-├── SourceError        a bundle could not be read or fetched (missing, wrong digest, no access)
+├── SourceError        a task's files could not be read or fetched (missing, wrong digest, no access)
 ├── PodError           the pod cannot be used
 │   ├── StreamLost     the connection broke: the outcome is unknown; retry
 │   │   └── ExecKilled the kubelet reports that something in the container ended the exec session
 │   ├── ContradictoryRecords  the runner's records lack or contradict what the trial's status has
-│   └── RunnerError    the runner answered with an error
+│   ├── RunnerError    the runner answered with an error
+│   └── NoCommonProtocol  operator and runner share no protocol version
 ├── StoreError         results could not be written or read
 ├── CollectionCut      a download exceeds its size limit or timeout; the received part is kept, the rest is reported
 ├── ClusterError       the API server rejected the request or could not be reached
-│   ├── NotFound
+│   ├── NotFound       the object does not exist
 │   ├── Conflict       the object changed since it was read: reconcile again
 │   └── Unavailable    no answer, 429 or 5xx: retry with back-off
 ├── GatewayError       the model gateway rejected a request of the operator
@@ -26,11 +27,11 @@ from __future__ import annotations
 
 
 class MultistepError(Exception):
-    """Base of all errors that Multistep raises on purpose. The text is shown to users."""
+    """Base class of Multistep's errors. The message is shown to users."""
 
 
 class InvalidTask(MultistepError):
-    """The task is invalid; Harbor also rejects it.
+    """The task is invalid, or needs a feature that Multistep does not support.
 
     kind: Harbor's class of the error (ValidationError, FileNotFoundError, ValueError, TOMLDecodeError).
     field: the field or path at fault, e.g. ``steps[1].healthcheck.command``; "" for the whole file.
@@ -47,9 +48,9 @@ class InvalidSpec(MultistepError):
 
 
 class SourceError(MultistepError):
-    """A task's bundle could not be read. transient: whether a retry may succeed. reason: condition reason (docs/failures.md).
+    """A task's files could not be read or fetched. transient: whether a retry may succeed.
 
-    retry_seconds: pause before the retry; None if an event will requeue the trial.
+    reason: condition reason (docs/failures.md); retry_seconds: pause before the retry; None if an event will requeue the trial.
     """
 
     def __init__(self, message: str, *, transient: bool = False, reason: str = "", retry_seconds: float | None = 10.0) -> None:
@@ -70,7 +71,7 @@ class StreamLost(PodError):
 class ExecKilled(StreamLost):
     """The kubelet reports that the exec session's process was killed or could not start, because of something in the container.
 
-    So API server, kubelet and container runtime work."""
+    Such a report shows that API server, kubelet and container runtime work."""
 
 
 class ContradictoryRecords(PodError):
@@ -98,7 +99,7 @@ class CollectionCut(MultistepError):
 
 
 class ClusterError(MultistepError):
-    """The API server rejected a request. status: HTTP status, 0 without an answer; reason: that of Kubernetes' Status object."""
+    """The API server rejected a request. status: HTTP status, 0 without an answer; reason: Kubernetes' reason, e.g. NotFound."""
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "") -> None:
         super().__init__(message)

@@ -65,7 +65,8 @@ class EventRouter:
         self._reconciler.hints.clear()
 
     def trial_event(self, trial: Mapping[str, Any], type: str | None) -> None:
-        """Count the phase (a standby does, too), and enqueue the trial and its sweep if their event filters accept the event."""
+        """Record the trial's phase for the metrics, also on a standby. Enqueue the trial and its sweep if their filters accept the
+        event."""
         key = trial["metadata"]["namespace"], trial["metadata"]["name"]
         if type == "DELETED":
             self._metrics.phases.gone(key)
@@ -77,7 +78,7 @@ class EventRouter:
             self.enqueue(key)
 
     def sweep_event(self, sweep: Mapping[str, Any], type: str | None) -> None:
-        """Count the phase; enqueue the sweep if the event filter accepts the event."""
+        """Record the sweep's phase for the metrics, also on a standby. Enqueue the sweep if the event filter accepts the event."""
         key = sweep["metadata"]["namespace"], sweep["metadata"]["name"]
         if type == "DELETED":
             self._metrics.sweeps.gone(key)

@@ -1,4 +1,4 @@
-"""kopf wiring: watch events enqueue keys; the work queue reconciles them."""
+"""Connects the operator to kopf: watch events enqueue the keys of objects, which the work queues reconcile."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def operate(settings: Settings) -> None:
         stop_flag=stop,
     )
     stopping = Stopping(app, stop)
-    for number in (signal.SIGINT, signal.SIGTERM):  # replaces kopf's handlers, which would stop the watches first
+    for number in (signal.SIGINT, signal.SIGTERM):  # replaces kopf's signal handlers, which would stop the watches first
         asyncio.get_running_loop().add_signal_handler(number, stopping.on_signal, number)
     await kopf.run_tasks(tasks, ignored=ours)
 

@@ -15,7 +15,7 @@ from multistep.store.volume import Volume
 
 CHECK_SECONDS: Final = 3.0
 
-Check = Callable[[], Awaitable[str]]  # returns the finding; raises CheckFailed or another MultistepError
+Check = Callable[[], Awaitable[str]]  # returns text for the report; raises CheckFailed or another MultistepError if the check fails
 
 
 class CheckFailed(MultistepError):
@@ -71,14 +71,16 @@ class Health:
         return "not stalled"
 
     async def _check_api(self) -> str:
-        """Fail if the API server did not answer for a lease duration: each replica reads or renews the lease more often."""
+        """Fail if the API server has not answered for longer than a lease duration. Every replica reads or renews the lease more
+        often than that, so a working API server answers in time."""
         silent = self._lease.seconds_since_answer
         if silent > self._lease_seconds:
             raise CheckFailed(f"the API server did not answer: {self._lease.last_error}")
         return f"answered {silent:.1f} s ago"
 
     async def _check_watches(self) -> str:
-        """Fail only if watches stall repeatedly: resyncs repair missed events, and an unready operator serves no results."""
+        """Fail only if watches stall repeatedly. A single stall is harmless, because the resync finds missed events. While this
+        check fails, the operator is unready and serves no results."""
         await self._check_not_stalled()
         return self._resync.finding or "nothing missed"
 

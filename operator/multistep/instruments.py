@@ -1,4 +1,4 @@
-"""Building blocks of the metrics: rows of the table, metrics with a bounded number of label sets, and the gauge of phases."""
+"""Building blocks of multistep.metrics: descriptions of metrics, metrics with a bounded number of label sets, gauges of phases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Description:
-    """A row of the table of metrics.
+    """The description of one metric.
 
     name: name in Prometheus; choices: labels that the settings may add; buckets: a histogram's buckets; known: label values whose
     series exist from the start, because PromQL's increase() misses the first event of a new series.
@@ -39,13 +39,13 @@ class Description:
 
 @dataclass(frozen=True)
 class Choice:
-    """The labels that the settings choose. most: maximum number of different sets of their values per metric."""
+    """The optional labels that the settings enable. most: maximum number of different combinations of their values per metric."""
 
     labels: Sequence[str]
     most: int
 
     def of(self, described: Description) -> list[str]:
-        """Return the chosen labels that this metric supports."""
+        """Return the enabled labels that this metric supports."""
         return [each for each in described.choices if each in self.labels]
 
 
@@ -57,7 +57,7 @@ class Registered(Protocol):
 
 
 class Row(Generic[M]):
-    """A row of the table of metrics: a descriptor of the class Metrics, which returns an instance's metric."""
+    """One metric as a descriptor (``__get__``) in the class Metrics: reading the attribute returns the instance's metric."""
 
     def __init__(self, described: Description, create: Callable[[Description, Choice, CollectorRegistry], M]) -> None:
         self.described = described
@@ -68,7 +68,7 @@ class Row(Generic[M]):
 
 
 class Bounded(Generic[C]):
-    """A metric with labels that the settings choose. most: maximum number of different sets of their values."""
+    """A metric with optional labels. most: maximum number of sets of their values; further sets share the series "other"."""
 
     def __init__(self, metric: C, chosen: Sequence[str], most: int) -> None:
         self._metric: C = metric
@@ -98,7 +98,7 @@ class Phases(Collector):
         self._phases: dict[Key, str] = {}
 
     def saw(self, key: Key, phase: str | None) -> None:
-        """Record an object's phase; without a phase it is pending."""
+        """Record an object's phase; an object without a phase counts as Pending."""
         self._phases[key] = phase or "Pending"
 
     def gone(self, key: Key) -> None:

@@ -21,7 +21,7 @@ MAX_TEXT_CHARACTERS: Final = 16 * 1024
 
 Form = Literal["auto", "json", "text"]
 
-# The fields, in the order of the output.
+# The fields of a log line, in the order of the output.
 _ABOUT: Final = ("namespace", "sweep", "trial", "uid", "attempt", "step", "reconcile")
 _about: ContextVar[Mapping[str, Any]] = ContextVar("about", default=MappingProxyType({}))
 
@@ -29,7 +29,7 @@ _SECRETS: Final = (
     (
         re.compile(r"(/results/[^/\s]+/[^/\s]+/[^/\s]+/)[0-9a-f]{32}"),
         r"\1[REDACTED]",
-    ),  # the token that grants access to the results
+    ),  # the token in a results URL, which grants access to the results
     (re.compile(r"(://)[^/\s@]+@"), r"\1[REDACTED]@"),
     (re.compile(r"(?i)\b((?:bearer|basic)\s+)[\w.~+/=-]{8,}"), r"\1[REDACTED]"),
     (re.compile(r"(?i)([?&](?:[\w-]*(?:signature|credential|token|password|secret)|sig)=)[^&\s]+"), r"\1[REDACTED]"),

@@ -1,7 +1,7 @@
 """The operator's metrics for Prometheus, as a table, from which docs/metrics.md is generated.
 
 No label holds the name of a task, step or trial, so a pod that reads the metrics learns nothing about a single trial.
-Names of namespaces and agents are labels if the setting metrics_labels chooses them, with a bounded number of different values.
+The setting metrics_labels adds names of namespaces, agents and models as labels, with a bounded number of sets of values.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ ERRORS: Final = sorted(
 )
 
 _BY_AGENT: Final = ("namespace", "agent")
+_BY_MODEL: Final = ("namespace", "agent", "model")
 _REWARDS: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _MILLISECONDS: Final = (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 _SECONDS: Final = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1200, 3600, 7200, 14400)
@@ -38,7 +39,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # removes the series
 class Metrics:
     """The operator's metrics, in their own registry."""
 
-    # trials and sweeps
+    # Metrics of trials and sweeps
     phases = by_phase("trials", "Trials by phase.", ("Pending", "Running", "Suspended", "Complete", "Failed"))
     sweeps = by_phase("sweeps", "Sweeps by phase.", ("Pending", "Running", "Suspended", "Halting", "Complete", "Failed"))
     sweep_trials = counter("sweep_trials_created", "Trials that sweeps created.")
@@ -68,7 +69,18 @@ class Metrics:
         choices=_BY_AGENT,
     )
 
-    # exec sessions
+    # Metrics of agents' model requests
+    model_tokens = bounded_counter(
+        "model_tokens", "Tokens by kind, and by who counted them; input includes cached.", "kind", "source", choices=_BY_MODEL
+    )
+    model_cost = bounded_counter(
+        "model_cost_usd", "US dollars by who counted the tokens, of steps whose cost is known.", "source", choices=_BY_MODEL
+    )
+    model_requests = bounded_counter("model_requests", "Model requests that the gateway counted.", choices=_BY_MODEL)
+    model_held_seconds = bounded_counter("model_held_seconds", "Time that model requests waited at the gateway.", choices=_BY_MODEL)
+    provider_failures = bounded_counter("provider_failures", "Attempts ended by a failure of the provider.", choices=_BY_MODEL)
+
+    # Metrics of exec sessions
     exec_sessions = counter("exec_sessions", "Exec sessions opened.")
     exec_sessions_open = gauge("exec_sessions_open", "Exec sessions that are open.")
     exec_session_failures = counter(
@@ -81,7 +93,7 @@ class Metrics:
         "transferred_bytes", "Bytes sent to and received from pods by exec sessions.", "direction", known=("up", "down")
     )
 
-    # the API server
+    # Metrics of requests to the API server, and of watches
     requests = counter("api_requests", "Requests to the API server; code 0: no response.", "verb", "resource", "code")
     request_seconds = histogram("api_request_duration_seconds", "Duration of requests to the API server.", _MILLISECONDS, "verb")
     throttled_seconds = counter("api_throttled_seconds", "Time that requests waited for the concurrency limit or a Retry-After.")
@@ -91,7 +103,7 @@ class Metrics:
         "missed_watch_events", "Watch events that were missed, found by a resync.", "kind", known=("trial", "pod", "sweep")
     )
 
-    # reconciles
+    # Metrics of reconciles and queues
     reconcile_seconds = histogram("reconcile_duration_seconds", "Duration of one reconcile of a trial.", _MILLISECONDS)
     reconcile_failures = counter(
         "reconcile_failures", "Reconciles that failed and were requeued.", "error", known=(*ERRORS, UNFORESEEN)
@@ -101,12 +113,14 @@ class Metrics:
     pods_starting = gauge("pods_starting", "Pods that are starting; the limit is startingPods.")
     waiting = gauge(
         "trials_waiting",
-        "Trials that are queued for a slot: starting pods, exec sessions, quota.",
+        "Trials that are queued for a slot: starting pods, exec sessions, quota, active trials of a model.",
         "limit",
-        known=("pod", "quota", "exec"),
+        known=("pod", "quota", "exec", "model"),
     )
+    model_trials_active = gauge("model_trials_active", "Active trials of a model that the setting models limits.", "model")
+    model_trials_allowed = gauge("model_trials_allowed", "Limit of active trials of a model (adaptive).", "model")
 
-    # traces
+    # Metrics of traces
     traces = counter(
         "traces",
         "Traces of trials: sent, failed (retried later), rejected by the receiver, or dropped because the queue is full.",
@@ -114,7 +128,7 @@ class Metrics:
         known=("sent", "failed", "rejected", "dropped"),
     )
 
-    # results
+    # Metrics of results and orphans
     collected_bytes = counter("collected_bytes", "Bytes of logs and artifacts stored on the results volume.")
     store_failures = counter("store_failures", "Reconciles that failed because results could not be read or written.")
     results_free = gauge("results_free_bytes", "Free bytes of the results volume.")
@@ -122,7 +136,7 @@ class Metrics:
         "orphans_deleted", "Orphans deleted: pods, results and files without a trial.", "kind", known=("pod", "results", "file")
     )
 
-    # the operator
+    # Metrics of the operator process
     leading = gauge("leading", "1 if this replica holds the leader lease, else 0.")
     build_info = gauge("build_info", "Always 1; the labels show the operator's version.", "version", "python")
     shard_info = gauge(
@@ -148,7 +162,7 @@ class Metrics:
         self.transferred_bytes.labels(direction).inc(size)
 
     def failed(self, error: Exception) -> None:
-        """Count a failed reconcile. All unexpected exceptions share one label."""
+        """Count a failed reconcile. All unexpected exceptions share one label value."""
         name = type(error).__name__
         self.reconcile_failures.labels(name if isinstance(error, MultistepError) else UNFORESEEN).inc()
 

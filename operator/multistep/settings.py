@@ -6,7 +6,7 @@ import ipaddress
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from multistep.engine.room import Amount, Limits
@@ -29,8 +29,17 @@ BLOCKED_NETWORKS = (
 LABEL_VALUE = r"^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$"
 
 
+class ModelLimit(BaseModel):
+    """The limit of active trials of one model."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    model: str = Field(min_length=1, max_length=512)
+    max_active: int = Field(ge=1, alias="maxActive")
+
+
 class Settings(BaseSettings):
-    """The settings. Names contain units; lists are JSON."""
+    """The operator's settings. Names contain units; list values are JSON."""
 
     model_config = SettingsConfigDict(env_prefix="MULTISTEP_", frozen=True, use_attribute_docstrings=True)
 
@@ -50,6 +59,9 @@ class Settings(BaseSettings):
     """Mounted Secret that the operator shares with the model gateway."""
     agent_host_image: str = ""
     """Image of the agent host, the container that runs Harbor's agents beside the environment; empty: such trials fail."""
+    agent_image_mount: Literal["Volume", "Copy"] = "Volume"
+    """How spec.agent.image gets into trial pods. Volume: an image volume (Kubernetes 1.35 with containerd 2.1 or CRI-O). Copy: an
+    init container copies the program, on clusters without image volumes."""
     agent_host_memory: str = "1Gi"
     """Memory limit of the agent host."""
     agent_host_port: int = Field(default=9877, ge=1, le=65535)
@@ -105,6 +117,9 @@ class Settings(BaseSettings):
     """Maximum number of trials reconciled concurrently."""
     starting_pods: int = Field(default=500, ge=1)
     """Maximum number of pods that start concurrently; further trials are queued. The default is the Job controller's."""
+    models: list[ModelLimit] = []
+    """Limits of active trials by model, over all sweeps: a list of {model, maxActive}, where model is as in spec.agent.model. Fewer
+    are active while the provider refuses requests. Further trials are queued without a pod."""
     exec_sessions: int = Field(default=48, ge=3)
     """Maximum number of open exec sessions."""
     exec_session_seconds: float = Field(default=900.0, gt=0)
@@ -132,8 +147,8 @@ class Settings(BaseSettings):
     """Period of the resync: it lists metadata of trials, sweeps and pods and requeues those whose watch events were missed."""
     drain: Literal["Move", "Wait"] = "Move"
     """What draining a node does: Move evicts trial pods, whose trials restart elsewhere; Wait blocks it until they finish."""
-    metrics_labels: list[Literal["namespace", "agent"]] = ["agent"]
-    """Labels of the metrics about trials and steps (docs/metrics.md)."""
+    metrics_labels: list[Literal["namespace", "agent", "model"]] = ["agent", "model"]
+    """Labels of the metrics about trials, steps and model requests (docs/metrics.md)."""
     metrics_label_sets: int = Field(default=200, ge=1)
     """Maximum number of label value sets per metric; further sets are counted as "other"."""
     otlp_endpoint: str = ""
@@ -161,13 +176,21 @@ class Settings(BaseSettings):
     """Minimum level of logged messages."""
 
     def results_limits(self, volume_bytes: int) -> Limits:
-        """Return the limits of results on a volume of this size."""
+        """Return the limits of the results of one step, one trial and one namespace. volume_bytes: size of the results volume."""
         namespace = volume_bytes * 4 // 5 if self.results_namespace_bytes is None else self.results_namespace_bytes
         return Limits(
             step=Amount(self.results_step_bytes, self.results_step_files),
             trial=Amount(self.results_trial_bytes, self.results_trial_files),
             namespace=Amount(namespace, self.results_namespace_files),
         )
+
+    @field_validator("models")
+    @classmethod
+    def _are_different(cls, value: list[ModelLimit]) -> list[ModelLimit]:
+        names = [each.model for each in value]
+        if len(set(names)) < len(names):
+            raise ValueError("a model has more than one entry")
+        return value
 
     @field_validator("task_blocked_networks")
     @classmethod

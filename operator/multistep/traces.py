@@ -101,7 +101,7 @@ class Receiver:
 
 
 def exporter(endpoint: str, environment: Mapping[str, str] = os.environ) -> Receiver | None:
-    """Return the receiver in the setting or in OpenTelemetry's variables; None without one. UsageError: the extra is missing."""
+    """Return the receiver named by ``endpoint`` or OpenTelemetry's variables, if any. Raises UsageError without the extra otel."""
     if not endpoint and not any(environment.get(each) for each in _VARIABLES):
         return None
     try:

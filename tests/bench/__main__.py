@@ -4,13 +4,17 @@ Sections, in order:
 
 - trials: for 1 and for 40 concurrent trials of the example, wall time compared with idle pods of the same shape (image, init
   container, grace period) and with bare pods, in three repetitions (rounds); per trial: execs, API requests, status writes,
-  operator CPU; then the same 40 trials by Harbor's own driver, if available (HARBOR=, or `harbor` on the PATH)
+  operator CPU; then the same 40 trials by Harbor's own driver, if installed (variable HARBOR, or `harbor` on the PATH)
 - transfers: time and memory of file transfers to and from a pod
+- agents: 40 trials with an agent host (three steps, a scripted claude-code with a scripted model), wall time compared with the
+  same agent's processes alone in pods of the same shape and in bare pods; execs, API requests and operator CPU per trial; the
+  agent host's memory; and time and memory of the reports on 1,000 trials with usage
 - store: upload of a large artifact to an object store
-- simulated: 5,000 concurrent trials (BENCH_TRIALS=) on nodes that KWOK simulates, run twice; the size of a trial of 100 steps
+- simulated: 5,000 concurrent trials (variable BENCH_TRIALS) on nodes that KWOK simulates, run twice; the size of a trial of
+  100 steps
 
-It fails if a trial takes more execs than it has steps, if the upload exceeds its limits of time or memory, or if a limit of the
-simulated trials is exceeded.
+The bench fails if a trial takes more execs than it has steps, if an agent host exceeds its limit of memory, if the upload exceeds
+its limits of time or memory, or if a limit of the simulated trials is exceeded.
 """
 
 from __future__ import annotations
@@ -34,31 +38,30 @@ from multistep.kube.client import Client
 from multistep.pods import manifest as pods
 from multistep.settings import Settings
 from multistep.sources.bundle import digest_of, pack
-from tests.bench import harbor, simulated, store, trials
+from tests.bench import agents, harbor, reports, simulated, store, trials
 from tests.bench.measure import transfer
 from tests.bench.simulation.nodes import available
 from tests.bench.trials import Manifests
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hello-multi-step-advanced"
-SECTIONS = ("trials", "transfers", "store", "simulated")
+SECTIONS = ("trials", "agents", "transfers", "store", "simulated")
 COUNTS = (1, 40)
 TRANSFERS = (64, 1024)  # MiB; two sizes show whether memory grows with the file
 
 Object = dict[str, Any]
 
 
-def idle_pod(trial: Object, image: str, operator_image: str) -> Object:
-    """Return an idle pod with the same shape as a trial's pod: its runner gets no request."""
+def idle_pod(trial: Object, image: str, settings: Settings) -> Object:
+    """Return the manifest of a pod that is built like a trial's pod, but stays idle: its runner gets no request."""
     parsed = parse_trial({**trial, "status": {"podName": "idle", "attempt": 1}})
     task = parse_task((EXAMPLE / "task.toml").read_text())
-    settings = Settings(operator_image=operator_image)
     pod = pods.manifest(pods.PodRequest(parsed, task.environment, image, "bench", settings))
     pod["metadata"] = {"name": "idle", "labels": {"bench": "idle"}}
     return pod
 
 
 def bare_pod(shape: Object) -> Object:
-    """Return a minimal pod with the same image: no init container, no probe, no grace period."""
+    """Return the manifest of a minimal pod with the image: no init container, no probe, no grace period."""
     main = shape["spec"]["containers"][0]
     container = {"name": "main", "image": main["image"], "command": ["sleep", "3600"], "resources": main["resources"]}
     spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]}
@@ -67,18 +70,22 @@ def bare_pod(shape: Object) -> Object:
 
 @dataclass
 class Bench:
-    """A bench in its own namespace. manifests: manifests of its pods and trials; sections: names of the sections to run."""
+    """A run of the bench in its own namespace. manifests: the pods and trials to measure; settings: for the pods of agents;
+    sections: names of sections to run."""
 
     client: Client
     namespace: str
     manifests: Manifests
+    settings: Settings
     sections: Sequence[str]
 
     async def run(self) -> bool:
-        """Run all selected sections. Return whether all limits hold."""
+        """Run all selected sections. Return whether their measurements are within all limits."""
         held = True
         if "trials" in self.sections:
             held = await self._trials()
+        if "agents" in self.sections:
+            held = await self._agents() and held
         if "transfers" in self.sections:
             await self._transfers()
         if "store" in self.sections:
@@ -102,8 +109,20 @@ class Bench:
         found = await harbor.measure(self.client, self.namespace, program, EXAMPLE, self.manifests, ours.count)
         _print(harbor.table(found, ours))
 
+    async def _agents(self) -> bool:
+        if not available():
+            _print("agents: left out, as their model needs the cluster of localkube (CLUSTER=local)")
+            return True
+        _log("trials with an agent host")
+        found = await agents.measure(self.client, self.namespace, self.settings)
+        held, words = agents.judgement(found)
+        compared = [found.comparison]
+        _print(trials.times(compared), trials.costs(compared), agents.table(found), *words)
+        _print(reports.table(reports.measure()))
+        return held
+
     async def _transfers(self) -> None:
-        """Measure transfers through the exec channel and the runner, with the operator's client, in this process."""
+        """Measure file transfers through an exec session and the runner, with the operator's client code in this process."""
         _log("files into a pod and back")
         table = Table("file MiB", "upload MB/s", "download MB/s", "client's memory grew by MiB")
         for mebibytes in TRANSFERS:
@@ -135,8 +154,11 @@ class Bench:
         return held
 
 
-async def run(image: str, operator_image: str, sections: Sequence[str], *, runner_in_image: bool) -> bool:
-    """Run the bench in a new namespace. Return whether all limits hold."""
+async def run(image: str, settings: Settings, sections: Sequence[str], *, runner_in_image: bool) -> bool:
+    """Run the bench in a new namespace. Return whether the measurements are within all limits.
+
+    image: of the example task; settings: the operator's, for the pods that are compared with trials.
+    """
     namespace = f"bench-{secrets.token_hex(3)}"
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     packed = pack(EXAMPLE)
@@ -154,13 +176,14 @@ async def run(image: str, operator_image: str, sections: Sequence[str], *, runne
         try:
             for config_map in maps:
                 await client.create(config_map)
-            return await Bench(client, namespace, _manifests(trial_manifest(request), image, operator_image), sections).run()
+            manifests = _manifests(trial_manifest(request), image, settings)
+            return await Bench(client, namespace, manifests, settings, sections).run()
         finally:
             await client.delete(await client.resource_of(space), None, namespace)
 
 
-def _manifests(trial: Object, image: str, operator_image: str) -> Manifests:
-    shape = idle_pod(trial, image, operator_image)
+def _manifests(trial: Object, image: str, settings: Settings) -> Manifests:
+    shape = idle_pod(trial, image, settings)
     steps = parse_task((EXAMPLE / "task.toml").read_text()).steps or []
     return Manifests(trial, shape, bare_pod(shape), len(steps))
 
@@ -182,10 +205,13 @@ def main() -> None:
     parser.add_argument(
         "--operator-image", required=True, help="the operator's image, which brings the runner where the image has none"
     )
+    parser.add_argument("--agent-host-image", required=True, help="the agent host's image")
     parser.add_argument("--runner-in-image", action="store_true", help="the image holds the runner: no init container")
     parser.add_argument("--only", choices=SECTIONS, action="append", help="nothing but this section; may be given several times")
     options = parser.parse_args()
-    work = run(options.image, options.operator_image, options.only or SECTIONS, runner_in_image=options.runner_in_image)
+    images = {"operator_image": options.operator_image, "agent_host_image": options.agent_host_image}
+    settings = Settings(**images, gateway_url="http://gateway")  # no pod that uses these settings calls the gateway
+    work = run(options.image, settings, options.only or SECTIONS, runner_in_image=options.runner_in_image)
     if not uvloop.run(work):
         sys.exit(1)
 

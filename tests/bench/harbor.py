@@ -1,7 +1,7 @@
-"""Run the same trials with Harbor's own driver, on the same cluster and image: its environment "ack" accepts any kubeconfig.
+"""Run the bench's trials with Harbor's own driver, on the same cluster. Harbor's environment "ack" accepts any kubeconfig.
 
-A copy of the task names the image that the cluster has, because Harbor would push the image that it builds to a registry.
-The pod has the same resource requests as ours, because Harbor's pod requests a whole CPU or none.
+A copy of the task names the image that the cluster has, because Harbor would otherwise build one and push it to a registry.
+The job gives Harbor's pods the resource requests of Multistep's pods, because by default they request a whole CPU or none.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOG_CHARACTERS = 2000
 
 @dataclass(frozen=True)
 class Harbor:
-    """Cost of the trials with Harbor's driver. seconds: from the start of its job to the end, without the start of Python.
+    """Cost of the trials with Harbor's driver. seconds: duration of Harbor's job, without the start of Python.
 
     bare: wall times in seconds of the same number of bare pods, measured before and after the trials; execs, cpu_seconds: totals
     of all trials; wrong: number of failed trials.
@@ -76,7 +76,7 @@ async def measure(client: Client, namespace: str, harbor: Path, task: Path, mani
 
 
 def table(found: Harbor, ours: Comparison) -> Table:
-    """Return a table of both drivers."""
+    """Return a table that compares the operator with Harbor's driver."""
     titles = ("driver", "trials", "s", "ratio to bare", "execs / trial", "driver's CPU s / trial", "went wrong")
     made = Table(*titles, title="Harbor's own driver and this operator")
     count = ours.count
@@ -129,6 +129,6 @@ async def _run(*command: str | Path) -> str:
 
 
 def _cpu_seconds() -> float:
-    """Return the CPU seconds of child processes that exited."""
+    """Return the total CPU seconds of this process's exited child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

@@ -37,7 +37,7 @@ class Counters:
     peak_bytes: float
 
     def since(self, start: Counters) -> Counters:
-        """Return the differences from `start`, except for the peak memory, which is that since the operator started."""
+        """Return the differences from `start`, but leave `peak_bytes`, which counts from the operator's start, as it is."""
         differences = {each.name: getattr(self, each.name) - getattr(start, each.name) for each in fields(self)}
         return replace(Counters(**differences), peak_bytes=self.peak_bytes)
 
@@ -65,12 +65,19 @@ async def api_server_execs(client: Client) -> float:
     )
 
 
-async def time_pods(client: Client, namespace: str, pod: Mapping[str, Any], count: int) -> float:
-    """Return the seconds to create pods, see all Ready, delete them and see them gone."""
+def is_ready(pod: Object) -> bool:
+    """Return whether the pod has the condition Ready."""
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", []))
+
+
+async def time_pods(
+    client: Client, namespace: str, pod: Mapping[str, Any], count: int, done: Callable[[Object], bool] = is_ready
+) -> float:
+    """Return the seconds to create pods, see all of them satisfy `done`, delete them and see them gone."""
     names = [f"idle-{number}" for number in range(count)]
     start = time.monotonic()
     await asyncio.gather(*(client.create(_named(pod, namespace, name)) for name in names))
-    await _until_all(client, PODS, namespace, count, _is_ready)
+    await _until_all(client, PODS, namespace, count, done)
     await asyncio.gather(*(client.delete(PODS, namespace, name) for name in names))
     await until_without_pods(client, namespace, "bench=idle")
     return time.monotonic() - start
@@ -85,14 +92,16 @@ async def time_trials(client: Client, namespace: str, trial: Mapping[str, Any], 
     await until_without_pods(client, namespace, LABEL_TRIAL)
     seconds = time.monotonic() - start
     for found in await client.list_all(TRIALS, namespace):
-        if (found["status"].get("rewards") or {}) == {} or found["status"].get("exception"):
-            raise RuntimeError(f"{found['metadata']['name']} went wrong: {found['status']}")
+        status = found["status"]
+        gates = [each.get("gate") for each in status.get("steps", [])]
+        if not status.get("rewards") or status.get("exception") or False in gates:
+            raise RuntimeError(f"{found['metadata']['name']} went wrong: {status}")
     return seconds
 
 
 @dataclass(frozen=True)
 class TransferCost:
-    """Cost of a file sent into a pod and back. grown_bytes: growth of this process's peak memory."""
+    """Cost of sending a file into a pod and back. grown_bytes: growth of the bench process's peak memory."""
 
     size: int
     upload_seconds: float
@@ -104,7 +113,7 @@ async def transfer(client: Client, namespace: str, pod: Mapping[str, Any], size:
     """Send a file into a new pod and fetch it back, without keeping it in memory."""
     name = f"transfer-{size}"
     uid = (await client.create(_named(pod, namespace, name)))["metadata"]["uid"]
-    await _until_all(client, PODS, namespace, 1, _is_ready)
+    await _until_all(client, PODS, namespace, 1, is_ready)
     stream = await client.open_exec(namespace, name, CONTAINER, RUNNER_CALL)
     before = _peak_bytes()
     async with Session(stream, pod_uid=uid, answer_timeout_seconds=DEADLINE_SECONDS) as session:
@@ -162,10 +171,6 @@ async def _until_all(client: Client, resource: Resource, namespace: str, count: 
                 there.add(name)
             if len(there) == count:
                 return
-
-
-def _is_ready(pod: Object) -> bool:
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", []))
 
 
 async def _no_trials(client: Client, namespace: str) -> bool:

@@ -1,4 +1,4 @@
-"""Run many concurrent trials in one replica, on simulated nodes, and measure their cost for the operator and the API server.
+"""Run many concurrent trials with one operator replica on simulated nodes. Measure their cost for operator and API server.
 
 Also measure the size of a trial with many steps.
 """
@@ -31,17 +31,17 @@ from tests.e2e.operators import samples
 
 DEADLINE_SECONDS: Final = 1500.0
 LOOK_SECONDS: Final = 1.0
-AT_ONCE: Final = 16  # maximum of concurrent requests of the bench itself
+AT_ONCE: Final = 16  # maximum number of the bench's own concurrent requests
 NODES: Final = 10
 STEPS: Final = ("first", "last")
 MANY_STEPS: Final = 100
 ROUNDS: Final = 2
 REWARDS: Final = {"reward": 0.833333, "correctness": 0.75, "style": 0.916667, "tests-passed": 41}
 
-LEAST_ADMITTED: Final = 20.0  # trials per second
+LEAST_ADMITTED: Final = 20.0  # minimum number of trials per second that get their pod
 MOST_BYTES: Final = 1 << 30
-MOST_GROWTH: Final = 1.05  # ratio of the resident memory in the second round to that in the first
-MOST_WRITES: Final = 12 + 3 * len(STEPS)  # per trial, to its status and its pod; Events are counted separately
+MOST_GROWTH: Final = 1.05  # maximum ratio of the operator's resident memory after the last round to that after the first
+MOST_WRITES: Final = 12 + 3 * len(STEPS)  # maximum API writes per trial, without Events
 MOST_RESOURCE_BYTES: Final = 64 << 10
 
 Object = dict[str, Any]
@@ -83,7 +83,7 @@ class Round:
         return self.trials / self.admit_seconds
 
     def lag(self, share: float) -> float:
-        """Return this quantile of the lags, in seconds."""
+        """Return the quantile `share` (0 to 1) of the lags, in seconds."""
         return sorted(self.lags)[min(len(self.lags) - 1, int(share * len(self.lags)))]
 
     def row(self) -> list[str]:
@@ -127,7 +127,7 @@ def table(found: Sequence[Round]) -> Table:
 
 
 def judgement(found: Sequence[Round], size: int) -> tuple[bool, list[str]]:
-    """Return whether all limits hold, and one line per limit."""
+    """Return whether all limits hold, and one line per limit. size: bytes of a trial with many steps."""
     first, last = found[0], found[-1]
     promises = [
         (min(each.admitted for each in found) >= LEAST_ADMITTED, f"at least {LEAST_ADMITTED:g} trials a second are admitted"),
@@ -167,7 +167,7 @@ async def _simulation(client: Client, namespace: str, socket: Path, pods: Sequen
     async with simulation, simulated_nodes(client, namespace, pods, socket, count=NODES):
         try:
             yield simulation
-        finally:  # without kubelets, nothing else would stop the remaining pods
+        finally:  # nothing else deletes the remaining pods, because their nodes have no kubelet
             await _remove([each["metadata"]["name"] for each in await client.list_all(TRIALS, namespace)], client, namespace)
             for pod in await client.list_metadata(PODS, namespace):
                 await client.delete(PODS, namespace, pod["name"], grace_period_seconds=0)
@@ -255,7 +255,7 @@ async def _round(client: Client, namespace: str, trial: Object, names: Sequence[
 
 
 async def scrape(client: Client) -> Samples:
-    """Return the operator's metrics: totals by name; requests also by verb, and by verb and resource. Leases are excluded."""
+    """Return totals of the operator's metrics by NAME, NAME/VERB and NAME/VERB/RESOURCE. Requests for Leases are excluded."""
     totals: Samples = {}
     for sample, value in (await samples(client)).items():
         name, _, labels = sample.partition("{")
@@ -268,7 +268,7 @@ async def scrape(client: Client) -> Samples:
 
 
 async def _open_execs(client: Client) -> float:
-    """Return the exec streams that stay open at the API server: the minimum of several samples."""
+    """Return how many exec streams stay open at the API server: the minimum of several samples."""
     found = []
     for _ in range(8):
         await asyncio.sleep(LOOK_SECONDS)
@@ -279,7 +279,7 @@ async def _open_execs(client: Client) -> float:
 
 
 def _require_complete(trials: Iterable[Object]) -> None:
-    """Raise RuntimeError unless each trial is Complete with its rewards after one attempt."""
+    """Raise RuntimeError unless each trial is Complete with the expected rewards after one attempt."""
     for found in trials:
         status = found["status"]
         mean = {key: round(value, 6) for key, value in (status.get("rewards") or {}).items()}

@@ -25,14 +25,14 @@ from tests.e2e.test_store import MIB, Store, digest_of
 from tests.support import servers
 
 SIZE = 2048 * MIB
-LEAST_RATIO = 0.5  # the upload's least speed, as a share of a plain copy's
-MOST_GROWN_BYTES = 16 * MIB  # growth of the operator's memory
+LEAST_RATIO = 0.5  # minimum speed of the upload, relative to a plain copy
+MOST_GROWN_BYTES = 16 * MIB  # limit on the growth of the operator's memory during the upload
 _PIECE = 16 * MIB
 _LOOK_SECONDS = 0.1
 _DEADLINE_SECONDS = 900.0
 _RSS, _PEAK = "VmRSS", "VmHWM"
-# `sync` excludes the disk writes of the agent's data from the measurement. `sleep` keeps the agent phase long enough to appear in
-# the status: the operator does not report a phase that finishes before it closes its exec session.
+# `sync` writes the agent's data to disk before the measurement starts. `sleep` makes the agent phase appear in the trial's status:
+# the operator does not report a phase that finishes while the exec session that started the phase is open.
 _SOLVE = f"""#!/bin/bash
 cd /logs/artifacts
 head -c {_PIECE} /dev/urandom > /tmp/piece
@@ -65,17 +65,17 @@ class Cost:
 
     @property
     def holds(self) -> bool:
-        """Return whether both limits hold."""
+        """Return whether the upload is within the limits on speed and memory."""
         return self.ratio >= LEAST_RATIO and self.grown_bytes < MOST_GROWN_BYTES
 
 
 async def artifact(client: Client, namespace: str) -> Cost:
-    """Measure the upload, with the cluster's operator configured for a real S3 server."""
+    """Configure the cluster's operator to use a real S3 server, measure how it uploads an artifact, and undo the configuration."""
     async with servers.s3(servers.node()) as server:
         variables = {"MULTISTEP_RESULTS_STORE": f"s3://{server.bucket}/e2e", **server.environment}
         with tempfile.NamedTemporaryFile(prefix="multistep-bench-") as file, with_variables(variables):
             await asyncio.to_thread(_fill, Path(file.name))
-            await _ended(client, namespace, trial(Step("a"), name="warm"))  # a first trial, so that one-time costs are not measured
+            await _ended(client, namespace, trial(Step("a"), name="warm"))  # the first upload has one-time costs: not measured
             before = await asyncio.to_thread(copy_plainly, server, Path(file.name))
             seconds, grown = await _send(client, namespace, Store(server))
             after = await asyncio.to_thread(copy_plainly, server, Path(file.name))
@@ -83,10 +83,10 @@ async def artifact(client: Client, namespace: str) -> Cost:
 
 
 async def _send(client: Client, namespace: str, store: Store) -> tuple[float, int]:
-    """Return the upload's seconds and the operator's memory growth in bytes. Raise RuntimeError if the stored file differs."""
+    """Run a trial with a large artifact; return the upload's seconds and the operator's memory growth in bytes."""
     created = await client.create(_in(trial(Step("a", solve=_SOLVE), name="large"), namespace))
     await _until(client, created, in_agent)
-    await _operator("sh", "-c", "echo 5 > /proc/1/clear_refs")  # reset the peak memory
+    await _operator("sh", "-c", "echo 5 > /proc/1/clear_refs")  # resets VmHWM, the operator's peak memory
     held = await _memory(_RSS)
     await _until(client, created, lambda found: not in_agent(found))
     started = time.monotonic()
@@ -121,7 +121,7 @@ def _in(manifest: Object, namespace: str) -> Object:
 
 
 async def _memory(field: str) -> int:
-    """Return this field of the operator's /proc/1/status, in bytes."""
+    """Return a field of /proc/1/status in the operator's container, in bytes."""
     status = await _operator("cat", "/proc/1/status")
     [line] = [each for each in status.splitlines() if each.startswith(f"{field}:")]
     return int(line.split()[1]) * 1024
@@ -147,7 +147,7 @@ def _fill(file: Path) -> None:
 
 
 def copy_plainly(server: servers.S3, file: Path) -> float:
-    """Return the seconds of one PUT from this machine."""
+    """Upload the file to the server with one PUT request, and return the seconds that it takes."""
     client = S3Store(
         server.bucket, endpoint=server.url, access_key_id=server.access_key, secret_access_key=server.secret_key,
         region=server.region, client_options={"allow_http": True},

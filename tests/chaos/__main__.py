@@ -1,8 +1,8 @@
 """``make chaos``: run trials while operators are killed, connections cut, pods deleted and cluster components restarted.
 
-Afterwards every trial must be Complete with its own reward; a trial that lost too many pods must be Failed for that reason,
-without a reward. Each phase must have started once per attempt, by a count in the pod and by a log outside of it. No pod may
-be left. docs/development.md explains the output.
+Afterwards every trial must be Complete with its own reward, or Failed without a reward if all its attempts lost their pods.
+Each phase must have started once per attempt, according to a counter in the pod and a log outside of the pod. No pod may be left.
+docs/development.md explains the output.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.chaos.report import Outcome
 
 
 def main() -> int:
-    """Run the command line. Return 0 if the run passed, 1 if it did not, and 2 if it is not possible here."""
+    """Parse the command line and run. Return 0 if the run passed, 1 if it failed or was interrupted, 2 if an error ended it."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--trials", type=int, default=40, metavar="N")
     parser.add_argument(
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 async def _run(options: Options) -> Outcome:
-    """Run the course. SIGTERM cancels it like Ctrl-C, so that everything is restored."""
+    """Perform the chaos run. SIGTERM cancels it like Ctrl-C, so that the cluster is restored."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

@@ -30,14 +30,14 @@ from tests.e2e.given import Given, Object, finished
 from tests.e2e.operators import with_variables
 
 POLL_SECONDS = 1.0
-CALM_SECONDS = 400.0  # timeout for the unfinished trials after the last fault
+CALM_SECONDS = 400.0  # timeout for trials that are unfinished after the last fault
 ORPHANS_SECONDS = 60.0  # documented deadline for deleting orphans
 MOST_DESCRIBED = 5
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a run. trials: count; seconds: maximum duration of the faults; out: directory for the operator's log."""
+    """Options of a run. trials: how many; seconds: maximum duration of the faults; out: directory for the operator's log."""
 
     trials: int
     seconds: float
@@ -47,7 +47,7 @@ class Options:
 
 @dataclass
 class Scene:
-    """The test setup of a run. trials: the trials in the most recent list."""
+    """The test setup of a run. trials: the trial objects in the API server's most recent response."""
 
     options: Options
     course: Course
@@ -70,7 +70,7 @@ class Scene:
 
 
 async def run(options: Options) -> Outcome:
-    """Run the course, then wait until the operator is ready. Raise if the cluster cannot be restored."""
+    """Perform one chaos run, then wait until the operator is ready again. Raise if the cluster cannot be restored."""
     async with _cluster() as (config, client), _scene(options, config, client) as scene:
         for name in scene.course.names:
             await scene.given.applied(manifest(scene.course, name))
@@ -84,7 +84,7 @@ async def run(options: Options) -> Outcome:
 
 @asynccontextmanager
 async def _cluster() -> AsyncIterator[tuple[Config, Client]]:
-    """Yield the cluster's configuration and a client; the cluster must be localkube's."""
+    """Yield the cluster's configuration and a client. Raise UsageError unless the cluster is localkube's."""
     config = load_config()
     async with await Client.connect() as client:
         if urlsplit(client.connection.base_url).hostname != config.network.api_address:
@@ -94,7 +94,7 @@ async def _cluster() -> AsyncIterator[tuple[Config, Client]]:
 
 @asynccontextmanager
 async def _scene(options: Options, config: Config, client: Client) -> AsyncIterator[Scene]:
-    """Set up a namespace, the outside log, and the proxy between the operator and the API server."""
+    """Set up a namespace, the log outside of the pods, and the proxy between the operator and the API server."""
     options.out.mkdir(parents=True, exist_ok=True)
     for_log, for_proxy = listen(config.network), listen(config.network)
     course = Course(options.trials, for_log.getsockname(), options.seed)
@@ -129,7 +129,7 @@ async def _inject_faults(scene: Scene) -> FaultInjector:
     scene.proxy.chance.active = True
     injecting = asyncio.create_task(injector.run())
     await _all_ended(scene, options.seconds, injecting)
-    with suppress(TimeoutError):  # on a slow machine fewer faults occur while the trials run
+    with suppress(TimeoutError):  # on a slow machine, too few faults may occur in that time
         async with asyncio.timeout(options.seconds):
             while _missing(injector.count) and not injecting.done():
                 await asyncio.sleep(POLL_SECONDS)
@@ -170,14 +170,14 @@ async def _judged(scene: Scene, injector: FaultInjector) -> Outcome:
 
 
 async def _killed(scene: Scene) -> set[str]:
-    """Return the names of the pods that the kubelet killed, also those whose sandbox it found broken after containerd's restart."""
+    """Return the names of the pods that the kubelet killed, including pods whose sandbox broke when containerd restarted."""
     resource = await scene.given.client.resource_of({"apiVersion": "events.k8s.io/v1", "kind": "Event"})
     events = await scene.given.client.list_all(resource, scene.given.namespace)
     return {each["regarding"]["name"] for each in events if each["reason"] == "Killing"}
 
 
 def _missing_faults(outcome: Outcome) -> list[str]:
-    """Return a problem for each required kind of fault that did not occur: such a run proves nothing."""
+    """Return a problem for each required kind of fault that did not occur; a run without these faults proves nothing."""
     missing = _missing(outcome.faults)
     missing += [] if sum(outcome.cuts.values()) > len(outcome.ended) else ["connections cut more often than there are trials"]
     return [f"fault did not occur: no {kind}" for kind in missing]

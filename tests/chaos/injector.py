@@ -17,12 +17,12 @@ from tests.chaos.proxy import Proxy
 from tests.chaos.victim import Victim, restarts
 from tests.e2e.given import Given, Object
 
-PAUSE_SECONDS = (1.0, 5.0)  # between two faults
+PAUSE_SECONDS = (1.0, 5.0)  # range of the pauses between faults
 COMPONENTS = ("apiserver", "containerd")  # each is restarted once
 RESTARTS = range(2, 9)  # positions in the sequence of faults at which a component may be restarted
 SHARES = {"operator": 5, "pod": 4, "connections": 1}  # relative frequencies of the random faults
 
-# Probability of a kill while the operator is starting or is not the leader. A higher one would stop progress on slow machines.
+# Probability of killing an operator that is starting or not the leader. If it were higher, slow machines would make no progress.
 WHILE_STARTING = 0.2
 
 Fault = Callable[[], Awaitable[str]]
@@ -31,7 +31,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Taken:
-    """A deleted pod's trial and attempt."""
+    """The trial and attempt of a pod that the injector deleted."""
 
     trial: str
     attempt: int
@@ -44,7 +44,7 @@ class FaultInjector:
     Args:
         deletions: Maximum number of trial pods to delete.
         unlucky: The trial whose pods are deleted first.
-        report: Called with each fault.
+        report: Called with a description of each fault.
         stopped: Set it to stop.
         taken: The attempts whose pods were deleted.
     """
@@ -63,7 +63,7 @@ class FaultInjector:
     async def run(self) -> None:
         """Inject faults until `stopped` is set.
 
-        The first fault kills the operator, so that it reconnects through the proxy: its open connections bypass it.
+        The first fault kills the operator, because its open connections bypass the proxy; those of the new process do not.
         """
         numbers = self.chance.sample(RESTARTS, len(COMPONENTS))
         fixed: dict[int, Fault] = {number: self._restarting(name) for number, name in zip(numbers, COMPONENTS, strict=True)}
@@ -78,7 +78,7 @@ class FaultInjector:
         """Inject one fault. Return False if its target does not exist at the moment."""
         try:
             what = await fault()
-        except ClusterError:  # the fault may have made the API server unavailable
+        except ClusterError:  # an earlier fault may have made the API server unavailable
             return False
         if what:
             self.count[what] += 1
@@ -91,11 +91,14 @@ class FaultInjector:
         return faults[kind]
 
     async def _kill_operator(self) -> str:
-        """Kill the operator with SIGKILL, and replace its pod on the second kill, because the kubelet's restart back-off grows."""
+        """Kill the operator with SIGKILL.
+
+        Also delete its pod if the kubelet has restarted the operator in it before, because each restart there waits longer.
+        """
         pod = await self.victim.running()
         if pod is None or (self.count and self.chance.random() > WHILE_STARTING and not await self.victim.works(pod)):
             return ""
-        if restarts(pod) and self.chance.random() < 0.3:  # the old operator may still run while the new one starts
+        if restarts(pod) and self.chance.random() < 0.3:  # no SIGKILL: it may still run while its successor starts
             await self.victim.keep_log(pod)
             await self.victim.remove(pod)
             return "operator's pod replaced"
@@ -114,7 +117,7 @@ class FaultInjector:
         assert owner is not None
         metadata = pod["metadata"]
         grace = self.chance.choice([None, 0])
-        self.taken.append(Taken(owner[1], int(metadata["labels"][LABEL_ATTEMPT])))  # recorded first: the response may be lost
+        self.taken.append(Taken(owner[1], int(metadata["labels"][LABEL_ATTEMPT])))  # record first: the response may be lost
         name, uid = metadata["name"], metadata["uid"]
         if not await self.given.client.delete(PODS, self.given.namespace, name, uid=uid, grace_period_seconds=grace):
             return ""

@@ -15,7 +15,7 @@ from localkube.config import Network
 
 _CLONE_NEWNET = 0x40000000
 _TABLE = "multistep_chaos"
-_HOLD_SECONDS = 20  # the redirection expires after this, even if this process is killed
+_HOLD_SECONDS = 20  # the redirection expires after this time, even if this process is killed
 _RENEW_SECONDS = 5
 
 
@@ -37,7 +37,7 @@ def _listen(net: Network) -> socket.socket:
 
 @asynccontextmanager
 async def led_astray(net: Network, port: int) -> AsyncIterator[None]:
-    """Redirect new connections of pods to the API server's Service to a port of the node."""
+    """While the block runs, redirect pods' new connections to the API server's Service to a port of the node."""
     await _nft(net, _rules(net, port))
     renewing = asyncio.create_task(_renew(net))
     try:
@@ -48,7 +48,7 @@ async def led_astray(net: Network, port: int) -> AsyncIterator[None]:
 
 
 def _rules(net: Network, port: int) -> str:
-    """Return rules that run before kube-proxy's DNAT, while the address is in a set whose elements expire."""
+    """Return nftables rules that redirect before kube-proxy's DNAT, until the Service's address expires in the set `astray`."""
     return f"""\
 table ip {_TABLE}
 delete table ip {_TABLE}

@@ -1,4 +1,4 @@
-"""A log outside of all pods: each phase sends one line over the network when it starts."""
+"""A log outside of all pods: each phase of a trial sends one line over the network when it starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LINE_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Line:
-    """A phase's line. pod: the pod's name, which is its host name."""
+    """One line of the log, sent by a phase that started. pod: the name of the phase's pod."""
 
     pod: str
     step: str
@@ -37,13 +37,13 @@ class OutsideLog:
         writer.close()
 
     def of(self, pods: set[str]) -> list[tuple[str, str]]:
-        """Return the steps and phases that these pods logged, in order."""
+        """Return the pairs of step and phase that these pods logged, in order."""
         return [(line.step, line.phase) for line in self.lines if line.pod in pods]
 
 
 @asynccontextmanager
 async def outside_log(listening: socket.socket) -> AsyncIterator[OutsideLog]:
-    """Serve a log for the duration."""
+    """Serve an empty log on the listening socket while the block runs."""
     log = OutsideLog()
     server = await asyncio.start_server(log.serve, sock=listening)
     try:

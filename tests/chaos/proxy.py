@@ -22,7 +22,7 @@ from multistep.kube.exec import STDIN, STDOUT
 from multistep.runner_client.frames import DATA, END, FrameReader
 from tests.chaos.websocket import Passing, next_frame
 
-Place = tuple[str, str]  # the request, and the moment in its handling
+Place = tuple[str, str]  # the kind of request, and the moment in its handling at which to cut
 HALF, LOST, LATE = "request cut in half", "response lost", "response late"
 ANSWER_HALF, BODY_HALF = "response cut in half", "body cut in half"
 LATE_SECONDS = 4.0
@@ -37,7 +37,7 @@ class Cut(Exception):
 
 
 class Chance:
-    """Decides at random whether to break a connection at a point. active: whether it breaks any connection;
+    """Decides at random whether to break a connection at a point. active: False to break none;
     hits: number of broken connections by point."""
 
     def __init__(self, chance: random.Random) -> None:
@@ -84,7 +84,7 @@ async def _cut_in_half(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 @dataclass
 class Proxy:
-    """The proxy. target: address and port of the API server; inward, outward: TLS contexts for the operator and the API server."""
+    """The proxy. target: address and port of the API server; inward, outward: TLS contexts towards operator and API server."""
 
     target: tuple[str, int]
     inward: ssl.SSLContext | None
@@ -128,7 +128,7 @@ class Proxy:
 
 @dataclass
 class Requests:
-    """A connection of ordinary requests and watches. asked: the last request, until part of its response was forwarded."""
+    """A connection with ordinary requests and watches. asked: method of the unanswered request, or "watch" during a watch."""
 
     wire: Wire
     chance: Chance
@@ -162,7 +162,7 @@ class Requests:
 
 @dataclass
 class Exec:
-    """An exec connection. asked: the last request to the runner, until part of its response arrived."""
+    """An exec connection. asked: name of the unanswered request to the runner."""
 
     wire: Wire
     chance: Chance

@@ -56,7 +56,7 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 async def describe(given: Given, found: Object, log: OutsideLog) -> str:
-    """Return all details of one trial: status, Events, outside log and pods."""
+    """Return all details of one trial: its status, Events, pods, and lines in the log outside of the pods."""
     name, status = found["metadata"]["name"], found.get("status") or {}
     shown = {
         key: status.get(key) for key in ("phase", "conditions", "attempt", "podName", "attempts", "steps", "rewards", "exception")
@@ -69,7 +69,7 @@ async def describe(given: Given, found: Object, log: OutsideLog) -> str:
 
 
 def last_words(log: Path, name: str) -> str:
-    """Return the last lines of the operators' log and its lines about a trial. log: the logs of all operator processes."""
+    """Return the last lines of the log, and its last lines about one trial. log: the logs of all operator processes."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     about = [line for line in lines if f"/{name}:" in line or line.startswith("----")]
     return "\n".join([f"-- the operator of {name}", *about[-LOG_LINES:], f"-- its last lines ({log} has all)", *lines[-LOG_LINES:]])

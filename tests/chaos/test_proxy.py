@@ -1,4 +1,4 @@
-"""Test that the proxy cuts at the chosen points: check what reaches the runner and what comes back."""
+"""Test that the proxy cuts at the chosen points: check what the runner and the client receive."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UPLOAD, START = "1/a/tests", "1/a/agent"
 
 
 class Once(Chance):
-    """Breaks one connection, at one point."""
+    """Breaks exactly one connection, at the given point; none if the point is None."""
 
     def __init__(self, place: Place | None) -> None:
         super().__init__(random.Random())
@@ -117,7 +117,7 @@ async def test_a_cut_loses_its_data_and_the_same_again_is_done_once(place: Place
 async def test_an_exec_may_be_lost_before_the_first_word() -> None:
     there, chance = runner(), Once(("exec", LOST))
     async with session_to(there, chance) as opened:
-        await all_of_it(await opened())  # the handshake is retried
+        await all_of_it(await opened())  # no StreamLost, because the handshake is retried
     assert chance.hits and there.starts[START] == 1
 
 

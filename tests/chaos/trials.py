@@ -1,6 +1,6 @@
-"""The trials of a run: each step counts its runs in the pod and reports them to the outside log.
+"""The trials of a run: each step counts its runs in the pod and reports them to the log outside of the pods.
 
-A trial's reward is its number if each step ran once in this pod; if not, the reward is -1 or missing.
+The reward of a trial `chaos-N` is N if each step ran once in the trial's last pod; if not, the reward is -1 or missing.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from tests.e2e.given import Object, Step, trial
 NAMES = ("one", "two", "three")
 PHASES = tuple((step, phase) for step in NAMES for phase in ("setup", "agent", "verifier"))  # in execution order
 RETRIES = 4
-UNLUCKY, UNLUCKY_RETRIES = "chaos-1", 1  # a trial whose pods are deleted first, so that one trial fails
+UNLUCKY, UNLUCKY_RETRIES = "chaos-1", 1  # pods of this trial are deleted first, so that one trial fails
 APART_EVERY = 4  # each fourth trial has a separate verifier
 AGENT_SECONDS = (0.5, 6.0)
 
 
 @dataclass(frozen=True)
 class Course:
-    """The common configuration of a run's trials. log: address and port of the outside log in the cluster."""
+    """The common configuration of a run's trials. log: address and port of the log outside of the pods."""
 
     trials: int
     log: tuple[str, int]
@@ -50,7 +50,7 @@ def manifest(course: Course, name: str) -> Object:
 
 
 def _step(course: Course, name: str, reward: int, seconds: float) -> Step:
-    """Return a step whose count of runs is an artifact, so that a separate verifier receives it."""
+    """Return a step that counts its runs in a file. The file is an artifact, so that a separate verifier receives it."""
     count = f"/tmp/{name}.count"
     solve = f"echo run >> {count}\nsleep {seconds:.1f}\n"
     test = f"[ $(wc -l < {count}) = 1 ] && reward={reward} || reward=-1\necho $reward > /logs/verifier/reward.txt\n"
@@ -64,7 +64,7 @@ def _step(course: Course, name: str, reward: int, seconds: float) -> Step:
 
 
 def _script(course: Course, step: str, phase: str, then: str) -> str:
-    """Return a script that logs one line outside and does the phase's work only if the line was acknowledged."""
+    """Return a script that sends one line to the outside log, and runs `then` only if the log acknowledged the line."""
     address, port = course.log
     log = f'exec 3<>/dev/tcp/{address}/{port}\necho "$POD_NAME {step} {phase}" >&3\nread -r answer <&3\n[ "$answer" = ok ]\n'
     return f"#!/bin/bash\nset -e\n{log}set +e\n{then}"

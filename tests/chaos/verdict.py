@@ -1,4 +1,4 @@
-"""Find the problems after a chaos run, from the finished trials, the outside log and the deleted pods. Pure."""
+"""Find the problems after a chaos run, from the finished trials, the outside log and the deleted pods, without I/O."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _ending(found: Object) -> Iterator[str]:
 
 
 def _too_often(found: Object) -> Iterator[str]:
-    """Yield problems of a Failed trial: all attempts must have failed, with the last one's reason, and no reward may exist."""
+    """Yield problems of a Failed trial: it must have used all attempts, have the last attempt's reason, and have no reward."""
     status, failed = found["status"], condition(found, "Failed")
     attempts = status.get("attempts") or []
     if "rewards" in status or "reward" in status:
@@ -57,8 +57,8 @@ def _too_often(found: Object) -> Iterator[str]:
 def _failed_attempts(found: Object, evidence: Evidence) -> Iterator[str]:
     """Yield problems of failed attempts.
 
-    An attempt may fail only if one of its pods was deleted, was killed by the kubelet, or had an unobserved exit while the runner
-    was installed. The recorded reason must match.
+    An attempt may fail only if one of its pods was deleted, was killed by the kubelet, or exited while it installed the runner
+    and containerd was restarting. The recorded reason must match.
     """
     for attempt in found["status"].get("attempts") or []:
         name, number = found["metadata"]["name"], attempt["number"]
@@ -92,7 +92,7 @@ def _side_effects(found: Object, log: OutsideLog) -> Iterator[str]:
 
 
 def _attempts(status: Object) -> Iterator[tuple[int, list[Any], bool]]:
-    """Yield number and steps of each attempt, and whether it ran to its end."""
+    """Yield each attempt's number, its steps, and whether the attempt completed."""
     former = status.get("attempts") or []
     yield from ((each["number"], each.get("steps") or [], False) for each in former)
     if status["attempt"] not in [each["number"] for each in former]:
@@ -100,7 +100,7 @@ def _attempts(status: Object) -> Iterator[tuple[int, list[Any], bool]]:
 
 
 def _least(steps: list[Any]) -> int:
-    """Return how many phases of an attempt started for certain: those before the phase in its status."""
+    """Return how many phases an attempt must have started at least: all phases before the one that its status shows."""
     ended = sum("completionTime" in step for step in steps)
     if ended == len(steps):
         return ended * 3
@@ -114,7 +114,7 @@ def _pods(trial: str, attempt: int, log: OutsideLog) -> set[str]:
 
 
 def _is_of(pod: str, trial: str, attempt: int) -> bool:
-    """Return whether the pod belongs to an attempt, by its name."""
+    """Return whether `pod` is the name of a pod of this attempt."""
     return pod == f"{trial}-{attempt}" or pod.startswith(f"{trial}-{attempt}-v")
 
 

@@ -22,7 +22,7 @@ QUICK_TO_FOLLOW = {"MULTISTEP_LEASE_SECONDS": "6"}
 
 
 class Victim:
-    """The operator's pods. log: file that keeps the logs of all of them."""
+    """The deployed operator with its successive pods. log: the file in which their logs are kept."""
 
     def __init__(self, client: Client, log: Path) -> None:
         self._client = client
@@ -33,7 +33,7 @@ class Victim:
         return await self._client.list_all(PODS, NAMESPACE, label_selector=SELECTOR)
 
     async def running(self) -> Object | None:
-        """Return the pod whose operator runs, if one exists."""
+        """Return a pod in which the operator runs and which is not being deleted; None if no such pod exists."""
         return next((each for each in await self.pods() if _runs(each) and not each["metadata"].get("deletionTimestamp")), None)
 
     async def kill(self, pod: Object) -> bool:
@@ -46,7 +46,7 @@ class Victim:
         await self._client.delete(PODS, NAMESPACE, pod["metadata"]["name"], uid=pod["metadata"]["uid"], grace_period_seconds=0)
 
     async def keep_log(self, pod: Object) -> None:
-        """Append the pod's current log to the file."""
+        """Append the log of the pod's current container to the log file."""
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}/log"
         with suppress(ClusterError), self.log.open("ab") as log:
             log.write(f"---- {pod['metadata']['name']}, {restarts(pod)} restarts\n".encode())

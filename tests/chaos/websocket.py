@@ -10,14 +10,14 @@ _SHORT, _LONG = 126, 127  # length values that announce an extended length of 2 
 
 @dataclass(frozen=True)
 class Passing:
-    """A frame. raw: as received; payload: unmasked."""
+    """A frame to forward. raw: its bytes as received; payload: its payload, unmasked."""
 
     raw: bytes
     payload: bytes
 
 
 async def next_frame(reader: asyncio.StreamReader) -> Passing:
-    """Return the next whole frame. Raise IncompleteReadError at the end."""
+    """Read and return the next whole frame. Raise IncompleteReadError at the end of the stream."""
     head = await reader.readexactly(2)
     length = head[1] & 0x7F
     if length in (_SHORT, _LONG):

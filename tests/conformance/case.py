@@ -22,8 +22,8 @@ from .options import Options
 TRIAL_FILE: Final = "trial.json"
 EXPECTED_FILE: Final = "expected.json"
 _OWNER_WRITE = 0o200
-# What a git checkout of known cases lacks, by case name. Git stores no empty directories, and on a file system without links it
-# writes a file that contains the link's target.
+# By case name: a directory and a link that a checkout may lack. Git does not store empty directories, and if the file system has
+# no links, git creates a plain file that contains the link's target.
 _EMPTY_DIRECTORIES: Final = {"workdir-empty": "steps/a/workdir"}
 _LINK_TARGETS: Final = {"workdir-symlink": "real.txt", "load-link-out-of-task": "/etc/passwd"}
 
@@ -34,7 +34,7 @@ class CaseError(Exception):
 
 @dataclass(frozen=True)
 class Packed:
-    """A bundle. restored: paths that git had lost from this copy of the case."""
+    """A task, packed as a bundle. restored: paths of directories and links that the checkout lacked and that were added."""
 
     data: bytes
     restored: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Case:
-    """One case. table: its task.toml, {} if unreadable."""
+    """One case. table: its parsed task.toml, {} if unreadable."""
 
     directory: Path
     options: Options
@@ -51,7 +51,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Return the case's name, which is its directory's."""
+        """Return the case's name, which is the name of its directory."""
         return self.directory.name
 
     @property
@@ -79,7 +79,7 @@ class Case:
         return isinstance(environment, dict) and bool(environment.get("docker_image"))
 
     def extra_instructions(self) -> list[str]:
-        """Return the texts of the listed files, then those in trial.json, in Harbor 0.25's order."""
+        """Return the extra instructions in Harbor 0.25's order: first the files that trial.json lists, then the texts in it."""
         return [*map(self._text, self.options.extra_instruction_paths), *self.options.extra_instructions]
 
     def _text(self, path: str) -> str:
@@ -92,7 +92,7 @@ class Case:
             raise CaseError(f"{TRIAL_FILE}: extra_instruction_paths: {path!r}: {error}") from error
 
     def packed(self) -> Packed:
-        """Return the task as a bundle: unchanged, with links as links, but without trial.json and expected.json."""
+        """Return the task as a bundle, without the case's two JSON files. Add the directories and links that the checkout lacks."""
         entries = {path: _writable(entry) for path, entry in Bundle.from_directory(self.directory).entries.items()}
         for name in (TRIAL_FILE, EXPECTED_FILE):
             entries.pop(name, None)
@@ -116,7 +116,7 @@ def _lost(case: str, entries: Mapping[str, Entry]) -> dict[str, Entry]:
 
 
 def _writable(entry: Entry) -> Entry:
-    """Let the owner write the file: a copy of the cases may be read-only, but git stores only whether a file is executable."""
+    """Return the entry with write permission for the owner, which a read-only copy of the cases lacks and git does not store."""
     return replace(entry, mode=entry.mode | _OWNER_WRITE)
 
 

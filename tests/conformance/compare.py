@@ -1,9 +1,9 @@
 """Compare two outcomes of a trial.
 
 Compared are: whether the task was rejected; which steps ran; the trial's rewards and exception; for each step whether agent and
-verifier ran, its rewards, exception, artifacts and manifest. Ignored is what Harbor's providers and its multi-step document
-define differently: the files' directories (only base names count) and order, the implicit /logs/artifacts entry, and the kind of a
-rejection.
+verifier ran, its rewards, exception, artifacts and manifest. Some details are ignored, because Harbor's providers and Harbor's
+document on multi-step tasks contradict each other about them: the artifact files' directories (only base names count) and order,
+the manifest's entry for /logs/artifacts (always collected), and the reason of a rejection.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def differences(expected: Outcome, actual: Outcome) -> list[str]:
 
 
 def same_rewards(one: Mapping[str, float] | None, other: Mapping[str, float] | None) -> bool:
-    """Return whether keys are equal and numbers are equal up to rounding. None equals only None."""
+    """Return whether both have the same keys, with numbers equal up to rounding. None equals only None."""
     if one is None or other is None:
         return one is other
     return one.keys() == other.keys() and all(_close(one[key], other[key]) for key in one)
@@ -83,5 +83,5 @@ def _close(one: float, other: float) -> bool:
         return True
     try:
         return math.isclose(one, other, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
-    except OverflowError:  # one integer exceeds any float, and the other is different
+    except OverflowError:  # an integer too large for a float equals no other number
         return False

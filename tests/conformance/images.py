@@ -1,4 +1,4 @@
-"""Images of cases: build and load one image for all cases with the same environment/."""
+"""Build and load the images of cases: one image for all cases whose directories environment/ are equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convert a case to the equivalent MultiStepTrial. Pure: returns dicts."""
+"""Convert a case to the manifest of the equivalent MultiStepTrial."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = {
 
 
 def manifest(case: Case, *, name: str, namespace: str, bundle: Manifest, image: str | None) -> Manifest:
-    """Return the trial. bundle: spec.task.bundle; image: the environment's image, None for the task's own."""
+    """Return the trial's manifest. bundle: value of spec.task.bundle; image: the environment's image, None to use the task's."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -29,7 +29,7 @@ def manifest(case: Case, *, name: str, namespace: str, bundle: Manifest, image: 
 
 
 def spec(options: Options, extra_instructions: Sequence[str], image: str | None) -> Manifest:
-    """Return the spec without its task. Omit unset fields."""
+    """Return the trial's spec without `task`. Omit unset fields."""
     return _given(
         environment=_given(
             image=image,
@@ -81,5 +81,5 @@ def _env(values: Mapping[str, str]) -> list[Manifest]:
 
 
 def _given(**fields: Any) -> Manifest:
-    """Return the fields with a value. Keep 0 and "", omit None and empty containers."""
+    """Return the fields without those that are None or an empty list or dict; keep 0 and ""."""
     return {key: value for key, value in fields.items() if value is not None and value not in ([], {})}

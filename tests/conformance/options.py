@@ -48,7 +48,7 @@ class EnvironmentOptions(_Table):
 
 
 class ArtifactOptions(_Table):
-    """An entry of ``artifacts``; a string is its source. service: must be ``main``, the trial's only container."""
+    """An entry of ``artifacts``; a plain string sets only `source`. service: must be ``main``, the trial's only container."""
 
     source: str
     destination: str | None = None
@@ -62,7 +62,7 @@ class ArtifactOptions(_Table):
 
 
 class Options(_Table):
-    """A whole trial.json. note: a remark for readers; host_env: environment variables of the process that runs the trial."""
+    """The content of trial.json. note: a remark for readers; host_env: environment variables of the process that runs the trial."""
 
     note: str = ""
     host_env: dict[str, str] = {}

@@ -67,7 +67,7 @@ def _step(step: Mapping[str, Any], directory: Path) -> dict[str, Any]:
 
 
 def _outputs(result: Mapping[str, Any], directory: Path) -> dict[str, Any]:
-    """Return the outputs of a step or of a single-step trial."""
+    """Return what a step or a single-step trial did: which phases ran, and which files they left."""
     return {
         "ran_agent": result["agent_execution"] is not None,
         "ran_verifier": result["verifier"] is not None,
@@ -102,7 +102,7 @@ def _descend(directory: Path) -> Iterator[Path]:
 
 
 def _file(path: Path, top: Path) -> dict[str, Any]:
-    """Return a file's path, digest and mode; links have no digest."""
+    """Return a file's path, digest, size and whether it is executable. Links have no digest."""
     info, place = path.lstat(), path.relative_to(top).as_posix()
     if not stat.S_ISREG(info.st_mode):
         return {"path": place, "sha256": None, "executable": False}

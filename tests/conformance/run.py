@@ -34,7 +34,7 @@ from .outcome import Unexplained, outcome, refusal
 
 DEFAULT_JOBS: Final = 8
 DEFAULT_LIMIT_SECONDS: Final = 180.0
-UNNOTICED_SECONDS: Final = 60.0  # a trial without any condition after this time has no operator
+UNNOTICED_SECONDS: Final = 60.0  # if a trial has no condition after this time, no operator reconciles it
 _LOOK_SECONDS: Final = 0.4
 _WRITE_ATTEMPTS: Final = 4
 _NAME_LENGTH: Final = 40
@@ -43,7 +43,7 @@ _SILENCE_SECONDS: Final = 60
 
 
 class Verdict(StrEnum):
-    """The result of a case. Error: the case could not run, or its trial ended unexpectedly."""
+    """The result of a case. ERROR: the case could not run, or its trial ended unexpectedly."""
 
     AGREE = "agree"
     DIFFER = "differ"
@@ -127,7 +127,7 @@ async def _require_trials(client: Client, namespace: str) -> None:
 
 
 class _Runner:
-    """Runs the cases of one run."""
+    """Runs cases concurrently, at most `settings.jobs` at a time."""
 
     def __init__(self, client: Client, namespace: str, images: Images, settings: Settings) -> None:
         self._client = client

@@ -32,7 +32,7 @@ MULTI: dict[str, Any] = {
 
 
 def changed(value: object, *path: str | int) -> dict[str, Any]:
-    """Return MULTI with the value at `path` replaced."""
+    """Return a copy of the outcome MULTI with the value at `path` replaced."""
     result = copy.deepcopy(MULTI)
     place: Any = result
     for part in path[:-1]:

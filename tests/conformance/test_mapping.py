@@ -160,7 +160,7 @@ def members(case: Case) -> dict[str, tarfile.TarInfo]:
 def test_a_task_is_packed_as_it_is_but_for_what_this_program_reads(tmp_path: Path) -> None:
     directory = make(tmp_path / "case", **{"task.toml": "= not TOML", "steps/a/tests/test.sh": "#!/bin/sh\n"})
     (directory / "steps/a/tests/out").symlink_to("/etc/passwd")
-    (directory / "steps/a/tests/test.sh").chmod(0o555)  # as in a read-only copy of the cases
+    (directory / "steps/a/tests/test.sh").chmod(0o555)  # no write permission, as in a read-only copy of the cases
 
     found = members(read_case(directory))
 

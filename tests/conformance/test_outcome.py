@@ -20,7 +20,7 @@ NOW = "2026-01-01T00:00:00Z"
 def recorded(
     name: str = "", rewards: Any = None, exception: str | None = None, *, agent: bool = True, verifier: bool = True
 ) -> dict[str, Any]:
-    """Return the fields that result.json has for each step, and also for the whole trial."""
+    """Return the fields of result.json that a step and the whole trial have in common."""
     return {
         "step_name": name,
         "verifier_result": None if rewards is None else {"rewards": rewards},

@@ -55,7 +55,7 @@ def test_cases_with_the_same_environment_share_an_image(tmp_path: Path) -> None:
     a, b, c, named, none = map(images.of, cases)
 
     assert a == b != c
-    assert named == a  # the image that most cases share, as the named image may be missing from this cluster
+    assert named == a  # the cluster may lack the image that the task names: use the image that most cases share
     assert none is None
     assert len(images.names) == 2
 

@@ -1,1 +1,1 @@
-"""Parse the pages of README.md and docs/, and run their commands in a shell."""
+"""Parse README.md and the pages of docs/, and run their commands in a shell."""

@@ -1,4 +1,4 @@
-"""Parse a page of the documents into what tests check: its commands, links and anchors. The only IO is reading pages.
+"""Parse a page of the documents into the parts that tests check: its commands, links and anchors.
 
 The convention for commands is in docs/development.md, Documents.
 """

@@ -1,4 +1,4 @@
-"""Run the commands of one page in one bash, so that directory, variables and background processes persist, as for a reader."""
+"""Run a documentation page's commands in one bash, which keeps directory, variables and background processes, as for a reader."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-COMMAND_SECONDS: Final = 400.0  # longer than any command takes
-MAX_SHOWN: Final = 6000  # maximum number of characters of an output
+COMMAND_SECONDS: Final = 600.0  # timeout of one command, longer than any command of the docs takes
+MAX_SHOWN: Final = 6000  # number of characters kept from the end of an output
 
 
 class Shell:
@@ -41,7 +41,7 @@ class Shell:
         script, printed = self._scratch / f"{self._count}.sh", self._scratch / f"{self._count}.out"
         script.write_text(command + "\n")
         assert self._process.stdin and self._process.stdout
-        # Reset KUBECONFIG: a page may export the one of `make deploy`, whose namespace all tests share.
+        # Restore KUBECONFIG: a page may export the kubeconfig of `make deploy`, whose default namespace all tests share.
         report = f"export KUBECONFIG={self._kubeconfig}; echo $multistep_code"
         line = f"set -o pipefail; . {script} </dev/null >{printed} 2>&1 3>&-; multistep_code=$?; set +o pipefail; {report}\n"
         self._process.stdin.write(line.encode())

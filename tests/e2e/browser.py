@@ -12,7 +12,7 @@ from tests.e2e.given import DEADLINE_SECONDS
 
 CHROMIUM = "/usr/bin/chromium"
 _MOST_MILLISECONDS = DEADLINE_SECONDS * 1000
-_FLAGS = (  # allow root, and prevent requests that Chromium sends on its own
+_FLAGS = (  # let Chromium run as root, and keep it from sending requests of its own
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
@@ -34,7 +34,7 @@ async def chromium() -> AsyncIterator[Browser]:
 
 
 async def opened(browser: Browser, file: Path, *, width: int, height: int, dark: bool) -> tuple[Page, list[str]]:
-    """Open the file; return its page and its errors: console messages, uncaught exceptions and failed loads."""
+    """Open an HTML file; return the page and the list of its console messages, uncaught exceptions and failed loads."""
     size = ViewportSize(width=width, height=height)
     context = await browser.new_context(viewport=size, color_scheme="dark" if dark else "light")
     context.set_default_timeout(_MOST_MILLISECONDS)
@@ -59,5 +59,5 @@ async def walk(page: Page, most: int = 500) -> list[str]:
 
 
 async def overflow(page: Page) -> int:
-    """Return by how many pixels the page is wider than its window."""
+    """Return the number of pixels by which the page is wider than its window."""
     return int(await page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))

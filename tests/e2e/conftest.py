@@ -12,6 +12,7 @@ from localkube.targets import Local, choose
 from multistep.kube.client import Client
 from multistep.kube.resources import NAMESPACES
 from tests.e2e.given import Given, made_namespace
+from tests.support import servers
 
 # The chaos tests kill processes, redirect traffic and restart containerd, which only a localkube cluster allows.
 collect_ignore = [] if isinstance(choose(load_config()), Local) else ["test_chaos.py"]
@@ -19,7 +20,7 @@ collect_ignore = [] if isinstance(choose(load_config()), Local) else ["test_chao
 
 @pytest.fixture
 async def given() -> AsyncIterator[Given]:
-    """Yield a fresh namespace whose object states are recorded, and delete it afterwards."""
+    """Yield helpers for a new namespace in which all object states are recorded; delete the namespace afterwards."""
     namespace = f"e2e-{secrets.token_hex(4)}"
     async with await Client.connect() as client:
         await made_namespace(client, namespace)
@@ -27,3 +28,10 @@ async def given() -> AsyncIterator[Given]:
         async with given.recorder:
             yield given
         await client.delete(NAMESPACES, None, namespace)
+
+
+@pytest.fixture
+async def model() -> AsyncIterator[servers.Server]:
+    """Yield a scripted model server on the node, which the model gateway reaches."""
+    async with servers.model(servers.node()) as running:
+        yield running

@@ -21,7 +21,7 @@ from tests.support.waiting import DEADLINE_SECONDS as DEADLINE_SECONDS
 from tests.support.waiting import eventually
 
 IMAGE = "debian:bookworm-slim"
-_RECHECK_SECONDS = 2.0  # between two checks of a condition that can change although no object changes
+_RECHECK_SECONDS = 2.0  # interval of checks in `Given.when`, because some conditions change without a watch event
 
 SERVICE_ACCOUNTS = Resource("v1", "ServiceAccount", "serviceaccounts")
 
@@ -33,7 +33,7 @@ SOLVE_NOTHING = "#!/bin/sh\n"
 # A script for an agent that runs until the test calls Given.go, so that a test always sees it running, even on a slow machine.
 WAITS = "#!/bin/sh\nwhile [ ! -e /tmp/go ]; do sleep 0.05; done\n"
 STAYS_IN_FIRST_POD = "#!/bin/sh\ncase $POD_NAME in *-1) sleep 600 ;; esac\n"
-# Agents do not know their attempt's number, so `trial` and `named_pods` pass the pod's name, which ends in it, as POD_NAME.
+# Agents do not know the number of their attempt. `trial` and `named_pods` pass them POD_NAME, which ends in that number.
 NAMED: dict[str, Any] = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
 
 
@@ -49,7 +49,7 @@ class Step:
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def files(self) -> dict[str, str]:
-        """Return the step's files by path in the task."""
+        """Return the contents of the step's files by path in the task directory."""
         found = {
             "instruction.md": self.instruction or f"Do {self.name}.\n",
             "solution/solve.sh": self.solve,
@@ -60,7 +60,7 @@ class Step:
 
 
 def named_pods(environment: Mapping[str, Any]) -> Object:
-    """Return the environment with a variable POD_NAME in its pods."""
+    """Return a spec.environment whose pods also have the variable POD_NAME, the pod's name."""
     template = environment.get("podTemplate") or {}
     containers = [{"name": identity.CONTAINER, "env": [NAMED]}]
     return {**environment, "podTemplate": {**template, "spec": {"containers": containers, **(template.get("spec") or {})}}}
@@ -70,8 +70,8 @@ def trial(*steps: Step, name: str = "", config: Mapping[str, Any] | None = None,
     """Return a trial of an inline task.
 
     Args:
-        config: The rest of task.toml.
-        spec: The rest of the spec.
+        config: Contents of task.toml without the steps.
+        spec: Fields of the trial's spec, which override the defaults.
     """
     files: dict[str, str] = {}
     for step in steps:
@@ -93,7 +93,7 @@ def trial(*steps: Step, name: str = "", config: Mapping[str, Any] | None = None,
 
 
 def reward(value: float) -> str:
-    """Return a test.sh that writes this reward."""
+    """Return a test.sh that writes the value as the reward."""
     return f"#!/bin/sh\necho {value} > /logs/verifier/reward.txt\n"
 
 
@@ -104,7 +104,7 @@ def in_agent(obj: Object) -> bool:
 
 
 def holds(obj: Object, condition: str) -> bool:
-    """Return whether a condition is True."""
+    """Return whether the object's condition of this type has the status True."""
     return any(each["type"] == condition and each["status"] == "True" for each in (obj.get("status") or {}).get("conditions") or [])
 
 
@@ -114,21 +114,21 @@ def finished(obj: Object) -> bool:
 
 
 def condition(obj: Object, type_: str) -> Object:
-    """Return the condition of this type."""
+    """Return the object's condition of this type."""
     return next(each for each in obj["status"]["conditions"] if each["type"] == type_)
 
 
 class Given:
-    """A namespace in the cluster and the actions of tests in it."""
+    """A test's namespace in the cluster, and the test's actions on the trials in it."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self.client = client
         self.namespace = namespace
-        self.recorder = Recorder(client, namespace)  # used by `until` and `when`; the caller enters it
-        self._seen: dict[tuple[str, str], int] = {}  # by kind and name: the recorder's count at the last `until`
+        self.recorder = Recorder(client, namespace)  # needed by `until` and `when`; callers must enter it (async with)
+        self._seen: dict[tuple[str, str], int] = {}  # recorder.count at the end of the last `until`, by kind and name
 
     async def applied(self, manifest: Object) -> Object:
-        """Apply the trial or another object and return it."""
+        """Apply the manifest in the test's namespace and return the stored object."""
         body = {**manifest, "metadata": {**manifest["metadata"], "namespace": self.namespace}}
         return await self.client.apply(body, field_manager="e2e")
 
@@ -139,7 +139,7 @@ class Given:
     async def until(self, name: str, done: Callable[[Object], bool], resource: Resource = TRIALS) -> Object:
         """Wait until the trial or sweep satisfies `done` and return it in that state.
 
-        It may have passed that state already: the search starts where the last `until` for the object of this name ended.
+        The state may be a past one: the search includes every state recorded since the last `until` for this object.
         """
         since, uid = self._seen.get((resource.kind, name), 0), ""
         try:
@@ -161,7 +161,7 @@ class Given:
         return await self.until(name, done, SWEEPS)
 
     async def when(self, check: Callable[[], Awaitable[T]]) -> T:
-        """Return the check's first true result; repeat the check after each change of an object in the namespace."""
+        """Repeat a check after each change of an object in the namespace, and return its first true result."""
         async with asyncio.timeout(DEADLINE_SECONDS):
             while True:
                 count = self.recorder.count
@@ -209,7 +209,7 @@ class Given:
         return sorted(about, key=lambda each: str(each.get("eventTime") or each.get("lastTimestamp") or ""))
 
     async def reported(self, name: str, last: str) -> list[str]:
-        """Return the reasons of a trial's Events once the last one exists: the operator emits it after it updates the status."""
+        """Wait for an Event of the trial with the reason `last`, which follows the status update; return all Events' reasons."""
 
         async def reasons() -> list[str]:
             found = [each["reason"] for each in await self.events(name)]
@@ -240,9 +240,9 @@ async def made_namespace(client: Client, name: str, **metadata: Any) -> None:
 
 
 async def granted(client: Client, user: str, verb: str, resource: str, namespace: str) -> None:
-    """Wait until RBAC allows the user this verb (``pods/exec``: a resource with its subresource).
+    """Wait until RBAC allows the user this verb on the resource, or on a subresource such as ``pods/exec``.
 
-    The API server applies a binding a moment after its creation.
+    The API server honours a role binding only a moment after its creation.
     """
     name, _, subresource = resource.partition("/")
     group = "" if name == "pods" else TRIALS.api_version.partition("/")[0]
@@ -257,5 +257,5 @@ async def granted(client: Client, user: str, verb: str, resource: str, namespace
 
 
 def tree(directory: Path) -> dict[str, bytes]:
-    """Return all regular files below a directory by relative path."""
+    """Return the contents of all regular files below a directory by relative path."""
     return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}

@@ -19,19 +19,19 @@ RELEASE = "multistep"
 DEPLOYMENT = f"deployment/{RELEASE}"
 CHART = Path(__file__).parents[2] / "charts" / "multistep"
 _PATIENCE = f"--timeout={DEADLINE_SECONDS:.0f}s"
-PROCESS = b"python\0-m\0multistep\0"  # start of the command line of the operator's process in the container
+PROCESS = b"python\0-m\0multistep\0"  # start of the operator's command line, as in /proc/PID/cmdline
 SERVICE = f"/api/v1/namespaces/{SYSTEM}/services/{RELEASE}"
 METRICS = f"{SERVICE}:metrics/proxy/metrics"
 
 
 def require_alone() -> None:
-    """Assert that no other test uses the deployed operator now."""
+    """Assert that tests run one at a time, so that no other test uses the deployed operator."""
     assert "PYTEST_XDIST_WORKER" not in os.environ, "other tests use the operator at the same time: give this one the mark `alone`"
 
 
 @contextmanager
 def without_deployed() -> Iterator[None]:
-    """Scale the deployed operator down for the duration, so that no operator reconciles."""
+    """Scale the deployed operator down during the context, so that no operator reconciles."""
     require_alone()
     _stop()
     try:
@@ -48,7 +48,7 @@ def _stop() -> None:
 
 @contextmanager
 def with_variables(variables: Mapping[str, str]) -> Iterator[None]:
-    """Add environment variables to the deployed operator, and remove them afterwards."""
+    """Add environment variables to the deployed operator during the context."""
     require_alone()
     _set_variables(*(f"{name}={value}" for name, value in variables.items()))
     try:
@@ -63,7 +63,7 @@ def _set_variables(*variables: str) -> None:
 
 
 async def samples(client: Client, path: str = METRICS) -> dict[str, float]:
-    """Return metrics by name with labels. path: where the API server serves them; default: the deployed operator's metrics."""
+    """Return metric values by name with labels. path: API server path of the metrics; default: the deployed operator's."""
     text = b"".join([chunk async for chunk in client.raw_stream(path)]).decode()
     pairs = [line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#")]
     return {name: float(value) for name, value in pairs}
@@ -73,7 +73,7 @@ async def samples(client: Client, path: str = METRICS) -> dict[str, float]:
 async def with_values(*values: str) -> AsyncIterator[None]:
     """Upgrade the deployed operator with other chart values (``NAME=VALUE``), and restore them afterwards.
 
-    No operator runs while its permissions change: it would send requests that are now denied, and tests/rights would report them.
+    The operator is stopped while its permissions change, because tests/rights would report requests that are denied meanwhile.
     """
     require_alone()
     settings = [word for value in values for word in ("--set", value)]
@@ -123,7 +123,7 @@ def _write_kubeconfig(file: Path, api: str) -> None:
 
 
 def kubectl(*arguments: str, fails: bool = False) -> str:
-    """Return kubectl's output. Assert that it succeeds, unless `fails` is set."""
+    """Run kubectl and return its output. Assert that kubectl succeeds, unless `fails` is set."""
     done = subprocess.run(["kubectl", *arguments], check=False, capture_output=True, text=True)
     assert fails or done.returncode == 0, done.stderr
     return done.stdout

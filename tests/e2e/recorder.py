@@ -15,7 +15,7 @@ from multistep.kube.client import Client
 from multistep.kube.resources import EVENTS, PODS, SWEEPS, TRIALS, Resource
 
 RECORDED = (TRIALS, SWEEPS, PODS, EVENTS)
-_RETRY_SECONDS = 0.5  # before restarting a watch that the API server ended with an error
+_RETRY_SECONDS = 0.5  # pause before the restart of a watch that has ended
 
 Object = dict[str, Any]
 
@@ -30,7 +30,7 @@ class State:
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def __str__(self) -> str:
-        """Return one line for the message of a wait that timed out."""
+        """Return the state as one line, for the error message of a wait that timed out."""
         status = self.object.get("status") or {}
         true = [each["type"] for each in status.get("conditions") or [] if each.get("status") == "True"]
         step = (status.get("steps") or [{}])[-1]
@@ -59,7 +59,7 @@ class Recorder:
 
     @property
     def count(self) -> int:
-        """Return the number of states so far."""
+        """Return the number of states recorded so far."""
         return len(self._states)
 
     def states(self, resource: Resource, name: str, *, since: int = 0, uid: str = "") -> list[State]:
@@ -81,12 +81,12 @@ class Recorder:
             finally:
                 changed.cancel()
             for each in ended - {changed}:
-                each.result()  # raise errors that do not come from the cluster
+                each.result()  # raise the error that ended a watch task; a ClusterError does not end it
 
     async def first(
         self, resource: Resource, name: str, done: Callable[[Object], bool], *, since: int = 0, uid: str = ""
     ) -> Object:
-        """Return the first state since `since` that satisfies `done`, even if it is no longer current. Skip deleted objects."""
+        """Wait for a state of the object that satisfies `done`; return it. Skip deletions and the first `since` states."""
         while True:
             count = self.count
             for each in self.states(resource, name, since=since, uid=uid):
@@ -110,7 +110,7 @@ class Recorder:
 
 
 def is_so(done: Callable[[Object], bool], object: Object) -> bool:
-    """Return whether a state satisfies `done`. A state that lacks a field that `done` reads does not."""
+    """Return whether an object satisfies `done`; return False if it lacks a field that `done` reads."""
     with suppress(KeyError, IndexError, StopIteration):
         return done(object)
     return False

@@ -1,4 +1,4 @@
-"""The operator's replicas in the local cluster: find the leader and send signals to their processes."""
+"""Helpers for the operator's replicas in the local cluster: scale them, find the leader, send signals to their processes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Replicas:
         return await self._client.get(PODS, NAMESPACE, (await self.lease())["holderIdentity"].split("_")[0])
 
     async def until_held_by_another(self, former: str) -> Object:
-        """Wait until another pod holds the lease and return the lease."""
+        """Wait until a replica other than `former` holds the lease, and return the lease."""
 
         async def taken() -> Object | None:
             lease = await self.lease()

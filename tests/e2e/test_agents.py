@@ -1,11 +1,10 @@
-"""Agents of Harbor in real pods, with a scripted model behind the model gateway."""
+"""Test Harbor's agents in real pods, with a scripted model behind the model gateway."""
 
 from __future__ import annotations
 
 import base64
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,8 @@ EXISTS = '#!/bin/sh\n[ "$(cat /tmp/{0})" = {0} ] && echo 1 > /logs/verifier/rewa
 GATED = {"min_reward": 1.0}
 
 
-@pytest.fixture
-async def model() -> AsyncIterator[servers.Server]:
-    async with servers.model(servers.node()) as running:
-        yield running
-
-
 def step(name: str, *commands: str) -> Step:
-    """Return a step in which the model makes the agent run the commands, and then write the step's file."""
+    """Return a step in which the model makes the agent run the commands and then create the file that the verifier requires."""
     lines = [f"run: {each}" for each in (*commands, f"printf {name} > /tmp/{name}")]
     instruction = "\n".join(["FAKE-MODEL", *lines, "say: done", "END", ""])
     return Step(name, instruction=instruction, test=EXISTS.format(name), config=GATED)
@@ -92,7 +85,7 @@ async def test_the_providers_key_is_nowhere_in_the_environment(given: Given, mod
     found = await given.ended(trial(step("search", f"{search} > /tmp/found"), Step("look", test=_NOT_FOUND), **spec))
     assert found["status"]["rewards"]["reward"] == 1.0, found["status"]
     keys = {entry["key"] for entry in await ledger(model)}
-    assert keys == {KEY}  # the gateway added the key to the requests
+    assert keys == {KEY}  # the gateway added the provider's key to every request
 
 
 _NOT_FOUND = '#!/bin/sh\n[ "$(cat /tmp/found)" = no ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n'

@@ -1,4 +1,4 @@
-"""Attack the operator with hostile tasks and agents in the real cluster: the attacks cost only their own trials."""
+"""Attack the operator with hostile tasks and agents in the real cluster: an attack may harm only its own trial."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONNECTIONS = 100  # more than the 64 connections that the runner keeps open
 
 @pytest.fixture
 async def neighbour(given: Given) -> AsyncIterator[Given]:
-    """Yield helpers for another namespace."""
+    """Yield helpers for a second namespace, whose trials the attacks must not harm."""
     other = Given(given.client, f"e2e-{secrets.token_hex(4)}")
     await made_namespace(given.client, other.namespace)
     async with other.recorder:
@@ -112,7 +112,7 @@ async def test_idle_connections_to_the_readiness_port_do_not_stop_a_trial(given:
 
 
 async def flooding(given: Given, address: str) -> None:
-    """Start another pod that opens the connections and keeps them open."""
+    """Start a pod that opens CONNECTIONS connections to the runner at this address and keeps them open."""
     container = {
         "name": "main",
         "image": os.environ["MULTISTEP_TEST_IMAGE"],
@@ -169,8 +169,9 @@ UNNAMED = "#!/bin/sh\n[ -s /control ] && [ ! -s /named ]\necho $((! $?)) > /logs
 
 
 async def test_nothing_in_the_pod_tells_an_agent_its_trial_or_attempt(given: Given) -> None:
-    """The agent searches for the trial's name, which the pod's name contains. It must find the fixed hostname, as a control."""
+    """The agent must not find the trial's name in its pod, although the pod's name contains it. As a control, the fixed hostname
+    must be found."""
     name = f"t-{secrets.token_hex(6)}"
-    pattern = f"[t]{name[1:]}"  # does not match itself on a command line
+    pattern = f"[t]{name[1:]}"  # the brackets keep grep from matching its own command line
     done = await given.ended(trial(Step("a", solve=SEARCH.replace("NAME", pattern), test=UNNAMED), name=name))
     assert done["status"].get("rewards") == {"reward": 1.0}, done["status"]

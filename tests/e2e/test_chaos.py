@@ -1,4 +1,4 @@
-"""Run the short form of `make chaos`: every kind of fault, over a few trials."""
+"""Run the short form of `make chaos`: inject every kind of fault while a few trials run."""
 
 from __future__ import annotations
 

@@ -33,11 +33,11 @@ OUR_CRDS = ("multisteptrials.multistep.dev", "trialsweeps.multistep.dev")
 STEPS = ("one", "two", "three")
 RUNS = {"one": 1, "two": 1, "three": 1}
 
-# Each agent counts its runs and waits for a file, so that no test depends on how long steps take.
+# Each agent counts its runs and waits for a file that the test creates, so that no test depends on how long steps take.
 SOLVE = "#!/bin/sh\necho run >> /tmp/{step}.runs\nwhile [ ! -e /tmp/{step}.go ]; do sleep 0.1; done\n"
 TEST = '#!/bin/sh\nruns=$(cat /tmp/{step}.runs | wc -l)\necho "{{\\"runs\\": $runs}}" > /logs/verifier/reward.json\n'
 
-# Everything that the chart can create. The cluster's network does not enforce the policies.
+# Chart values that enable every object the chart can create. The test cluster does not enforce network policies.
 EVERYTHING: Object = {
     "crds": {"install": True},
     "drain": "Wait",
@@ -84,7 +84,7 @@ class Release:
         return await run("helm", "--namespace", self.namespace, *arguments)
 
     def to(self, image: str) -> list[str]:
-        """Return helm's arguments for a release of that image, with --wait."""
+        """Return helm's arguments for installing or upgrading the release with this image."""
         repository, _, tag = image.rpartition(":")
         chosen = ["--values", str(self.values), "--set", f"image.repository={repository},image.tag={tag}"]
         return [self.name, str(CHART), *chosen, "--wait", "--timeout", PATIENCE]
@@ -100,7 +100,7 @@ class Release:
         return dict(json.loads(shown))
 
     async def left(self) -> set[str]:
-        """Return the names of the release's objects of all kinds in the cluster, and of all other objects in its namespace."""
+        """Return the names of all objects with the release's label in the cluster, and of all in the release's namespace."""
         kinds = {
             scope: [
                 each
@@ -143,19 +143,19 @@ async def release(given: Given, monitoring: None, tmp_path: Path) -> AsyncIterat
         try:
             yield made
         finally:
-            with suppress(AssertionError):  # the test may have uninstalled it
+            with suppress(AssertionError):  # the test may have uninstalled the release
                 await made.helm("uninstall", made.name, "--wait")
             await given.client.delete(NAMESPACES, None, made.namespace)
             for name, owner in owners.items():
                 taken = {"labels": owner["labels"], "annotations": owner["annotations"]}
                 await given.client.patch(CRDS, None, name, {"metadata": taken})
-    await Replicas(given.client).scale(1)  # the replica count does not change; this waits for a leader
-    # The operator has recreated the lease, without the chart's labels.
+    await Replicas(given.client).scale(1)  # there is one replica already: this only waits until it is the leader
+    # The lease was deleted above, and the suite's operator has recreated it: it must not have a chart's labels.
     assert (await given.client.get(LEASES, operators.SYSTEM, "multistep"))["metadata"].get("labels") is None
 
 
 def gated(name: str) -> Object:
-    """Return a trial of three steps, each of which waits for its file."""
+    """Return a trial of three steps, each of which waits for the file that Course.may creates."""
     steps = [Step(step, solve=SOLVE.format(step=step), test=TEST.format(step=step)) for step in STEPS]
     return trial(*steps, name=name, config={"multi_step_reward_strategy": "final"})
 
@@ -178,7 +178,7 @@ class Course:
         return await self.given.until(self.name, reached)
 
     async def may(self, *steps: str) -> None:
-        """Let these steps finish."""
+        """Create the files for which the agents of these steps wait."""
         await self._exec("touch", *(f"/tmp/{step}.go" for step in steps))
 
     async def protocols(self) -> list[int]:
@@ -218,7 +218,7 @@ async def test_a_release_is_installed_tested_upgraded_rolled_back_and_removed_an
     assert await release.images() == {upgrade}
     assert await release.keys() == keys
     await old.may("one")
-    await old.reaches("two")  # the new operator drives the old one's pod
+    await old.reaches("two")  # the upgraded operator continues the trial in its pod
 
     new, ours = Course(given, "began-after"), sorted(PROTOCOLS)
     await new.starts()
@@ -229,7 +229,7 @@ async def test_a_release_is_installed_tested_upgraded_rolled_back_and_removed_an
     await asyncio.gather(old.may(*STEPS), new.may(*STEPS))
     await asyncio.gather(old.ended_undisturbed(), new.ended_undisturbed())
 
-    await release.helm("uninstall", release.name, "--wait", "--cascade=foreground")  # --wait waits for pods, too
+    await release.helm("uninstall", release.name, "--wait", "--cascade=foreground")  # --wait waits for the pods' deletion, too
     crds = {f"customresourcedefinition.apiextensions.k8s.io/{name}" for name in OUR_CRDS}
     claims = (f"{release.operator}-results", f"ledger-{release.operator}-gateway-0")
     kept = {*crds, *(f"persistentvolumeclaim/{name}" for name in claims)}

@@ -84,7 +84,7 @@ async def test_agent_env_reaches_the_command_agent_and_a_template_variable_does_
 
 
 async def test_a_compose_file_beside_an_image_fails_the_trial_by_name(given: Given, tmp_path: Path) -> None:
-    """The operator rejects the task itself, because clients other than the command line submit tasks, too."""
+    """The operator must reject the task, too, because users can submit tasks without the command line."""
     task = tmp_path / "task"
     shutil.copytree(EXAMPLE, task)
     (task / "environment/docker-compose.yaml").write_text("services: {db: {image: postgres}}\n")
@@ -111,7 +111,7 @@ async def test_a_missing_namespace_is_reported_before_the_image_is_built(given: 
 
 
 async def test_an_error_of_several_lines_is_shown_once_with_its_lines(given: Given, tmp_path: Path) -> None:
-    """A setup script raises the error: the status never contains agents' output, which may include keys."""
+    """A setup script prints the error, because the status never contains agents' output, which may include keys."""
     setup = "#!/bin/sh\nprintf 'Traceback:\\n  line 1\\nValueError: no\\n'; exit 3\n"
     config = "[environment]\ndocker_image = 'debian:bookworm-slim'\n[[steps]]\nname = 'a'\n"
     texts = {"instruction.md": "do it", "workdir/setup.sh": setup, "tests/test.sh": "#!/bin/sh\n"}

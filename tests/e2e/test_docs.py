@@ -20,7 +20,7 @@ from tests.docs import pages
 from tests.docs.pages import Page
 from tests.docs.shell import Shell
 
-RUN_SECONDS = 1500  # timeout of each test, because the first one waits for all pages
+RUN_SECONDS = 1500  # timeout of each test in seconds: the first test waits until all pages have run
 pytestmark = [pytest.mark.xdist_group("docs"), pytest.mark.timeout(RUN_SECONDS)]  # one worker runs all pages
 
 SIDE_BY_SIDE = 4
@@ -37,13 +37,14 @@ _COPIED_TREES = (
     "requirements",
     "runner",
     "skills",
+    "tests/support",  # the scripted model of `make demo AGENT=...`
 )
 PATHS = {str(path.relative_to(pages.ROOT)): path for path in pages.paths()}
 
 
 @dataclass
 class Outcome:
-    """The number of a page's commands that ran, and their problems."""
+    """The number of commands of a page that ran, and the problems found in them."""
 
     run: int = 0
     problems: list[str] = field(default_factory=list)
@@ -51,7 +52,7 @@ class Outcome:
 
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """Run all selected pages concurrently, once."""
+    """Run all selected pages concurrently, each page's commands in order; return the pages' outcomes by name."""
     wanted = {
         item.callspec.params.get("name")
         for item in request.session.items
@@ -111,7 +112,7 @@ async def _run_page(page: Page, scratch: Path) -> Outcome:
 
 @asynccontextmanager
 async def _reader(scratch: Path) -> AsyncIterator[Shell]:
-    """Yield a shell in a copy of the checkout, with a kubeconfig whose namespace is the reader's own."""
+    """Yield a shell in a copy of the checkout, with a kubeconfig whose default namespace is a new one."""
     namespace = f"docs-{secrets.token_hex(4)}"
     manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     workdir = scratch / "multistep"

@@ -39,7 +39,7 @@ async def test_a_trial_that_is_evicted_moves_as_an_infrastructure_retry(given: G
 
 @pytest.fixture
 async def drains_wait() -> AsyncIterator[None]:
-    """Set `drain: Wait`, with the permissions that the chart then grants, and restore the operator's settings afterwards."""
+    """Set the chart's value `drain: Wait`, which also grants the permissions for it; restore the values afterwards."""
     async with with_values("drain=Wait"):
         yield
 
@@ -59,7 +59,7 @@ async def test_a_drain_waits_until_the_trial_is_finished_and_no_longer(given: Gi
     assert len(await given.pods(name)) == 1
 
     async def evicted() -> bool:
-        with suppress(Unavailable):  # the operator deletes the budget before the trial is finished; its controller may lag
+        with suppress(Unavailable):  # evictions may be denied for a moment after the operator deletes the budget
             await evict(given, pod)
             return True
         return False

@@ -16,10 +16,10 @@ from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, hol
 from tests.support.machine import on_node
 from tests.support.waiting import eventually
 
-LOCKED, OPEN, NOBODYS = 5105, 5106, 5107  # ports on the node; two of them have registries
-NOBODY = "nobody:$2y$05$abcdefghijklmnopqrstuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuu\n"  # htpasswd: no password matches
+LOCKED, OPEN, NOBODYS = 5105, 5106, 5107  # ports on the node: a registry with a password, one without, and no server
+NOBODY = "nobody:$2y$05$abcdefghijklmnopqrstuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuu\n"  # htpasswd line: no password matches this hash
 
-Row = tuple[Object, str, str, str]  # the trial, failure class, reason, and a part of the message
+Row = tuple[Object, str, str, str]  # trial; expected failure class, reason, and part of the message
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ async def test_what_keeps_a_pod_from_running_fails_the_trial_by_its_reason(given
 
 @pytest.fixture
 async def policy(given: Given) -> AsyncIterator[Object]:
-    """Create a ValidatingAdmissionPolicy that denies labelled pods of the namespace, and yield the metadata of such a pod."""
+    """Create a ValidatingAdmissionPolicy that denies pods with a certain label; yield pod metadata with that label."""
     api, name = "admissionregistration.k8s.io/v1", given.namespace
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
     mine = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
@@ -131,7 +131,7 @@ BARE = {"containers": [{"name": "main", "image": IMAGE}]}
 
 
 async def _until_denied(given: Given, pod: Object) -> None:
-    """Wait until the policy is in force, which takes a moment. Pods are also denied until the namespace has its ServiceAccount."""
+    """Wait until the policy denies the pod. A denial because the new namespace has no ServiceAccount yet does not count."""
     body = {**pod, "metadata": {**pod["metadata"], "namespace": given.namespace}}
 
     async def denied() -> bool:
@@ -150,7 +150,7 @@ async def _refusal(given: Given, body: Object) -> str:
 
 
 async def test_what_the_kubelet_refuses_is_tried_again_until_no_retry_is_left(given: Given) -> None:
-    """The pods set nodeName, so that they bypass the scheduler."""
+    """The pods set nodeName, so that they bypass the scheduler and the kubelet rejects them."""
     wrong = {"nodeName": "node1", "nodeSelector": {"no": "such"}}
     large = {"nodeName": "node1", "containers": [{"name": "main", "resources": {"requests": {"cpu": "1000"}}}]}
     done = await assert_all_fail(
@@ -187,9 +187,9 @@ def waits_for(found: Object, reason: str) -> bool:
 
 
 FILL = "#!/bin/sh\nhead -c 100000000 /dev/zero > /fill; sleep 600\n"
-STOP = "#!/bin/sh\nsleep 5; kill -SEGV 1; sleep 30\n"  # the kernel ignores a SIGKILL sent to PID 1 from inside the container
+STOP = "#!/bin/sh\nsleep 5; kill -SEGV 1; sleep 30\n"  # the kernel ignores SIGKILL from inside a container to its PID 1
 
-STEPS: dict[str, tuple[Step, str, str, str, str]] = {  # failure class, type, phase, and a part of the message
+STEPS: dict[str, tuple[Step, str, str, str, str]] = {  # failing step; failure class, exception type, phase, part of the message
     "setup": (Step("b", setup="echo no database >&2; exit 3\n"), "Task", "RuntimeError", "setup", "no database"),
     "healthcheck": (
         Step("b", config={"healthcheck": {"command": "echo closed; exit 1", "interval_sec": 0.1, "retries": 2}}),
@@ -220,7 +220,7 @@ async def test_what_a_phase_does_to_itself_is_its_own_failure_and_is_not_tried_a
     ended = await asyncio.gather(*(given.ended(manifest) for manifest in manifests.values()))
     for (name, (_, failure_class, type_, phase, output)), done in zip(STEPS.items(), ended, strict=True):
         status = done["status"]
-        verdicts = 2 if type_ == "AgentTimeoutError" else 1  # of 3 steps: a step whose agent timed out is verified, too
+        verdicts = 2 if type_ == "AgentTimeoutError" else 1  # steps with reward 1: a, and b if its agent timed out
         wanted = {"class": failure_class, "reason": type_, "step": "b", "score": pytest.approx(verdicts / 3)}
         assert holds(done, "Complete") and status["failure"] == wanted, (name, status)
         exception = status["steps"][-1]["exception"]

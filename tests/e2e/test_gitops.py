@@ -20,7 +20,7 @@ from tests.support.gitops import judged
 
 MANAGER = "gitops"
 ROOT = pages.ROOT
-# Kinds whose CRDs are not installed, and apps, whose fields the cluster defaults and updates.
+# API groups whose manifests are not applied here: their CRDs are not installed, or (apps) the cluster changes their fields.
 FOREIGN = {"argoproj.io", "kustomize.toolkit.fluxcd.io", "source.toolkit.fluxcd.io", "apps"}
 OPERATORS = "multistep"
 
@@ -35,7 +35,7 @@ async def synced(client: Client, manifest: Object) -> Object:
 
 @dataclass(frozen=True)
 class Life:
-    """A trial, the state to wait for, and the verdict of GitOps tools on that state."""
+    """A trial, the state to wait for, and the verdict of kstatus and of Argo CD on that state."""
 
     manifest: Object
     reached: Callable[[Object], bool]
@@ -83,7 +83,7 @@ async def a_trial_whose_pod_is_gone_is_not_run_again(given: Given, name: str) ->
     manifest = next(deepcopy(life.manifest) for life in LIVES if life.manifest["metadata"]["name"] == name)
     manifest["metadata"]["namespace"] = given.namespace
     await synced(given.client, manifest)
-    manifest["spec"]["podTTLSecondsAfterFinished"] = 86400  # a permitted change, which the operator reconciles
+    manifest["spec"]["podTTLSecondsAfterFinished"] = 86400  # a field that may change in a finished trial
     await synced(given.client, manifest)
     noted = await given.until(name, lambda found: found["status"]["observedGeneration"] == 2)
     assert await judged(noted) == ("Current", "Healthy")
@@ -125,7 +125,7 @@ def test_there_are_manifests_to_try() -> None:
 
 
 async def test_every_manifest_applies_twice_and_the_second_time_changes_nothing(given: Given) -> None:
-    """The trials are suspended, because their rewards do not matter. The operator must not write fields that the manifest sets."""
+    """Apply trials suspended: the test needs no rewards. The operator must not write fields that the manifest sets."""
     await asyncio.gather(*(applies_twice(given, where, each) for where, each in FOUND.items() if not _is_foreign(each)))
 
 
@@ -133,7 +133,7 @@ async def applies_twice(given: Given, where: str, manifest: Object) -> None:
     mine = deepcopy(manifest)
     is_ours = mine["kind"] in (TRIALS.kind, SWEEPS.kind)
     names, resource = mine["metadata"], await given.client.resource_of(mine)
-    names["namespace"], names["name"] = given.namespace, f"{names['name']}-{abs(hash(where)) % 10**6}"  # manifests share names
+    names["namespace"], names["name"] = given.namespace, f"{names['name']}-{abs(hash(where)) % 10**6}"  # some have equal names
     if is_ours:
         mine["spec"]["suspend"] = True
     first = await synced(given.client, mine)
@@ -142,10 +142,10 @@ async def applies_twice(given: Given, where: str, manifest: Object) -> None:
     second = await synced(given.client, mine)
     async with asyncio.timeout(DEADLINE_SECONDS):
         while second["metadata"]["resourceVersion"] != first["metadata"]["resourceVersion"]:
-            assert _of_tools(second) == _of_tools(first), where  # if equal, only the status differs
+            assert _of_tools(second) == _of_tools(first), where  # the versions may differ in the status only
             first, second = second, await synced(given.client, mine)
     assert all(second[key] == value for key, value in mine.items() if key not in ("metadata", "status")), where
-    if not resource.namespaced:  # deleting the namespace does not delete it
+    if not resource.namespaced:  # a cluster-scoped object outlives the namespace
         await given.client.delete(resource, None, names["name"])
 
 

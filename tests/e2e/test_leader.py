@@ -15,7 +15,7 @@ from tests.e2e.replicas import NAME, NAMESPACE, Replicas
 pytestmark = pytest.mark.alone
 
 STEPS = ("one", "two", "three", "four")
-SECONDS = 7  # duration of each step; all steps together take longer than a lease
+SECONDS = 7  # duration of each step; the steps of a trial together take longer than the lease lasts
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def _counted_step(name: str, value: float) -> Step:
 
 
 async def started(given: Given, number: int) -> dict[str, float]:
-    """Start this many trials, wait until each is in a step, and return their expected rewards."""
+    """Start this many trials, wait until each has started a step, and return the expected rewards by name."""
     rewards = {f"led-{index}": (index + 1) / 10 for index in range(number)}
     for name, value in rewards.items():
         await given.applied(counted(name, value))
@@ -65,7 +65,7 @@ async def test_a_leader_that_sleeps_past_its_lease_wakes_to_do_nothing_and_ends_
     try:
         lease = await two.until_held_by_another(held["holderIdentity"])
     finally:
-        two.signal(asleep, signal.SIGCONT)  # while the new leader drives the trials
+        two.signal(asleep, signal.SIGCONT)  # the former leader wakes up after the new one took over its trials
     assert lease["leaseTransitions"] == held["leaseTransitions"] + 1
     ended = await two.until_restarted(asleep)
     assert ended["exitCode"] == 3
@@ -88,5 +88,5 @@ async def test_a_leader_that_is_stopped_hands_over(given: Given, two: Replicas) 
 async def test_a_lease_that_somebody_deleted_is_created_again(given: Given) -> None:
     replicas = Replicas(given.client)
     await given.client.delete(LEASES, NAMESPACE, NAME)
-    await replicas.scale(1)  # the number of replicas stays 1: this waits for a leader
+    await replicas.scale(1)  # there is one replica already: this only waits until it is the leader
     assert (await given.ended(trial(Step("a"))))["status"]["rewards"] == {"reward": 1.0}

@@ -90,7 +90,7 @@ SLEEPS_UNTIL_GO = "#!/bin/sh\nwhile [ ! -e /tmp/go ]; do sleep 1; done\n"  # pol
 
 @pytest.mark.alone
 async def test_no_exec_stream_stays_open_while_agents_sleep(given: Given) -> None:
-    """Ten agents sleep until Given.go. Meanwhile the operator closes all exec streams."""
+    """While ten agents sleep until Given.go, the operator must keep no exec session open."""
     names = [f"sleeper-{number}" for number in range(10)]
     for name in names:
         await given.applied(trial(Step("a", solve=SLEEPS_UNTIL_GO), name=name))
@@ -108,12 +108,12 @@ async def test_no_exec_stream_stays_open_while_agents_sleep(given: Given) -> Non
     assert [each["status"]["rewards"] for each in done] == [{"reward": 1.0}] * 10
 
 
-# -- while no operator runs
+# -- changes while no operator runs
 
 
 @pytest.mark.alone
 async def test_changes_while_the_operator_is_away_are_reconciled(given: Given) -> None:
-    """One trial is deleted, one is deleted and recreated, one exceeds its deadline, one its time to live."""
+    """One trial is deleted, one is deleted and recreated, one exceeds its deadline, and one exceeds its TTL."""
     sleepy = Step("a", solve="#!/bin/sh\nsleep 600\n")
     await given.applied(trial(sleepy, name="deleted"))
     await given.applied(trial(sleepy, name="remade"))

@@ -28,7 +28,7 @@ PRINTED = b"begun\x1b]0;owned\x07\xff\n" + b"".join(b"%d\n" % n for n in range(1
 
 @asynccontextmanager
 async def following(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run `multistep logs -f` as a process."""
+    """Run `multistep logs -f` with these arguments and yield the process."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "multistep.cli", "logs", "-f", *arguments),
         stdout=asyncio.subprocess.PIPE,
@@ -43,10 +43,10 @@ async def following(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process
 
 
 async def test_logs_of_a_pod_that_runs_and_of_one_that_is_gone(given: Given, tmp_path: Path) -> None:
-    """One trial serves all checks: its first agent waits until they are done."""
+    """One trial serves all checks. The agent of its first step waits until the checks of a running pod are done."""
     manifest = trial(Step("a", solve=FIRST, test=TEST, setup=SETUP), Step("b", solve=SECOND, test=TEST), name="logs")
     await given.applied(manifest)
-    options = ("logs", "-n", given.namespace)  # "logs" is the trial's name, too
+    options = ("logs", "-n", given.namespace)  # arguments after `multistep logs`: the trial is named "logs", too
     async with following(*options) as follower:
         assert follower.stdout is not None
         while b"begun" not in (heard := await asyncio.wait_for(follower.stdout.readline(), DEADLINE_SECONDS)):
@@ -92,7 +92,7 @@ async def test_every_line_of_the_operators_log_parses_and_shows_of_which_trial_i
 
 
 async def test_the_operators_log_has_no_traceback(given: Given) -> None:
-    """kopf and asyncio log the exceptions of handlers and callbacks and drop the event. Check the log of all tests so far."""
+    """kopf and asyncio only log exceptions of handlers and callbacks. Check the log of all tests so far."""
     await given.ended(trial(Step("only", solve=SECOND), name="good"))
     tracebacks = [line for line in await operators_log(given) if "error" in line]
     assert not tracebacks, json.dumps(tracebacks[:3], indent=2)
@@ -124,7 +124,7 @@ async def on_a_terminal(*arguments: str) -> bytes:
     process = await asyncio.create_subprocess_exec(*command(*arguments), stdout=theirs)
     os.close(theirs)
     written = b""
-    with suppress(OSError):  # the process closed the terminal
+    with suppress(OSError):  # read fails once the process has closed the terminal
         while data := await asyncio.to_thread(os.read, ours, 4096):
             written += data
     os.close(ours)

@@ -1,4 +1,4 @@
-"""Test out of memory in both forms: the kernel kills one process (cgroup v1) or the whole container (cgroup v2)."""
+"""Test phases that run out of memory: the kernel kills one process (cgroup v1) or the whole container (cgroup v2)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from tests.e2e.given import Given, Object, Step, finished, holds, in_agent, tria
 from tests.support.machine import localkube
 
 LIMITED = {"environment": {"memory_mb": 64}}
-EATS = "tail /dev/zero"  # buffers an endless line
-AFTER_ONE = None if cgroups.is_v2() else {"reward": 1.0}  # with cgroup v2 the whole container is killed and cannot be verified
+EATS = "tail /dev/zero"  # allocates memory until it is killed: it buffers a line without end
+# Expected rewards if one of the agent's processes runs out of memory. With cgroup v2 the kernel kills the whole container, so that
+# no verifier can run; with v1 the verifier runs.
+AFTER_ONE = None if cgroups.is_v2() else {"reward": 1.0}
 
 
 def command_agent(script: str) -> dict[str, Any]:
@@ -43,7 +45,7 @@ async def test_a_reward_that_a_verifier_wrote_before_it_ran_out_of_memory_does_n
 
 
 async def test_a_container_that_runs_out_of_memory_is_the_phases_failure(given: Given) -> None:
-    """With cgroup v2 the kernel kills the whole container. With v1 the test kills the rest of it."""
+    """With cgroup v2 the kernel kills the whole container. With v1 it kills one process, and the test kills the others."""
     manifest = trial(Step("a"), config=LIMITED, agent=command_agent(f"{EATS}; touch /tmp/eaten; sleep 600"))
     name = manifest["metadata"]["name"]
     await given.applied(manifest)

@@ -1,4 +1,4 @@
-"""Scrape the operator and kube-state-metrics with a real Prometheus while real trials run; compare its data with the statuses."""
+"""Scrape the operator and kube-state-metrics with a real Prometheus while trials run; compare Prometheus's data with statuses."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Prometheus:
             return reported["data"]
 
     async def query(self, expression: str) -> dict[tuple[str, ...], float]:
-        """Return values by label values, in the order of the label names."""
+        """Evaluate a PromQL expression; return its values by label values, which are sorted by label name."""
         when = {} if self.moment is None else {"time": str(self.moment)}
         found = (await self.ask("query", query=expression, **when))["result"]
         return {tuple(value for _, value in sorted(each["metric"].items())): float(each["value"][1]) for each in found}
@@ -66,7 +66,7 @@ class Seen:
 
 
 async def operators(given: Given) -> list[str]:
-    """Return the metrics addresses of the replicas."""
+    """Return the addresses at which the operator's replicas serve metrics."""
     pods = await given.client.list_all(PODS, NAMESPACE, label_selector=SELECTOR)
     there = [each for each in pods if not each["metadata"].get("deletionTimestamp")]
     return [f"{each['status']['podIP']}:8081" for each in there if each["status"].get("podIP")]
@@ -115,7 +115,7 @@ async def seen(given: Given) -> AsyncIterator[Seen]:
         async def up() -> bool:
             return await prometheus.query("sum(up)") == {(): 2}
 
-        await eventually(up)  # increase() needs a sample from before these trials
+        await eventually(up)  # PromQL's increase() needs a sample from before the trials
         while (found := await seen_by(prometheus, given)) is None:  # repeat if the operator restarted, which resets its counters
             given = Given(given.client, f"{given.namespace}-a")
             await made_namespace(given.client, given.namespace)
@@ -125,7 +125,7 @@ async def seen(given: Given) -> AsyncIterator[Seen]:
 
 
 async def seen_by(prometheus: Prometheus, given: Given) -> Seen | None:
-    """Run the trials and return what Prometheus has; None if the operator restarted meanwhile."""
+    """Run the trials and return Prometheus's data on them; return None if the operator restarted meanwhile."""
     process = await prometheus.query("process_start_time_seconds")
     statuses = await run(given)
 
@@ -135,7 +135,7 @@ async def seen_by(prometheus: Prometheus, given: Given) -> Seen | None:
 
     await eventually(all_finished)
     moment = time.time()
-    for _ in range(2):  # rates need two scrapes
+    for _ in range(2):  # PromQL's rate() needs two scrapes
         moment = await scraped_since(prometheus, moment)
     at_moment = replace(prometheus, moment=moment)
     same = await at_moment.query("process_start_time_seconds") == process
@@ -143,10 +143,10 @@ async def seen_by(prometheus: Prometheus, given: Given) -> Seen | None:
 
 
 async def scraped_since(prometheus: Prometheus, since: float) -> float:
-    """Return a time after which every target's newest scrape started later than `since` and succeeded.
+    """Wait for, and return, a time at which each target's newest scrape has succeeded and is newer than `since`.
 
-    On a busy machine some scrapes fail, and their samples are missing. The result is the time of a successful scrape, because a
-    scrape in progress has a later start and may still fail.
+    On a busy machine some scrapes fail, and Prometheus then has no samples of them. The result is the time of a successful scrape,
+    not the current time, because a scrape that is in progress may still fail.
     """
 
     async def newest() -> float:
@@ -158,7 +158,7 @@ async def scraped_since(prometheus: Prometheus, since: float) -> float:
 
 
 async def good_scrapes(prometheus: Prometheus, moment: float) -> dict[tuple[str, ...], float]:
-    """Return the scrape times of the targets whose newest scrape succeeded."""
+    """Return, by target, the time of the newest scrape before `moment`. Omit targets whose newest scrape failed."""
     return await replace(prometheus, moment=moment).query("timestamp(up) and up == 1")
 
 
@@ -207,7 +207,7 @@ async def series_of_single_trials_are_those_of_the_statuses(seen: Seen) -> None:
 async def times_failures_and_attempts_are_counted(seen: Seen) -> None:
     own = f'exported_namespace="{seen.namespace}"'
     assert await seen.prometheus.query(f"sum by (outcome, reason) (multistep_trials_finished_total{{{own}}})") == {
-        ("Complete",): 3,  # Prometheus drops empty labels
+        ("Complete",): 3,  # the label reason is empty, and Prometheus drops empty labels
         ("Complete", "RewardFileNotFoundError"): 1,
     }
     for name, count in {"trial_queue_duration_seconds": 4, "pod_startup_duration_seconds": 5, "trial_duration_seconds": 4}.items():

@@ -1,4 +1,4 @@
-"""Test what needs a second node: losing the node, and idle timeouts of its streams."""
+"""Test behaviour that needs a second node: loss of that node, and its idle timeouts of exec streams."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NODE = "node2"
 STREAM_IDLE_SECONDS = 3  # idle timeout of the node's containerd and kubelet; less than the 5 s between the API server's pings
 PROXY_IDLE_SECONDS = 3.0
 SILENT_SECONDS = 20
-LINES = 700_000  # about 4.8 MB
+LINES = 700_000  # lines that the agent prints, about 4.8 MB
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ LEAVES_AT_ONCE = {
 
 
 async def test_a_trial_on_a_lost_node_restarts_on_another_or_fails_with_no_reward(given: Given, second_node: str) -> None:
-    """The node's machine is dead: nothing reports that its pods finished, and they stay Terminating."""
+    """The node is killed: no kubelet reports that its pods terminated, so they stay Terminating."""
     steps = (Step("a", test=reward(0.5)), Step("b", solve=STAYS_IN_FIRST_POD))
     moves = trial(*steps, name="moves", environment=rather_on_node(second_node, **LEAVES_AT_ONCE))
     fails = trial(*steps, name="fails", environment=on_node(second_node, **LEAVES_AT_ONCE), infrastructureRetries=0)
@@ -95,7 +95,7 @@ async def test_a_trial_on_a_lost_node_restarts_on_another_or_fails_with_no_rewar
         assert (lost["reason"], lost["nodeName"]) == ("DeletionByTaintManager", second_node)
         assert [each.get("rewards") for each in lost["steps"]] == [{"reward": 0.5}, None]  # the failed attempt keeps its rewards
         (left,) = [each for each in await given.pods(done["metadata"]["name"]) if each["spec"]["nodeName"] == second_node]
-        assert left["metadata"]["deletionTimestamp"] and left["metadata"]["name"] == lost["podName"]  # still terminating
+        assert left["metadata"]["deletionTimestamp"] and left["metadata"]["name"] == lost["podName"]  # the old pod is Terminating
 
 
 async def test_a_phase_silent_for_longer_than_every_idle_limit_keeps_all_of_its_output(
@@ -131,7 +131,7 @@ def read_output(directory: Path) -> str:
 
 
 async def answer_of_silent_exec(given: Given, pod: str) -> bytes:
-    """Return the output of an exec session that is silent for three idle timeouts; the node cuts it before its end."""
+    """Run a command that prints nothing for three idle timeouts; return its output until the node cuts the exec session."""
     script = f"echo begins; sleep {3 * STREAM_IDLE_SECONDS}; echo wakes"
     stream = await given.client.open_exec(given.namespace, pod, "main", ("sh", "-c", script))
     heard, started = b"", time.monotonic()

@@ -1,4 +1,4 @@
-"""Test that the operator deletes orphans, and nothing else. It searches for orphans every second in these tests."""
+"""Test that the operator deletes orphans, and nothing else. In these tests the operator searches for orphans every second."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ async def test_pods_that_no_trial_waits_for_go_and_the_trial_they_claim_continue
         await given.applied(trial(Step("a", solve=WAITS), name=name))
     live, _ = [await given.until(name, in_agent) for name in ("live", "left")]
     [pod] = await given.pods("live")
-    await make_pod(given, "live-9", live, labels_of(pod, "live-9"))  # as if an operator that has lost its lease created it
-    await make_pod(given, "copied", None, pod["metadata"]["labels"])  # has the labels, but no owner: not the operator's
+    await make_pod(given, "live-9", live, labels_of(pod, "live-9"))  # an orphan, as created by an operator that lost its lease
+    await make_pod(given, "copied", None, pod["metadata"]["labels"])  # a trial's labels without an owner reference: not an orphan
     await asyncio.to_thread(kubectl, "-n", given.namespace, "delete", "mst", "left", "--cascade=orphan")
 
     async def orphans_are_gone() -> bool:
@@ -103,7 +103,7 @@ async def test_what_run_made_for_a_trial_goes_with_it(given: Given, tmp_path: Pa
 
 
 async def until_counted(given: Given, kind: str) -> None:
-    """Wait until the operator counts the deletion, which it does last."""
+    """Wait until the operator's metric counts a deleted orphan, which happens after the deletion."""
 
     async def counted() -> bool:
         return (await samples(given.client))[f'multistep_orphans_deleted_total{{kind="{kind}"}}'] > 0
@@ -112,7 +112,7 @@ async def until_counted(given: Given, kind: str) -> None:
 
 
 async def fetched(given: Given, uri: str) -> bool:
-    """Return whether the results can be read."""
+    """Return whether the results at this URI can be downloaded."""
     place = locate(uri)
     assert isinstance(place, ServicePath)
     try:

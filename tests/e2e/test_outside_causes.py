@@ -1,4 +1,4 @@
-"""Cause one real infrastructure failure of each kind: the trial is retried with its reason recorded, or is not affected."""
+"""Cause one real infrastructure failure of each kind: the trial is retried and records the reason, or is not affected."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def pod_of(given: Given, name: str) -> Object:
 
 
 async def lost(given: Given, manifest: Object, cause: Callable[[Object], Awaitable[object]]) -> Object:
-    """Run the trial, apply the cause to the first attempt's pod during the second step, and return the finished trial."""
+    """Run the trial, call `cause` with its pod during the second step, and return the finished trial."""
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
     await given.until(name, in_second_step)
@@ -101,7 +101,7 @@ async def test_when_no_retry_is_left_the_trial_is_failed_by_its_reason_and_has_n
 
 @pytest.mark.alone
 async def test_a_pod_made_by_somebody_else_under_the_same_name_is_known_by_its_uid(given: Given) -> None:
-    """The operator's processes are suspended while the pod is replaced."""
+    """The operator's processes are suspended while the pod is replaced, so that it never sees the pod missing."""
     operators = await given.client.list_all(PODS, "multistep-system", label_selector="app.kubernetes.io/name=multistep")
     asleep_ones = [pid for each in operators for pid in processes(each)]
     assert asleep_ones
@@ -119,12 +119,12 @@ async def test_a_pod_made_by_somebody_else_under_the_same_name_is_known_by_its_u
 
 
 async def test_a_preempted_trial_restarts_when_there_is_room_again(given: Given) -> None:
-    """The trial has the lowest priority and requests so much of the node that only it is preempted."""
+    """The trial's pod has the lowest priority and requests so much memory that the scheduler preempts no other pod."""
     low, high = f"low-{given.namespace}", f"high-{given.namespace}"
     classes = [priority(low, -10), priority(high, -5)]
     for each in classes:
         await given.client.create(each)
-    megabytes = 12_500  # of the node's 24 GB, so that only one such pod fits
+    megabytes = 12_500  # the node has 24 GB, so only one such pod fits
     large = {"environment": {"memory_mb": megabytes}}
     template = {"image": IMAGE, "podTemplate": {"spec": {"priorityClassName": low}}}
     container: Object = {"name": "x", "image": IMAGE, "command": ["sleep", "600"], "imagePullPolicy": "IfNotPresent"}
@@ -183,7 +183,7 @@ async def test_a_trial_whose_streams_are_cut_in_the_container_continues_and_does
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
     await given.until(name, lambda found: "podUID" in (found.get("status") or {}))
-    await cut(given, name, 2)  # each kill makes the operator wait longer before the next retry
+    await cut(given, name, 2)  # only twice: each kill makes the operator wait longer before the next retry
     await given.until(name, in_agent)
     await given.go(name)
     await cut(given, name, 2)
@@ -201,7 +201,7 @@ async def test_while_the_api_server_is_away_the_pod_runs_on_and_then_the_trial_t
     await given.applied(manifest)
     before = await given.until(name, in_second_step)
     async with without("apiserver"):
-        await asyncio.sleep(AGENT_SECONDS)  # no condition to wait for: nothing can report that the agent finished
+        await asyncio.sleep(AGENT_SECONDS)  # fixed wait: without an API server nothing can report that the agent finished
     done = await given.until(name, finished)
     status = done["status"]
     assert holds(done, "Complete") and status["rewards"] == {"reward": 0.75}

@@ -27,7 +27,7 @@ complete_words() {
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
-    """Return the environment of a user who installed the wheel with pipx; it contains nothing of the checkout."""
+    """Yield the environment variables of a user who installed the wheel with pipx; none of them names the checkout."""
     directory = tmp_path_factory.mktemp("installed")
     python_env.build_wheel(directory)
     (wheel,) = directory.glob("*.whl")
@@ -75,7 +75,7 @@ def test_there_is_a_completion_script_for_each_shell(installed: Mapping[str, str
 async def test_shells_complete_commands_options_trials_sweeps_namespaces_and_steps(
     given: Given, installed: Mapping[str, str]
 ) -> None:
-    """The trials and sweeps are suspended: their names exist at once and nothing runs."""
+    """The trial and the sweep are suspended, so that their names can be completed at once and nothing runs."""
     waiting = trial(Step("scaffold"), name="complete-me", suspend=True)
     await given.applied(waiting)
     agents, tasks = [{"name": "nop", "agent": {"name": "nop"}}], [{"name": "a", **waiting["spec"]["task"]}]

@@ -6,7 +6,7 @@ from tests.e2e.given import Given, Object, Step, condition, finished, holds, in_
 from tests.support.kueue import PRIORITY, QUEUE, kueue
 from tests.support.waiting import eventually
 
-# In a first attempt, the agent runs until its pod is deleted.
+# Script of an agent that runs until its pod is deleted in the first attempt, and finishes at once in later attempts.
 FIRST_STAYS = "#!/bin/sh\ncase $POD_NAME in *-1) sleep 600 ;; esac\n"
 
 

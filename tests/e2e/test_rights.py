@@ -1,4 +1,4 @@
-"""Test that the least permissions are sufficient, and that each of them is needed."""
+"""Test that minimal permissions of the operator and of users are sufficient, and that each of them is needed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_limited_to_a_namespace_it_runs_trials_there_and_can_do_nothing_el
     step, agent = Step("a", solve=KEEPS_WORD, test=KNOWS_WORD), {"name": "oracle", "env": WORD_FOR_AGENT}
     made = await given.applied(trial(step, name="here", config=NO_NETWORK, agent=agent, suspend=True))
     await given.until("here", lambda found: holds(found, "Suspended"))
-    await given.applied(policy_of(made, "here-1"))  # as if the operator died right after creating it
+    await given.applied(policy_of(made, "here-1"))  # as if the operator had died right after creating this NetworkPolicy
     await given.client.patch(TRIALS, given.namespace, "here", {"spec": {"suspend": False}})
     done = await given.until("here", finished)
     assert (done["status"]["phase"], done["status"]["rewards"]) == ("Complete", {"reward": 0.5})

@@ -1,4 +1,4 @@
-"""Run agents that sabotage their verifiers beside an honest one, in a sweep on the real cluster."""
+"""Run an honest agent and two that sabotage their verifiers in one sweep on the real cluster."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.e2e.test_cli import multistep
 
 NAME = "games"
 IF_SOLVED = "#!/bin/sh\n[ -e /tmp/solved ] && reward=1 || reward=0\n/usr/bin/printf $reward > /logs/verifier/reward.txt\n"
-# The instruction contains whether the task is easy or hard, and the step's name.
+# Scripts of the agents. An instruction consists of the task's name (easy or hard) and the step's name (a or b).
 HONEST = 'cat "$MULTISTEP_INSTRUCTION_FILE" | grep -q easy && touch /tmp/solved; exit 0'
 DROPPER = f'grep -q "hard b" "$MULTISTEP_INSTRUCTION_FILE" && printf "#!/bin/sh\\nexit 1\\n" > /usr/bin/printf; {HONEST}'
 SABOTEUR = f'grep -q "hard a" "$MULTISTEP_INSTRUCTION_FILE" && rm -f /bin/bash /usr/bin/bash; {HONEST}'
 
 
 def task(name: str) -> Object:
-    """Return a task whose step a always passes and whose step b can be solved only if the task is easy."""
+    """Return a task of two steps: `a` always passes, and `b` can be solved only in the task named easy."""
     steps = (Step("a", test=reward(1)), Step("b", test=IF_SOLVED, setup="#!/bin/bash\ntrue\n"))
     inline = trial(*steps)["spec"]["task"]["inline"]
     inline["files"] |= {f"steps/{step}/instruction.md": f"{name} {step}\n" for step in "ab"}

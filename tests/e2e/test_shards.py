@@ -22,9 +22,9 @@ WAITS = "#!/bin/sh\nwhile [ ! -e /tmp/go ]; do sleep 0.1; done\n"
 
 @pytest.fixture
 async def shard(given: Given) -> AsyncIterator[str]:
-    """Install an operator for a shard and yield the shard's name, which is also the namespace's.
+    """Install a second operator for one shard; yield the shard's name, which is also the name of that operator's namespace.
 
-    The operator searches for orphans every second and has no grace period.
+    That operator searches for orphans every second and deletes them without a grace period.
     """
     name = f"shard-{secrets.token_hex(3)}"
     await given.client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
@@ -88,6 +88,6 @@ async def _in_pod(given: Given, pod: Object, *command: str) -> None:
 
 
 async def text(client: Client, namespace: str, path: str) -> str:
-    """Return the response body of a path of the operator in the namespace."""
+    """Request a path from the operator in this namespace and return the response's body."""
     service = f"/api/v1/namespaces/{namespace}/services/{namespace}-multistep:metrics/proxy/{path}"
     return b"".join([chunk async for chunk in client.raw_stream(service)]).decode()

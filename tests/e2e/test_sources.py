@@ -26,7 +26,7 @@ TOML = '[[steps]]\nname = "a"\n'
 
 
 def files(value: float) -> dict[str, str]:
-    """Return a task of one step with this reward."""
+    """Return the files of a one-step task whose verifier writes this reward."""
     return {"task.toml": TOML, **Step("a", test=reward(value)).files()}
 
 
@@ -59,7 +59,7 @@ def commit(work: Path, value: float, bare: Path) -> str:
 
 @dataclass(frozen=True)
 class Outside:
-    """The servers from which tasks come. They run on the cluster's node."""
+    """The Git, OCI and S3 servers from which the operator fetches tasks. They run on the cluster's node."""
 
     git: servers.Server
     registry: servers.Registry
@@ -86,7 +86,7 @@ async def secret(given: Given, name: str, values: Mapping[str, str], type_: str 
 
 
 async def package(task: Path, *arguments: str, **env: str) -> Object:
-    """Return spec.task as `multistep package --to` prints it."""
+    """Run `multistep package` and return the spec.task that it prints."""
     command = ["multistep", "package", str(task), *arguments]
     done = await asyncio.to_thread(subprocess.run, command, env=os.environ | env, check=True, capture_output=True, text=True)
     made: Object = yaml.safe_load(done.stdout)["spec"]["task"]
@@ -118,7 +118,7 @@ async def test_tasks_come_from_everywhere_and_what_does_not_come_is_reported(giv
         assert not resolved_tasks(await sweep_until(given, lambda found: holds(found, "Suspended"))), "it has not begun"
         await given.client.patch(SWEEPS, given.namespace, "all", {"spec": {"suspend": False}})
         pinned = await sweep_until(given, resolved_tasks)
-        commit(tmp_path / "work", 0.9, there.git.directory / "r.git")  # before the sweep creates its second trial
+        commit(tmp_path / "work", 0.9, there.git.directory / "r.git")  # move the branch before the sweep creates its second trial
         moved = trial("git-moved", sources["git-branch"][0])
         await given.applied(moved)
 
@@ -166,17 +166,17 @@ async def sweep_until(given: Given, done: Callable[[Object], bool]) -> Object:
 
 
 def resolved_tasks(obj: Object) -> bool:
-    """Return whether the status has the sweep's tasks."""
+    """Return whether the sweep's status shows that its tasks are resolved."""
     return "tasksFrom" in (obj.get("status") or {})
 
 
 def resolved(obj: Object) -> bool:
-    """Return whether the status has the trial's commit."""
+    """Return whether the trial's status names the resolved source of its task."""
     return "taskSource" in (obj.get("status") or {})
 
 
 async def good_sources(there: Outside, tmp_path: Path) -> dict[str, tuple[Object, float]]:
-    """Return spec.task and the task's reward by trial name."""
+    """Create a task in each kind of source; return spec.task and the expected reward by trial name."""
     work = tmp_path / "work"
     work.mkdir()
     for path in (work, there.git.directory / "r.git"):
@@ -206,7 +206,7 @@ async def good_sources(there: Outside, tmp_path: Path) -> dict[str, tuple[Object
 
 
 def bad_sources(there: Outside, other: str) -> dict[str, tuple[Object, tuple[str, str]]]:
-    """Return spec.task, and the reason and a part of the message of the failure, by trial name."""
+    """Return spec.task with the expected failure's reason and a part of its message, by trial name."""
     repository, file = f"{there.git.url}/git/r.git", f"{there.git.url}/files/t.tar.gz"
     wrong = {"name": "wrong"}
     return {

@@ -23,7 +23,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.alone
 
 MIB = 1024 * 1024
-LARGE_BYTES = 256 * MIB  # `make bench` measures with 2 GiB
+LARGE_BYTES = 256 * MIB  # size of the large artifact; `make bench` measures with 2 GiB
 RETENTION = {"MULTISTEP_ORPHANS_SECONDS": "1", "MULTISTEP_ORPHANS_GRACE_SECONDS": "1", "MULTISTEP_RESULTS_RETENTION_SECONDS": "1"}
 AWKWARD = r"""#!/bin/bash
 cd /logs/artifacts
@@ -51,14 +51,14 @@ class Store:
     server: servers.S3
 
     def of(self, found: Object) -> Path:
-        """Return the directory of a trial's objects."""
+        """Return the directory in which the S3 server stores the trial's objects."""
         metadata: dict[str, str] = found["metadata"]
         return self.server.directory / "bucket/e2e" / metadata["namespace"] / metadata["name"] / metadata["uid"]
 
     def objects(self, found: Object) -> set[str]:
         """Return the names of a trial's objects, relative to its directory."""
         top = self.of(found)
-        walk = os.walk(top)  # tolerates directories that are deleted meanwhile
+        walk = os.walk(top)  # os.walk tolerates directories that are deleted meanwhile
         return {str((Path(directory) / name).relative_to(top)) for directory, _, names in walk for name in names}
 
 
@@ -80,7 +80,7 @@ def not_writable(found: Object) -> bool:
 
 
 async def on_volume(given: Given, found: Object) -> bool:
-    """Return whether the operator's volume has any file of a trial."""
+    """Return whether the trial's directory exists on the operator's results volume."""
     metadata = found["metadata"]
     path = f"/var/lib/multistep/{metadata['namespace']}/{metadata['name']}/{metadata['uid']}"
     command = ["kubectl", "-n", "multistep-system", "exec", "deployment/multistep", "--", "test", "-e", path]

@@ -12,7 +12,7 @@ from tests.e2e.given import STAYS_IN_FIRST_POD, WAITS, Given, Object, Step, cond
 from tests.e2e.test_cli import multistep
 
 COUNT = "#!/bin/sh\necho x >> /tmp/began\n"
-COUNTED = "#!/bin/sh\nwc -l < /tmp/began > /logs/verifier/reward.txt\n"  # number of agents started in this container
+COUNTED = "#!/bin/sh\nwc -l < /tmp/began > /logs/verifier/reward.txt\n"  # reward: number of agents started in this container
 
 
 def in_agent(step: str) -> object:
@@ -42,7 +42,7 @@ async def test_a_paused_trial_continues_in_its_pod_and_starts_nothing_meanwhile(
     paused = (await given.until(name, suspended))["status"]
     assert (paused["phase"], [step["rewards"] for step in paused["steps"]]) == ("Suspended", [{"reward": 1}])
     (pod,) = await given.pods(name)
-    await asyncio.sleep(4)  # no condition to wait for: nothing may happen
+    await asyncio.sleep(4)  # fixed wait: the suspended trial must not change
     assert (await given.get(name))["status"] == paused
     await patched(given, name, suspend=False)
     done = (await given.until(name, finished))["status"]

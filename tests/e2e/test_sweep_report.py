@@ -1,4 +1,4 @@
-"""Run a sweep of 60 real trials, kill the operator meanwhile, and check the statistics and the page in a real browser."""
+"""Run a sweep of 60 real trials, kill the operator meanwhile, and check the statistics, and the HTML report in a real browser."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NOBODYS_IMAGE = "127.0.0.1:9/none:1"
 
 
 def verifier() -> str:
-    """Return a test.sh that reads its trial from the pod's name and writes that trial's reward, or no reward."""
+    """Return a test.sh that finds its trial by the pod's name and writes that trial's reward, if OUTCOMES has one."""
     cases = [
         f"*-{task}-{agent}-{attempt}-*) echo {outcome} > /logs/verifier/reward.txt ;;"
         for (task, agent), those in OUTCOMES.items()
@@ -53,7 +53,7 @@ def verifier() -> str:
 
 
 def sweep(name: str) -> dict[str, Any]:
-    """Return the sweep. t4 has two steps; the second runs only after a full reward."""
+    """Return the sweep. Task t4 has two steps; the second runs only if the first has reward 1."""
     agent = 'case "$POD_NAME" in *-t2-poor-2-*) exit 3 ;; esac'
 
     def task(name: str, steps: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def independent_rewards(trials: Sequence[Mapping[str, Any]]) -> dict[str, dict[s
 
 
 def assert_standings(report: Mapping[str, Any], rewards: Mapping[str, Mapping[str, Sequence[Fraction]]]) -> None:
-    """Check means, intervals and pass@k by counting, and coverage and excluded trials against the plan."""
+    """Compare the report's means, intervals and pass@k with direct calculations, and its counts of trials with OUTCOMES."""
     assert [each["agent"] for each in report["agents"]] == ["good", "poor", "idle"]
     for standing in report["agents"]:
         by_task = {task: those for task, those in rewards[standing["agent"]].items() if those}
@@ -190,7 +190,7 @@ def share_of_draws_with_a_pass(rewards: Sequence[Fraction], k: int) -> Fraction:
 
 
 def assert_status_agrees(status: Mapping[str, Any], report: Mapping[str, Any]) -> None:
-    """Check that the operator, which was killed meanwhile, counted the same as the report."""
+    """Check that the sweep's status, written by an operator that was killed meanwhile, has the report's counts and means."""
     means = {each["name"]: (each["counted"], each["mean"]) for each in status["agents"]}
     for each in report["agents"]:
         counted, mean = means[each["agent"]]
@@ -203,7 +203,7 @@ def assert_status_agrees(status: Mapping[str, Any], report: Mapping[str, Any]) -
 
 
 def assert_steps(report: Mapping[str, Any]) -> None:
-    """Check t4: of four good trials two pass the first step and reach the second."""
+    """Check the report's steps: in task t4, two of the agent good's four trials pass the first step and reach the second."""
     tasks = {(each["task"], each["agent"]): each for each in report["tasks"]}
     found = tasks["t4", "good"]["steps"]
     assert [(each["step"], each["trials"], each["reached"], each["passed"], each["reward"]) for each in found] == [
@@ -244,7 +244,7 @@ def assert_lines(text: str) -> None:
 
 
 async def assert_the_page_is_fine(file: Path, screenshots: Path) -> None:
-    """Check for errors, overflow and keyboard access: on a wide screen, on a phone, and in dark mode."""
+    """Check the HTML report for errors, overflow and keyboard access: on a wide screen, on a phone, and in dark mode."""
     async with chromium() as browser:
         for width, height, dark in ((1200, 900, False), (390, 844, False), (390, 844, True)):
             page, complaints = await opened(browser, file, width=width, height=height, dark=dark)
@@ -262,12 +262,12 @@ async def assert_all_is_reached_by_keyboard(page: Page) -> None:
     assert [each for each in way if each.startswith("A ")][1:7] == [
         "A Agents", "A Differences", "A Tasks and steps", "A Durations", "A Failures", "A Trials",
     ]  # fmt: skip
-    assert sum(each.startswith("SUMMARY ") for each in way) == len(TASKS) + 3  # trials by task, failures by reason
-    assert sum(each.startswith("DIV ") for each in way) == 4  # open tables, which are scrollable
+    assert sum(each.startswith("SUMMARY ") for each in way) == len(TASKS) + 3  # <details>: one per task, one per failure reason
+    assert sum(each.startswith("DIV ") for each in way) == 4  # scrollable containers of the visible tables
     await page.locator("#failures summary").first.focus()
     await page.keyboard.press("Enter")
     await page.keyboard.press("Tab")
-    await page.keyboard.press("Enter")  # the first excluded trial: its task opens
+    await page.keyboard.press("Enter")  # follow the link to the first excluded trial, which opens its task's <details>
     target = page.locator("tr:target")
     await target.wait_for(state="visible")
     assert f"{LOST}: EnvironmentStartTimeout" in await target.inner_text()
@@ -276,5 +276,5 @@ async def assert_all_is_reached_by_keyboard(page: Page) -> None:
 async def assert_wide_tables_are_scrolled_by_keyboard(page: Page) -> None:
     await page.locator("#agents .wide").focus()
     await page.keyboard.press("ArrowRight")
-    # Not wait_for_function: the page's content security policy rejects every evaluation after its first one.
+    # Poll instead of using wait_for_function: the page's content security policy rejects all but its first evaluation.
     await eventually(lambda: page.evaluate("document.querySelector('#agents .wide').scrollLeft > 0"))

@@ -51,21 +51,21 @@ async def changed(given: Given, **spec: object) -> None:
 
 
 async def trials(given: Given) -> dict[str, Object]:
-    """Return the trials by task, agent and attempt."""
+    """Return the trials by "TASK AGENT ATTEMPT"."""
     listed = await given.client.list_all(TRIALS, given.namespace, label_selector=SELECTOR)
     names = ("multistep.dev/task", "multistep.dev/agent", "multistep.dev/attempt")
     return {" ".join(each["metadata"]["annotations"][name] for name in names): each for each in listed}
 
 
 async def at_work(given: Given, which: str) -> str:
-    """Wait until the agent of this trial runs and return the trial's name."""
+    """Wait until the agent of the trial "TASK AGENT ATTEMPT" runs, and return the trial's name."""
     name = await made(given, which)
     await given.until(name, in_agent)
     return name
 
 
 async def made(given: Given, which: str) -> str:
-    """Wait until this trial exists and return its name."""
+    """Wait until the trial "TASK AGENT ATTEMPT" exists, and return its name."""
 
     async def name() -> str:
         found = (await trials(given)).get(which)
@@ -75,7 +75,7 @@ async def made(given: Given, which: str) -> str:
 
 
 async def lose_when_at_work(given: Given, which: str) -> None:
-    """Delete the trial's pod while its agent runs; the trial has no retries."""
+    """Delete the trial's pod while its agent runs. The trial then fails, because it has no retries."""
     name = await at_work(given, which)
     (pod,) = await given.pods(name)
     await given.client.delete(PODS, given.namespace, pod["metadata"]["name"], uid=pod["metadata"]["uid"])
@@ -133,7 +133,7 @@ async def test_what_cannot_be_a_sweep_is_refused_or_failed_with_the_field(given:
 
 
 def is_ready(found: Object) -> bool:
-    """Return whether a trial waits in its pod for a slot."""
+    """Return whether a prestarted trial has a running pod and waits for a slot of its sweep."""
     return bool(found.get("status")) and condition(found, "Suspended")["reason"] == "Paused"
 
 

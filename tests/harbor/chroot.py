@@ -23,12 +23,12 @@ _PASSED_ON = ("PIP_INDEX_URL", "PIP_DEFAULT_TIMEOUT", *_PROXIES)
 
 @dataclass(frozen=True)
 class ChrootPython:
-    """The Python of the virtual environment in the Debian at `root`."""
+    """The Python of a virtual environment in the Debian system at `root`."""
 
     root: Path
 
     def run(self, script: Path, directory: Path) -> subprocess.CompletedProcess[str]:
-        """Run the script on a copy of the directory."""
+        """Run the script with a copy of the directory as its argument."""
         with tempfile.TemporaryDirectory(dir=self.root / "tmp") as temporary:
             copy = Path(temporary)
             shutil.copy(script, copy)
@@ -37,7 +37,7 @@ class ChrootPython:
             return _in_chroot(self.root, [f"{_VENV}/bin/python", str(inside / script.name), str(inside / "directory")])
 
     def pytest(self, project: Path, runner: Path) -> subprocess.CompletedProcess[str]:
-        """Run the tests of a copy of the directory, with a copy of the runner."""
+        """Run pytest in a copy of `project`, with the path of a copy of the runner's program in MULTISTEP_RUNNER."""
         with tempfile.TemporaryDirectory(dir=self.root / "tmp") as temporary:
             copy = Path(temporary) / "project"
             shutil.copytree(project, copy)
@@ -48,7 +48,7 @@ class ChrootPython:
 
 
 def make(root: Path, requirements: Path, pip_options: Sequence[str]) -> None:
-    """Install a Debian at `root` whose /venv has the requirements. `root` exists only when it is complete."""
+    """Install a Debian system at `root` with the requirements in its /venv. `root` exists only once the system is complete."""
     if os.geteuid() != 0:
         raise RuntimeError("no Python >= 3.12 found, and only root can make one by debootstrap: install Python 3.12 or be root")
     _ensure_debootstrap()
@@ -95,7 +95,7 @@ def _in_chroot(root: Path, command: Sequence[str]) -> subprocess.CompletedProces
     env |= {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     chroot = shutil.which("chroot") or "/usr/sbin/chroot"
     # Run in a separate mount namespace, so that the mounts disappear with the command. Bind-mount the root onto itself: a command
-    # that calls `unshare` in the chroot changes the propagation of the root, which must be a mount point for this.
+    # in the chroot that calls `unshare` changes the mount propagation of /, which fails unless / is a mount point.
     script = 'mount --bind "$1" "$1" && mount -t proc proc "$1/proc" && exec "$0" "$@"'
     entering = ["unshare", "--mount", "sh", "-c", script, chroot, str(root)]
     return subprocess.run([*entering, *command], env=env, capture_output=True, text=True, check=False)

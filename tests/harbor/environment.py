@@ -1,6 +1,7 @@
-"""Provide a Python with Harbor 0.25.0 outside the checkout, installed once for each lock of the agent host's tests.
+"""Provide a Python interpreter with Harbor 0.25.0, installed outside of the checkout.
 
-It is a virtual environment of one of the machine's interpreters, or of one in a separate Debian (chroot.py).
+The lock file of the agent host's tests names the packages; when it changes, they are installed again. The interpreter is in a
+virtual environment of one of the machine's interpreters or, if none is suitable, in a separate Debian system (chroot.py).
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from tests.harbor import chroot
 
 LOCK = Path(__file__).parents[2] / "agent-host/requirements/test.lock"
 OLDEST = (3, 12)  # the oldest version that Harbor 0.25.0 supports
-_NEWEST_MINOR = 14  # the newest minor version that the lock covers
-# --no-deps: the lock is complete and overrides Harbor's requirement of certifi.
+_NEWEST_MINOR = 14  # Python 3.14 is the newest version for which the lock file has packages
+# --no-deps: the lock file lists all packages, and its certifi does not meet Harbor's version requirement.
 _PIP_OPTIONS = ("--disable-pip-version-check", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:")
 
 
 class Python(Protocol):
-    """An interpreter with Harbor."""
+    """A Python interpreter with Harbor installed."""
 
     def run(self, script: Path, directory: Path) -> subprocess.CompletedProcess[str]:
-        """Run a script with a directory as its argument; the script only reads the directory."""
+        """Run a script whose argument is the directory. The script must not write to the directory."""
 
     def pytest(self, project: Path, runner: Path) -> subprocess.CompletedProcess[str]:
         """Run pytest in the directory ``project``, with the path of the runner's program in the variable MULTISTEP_RUNNER."""
@@ -36,7 +37,7 @@ class Python(Protocol):
 
 @dataclass(frozen=True)
 class HostPython:
-    """One of the machine's interpreters."""
+    """A virtual environment of one of the machine's interpreters."""
 
     executable: Path
 
@@ -50,7 +51,7 @@ class HostPython:
 
 
 def harbor_python() -> Python:
-    """Return the interpreter. The first call on a machine takes one or two minutes and needs the package index."""
+    """Return a Python with Harbor. The first call on a machine takes one or two minutes and needs the package index."""
     home = _cache() / f"harbor-{_digest()}"
     home.parent.mkdir(parents=True, exist_ok=True)
     with home.with_suffix(".lock").open("w") as lock:
@@ -63,7 +64,7 @@ def harbor_python() -> Python:
 
 
 def in_chroot(cache: Path) -> Python:
-    """Return the interpreter for a machine that has no suitable one."""
+    """Return a Python with Harbor in a chroot, for a machine that has no suitable interpreter."""
     root = cache / f"harbor-{chroot.SUITE}-{_digest()}"
     if not root.exists():
         chroot.make(root, LOCK, _PIP_OPTIONS)
@@ -101,7 +102,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _works(python: Path) -> bool:
-    """Return whether the interpreter runs: a pyenv shim may exist without an interpreter."""
+    """Return whether the interpreter runs and is new enough: a pyenv shim may exist without an interpreter."""
     check = f"import sys, venv, ensurepip; sys.exit(sys.version_info < {OLDEST})"
     return subprocess.run([python, "-c", check], capture_output=True, check=False).returncode == 0
 

@@ -1,4 +1,4 @@
-"""Write trials as the operator leaves them on its volume, one of each kind, with the operator's own code."""
+"""Write sample trials, one for each kind of outcome, to a results volume with the operator's own code."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ LAYOUT = StepLayout(instruction="do it", tests=True, test_script=True)
 
 @dataclass(frozen=True)
 class Sample:
-    """One finished trial. outputs: files of each step's download, by member name."""
+    """One finished trial. steps: names of its task's steps."""
 
     name: str
     journal: Journal
@@ -90,7 +90,7 @@ class Sample:
 
 
 def run(name: str, start: float, **changes: Any) -> StepRun:
-    """Return a step that ran for 10 s."""
+    """Return the record of a step that ran for 10 s. changes: other values of its fields."""
     timings = {"agent": (start + 1, start + 5), "verifier": (start + 5, start + 8), "artifacts": (start + 8, start + 9)}
     return StepRun(**{"name": name, "started_at": start, "completed_at": start + 10, "timings": timings, **changes})
 

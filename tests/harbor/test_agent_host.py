@@ -17,7 +17,7 @@ PROJECT = Path(__file__).parents[2] / "agent-host"
 
 @pytest.fixture(scope="module")
 def python(request: pytest.FixtureRequest) -> Python:
-    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():  # show slow installation
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():  # show output of the installation
         return harbor_python()
 
 

@@ -27,7 +27,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def loaded(jobs: Path, request: pytest.FixtureRequest) -> Loaded:
-    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():  # show slow installation
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():  # show output of the installation
         python = harbor_python()
     done = python.run(LOAD, jobs)
     assert done.returncode == 0, done.stderr[-4000:]

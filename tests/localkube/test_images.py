@@ -52,7 +52,7 @@ def test_two_loads_of_an_image_at_once_import_it_once(tmp_path: Path, monkeypatc
             return bool(imported)
 
     def slow_import(_config: object, _daemon: object, _name: str, names: Sequence[str]) -> None:
-        time.sleep(0.05)  # without the lock, the other thread would check before this import
+        time.sleep(0.05)  # without the lock, the other thread would find no image yet and import it, too
         imported.append(names)
 
     monkeypatch.setattr(images, "Containerd", Daemon)
@@ -94,9 +94,10 @@ def test_builds_trust_what_the_machine_trusts_by_mounts_only(tmp_path: Path) -> 
     bundle = tmp_path / "ca.crt"
     bundle.touch()
     options = _trust_of_machine(tmp_path / "build", {"SSL_CERT_FILE": str(bundle)})
-    assert options[::2] == ["--volume", "--volume"]
+    assert options[::2] == ["--volume"] * 3
     assert options[1] == f"{bundle}:/run/build-ca.crt:ro"
     assert "/run/build-ca.crt" in (tmp_path / "build/pip.conf").read_text()
+    assert (tmp_path / "build/npmrc").read_text() == "cafile=/run/build-ca.crt\n"
     assert _trust_of_machine(tmp_path / "build", {}, bundle) == options
 
 

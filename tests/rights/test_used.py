@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.rights import Request, Right, granted, requested
 
-ASKED_FOR_BY_THE_API_SERVER = {Right("", "pods/exec", "create")}  # missing in audit logs but needed, see tests/e2e/test_rights.py
+ASKED_FOR_BY_THE_API_SERVER = {Right("", "pods/exec", "create")}  # not in audit logs, but needed: see tests/e2e/test_rights.py
 
 
 @pytest.fixture(scope="module")

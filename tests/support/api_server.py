@@ -16,7 +16,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class ApiServer:
-    """Record the method, path with query, Authorization header and body of every request in ``seen``, in order."""
+    """A running server. seen: method, path with query, Authorization header and body of every request, in order."""
 
     url: str = ""
     seen: list[tuple[str, str, str, str]] = field(default_factory=list)
@@ -27,7 +27,7 @@ class ApiServer:
 
 @asynccontextmanager
 async def serve(handler: Handler) -> AsyncIterator[ApiServer]:
-    """Serve on loopback; handler answers every request."""
+    """Serve HTTP on loopback and yield the server; `handler` answers every request."""
     server = ApiServer()
 
     async def keep(request: web.Request) -> web.StreamResponse:

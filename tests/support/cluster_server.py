@@ -34,9 +34,9 @@ BY_PLURAL = {(api_path(each.api_version), each.plural): each for each in KNOWN.v
 class Load:
     """The server's capacity, and the load it measured. All times are in seconds.
 
-    capacity: concurrent requests; the server answers more with 429. In every eighth second its capacity is 1.
+    capacity: maximum number of concurrent requests; the server answers any others with 429. In every eighth second it is 1.
     retry_after: the value of the Retry-After header.
-    delay: maximum response time. start: maximum time a pod takes to start.
+    delay: maximum response time. start: maximum time until a created pod runs.
     The other fields are measurements; in_flight includes rejected requests.
     """
 
@@ -60,11 +60,11 @@ class Load:
 
     @property
     def most_refused_per_second(self) -> int:
-        """Return the number of requests answered with 429 in the second with the most of them."""
+        """Return the largest number of requests answered with 429 within one second."""
         return max(Counter(map(int, self.refused_at)).values(), default=0)
 
     def takes_one(self, now: float) -> bool:
-        """Return whether the server accepts the request; in_flight already includes it."""
+        """Return whether the server accepts a new request, which in_flight already includes."""
         return self.in_flight <= (1 if int(now) % 8 == 0 else self.capacity)
 
 
@@ -100,12 +100,12 @@ class ClusterServer:
             return await self._watch(request, resource)
         if namespace is None:
             return web.json_response(await self._list(resource, None, request.query))
-        if resource == LEASES:  # has its own priority level, as in a real API server
+        if resource == LEASES:  # not limited: leases have their own priority level in a real API server
             return await self._answered(request, resource, namespace, named)
         return await self._bounded(request, resource, namespace, named)
 
     async def _bounded(self, request: web.Request, resource: Resource, namespace: str, named: list[str]) -> web.Response:
-        """Limit concurrent requests as API Priority and Fairness does: reject those over capacity before doing any work."""
+        """Answer a request, or reject it at once if the server is over its capacity, as API Priority and Fairness does."""
         load, now = self.load, time.monotonic()
         load.asked.append(now)
         load.in_flight += 1
@@ -166,7 +166,7 @@ class ClusterServer:
         return {**names, "metadata": {"resourceVersion": "1"}, "items": found}
 
     async def _watch(self, request: web.Request, resource: Resource) -> web.StreamResponse:
-        """Stream events from now on; a client that listed before misses none, as it lists and watches before any object exists."""
+        """Stream events from now on. Clients miss none, because they list and start to watch before any object exists."""
         response = web.StreamResponse()
         await response.prepare(request)
         queue: asyncio.Queue[bytes] = asyncio.Queue()
@@ -264,7 +264,7 @@ def _now() -> str:
 
 
 def kubeconfig(url: str, path: Path) -> Path:
-    """Write a kubeconfig for the server to path."""
+    """Write a kubeconfig for the server at this URL to `path`."""
     named: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -279,7 +279,7 @@ def kubeconfig(url: str, path: Path) -> Path:
 
 @asynccontextmanager
 async def serve_cluster(cluster: FakeCluster, load: Load) -> AsyncIterator[str]:
-    """Serve a cluster; yield the URL."""
+    """Serve the cluster on loopback; yield the server's URL."""
     server = ClusterServer(cluster, load)
     app = web.Application(client_max_size=2**24)
     app.router.add_route("*", "/{path:.*}", server.handle)

@@ -1,4 +1,4 @@
-"""Record a trial's undisturbed run, point by point, so that tests can crash the operator or inject a fault at any point."""
+"""Record a trial's undisturbed run, so that tests can crash the operator or inject a fault at any of its fault points."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.world import KEY, World, timeless
 
 
 def end_of(world: World) -> dict[str, Any]:
-    """Return everything that must be equal whatever happens to the operator during the trial."""
+    """Return the part of the final state that must be the same whatever happens to the operator during the trial."""
     kept = world.kept
     return {
         "status": timeless(world.object["status"]),
@@ -37,14 +37,14 @@ def end_of(world: World) -> dict[str, Any]:
 
 
 def assert_each_phase_once(world: World) -> None:
-    """Check that each pod's runner started each phase at most once; each attempt has its own pod."""
+    """Check that no pod's runner started a phase twice. Each attempt has its own pod."""
     starts = [count for runner in world.cluster.runners.values() for count in runner.starts.values()]
     assert set(starts) <= {1}, {id: n for runner in world.cluster.runners.values() for id, n in runner.starts.items() if n > 1}
 
 
 @dataclass
 class Wrapped:
-    """A cluster whose subclasses change some of its calls."""
+    """A wrapped cluster. Subclasses change the behaviour of some calls."""
 
     cluster: FakeCluster
 
@@ -85,8 +85,8 @@ class Past(Wrapped):
 class Course:
     """A recorded run of a trial.
 
-    options: arguments of World. states: the world, without the operator, as saved at each point.
-    looks: for each reconcile, the number of points before it, the world at its start and the operator's hints.
+    options: arguments of World. states: World.save() at each fault point.
+    looks: for each reconcile, the number of fault points passed before it, World.save() at its start, and the operator's PodHints.
     """
 
     options: Mapping[str, Any]
@@ -94,14 +94,14 @@ class Course:
     looks: list[tuple[int, bytes, bytes]] = field(default_factory=list)
 
     async def record(self) -> Self:
-        """Run the trial to its end and record it."""
+        """Run the trial until it is finished, and record the run."""
         self.world = world = World(**self.options)
         world.faults.at_point = lambda: self.states.append(world.save())
         world.at_look = lambda: self.looks.append((len(self.states), world.save(), pickle.dumps(world.reconciler.hints)))
         await world.run()
         self.trace = world.faults.trace
         self.end = end_of(world)
-        self._versions: list[tuple[str, dict[Any, Object]]] = []  # each version of the trial, in order
+        self._versions: list[tuple[str, dict[Any, Object]]] = []  # (trial's resourceVersion, all objects) in order
         self._version_at: list[int] = []
         for state in self.states:
             objects = World(**self.options).restore(state).cluster.objects
@@ -112,11 +112,11 @@ class Course:
         return self
 
     def after_death(self, at: int, **options: Any) -> World:
-        """Return the world after the operator died at a point (from 0); the new operator has an empty memory."""
+        """Return the world after the operator died at fault point `at` (from 0), with a new operator whose memory is empty."""
         return World(**{**self.options, "plans": self.world.plans, **options}).restore(self.states[at])
 
     def alive(self, at: int, what: BaseException | Callable[[World], None]) -> World:
-        """Return a world in which something happens at a point (from 0) and the operator survives; it repeats that reconcile."""
+        """Return the world before the reconcile that reaches fault point `at` (from 0); that point then raises or calls `what`."""
         start, saved, hints = next(each for each in reversed(self.looks) if each[0] <= at)
         world = World(**self.options, plans=self.world.plans).restore(saved)
         world.reconciler.hints._by_trial.update(pickle.loads(hints)._by_trial)
@@ -124,9 +124,9 @@ class Course:
         return world
 
     def in_the_past(self, at: int, back: Callable[[int], int]) -> World | None:
-        """Return the world as after_death does, but the new operator's first reads return an earlier version of every object.
+        """Return the world as after_death does, but the new operator's first reads return stale objects.
 
-        back: maps the number of the current version to that of the version to return. Returns None if that version does not exist.
+        back: function from the current version's number to the stale version's number. Return None if that version does not exist.
         """
         now = self._version_at[at]
         then = back(now)

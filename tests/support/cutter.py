@@ -14,15 +14,15 @@ from multistep.kube.connection import Connection
 
 @dataclass
 class _Line:
-    """One connection. last: when it last transferred data."""
+    """One proxied connection. last: monotonic time in seconds at which it last transferred data."""
 
     last: float = field(default_factory=time.monotonic)
 
 
 class Cutter:
-    """The proxy. flowing: clear it to stall every connection without closing any. idle_cuts: connections closed as idle.
+    """The proxy. flowing: clear this event to stall all connections. idle_cuts: number of connections closed as idle.
 
-    idle_seconds: close connections that transfer nothing in either direction for this long, as load balancers do.
+    idle_seconds: idle time (no data in either direction) after which the proxy closes a connection, as load balancers do.
     """
 
     def __init__(self, host: str, port: int, *, idle_seconds: float | None = None) -> None:
@@ -69,7 +69,7 @@ class Cutter:
 
 @asynccontextmanager
 async def cutter(connection: Connection) -> AsyncIterator[Cutter]:
-    """Route connection through a cutter from now on."""
+    """Route the client's `connection` through a new proxy from now on, and yield the proxy."""
     parts = urlsplit(connection.base_url)
     assert parts.hostname is not None
     async with listening(Cutter(parts.hostname, parts.port or 443)) as (proxy, port):

@@ -16,7 +16,7 @@ SUCCESS = b'\x03{"status":"Success"}'
 
 
 def exec_server(kubelet: Kubelet, *protocols: str) -> AbstractAsyncContextManager[ApiServer]:
-    """Serve every request as an exec session; `kubelet` handles its remote end."""
+    """Serve every request as an exec session, whose remote end is the function `kubelet`."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(protocols=protocols or (V5,), max_msg_size=2**24)
@@ -30,7 +30,7 @@ def exec_server(kubelet: Kubelet, *protocols: str) -> AbstractAsyncContextManage
 
 
 def relay_to(runner: FakeRunner) -> Kubelet:
-    """Relay frames to a runner in memory, as `runner call` does."""
+    """Return a kubelet that relays frames to a runner in memory, as `runner call` does."""
 
     async def relay(socket: web.WebSocketResponse) -> None:
         inner = runner.stream()

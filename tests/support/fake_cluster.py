@@ -1,7 +1,7 @@
-"""A cluster in memory with the calls of multistep.kube.protocols.Cluster: optimistic concurrency, owners, fake runners.
+"""A cluster in memory that implements multistep.kube.protocols.Cluster, with optimistic concurrency, owners and fake runners.
 
-Every call passes points of ``Faults``: before it (nothing has happened yet) and, for writes, after it (the write is stored,
-but the caller has no response yet).
+Every call passes a fault point (tests.support.faults) before it has an effect. A write passes a second fault point when it is
+stored but the caller has no response yet.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Store:
     def __init__(self, on_change: Callable[[str, Object], None]) -> None:
         self._on_change = on_change
         self.objects: dict[Key, Object] = {}
-        self.writes: list[str] = []  # in order, such as "apply_status default/a"
+        self.writes: list[str] = []  # all write calls in order, such as "apply_status default/a"
         self._versions, self._uids = itertools.count(1), itertools.count(1)
 
     def put(self, manifest: Mapping[str, Any]) -> Object:
-        """Store an object unchanged, as another client's write: with a new resourceVersion, and a new uid if it has none."""
+        """Store an object, as another client's write does, with a new resourceVersion, and with a new uid if it has none."""
         stored = _copy(dict(manifest))
         metadata = stored.setdefault("metadata", {})
         metadata.setdefault("namespace", "default")
@@ -56,7 +56,7 @@ class Store:
                 self.remove(*key)
 
     def save(self) -> Any:
-        """Return the state to pickle, without the runners."""
+        """Return the stored objects and counters, which can be pickled, but not the fake runners."""
         return self.objects, self.writes, self._versions, self._uids
 
     def restore(self, saved: Any) -> None:
@@ -67,7 +67,7 @@ class Store:
         return pickle.dumps(self.save(), pickle.HIGHEST_PROTOCOL)
 
     def restore_backup(self, copy: bytes) -> None:
-        """Restore the store from an older copy of etcd: objects and versions are old, and no watch reports the change."""
+        """Restore an older copy, as from an etcd backup: objects and resource versions are old, and no watch reports the change."""
         writes = self.writes
         self.restore(pickle.loads(copy))
         self.writes = writes
@@ -81,7 +81,7 @@ class Store:
     def _list(self, kind: str, namespace: str | None, label_selector: str) -> list[Object]:
         wanted = [
             each.partition("=") for each in label_selector.split(",") if each
-        ]  # NAME=VALUE, NAME for any value, !NAME for a missing label
+        ]  # each requires NAME=VALUE, NAME (a label with any value) or !NAME (no such label)
         return [
             _copy(each)
             for (its_kind, its_namespace, _), each in self.objects.items()
@@ -92,7 +92,7 @@ class Store:
 
 
 class FakeCluster(Store):
-    """The cluster's state and its calls.
+    """A cluster in memory: its objects, its fake runners, and the calls of its clients.
 
     runners: fake runners by pod uid. make_runner: creates the runner of a pod. pods_run: whether pods run at once; if False, they
     stay Pending until ``run_pod``.
@@ -113,7 +113,7 @@ class FakeCluster(Store):
         self.pods_run = pods_run
         self._make_runner = make_runner or (lambda pod: FakeRunner(pod["metadata"]["uid"]))
 
-    # -- for tests
+    # -- calls for tests only
 
     def run_pod(self, namespace: str, name: str) -> FakeRunner:
         """Start the pod, as the kubelet does."""
@@ -128,7 +128,7 @@ class FakeCluster(Store):
         pod = self.objects["Pod", namespace, name]
         self.put({**pod, "status": {**pod.get("status", {}), **status}})
 
-    # -- Cluster
+    # -- calls of the protocol Cluster
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
         self.faults.point(f"get {resource.kind} {namespace or 'default'}/{name}")
@@ -159,7 +159,7 @@ class FakeCluster(Store):
             found = self._find(resource.kind, namespace, name)
             if (found["metadata"]["uid"], found["metadata"]["resourceVersion"]) != (uid, resource_version):
                 raise Conflict(f"{name} was changed", status=409, reason="Conflict")
-            if found.get("status") == status:  # as a real API server: a write without a change creates no version
+            if found.get("status") == status:  # as in a real API server, a write without a change creates no new version
                 return _copy(found)
             return self.put({**found, "status": status})
 
@@ -228,7 +228,7 @@ class FakeCluster(Store):
         self.faults.point(f"{what} after")
 
     def _with_readiness(self, pod: Object) -> Object:
-        """Return a pod with the conditions that the kubelet's probe would have set by now; other objects unchanged."""
+        """Return a pod with the Ready condition that the kubelet's readiness probe sets; return other objects unchanged."""
         if pod["kind"] != "Pod":
             return pod
         runner = self.runners.get(pod["metadata"]["uid"])
@@ -239,7 +239,7 @@ class FakeCluster(Store):
 
 
 def _merge_patched(under: Object, changes: Mapping[str, Any]) -> Object:
-    """Return under with changes merged into it (JSON Merge Patch, RFC 7386)."""
+    """Return a copy of `under` with the changes merged into it (JSON Merge Patch, RFC 7386)."""
     merged = dict(under)
     for key, value in changes.items():
         if value is None:
@@ -268,6 +268,6 @@ def _key(manifest: Mapping[str, Any]) -> Key:
 
 
 def image_id(pod_name: str) -> str:
-    """Return the image ID that the kubelet resolves for a pod: the same in every attempt, distinct per separate verifier."""
+    """Return the image ID that the kubelet reports for a pod: the same in every attempt, another for each separate verifier."""
     verifier = re.search(r"-v\d+", pod_name)
     return f"registry.example/image{verifier[0] if verifier else ''}@sha256:{'12' * 32}"

@@ -3,12 +3,12 @@
 ``python -m tests.support.fake_model --port PORT``. The instruction contains the script (tests/support/model_script.py);
 suffixes of the model's name select faults:
 
-    -fail-STATUS[-N]  rejects all requests, or the first N of each key, with a Retry-After      -500  as -fail-500
+    -fail-STATUS[-N]  answers all requests, or the first N of each API key, with STATUS and a Retry-After; -500 means -fail-500
     -cut              breaks the connection in the middle of the answer
-    -short            ends the answer properly, before its end event
-    -error            reports an error in the middle of a stream
+    -short            ends the response properly, but before the stream's end event
+    -error            sends an error event in the middle of a stream
     -drop             breaks the connection before the answer
-    -slow-MS          waits before each event, and before a document
+    -slow-MS          waits MS milliseconds before each event, or before an answer that is not streamed
     -cap-N-MS         handles N concurrent requests, each for MS milliseconds, and rejects others with 429
     -echo             answers 400 with the request's headers in the message
 
@@ -72,7 +72,7 @@ class FakeModel:
         return f"http://127.0.0.1:{self.port}"
 
     def app(self) -> web.Application:
-        """Return the application."""
+        """Return the server's aiohttp application."""
         app = web.Application(client_max_size=64 << 20)
         app.router.add_get("/_ledger", self._show)
         app.router.add_delete("/_ledger", self._forget)
@@ -198,7 +198,7 @@ async def _half_a_document(request: web.Request, entry: Entry, body: bytes) -> w
 def _broken(request: web.Request, entry: Entry) -> web.Response:
     entry.outcome = "cut"
     assert request.transport is not None
-    request.transport.close()  # closes after it has sent all written data
+    request.transport.close()  # the transport sends all written data before it closes
     return web.Response()
 
 

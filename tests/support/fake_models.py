@@ -13,7 +13,7 @@ from multistep.errors import GatewayUnavailable
 
 
 def counted(tokens: tuple[int, int, int], **usage: Any) -> dict[str, Any]:
-    """Return a report with these numbers of input, cached and output tokens."""
+    """Return a usage report with these numbers of input, cached and output tokens."""
     names = ("inputTokens", "cachedTokens", "outputTokens")
     amounts = dict(zip(names, tokens, strict=True))
     return {"usage": {**amounts, "requests": 1, "incomplete": 0, "heldSeconds": 0.0, "costUSD": 0.25, "priceTable": "t", **usage}}
@@ -25,12 +25,13 @@ def failed(kind: str, message: str = "529 from the provider") -> dict[str, Any]:
 
 @dataclass
 class FakeModels:
-    """The fake. reports: usage reports by "ATTEMPT/STEP". down: number of next calls that fail with GatewayUnavailable."""
+    """The fake client. reports: usage reports by "ATTEMPT/STEP". down: number of upcoming calls that raise GatewayUnavailable."""
 
     reports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     down: int = 0
     closed: list[str] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
+    stalls_url: str = "http://gateway/multistep/stalls"
 
     def remember(self, hosted: HostedAgent) -> None:
         self.known += hosted.credentials

@@ -1,4 +1,4 @@
-"""A runner in memory that speaks docs/runner-protocol.md: scripted results, each id at most once, and broken streams."""
+"""A runner in memory that speaks docs/runner-protocol.md. Results are scripted, no id runs twice, and streams can break."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.faults import Faults
 
 Json = dict[str, Any]
 Tree = bytes | Mapping[str, bytes]  # a file, or the files of a directory
-PHASES = ("start", "healthcheck", "send")  # operations that take time
+PHASES = ("start", "healthcheck", "send")  # protocol operations that take time
 DEFAULTS: dict[str, Json] = {
     "start": {
         "exitCode": 0,
@@ -54,8 +54,8 @@ DEFAULTS: dict[str, Json] = {
 class FakeRunner:
     """PID 1 of a fake pod.
 
-    results: by id, the fields that differ from a success, or a function from the request to those fields.
-    finish: when phases finish: when they start, when a client waits for them, or when the test calls ``end``.
+    results: by phase id, the result's fields that differ from a success, or a function from the request to those fields.
+    finish: when phases finish: as soon as they start, when a client waits for them, or when the test calls ``end``.
     files: what clients can download, by path.
     """
 
@@ -75,13 +75,13 @@ class FakeRunner:
         self.faults = faults or Faults()
         self.protocols = {1, 2, 3}  # supported protocol versions
         self.user: Json = {"uid": 0, "gid": 0, "name": "root", "home": "/root"}
-        self.starts: Counter[str] = Counter()  # how often each id was executed
+        self.starts: Counter[str] = Counter()  # number of executions by id
         self.requests: list[Json] = []
         self.records: dict[str, Json] = {}
-        self.printed: dict[str, bytes] = {}  # output, by id
-        self.uploads: dict[str, bytes] = {}  # tar streams, by id
+        self.printed: dict[str, bytes] = {}  # output by phase id
+        self.uploads: dict[str, bytes] = {}  # tar streams by upload id
         self.streams: list[FakeStream] = []
-        self.killed = 0  # number of next exec sessions that a process in the container kills at their first response
+        self.killed = 0  # number of upcoming exec sessions that are killed at their first response
 
     @property
     def ready(self) -> bool:
@@ -89,12 +89,12 @@ class FakeRunner:
         return not any(each["state"] == "done" and not each["acknowledged"] for each in self.records.values())
 
     def stream(self, **breaks: Any) -> FakeStream:
-        """Open a new exec session of the relay; see FakeStream."""
+        """Open a new exec session with this runner. breaks: arguments of FakeStream."""
         self.streams.append(FakeStream(self, **breaks))
         return self.streams[-1]
 
     def end(self, id: str, /, **result: Any) -> None:
-        """Finish a running phase."""
+        """Finish a running phase. result: fields that override the scripted result."""
         record = self.records[id]
         if record["state"] == "running":
             scripted = self.results.get(id, {})
@@ -156,7 +156,7 @@ class FakeRunner:
         return {"ok": True, **about, "base64": base64.b64encode(part).decode()}
 
     def _large(self, request: Json) -> list[tuple[int, Json]]:
-        """Return the files of the sources that have at least `minBytes` bytes, each with its source's index."""
+        """Return the files of at least `minBytes` bytes in the request's sources, each with the index of its source."""
         found = [
             (index, {"path": name, "size": len(data), "binary": b"\0" in data})
             for index, source in enumerate(request["sources"])
@@ -212,10 +212,10 @@ class FakeRunner:
 
 
 class FakeStream:
-    """One exec session of the relay.
+    """One exec session with the fake runner.
 
-    break_after_sent: after this many frames the next one does not reach the runner.
-    break_after_received: after this many responses the next one is lost. chunk_bytes: maximum size of a received chunk.
+    break_after_sent: number of frames that reach the runner before the stream breaks. break_after_received: number of responses
+    that reach the client before the stream breaks. chunk_bytes: maximum size of a received chunk.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class FakeStream:
         self.closed = True
 
     def break_now(self) -> None:
-        """Break the stream before anything else passes through it."""
+        """Break the stream, so that no further frame or response passes through it."""
         self._sent_left = self._received_left = 0
 
     def _take(self, frame: Frame) -> None:

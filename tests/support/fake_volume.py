@@ -1,4 +1,4 @@
-"""A results volume in memory with the calls the reconciler makes of multistep.store.volume.Volume, and faults around each."""
+"""A results volume in memory with the calls of multistep.store.volume.Volume that the reconciler uses, and with fault points."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.faults import Faults
 
 @dataclass
 class FakeSpool:
-    """A download in memory."""
+    """The spool file of a download, in memory."""
 
     data: bytearray = field(default_factory=bytearray)
 
@@ -34,8 +34,9 @@ class FakeSpool:
 class Results:
     """The stored results of one trial.
 
-    steps: digest of the collected files, by name (NAME/PART if the step's verifier is separate). earlier: the same for earlier
-    attempts. records: records of separate verifiers, by attempt and step. shipped: number of uploads to the object store.
+    steps: digest of the files collected from a step, by STEP (STEP/PART if its verifier is separate). earlier: the `steps` of
+    earlier attempts, by attempt. records: records of separate verifiers, by attempt and step. shipped: number of uploads to the
+    object store.
     """
 
     attempt: int = 0
@@ -57,13 +58,13 @@ class Results:
 
 
 class FakeVolume:
-    """The volume, and an object store. results: stored results by trial uid; key "shipped UID": what the object store has of it."""
+    """A volume and an object store. results: the volume's results by trial uid, and the object store's by "shipped UID"."""
 
     def __init__(self, faults: Faults | None = None) -> None:
         self.faults = faults or Faults()
         self.results: dict[str, Results] = {}
         self.room_bytes = 1 << 30
-        self.collections = self.access = self.uploads = self  # one fake has the parts of Volume and Shipping
+        self.collections = self.access = self.uploads = self  # one object plays all parts of Volume
 
     @asynccontextmanager
     async def spool(self, key: TrialKey, max_bytes: int | None = None, room: Room | None = None) -> AsyncIterator[FakeSpool]:
@@ -156,7 +157,7 @@ class FakeVolume:
         return Pointer(f"sent/{attempt}/{step}/{sent.number}", sent.file.size, sent.sha256, sent.version)
 
     async def ship(self, key: TrialKey) -> str:
-        """Upload as multistep.store.shipping does: replace the earlier upload; fail if the volume has lost those results."""
+        """Upload the results as multistep.store.shipping does: replace an earlier upload unless the volume was lost since then."""
         with self._write("ship"):
             former = self.results.get(f"shipped {key.uid}")
             if former is not None and self.results[key.uid].shipped == 0:

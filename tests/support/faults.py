@@ -12,11 +12,11 @@ from typing import Self
 
 
 class Killed(BaseException):
-    """The operator's process died at this point."""
+    """Raised at a point to simulate that the operator's process dies there."""
 
 
 class Faults:
-    """Injects planned faults at points. trace: names of the points passed so far, such as ``create_pod before``.
+    """Injects planned faults at the points. trace: names of the points passed so far, such as ``create_pod before``.
 
     dead: whether the operator was killed; then its calls raise Killed. at_point: callback at each point, before any fault.
     """
@@ -28,12 +28,12 @@ class Faults:
         self._planned: dict[int, BaseException | Callable[[], None]] = {}
 
     def fail(self, at: int, what: BaseException | Callable[[], None]) -> Self:
-        """Raise an error, or call a function, at the at-th point (from 1)."""
+        """Plan a fault for point number `at` (from 1): the point raises `what`, or calls it if it is a function."""
         self._planned[at] = what
         return self
 
     def point(self, name: str) -> None:
-        """Pass a point; the fakes call this."""
+        """Record a point and inject the fault that is planned for it. The fakes call this."""
         if self.dead:
             raise Killed
         self.trace.append(name)

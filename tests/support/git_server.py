@@ -17,7 +17,7 @@ USER, PASSWORD = "somebody", "git-password"
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Handle one request; the server holds the directory."""
+    """Handle one request. The environment variable SERVED names the directory to serve."""
 
     protocol_version = "HTTP/1.1"
 

@@ -21,7 +21,7 @@ Object = Mapping[str, Any]
 def kstatus(obj: Object) -> Kstatus:
     """Return the status of a custom resource by the rules that kstatus documents, in their order.
 
-    Deletion; observedGeneration; Reconciling; Stalled; then Ready. A resource without conditions is Current.
+    The order is: deletion, observedGeneration, Reconciling, Stalled, Ready. A resource without conditions is Current.
     """
     metadata, status = obj["metadata"], obj.get("status") or {}
     if metadata.get("deletionTimestamp"):
@@ -38,7 +38,7 @@ def kstatus(obj: Object) -> Kstatus:
 
 
 def argo_health(obj: Object, kind: str = "MultiStepTrial") -> tuple[str, str]:
-    """Return status and message of the script in docs/gitops/argocd-cm.yaml. Raises CalledProcessError if the Lua is invalid."""
+    """Return health and message by the Lua script in docs/gitops/argocd-cm.yaml. Raises CalledProcessError if the script fails."""
     script = yaml.safe_load(ARGO_CONFIG.read_text())["data"][_KEY + kind]
     program = f'obj = {_lua(obj)}\nlocal health = (function()\n{script}\nend)()\nio.write(health.status, "\\n", health.message)\n'
     done = subprocess.run(["lua5.4", "-"], input=program.encode(), check=True, capture_output=True)
@@ -47,7 +47,7 @@ def argo_health(obj: Object, kind: str = "MultiStepTrial") -> tuple[str, str]:
 
 
 async def judged(obj: Object) -> tuple[Kstatus, str]:
-    """Return the kstatus status and Argo CD's health."""
+    """Return an object's status by kstatus and its health by Argo CD."""
     return kstatus(obj), (await asyncio.to_thread(argo_health, obj))[0]
 
 

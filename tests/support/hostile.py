@@ -23,7 +23,7 @@ json_values = st.recursive(
 
 
 def places(value: Any, here: Path = ()) -> Iterator[Path]:
-    """Return the path of each value within a JSON value, itself included."""
+    """Yield the path of each value in a JSON value, starting with the empty path of the whole."""
     yield here
     if isinstance(value, dict):
         for key, each in value.items():
@@ -35,7 +35,7 @@ def places(value: Any, here: Path = ()) -> Iterator[Path]:
 
 @st.composite
 def spoilt(draw: st.DrawFn, good: Any) -> Any:
-    """Return a valid JSON value with one to three places replaced or deleted."""
+    """Return a copy of a valid JSON value in which one to three nested values are replaced or deleted."""
     value = copy.deepcopy(good)
     for _ in range(draw(st.integers(1, 3))):
         found = [each for each in places(value) if each]
@@ -54,7 +54,7 @@ def spoilt(draw: st.DrawFn, good: Any) -> Any:
 
 @st.composite
 def spoilt_bytes(draw: st.DrawFn, good: bytes) -> bytes:
-    """Return bytes with some of them changed, deleted, inserted or truncated."""
+    """Return a copy of the bytes with one to four changes: replaced, deleted, inserted or truncated bytes."""
     data = bytearray(good)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(0, len(data) - 1)))

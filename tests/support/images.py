@@ -17,7 +17,7 @@ from tests.support import servers
 
 
 def image_layer(files: Mapping[str, str]) -> bytes:
-    """Return a layer with these files."""
+    """Return an image layer with these files, as a gzipped tar file."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for path, text in files.items():
@@ -28,7 +28,7 @@ def image_layer(files: Mapping[str, str]) -> bytes:
 
 
 async def push_image(server: servers.Registry, repository: str, tag: str, layers: Sequence[bytes]) -> str:
-    """Push an ordinary image; return the digest of its manifest."""
+    """Push a container image of these layers; return the digest of its manifest."""
     return await asyncio.to_thread(_push, server, repository, tag, layers)
 
 

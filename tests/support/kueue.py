@@ -2,7 +2,7 @@
 
 The API server calls the webhook over TLS; it adds Kueue's label, finalizer and scheduling gate to each pod that names a queue.
 The controller removes the gate while the queue has quota, highest priority first; it preempts lower priorities.
-A pod uses quota until it has finished or is deleted. Attributes replace the status of Kueue's own resources.
+A pod uses quota until it has finished or is deleted. Tests read the fake's attributes instead of the status of Kueue's resources.
 """
 
 from __future__ import annotations
@@ -28,17 +28,21 @@ from tests.support.waiting import eventually
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 PRIORITY = "kueue.x-k8s.io/priority-class"
-MANAGED = "kueue.x-k8s.io/managed"  # name of a label and of a finalizer
+MANAGED = "kueue.x-k8s.io/managed"  # used as a label and as a finalizer
 GATE = {"name": "kueue.x-k8s.io/admission"}
-PRIORITIES = {"high": 1}  # by priority class; other classes have priority 0
+PRIORITIES = {"high": 1}  # priority by priority class; it is 0 for all other classes
 
 
 class Kueue:
-    """The fake. quotas: number of pods by queue. admitted: pods in order of admission. most: peak of admitted pods by queue."""
+    """The fake.
+
+    quotas: how many pods may be admitted at once, by queue. most: the highest number that were admitted at once, by queue.
+    admitted: pods in order of admission.
+    """
 
     def __init__(self, client: Client, namespace: str, quotas: Mapping[str, int]) -> None:
         self._client, self._namespace, self._quotas = client, namespace, quotas
-        self._pods: dict[str, Object] = {}  # by uid
+        self._pods: dict[str, Object] = {}  # pods of the namespace by uid
         self.admitted: list[str] = []
         self.most: dict[str, int] = {}
 
@@ -98,7 +102,7 @@ class Kueue:
         path, params = PODS.path(self._namespace, names["name"], "status"), {"fieldManager": "kueue", "force": "true"}
         await self._client._http.send("apply", PODS, path, params, body)
         await self._client.delete(PODS, self._namespace, names["name"], uid=names["uid"])
-        pod["metadata"]["deletionTimestamp"] = "now"  # a mark until the watch event arrives
+        pod["metadata"]["deletionTimestamp"] = "now"  # mark the pod as terminating until its watch event arrives
 
     async def release(self, pod: Object) -> None:
         """Remove the finalizer from a finished pod."""
@@ -139,10 +143,10 @@ def _order(pod: Object) -> tuple[int, str, str]:
 
 @asynccontextmanager
 async def kueue(client: Client, namespace: str, quotas: Mapping[str, int]) -> AsyncIterator[Kueue]:
-    """Run Kueue in a namespace; yield once the API server calls its webhook."""
+    """Run the fake Kueue in a namespace; yield once the API server calls its webhook."""
     played = Kueue(client, namespace, quotas)
     with tempfile.TemporaryDirectory(prefix="multistep-kueue-") as directory:
-        address = load_config().network.host_address  # where the API server reaches this process
+        address = load_config().network.host_address  # the API server reaches this process at this address
         certificate, key = await _certificate(Path(directory), address)
         async with _serving(played, address, certificate, key) as url:
             configuration = _configuration(namespace, url, certificate)

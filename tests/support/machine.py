@@ -1,4 +1,4 @@
-"""The machine below the cluster, as localkube runs it: its node, its components, its containers' processes."""
+"""Control localkube's cluster from tests: its node, its components and the processes of its containers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def without(component: str) -> AsyncIterator[None]:
 @asynccontextmanager
 async def on_node(program: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run a program on the node for the duration of the context."""
-    arguments = (sys.executable, "-m", "localkube", "node", *program)  # localkube execs, so this is the program's own process
+    arguments = (sys.executable, "-m", "localkube", "node", *program)  # localkube replaces itself with the program
     process = await asyncio.create_subprocess_exec(*arguments, cwd=ROOT)
     try:
         yield process
@@ -48,9 +48,12 @@ async def on_node(program: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Pr
         await process.wait()
 
 
-def processes(pod: Object, command: bytes = b"") -> list[int]:
-    """Return the ids of the processes in a pod's only container whose command line (NUL-terminated words) starts with command."""
-    (status,) = pod["status"]["containerStatuses"]
+def processes(pod: Object, command: bytes = b"", name: str = "") -> list[int]:
+    """Return the ids of the processes in a pod's container whose command line (NUL-terminated words) starts with `command`.
+
+    name: the container's name; empty for the pod's only container.
+    """
+    (status,) = [each for each in pod["status"]["containerStatuses"] if name in ("", each["name"])]
     container = status.get("containerID", "").rpartition("/")[2].encode()
     if not container:
         return []  # the container does not exist yet

@@ -27,7 +27,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer. document: the whole response body; events: (name or "", data) of the same answer when it is streamed."""
+    """One answer. document: the response body if it is not streamed; events: (name or "", data) of each event if it is."""
 
     document: Mapping[str, Any]
     events: list[tuple[str, str]]
@@ -47,7 +47,7 @@ class _Said:
 
 
 def answer(api: Api, asked: Asked, model: str, body: bytes) -> Answer:
-    """Return the answer to a request."""
+    """Return the answer to a request in this API."""
     parts = {"chat": _chat, "responses": _responses, "messages": _messages, "gemini": _gemini}
     items, tools = _CONVERSATIONS[api](asked)
     said = _said(next_turn(items), tools, body)
@@ -180,7 +180,7 @@ def _responses(said: _Said, model: str, _: Asked) -> Answer:
 
 
 def _response_output(said: _Said) -> dict[str, Any]:
-    if said.tool and said.custom:  # codex takes JavaScript that calls its tools
+    if said.tool and said.custom:  # codex expects JavaScript that calls its tools
         call = f"const r = await tools.exec_command({json.dumps(said.arguments)}); text(r.output ?? JSON.stringify(r));"
         head = {"type": "custom_tool_call", "id": f"ctc_{said.id}", "call_id": f"call_{said.id}", "name": "exec"}
         return {**head, "input": call, "status": "completed"}
@@ -253,7 +253,7 @@ def _gemini(said: _Said, model: str, asked: Asked) -> Answer:
     part: dict[str, Any] = {"text": said.text}
     if said.tool:
         part = {"functionCall": {"name": said.tool, "args": said.arguments, "id": said.id[:12]}}
-    elif (asked.get("generationConfig") or {}).get("responseMimeType") == "application/json":  # internal requests of gemini-cli
+    elif (asked.get("generationConfig") or {}).get("responseMimeType") == "application/json":  # gemini-cli's internal requests
         part = {"text": json.dumps({"model_choice": "flash", "reasoning": "scripted", "next_speaker": "user"})}
     tail = {"modelVersion": model, "responseId": said.id}
     candidate = {"content": {"role": "model", "parts": [part]}, "index": 0}

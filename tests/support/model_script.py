@@ -5,8 +5,9 @@
     say: done
     END
 
-Of the last user message with a script, the lines between FAKE-MODEL and END count, else its ``run:``, ``say:``, ``write:`` lines.
-The next line's index is the number of tool results since then (without tools: of model turns), so the server needs no state.
+The last user message with a script counts. Without FAKE-MODEL and END, its ``run:``, ``say:`` and ``write:`` lines are the script.
+The number of tool results since that message selects the next line; if the agent has no tools, the number of the model's messages
+does. The server therefore needs no state.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _LIKE_A_SHELL = ("bash", "shell", "exec", "terminal", "command")
 
 @dataclass(frozen=True)
 class Item:
-    """One part of the conversation."""
+    """One message, tool call or tool result of the conversation."""
 
     role: ItemRole
     text: str = ""
@@ -75,14 +76,14 @@ def text_of(content: Any) -> str:
 
 
 def shell_tool(names: Sequence[str]) -> str | None:
-    """Return the tool that runs commands."""
+    """Return the name of the tool that runs shell commands, or None."""
     by_lower = {name.lower(): name for name in names}
     known = next((by_lower[each] for each in _SHELLS.split() if each in by_lower), None)
     return known or next((name for name in names if any(each in name.lower() for each in _LIKE_A_SHELL)), None)
 
 
 def shell_arguments(schema: Mapping[str, Any] | None, command: str) -> dict[str, Any]:
-    """Return the arguments of the tool that runs commands, with a value for each argument that its schema requires."""
+    """Return the shell tool's arguments that run the command, with a value for each other argument that the schema requires."""
     properties = (schema or {}).get("properties", {})
     name = next((each for each in ("command", "cmd", "script", "code") if each in properties), "command")
     wants_list = properties.get(name, {}).get("type") == "array"
@@ -95,13 +96,13 @@ def shell_arguments(schema: Mapping[str, Any] | None, command: str) -> dict[str,
 
 
 def plain_text(turn: Turn, request: str) -> str:
-    """Return the turn for an agent without tools, in the form that its prompt asks for. request: the whole request as text."""
-    if "task_complete" in request and "keystrokes" in request:  # terminus-2
+    """Return the turn for an agent without tools, in the form that its prompt demands. request: the whole request as text."""
+    if "task_complete" in request and "keystrokes" in request:  # the prompt of terminus-2
         commands = [{"keystrokes": turn.value + "\n", "duration": 0.5}] if turn.kind == "run" else []
         return json.dumps({"analysis": "scripted", "plan": "scripted", "commands": commands, "task_complete": not commands})
-    if "SEARCH/REPLACE" in request and turn.kind == "write":  # aider
+    if "SEARCH/REPLACE" in request and turn.kind == "write":  # the prompt of aider
         path, _, body = turn.value.partition("=")
         return f"Here it is.\n\n{path}\n```\n<<<<<<< SEARCH\n=======\n{body}\n>>>>>>> REPLACE\n```\n"
-    if "mswea_bash_command" in request and turn.kind == "run":  # mini-swe-agent
+    if "mswea_bash_command" in request and turn.kind == "run":  # the prompt of mini-swe-agent
         return f"THOUGHT: scripted\n\n```mswea_bash_command\n{turn.value}\n```"
     return turn.value

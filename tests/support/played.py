@@ -36,7 +36,7 @@ from multistep.engine.rewards import REWARD_JSON, REWARD_TXT
 from multistep.engine.scope import Scope
 from tests.support.fake_runner import DEFAULTS
 
-Results = Mapping[str, Mapping[str, Any]]  # by "STEP/OPERATION": how the result differs from a success
+Results = Mapping[str, Mapping[str, Any]]  # by "STEP/OPERATION": fields of the result that differ from a success
 
 COMPLETE = StepLayout(instruction="do it", tests=True, test_script=True, solution=True, solve_script=True)
 IMAGE = '[environment]\ndocker_image = "img"\n'
@@ -53,7 +53,7 @@ def plan(
     policies_enforced: bool = False,
     **layout: Any,
 ) -> TrialPlan:
-    """Return the plan of a task. steps: layouts of the steps that differ from COMPLETE. layout: other fields of TaskLayout."""
+    """Return the plan of the task in `toml`. steps: layouts by name (default: COMPLETE). layout: other fields of TaskLayout."""
     config = parse_task(toml)
     names = [step.name for step in config.steps or []]
     files = dict.fromkeys(names, COMPLETE) | dict(steps or {})
@@ -64,7 +64,7 @@ def plan(
 
 
 def rewarded(json: str | None = None, txt: str | None = None, **result: Any) -> dict[str, Any]:
-    """Return the result of a verifier that wrote these files."""
+    """Return the result of a verifier that wrote reward.json or reward.txt with these contents."""
     return {"captures": {REWARD_JSON: captured(json), REWARD_TXT: captured(txt)}, **result}
 
 
@@ -76,7 +76,7 @@ def captured(text: str | None) -> dict[str, Any] | None:
 
 
 def outcome(*, error: tuple[str, str] | None = None, tokens: tuple[int, int, int] | None = None, **result: Any) -> dict[str, Any]:
-    """Return the result of the agent host's command. error: type and message; tokens: input, cached, output."""
+    """Return the result of the agent host's command. error: type and message; tokens: input, cached, output tokens."""
     names = ("inputTokens", "cachedTokens", "outputTokens")
     document = {
         "ok": error is None,
@@ -95,7 +95,7 @@ NO_SPACE = {"error": {"code": "DiskFull", "message": "no space left on device"}}
 
 @dataclass
 class Played:
-    """A trial that was played to its end."""
+    """A trial that `play` has run to its end."""
 
     journal: Journal
     operations: list[Operation] = field(default_factory=list)
@@ -103,7 +103,7 @@ class Played:
 
     @property
     def ids(self) -> list[str]:
-        """Return the ids of the operations, without the attempt."""
+        """Return the ids of the operations without the attempt's number."""
         return [each.id.split("/", 1)[1] for each in self.operations]
 
     def operation(self, id: str) -> Any:
@@ -116,7 +116,7 @@ def scope(plan: TrialPlan, **changes: Any) -> Scope:
 
 
 def play(plan: TrialPlan, results: Results | None = None, **changes: Any) -> Played:
-    """Execute each operation with its result at times 10, 20, 30, ...; each takes one second."""
+    """Run a trial to its end: operations start at 10, 20, 30, ... seconds, take one second, and return their `results`."""
     here, agent, times = scope(plan, **changes), script_of(plan), itertools.count(10, 10)
     played = Played(Journal())
     while (progress := replay(here, agent, played.records)).next is not None:

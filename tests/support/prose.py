@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 
 def fences(text: str, language: str) -> list[str]:
-    """Return the fenced blocks of a language."""
+    """Return the contents of the fenced code blocks of a language."""
     return re.findall(rf"^```{language}(?: [^\n]*)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
@@ -31,12 +31,12 @@ def headings(text: str) -> set[str]:
 
 
 def field_names(model: type[BaseModel]) -> Iterator[str]:
-    """Return the field names as files spell them."""
+    """Return the model's field names as YAML and TOML files spell them."""
     return (field.alias or name for name, field in model.model_fields.items())
 
 
 def exists(annotation: object, path: Sequence[str]) -> bool:
-    """Return whether a model has the field at a path such as ["steps", "verifier", "env"]. A table with arbitrary keys has all."""
+    """Return whether a model has the field at a path such as ["steps", "verifier", "env"]. A dict has every field."""
     if not path:
         return True
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

@@ -1,4 +1,4 @@
-"""Read tasks in the test's own process, for worlds with virtual time."""
+"""Read tasks in the test's own process instead of a child process, for tests with virtual time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from multistep.sources.reader.work import perform
 
 
 async def read_here(order: Order) -> Answer:
-    """Read the task in this process and return the answer of the operator's reader process."""
+    """Read the task in this process; return the answer that the operator's reader process would give."""
     return parse_answer(perform(order))
 
 
 def reads_here(reconciler: Reconciler) -> None:
     """Make a reconciler read tasks without a child process."""
     reconciler.reader._read = read_here
-    reconciler.reads.patience_seconds = 60.0  # real seconds: a slow machine must not make a quick read queue
+    reconciler.reads.patience_seconds = 60.0  # real seconds: even a slow machine must not make a reconcile give up waiting

@@ -100,7 +100,7 @@ def _request(event: Object, since: str) -> Request | None:
 
 
 def _too_early(event: Object) -> bool:
-    """Return whether the API server had just started and had not loaded its RBAC rules, not even Kubernetes' default ones."""
+    """Return whether the request came while the API server was starting and had no RBAC rules yet, not even the default ones."""
     reason = (event.get("annotations") or {}).get("authorization.k8s.io/reason", "")
     return 'clusterrole.rbac.authorization.k8s.io "system:basic-user" not found' in reason
 
@@ -108,7 +108,8 @@ def _too_early(event: Object) -> bool:
 def _refused(event: Object) -> bool:
     """Return whether RBAC denied the request.
 
-    A quota or policy can also reject a write; that does not count. A denied exec, which is a read here, can be logged as allowed.
+    A write that a quota or policy rejects does not count as denied. A read with status 403 does, even if the log says that RBAC
+    allowed it: the log can show a denied exec as an allowed read.
     """
     decision = (event.get("annotations") or {}).get("authorization.k8s.io/decision")
     is_read = event["verb"] in ("get", "list", "watch")

@@ -1,4 +1,4 @@
-"""Real servers for operator, pods and tests. They keep their files in a temporary directory and stop with the test."""
+"""Run real servers for operator, pods and tests. They keep their files in a temporary directory and stop with the test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from localkube.config import load_config
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 240
-_PORTS_ON_NODE = range(20_000, 30_000)  # below NodePorts and ephemeral ports
+_PORTS_ON_NODE = range(20_000, 30_000)  # below the ranges of NodePorts and of ephemeral ports
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ HERE = Place("127.0.0.1")
 
 
 def node() -> Place:
-    """Return the node of localkube's cluster: pods and tests reach it at the same address."""
+    """Return the place for servers on localkube's node, which pods and tests reach at the same address."""
     return Place(load_config().network.api_address, (sys.executable, "-m", "localkube", "node"))
 
 
 @dataclass(frozen=True)
 class Server:
-    """A running server. host: ``ADDRESS:PORT``; directory: its files; log: its output."""
+    """A running server. host: ``ADDRESS:PORT``; directory: its data; log: file with its output."""
 
     host: str
     directory: Path
@@ -121,7 +121,7 @@ async def model(place: Place = HERE) -> AsyncIterator[Server]:
     """Run the scripted model server; see tests.support.fake_model."""
     with tempfile.TemporaryDirectory(prefix="multistep-model-") as made:
         port, directory = free_port(place), Path(made)
-        here = f"PYTHONPATH={ROOT}"  # a program in the node's namespaces starts in /
+        here = f"PYTHONPATH={ROOT}"  # needed, because a program in the node's namespaces starts in /
         command = ["env", here, sys.executable, "-m", "tests.support.fake_model", "--host", place.address, "--port", str(port)]
         async with _running(place, command, f"{place.address}:{port}", directory / "log"):
             yield Server(f"{place.address}:{port}", directory, directory / "log")
@@ -140,7 +140,7 @@ async def git(place: Place = HERE) -> AsyncIterator[Server]:
 
 @asynccontextmanager
 async def prometheus(config: Mapping[str, Any], place: Place = HERE) -> AsyncIterator[Server]:
-    """Run Prometheus with this configuration; its paths are those of the test's machine."""
+    """Run Prometheus with this configuration, in which paths are paths on the test's machine."""
     with tempfile.TemporaryDirectory(prefix="multistep-prometheus-") as made:
         directory, host = Path(made), f"{place.address}:{free_port(place)}"
         (directory / "prometheus.yml").write_text(json.dumps(config))
@@ -151,7 +151,7 @@ async def prometheus(config: Mapping[str, Any], place: Place = HERE) -> AsyncIte
             f"--web.listen-address={host}",
         ]
         async with _running(place, command, host, directory / "log"):
-            await _ready(f"http://{host}/-/ready")  # it listens before it can answer
+            await _ready(f"http://{host}/-/ready")  # Prometheus listens before it can answer
             yield Server(host, directory / "data", directory / "log")
 
 
@@ -176,7 +176,7 @@ async def kube_state_metrics(config: Path, place: Place = HERE) -> AsyncIterator
 
 @asynccontextmanager
 async def _running(place: Place, command: Sequence[str], host: str, log: Path) -> AsyncIterator[None]:
-    """Run a program; yield once it listens. It receives SIGTERM at the end."""
+    """Run a program, yield once it listens, and stop it with SIGTERM afterwards."""
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(*place.prefix, *command, cwd=ROOT, stdout=output, stderr=output)
     try:
@@ -226,8 +226,8 @@ def _release() -> None:
 def free_port(place: Place) -> int:
     """Return a free port.
 
-    On the node, avoid the ephemeral port range. This process binds the port here, too, while it lives, so that no other test
-    process chooses the same one.
+    On the node, avoid the ephemeral port range. This process keeps the same port of this machine bound as long as it runs, so that
+    no other test process chooses that port.
     """
     if place == HERE:
         with socket.socket() as probe:

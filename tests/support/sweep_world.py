@@ -43,7 +43,7 @@ def sweep(**spec: Any) -> Object:
 
 
 def ended(number: int) -> Mapping[str, Any]:
-    """Return the status of a finished trial: every fifth is an infrastructure failure, each other one has its own reward."""
+    """Return the status of finished trial `number`: every fifth is an infrastructure failure; the others have different rewards."""
     failed = number % 5 == 4
     how = {
         "type": "Failed" if failed else "Complete",
@@ -63,11 +63,11 @@ async def _nothing_outside(request: Request, rules: Rules, cache: Path) -> Fetch
 
 @dataclass
 class SweepWorld:
-    """A sweep and everything around it.
+    """A sweep with its trials, cluster and operator.
 
-    events: how watch events of trials are delivered. wrap: function that wraps the cluster. happens: actions, by the number of
-    finished trials. fetch: function that fetches remote tasks. made: number of creations by trial name. most: peak of active
-    trials; most_at_work: peak of active trials that are not suspended.
+    events: how watch events of trials are delivered. wrap: function that wraps the cluster. happens: actions to take, by
+    the number of finished trials. fetch: function that fetches remote tasks. made: number of creations by trial name.
+    most: peak of active trials; most_at_work: peak of active trials that are not suspended.
     """
 
     manifest: Object = field(default_factory=sweep)
@@ -133,14 +133,14 @@ class SweepWorld:
         self._woken = True
 
     def end(self, trial: Object) -> None:
-        """Finish a trial; a stopped one has no reward."""
+        """Finish a trial, without a reward if the user has stopped it."""
         number = int(trial["metadata"]["labels"]["multistep.dev/number"])
         stopped = {**ended(4), "failure": {"class": "User", "reason": "Stopped"}}
         self.cluster.put({**trial, "status": stopped if trial["spec"].get("stop") else ended(number)})
         self.ended += 1
 
     async def reconcile(self) -> float | None:
-        """Reconcile the sweep once; replace the operator if it dies."""
+        """Reconcile the sweep once; replace the operator if a fault kills it."""
         try:
             return (await self.sweeps.reconcile(KEY)).after
         except MultistepError as error:
@@ -219,7 +219,7 @@ def is_owned(trial: Object, uid: str) -> bool:
 
 
 def end_of(world: SweepWorld) -> dict[str, Any]:
-    """Return everything that must be equal whatever happens during the sweep."""
+    """Return the part of the final state that must be the same whatever happens during the sweep."""
     status = world.status.model_dump(exclude={"start_time", "completion_time", "suspended_seconds", "conditions"})
     return {
         "status": status,

@@ -1,15 +1,15 @@
-"""Count what the crash tests tried, for the summary at the end of a run (tests/conftest.py)."""
+"""Count the crash points and fault variants that the crash tests ran, for the summary of a test run (tests/conftest.py)."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 crashes: Counter[str] = Counter()
-"""Of the crash enumeration: scenarios, points, and runs by variant ("run VARIANT")."""
+"""Counters of the crash enumeration: scenarios, points, states, and runs by fault variant ("run VARIANT")."""
 
 
 def crash_summary() -> str:
-    """Return one line about what the crash tests tried; empty if none ran."""
+    """Return one line on the crash tests' numbers of points and runs; empty if none ran."""
     runs = {name.removeprefix("run "): count for name, count in sorted(crashes.items()) if name.startswith("run ")}
     if not runs:
         return ""

@@ -1,4 +1,4 @@
-"""Generate and inspect tar streams for round trips that must not be held in memory."""
+"""Generate and inspect tar streams for uploads and downloads that are too large to hold in memory."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def odd_files() -> bytes:
 
 
 def facts(file: Path, prefix: str = "") -> Facts:
-    """Return the members of a tar file below prefix, by name relative to prefix."""
+    """Return the facts of the tar entries whose names start with `prefix`, by the rest of the name."""
     found: Facts = {}
     with tarfile.open(file) as tar:
         for member in tar:

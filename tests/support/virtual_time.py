@@ -23,7 +23,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._passed
 
     def jump(self, seconds: float | None) -> None:
-        """Advance the clock."""
+        """Advance the clock by `seconds`. Raise RuntimeError if it is None: no timer is left."""
         if seconds is None:
             raise RuntimeError("nothing will ever happen: everybody waits")
         self._passed += seconds

@@ -1,4 +1,4 @@
-"""Poll metrics, files, processes and other servers, which report no changes. Use watches for objects of the cluster."""
+"""Poll what reports no changes: metrics, files, processes and other servers. For objects of the cluster, use watches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAUSE_SECONDS = 0.2
 
 
 async def eventually(check: Callable[[], Awaitable[T]]) -> T:
-    """Poll check; return its first true result. Raises TimeoutError."""
+    """Poll `check` until it returns a true result, and return that. Raises TimeoutError after DEADLINE_SECONDS."""
     async with asyncio.timeout(DEADLINE_SECONDS):
         while not (found := await check()):
             await asyncio.sleep(PAUSE_SECONDS)

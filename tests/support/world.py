@@ -95,7 +95,7 @@ class Observed:
 
     @property
     def runner(self) -> FakeRunner:
-        """Return the latest runner."""
+        """Return the runner of the newest pod."""
         return list(self.cluster.runners.values())[-1]
 
     @property
@@ -109,12 +109,12 @@ class Observed:
 
 @dataclass
 class World(Observed):
-    """One trial and everything around it.
+    """One trial with its cluster, runners, results volume and operator.
 
     durations: seconds each phase takes, by "STEP/OPERATION" (default: it finishes when a client waits for it).
-    results: phases' results, by the same keys. events: how the pod's watch events are delivered. wrap: function that wraps the
-    cluster. happens: others' actions, by seconds since the start. plans: plans by trial uid, copied from another world because
-    loading a task is slow. stored: whether results go to an object store. files: contents of files in pods, by path.
+    results: phases' results, by "STEP/OPERATION". events: how the pod's watch events are delivered. wrap: function that wraps the
+    cluster. happens: actions of others, such as users, by seconds since the start. plans: plans by trial uid, copied from another
+    world because loading a task is slow. stored: whether results go to an object store. files: contents of pods' files by path.
     """
 
     trial: Object = field(default_factory=manifest)
@@ -170,7 +170,7 @@ class World(Observed):
     # -- time and reconciles
 
     async def reconcile(self, times: int = 1) -> float | None:
-        """Reconcile the trial as the queue does: back off after an error. Replace an operator that died."""
+        """Reconcile the trial as the operator's work queue does: back off after an error. Replace an operator that died."""
         wait: float | None = None
         for _ in range(times):
             self.looks += 1
@@ -217,7 +217,7 @@ class World(Observed):
         return await self.reconcile(2 if self.events == "duplicated" else 1)
 
     def end_phases(self) -> None:
-        """Finish the phases whose time has passed."""
+        """Finish the running phases whose duration has passed."""
         for runner in self.cluster.runners.values():
             for record in list(runner.records.values()):
                 if record["state"] == "running" and record["startedAt"] + self._duration(record["id"]) <= self.now:
@@ -260,7 +260,7 @@ class World(Observed):
     # -- save and restore
 
     def save(self) -> bytes:
-        """Return the whole state without the operator's memory."""
+        """Return the pickled state of the world, without the operator's memory."""
         assert isinstance(self.volume, FakeVolume)
         runners = [
             (uid, each.user, each.records, each.starts, each.uploads, each.instance) for uid, each in self.cluster.runners.items()
@@ -268,7 +268,7 @@ class World(Observed):
         return pickle.dumps((self.now, self.happened, self.cluster.save(), runners, self.volume.results), pickle.HIGHEST_PROTOCOL)
 
     def restore(self, saved: bytes) -> Self:
-        """Restore the state of a world with the same options; the operator is new."""
+        """Restore into this new world the state that a world with the same options saved."""
         assert isinstance(self.volume, FakeVolume)
         self.now, self.happened, cluster, runners, self.volume.results = pickle.loads(saved)
         self.cluster.restore(cluster)
@@ -307,7 +307,7 @@ class Loader:
 
 
 class TimedRunner(FakeRunner):
-    """A runner whose phases finish at their time, when a client waits."""
+    """A runner whose phases finish once their duration has passed and a client waits for them."""
 
     is_finished: Callable[[str], bool]
 

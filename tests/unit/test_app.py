@@ -30,11 +30,11 @@ from tests.support.sweep_world import ended, sweep
 
 
 class FakeClient(FakeCluster):
-    """A cluster with the connection methods of a client."""
+    """A fake cluster that an App can use as its API client. away: whether writes of the Lease fail."""
 
     namespace = "multistep-system"
     away = False
-    connected: list[dict[str, Any]]  # the options of each connection
+    connected: list[dict[str, Any]]  # keyword arguments of each Client.connect
 
     async def __aenter__(self) -> FakeClient:
         return self
@@ -49,7 +49,7 @@ class FakeClient(FakeCluster):
 
 
 class Operator:
-    """An App on a fake cluster; records what it processed and its exit codes."""
+    """An App on a fake cluster. worked: keys that it reconciled; ended: exit codes with which it ended the process."""
 
     def __init__(self, cluster: FakeClient, results: Path) -> None:
         self.ended: list[int] = []
@@ -75,7 +75,7 @@ class Operator:
         return AT_NEXT_EVENT
 
     async def ask(self, path: str) -> tuple[int, str]:
-        """Return the response of an endpoint, without the network."""
+        """Return status code and text of /healthz or /readyz, without a network request."""
         well, text = await {"/healthz": self.app.health.live, "/readyz": self.app.health.ready}[path]()
         return (200 if well else 503), text
 
@@ -101,7 +101,7 @@ async def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
 
 
 def other(cluster: FakeCluster) -> Lease:
-    """Return another replica's Lease."""
+    """Return the leader lease as used by another replica."""
     return Lease(cluster, Replica("other"), namespace="multistep-system", name="multistep", seconds=3)
 
 

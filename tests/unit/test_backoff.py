@@ -1,4 +1,4 @@
-"""Pauses before retries."""
+"""Backoff: the pauses before retries."""
 
 from __future__ import annotations
 

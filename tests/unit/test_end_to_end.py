@@ -19,7 +19,7 @@ LOST = "tests/e2e/test_sweeps.py::test_lost"
 
 
 class Played:
-    """Runs of pytest that only record their arguments; one of them has a failure."""
+    """Replaces runs of pytest: records each run, and reports one failed test for the run named "side by side"."""
 
     def __init__(self) -> None:
         self.runs: list[Run] = []

@@ -40,7 +40,7 @@ async def test_an_exception_in_a_task_that_nobody_awaits_is_seen(no_swallowed_ex
 
 
 async def test_an_exception_in_a_kopf_handler_is_seen(no_swallowed_exceptions: list[logging.LogRecord]) -> None:
-    """kopf logs the exception, and the event is lost."""
+    """kopf only logs the exception and drops the event, so the test's fixture must report the exception."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.event("v1", "pods", registry=registry)

@@ -18,7 +18,7 @@ SKIPPED = "import pytest\n\n@pytest.mark.skip\ndef test_skipped(): ...\n"
 
 
 def ended(directory: Path, name: str, text: str, *options: str) -> Ended:
-    """Write a test file with this text and run it."""
+    """Write a test file with this text, and run pytest on it."""
     file = directory / f"test_{name}.py"
     file.write_text(text)
     return execute(Run(name, [str(file), "-p", "no:cacheprovider", *options], os.environ | {"PYTHONUNBUFFERED": "1"}))

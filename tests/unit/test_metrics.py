@@ -1,4 +1,4 @@
-"""The metrics: bounded cardinality, whatever the names are, and valid for Prometheus."""
+"""The metrics: their cardinality is bounded whatever names objects have, and Prometheus can parse them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ ALL = Settings(metrics_labels=["namespace", "agent"], metrics_label_sets=3)
 
 
 def names(number: int) -> dict[str, str]:
-    return {"namespace": f"ns {number}", "agent": "oracle"}
+    return {"namespace": f"ns {number}", "agent": "oracle", "model": ""}
 
 
 def samples(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
-    """Return the samples by the values of namespace and agent."""
+    """Return the metric's samples by their labels (namespace, agent)."""
     found = [each for family in text_string_to_metric_families(metrics.render().decode()) for each in family.samples]
     return {(each.labels["namespace"], each.labels["agent"]): each.value for each in found if each.name == name}
 
@@ -105,7 +105,7 @@ def test_trials_by_phase_are_shown_by_the_replica_that_leads_only() -> None:
 
 
 def test_labels_whose_values_are_known_have_series_from_the_start() -> None:
-    """PromQL's increase() misses the first event of a series that did not exist before."""
+    """A series exists with value 0 before its first event. Otherwise PromQL's increase() would not count the first event."""
     metrics = Metrics()
     rows = [each.described for each in TABLE if each.described.known and each.described.labels != ("phase",)]
     assert len(rows) == 8

@@ -1,4 +1,4 @@
-"""The recorder of the end-to-end tests: what it keeps of watches that end and restart, and how tests wait for its events."""
+"""The recorder of the end-to-end tests: the events it keeps when watches end and restart, and how tests wait for its events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Object = dict[str, Any]
 
 
 class Watched:
-    """A client whose watches report the events that a test adds; an exception among them ends a watch."""
+    """A fake client. A test adds events and exceptions; the client's watches yield the events and raise the exceptions."""
 
     def __init__(self) -> None:
         self.current: Object | None = None  # the object that ``get`` returns
@@ -124,7 +124,7 @@ async def test_an_error_that_is_not_the_clusters_ends_the_wait(given: Given, wat
 
 async def test_a_wait_in_vain_ends_with_the_history(given: Given, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.e2e.given.DEADLINE_SECONDS", 0.05)
-    watched.reports(TRIALS, WatchEvent("ADDED", {"metadata": {"name": "t", "uid": "1"}}))  # not checked: it has no status
+    watched.reports(TRIALS, WatchEvent("ADDED", {"metadata": {"name": "t", "uid": "1"}}))  # has no status, so is_in is false
     watched.reports(TRIALS, seen("Pending"))
     with pytest.raises(TimeoutError, match=r"(?s)t did not get there in 0 s; its states were:.* ADDED .* MODIFIED Pending$"):
         await given.until("t", is_in("Complete"))
@@ -137,7 +137,7 @@ async def test_a_check_is_asked_again_after_each_change(given: Given, watched: W
         watched.reports(PODS, seen("Pending"))
         return next(answers)
 
-    async with asyncio.timeout(1):  # less than the interval of checks without an event
+    async with asyncio.timeout(1):  # shorter than the interval at which the check repeats without an event
         assert await given.when(check) == "there"
 
 

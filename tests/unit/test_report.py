@@ -1,4 +1,4 @@
-"""Reports of failed end-to-end tests: those that pass when repeated, and the history of failures."""
+"""Reports of failed end-to-end tests: which of them pass when repeated (flaky tests), and the history of failures."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def past(tmp_path: Path) -> History:
 def run(directory: Path, text: str, name: str = "cases") -> Run:
     file = directory / f"test_{name}.py"
     file.write_text(text)
-    # With a root directory, so that the tests' ids do not depend on where the checkout is.
+    # --rootdir keeps the path of the checkout out of the tests' ids.
     options = [f"--rootdir={directory}", "-p", "no:cacheprovider"]
     return Run(name, [str(file), *options], os.environ | {"PYTHONUNBUFFERED": "1"})
 
 
 def executed(*runs: Run) -> tuple[list[Ended], list[Again]]:
-    """Execute the runs, and repeat their failures as `make e2e` does. pytest names these tests relative to their own directory."""
+    """Execute the runs, and repeat their failed tests as `make e2e` does. The tests' ids are relative to the tests' directory."""
     ended = [execute(each) for each in runs]
     directory = Path(runs[0].arguments[0]).parent
 
@@ -73,7 +73,7 @@ def executed(*runs: Run) -> tuple[list[Ended], list[Again]]:
 
 
 def played(count: int, codes: Sequence[int]) -> tuple[list[Ended], list[Again]]:
-    """Return a run with this number of failed tests, and the second runs with these exit codes."""
+    """Return a run with `count` failed tests, and the repetitions of these tests, which end with the exit codes `codes`."""
     outcomes = Outcomes(tuple(Outcome(f"t.py::test_{number}", "call", "failed", 1.0, "why") for number in range(count)))
     first = Ended(Run("many", [], {}), 1, [f"==== {count} failed, 7 passed in 1.00s ===="], outcomes)
     left = iter(codes)

@@ -55,7 +55,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 async def ended(**options: Any) -> World:
-    """Run a trial to its end in a cluster in memory."""
+    """Run a trial to its end in an in-memory cluster."""
     world = World(results={f"{step}/verifier": result for step, result in REWARDS.items()}, **options)
     await world.run()
     return world
@@ -72,7 +72,7 @@ def counted(metrics: Metrics, outcome: str) -> float:
 
 
 async def no_pause(_: float) -> None:
-    """Return at once, in place of a pause between retries."""
+    """Return at once; replaces the pause between retries."""
 
 
 async def test_a_trials_spans_arrive_as_its_status_has_them(receiver: Receiver) -> None:

@@ -1,4 +1,4 @@
-"""Selects the script of a trial's agent."""
+"""Selects the script that runs a trial's agent: a generator of operations for the runner and the agent host."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ HARBOR = AgentScript(harbor.run, harbor.setup)
 
 
 def script_of(plan: TrialPlan) -> AgentScript:
-    """Return the script of the trial's agent."""
+    """Return the script that runs the trial's agent."""
     return HARBOR if plan.hosted is not None else BUILT_IN[plan.agent_name]

@@ -1,5 +1,5 @@
-"""The script of a Harbor agent, which the agent host runs: one agent object per trial, a setup before step 1, and a run or resume
-per step (Harbor 0.25, trial)."""
+"""The script for Harbor's agents, which the agent host runs: one agent object per trial, one setup before step 1, and one run or
+resume per step (Harbor 0.25, trial)."""
 
 from __future__ import annotations
 
@@ -10,22 +10,27 @@ from typing import Any, Final, Literal
 from multistep.agents import host_outcome
 from multistep.agents.common import out_of_memory
 from multistep.agents.host_outcome import HostError, Outcome
+from multistep.api.agent_spec import PROGRAM_DIR
+from multistep.api.failures import PROVIDER_FAILED
 from multistep.api.records import PhaseResult, Record
 from multistep.engine.hosted_agent import HostedAgent
 from multistep.engine.journal import AGENT, AGENT_SETUP, AttemptLost, Journal, StepRun
-from multistep.engine.model_access import ModelFailure, report
+from multistep.engine.model_access import SETUP_ACCESS, ModelFailure, report
 from multistep.engine.operations import Admit, CloseModelAccess, Dismiss, HostCall, Script
 from multistep.engine.plan import StepPlan
 from multistep.engine.rewards import StepException
 from multistep.engine.scope import Scope, TrialError, at_timeout, failed
+from multistep.engine.suspensions import SWEEP_BUDGET_SPENT
 
 _GRACE_SECONDS: Final = 60.0  # time for the agent host to collect usage and logs of an agent that it stopped
-_NAMES: Final[Mapping[Literal["setup", "step"], str]] = {"setup": "agent-setup", "step": "agent"}  # name in operation ids
+_CLOCK_SECONDS: Final = 5.0  # tolerance, as the agent host and the runner measure separately
+_MAX_STALLED_SECONDS: Final = 3600.0
+_NAMES: Final[Mapping[Literal["setup", "step"], str]] = {"setup": "agent-setup", "step": "agent"}  # command -> part of the ids
 
 
 @dataclass(frozen=True)
 class _Called:
-    """A finished command of the agent host. result: None if the environment did not admit the agent host."""
+    """A finished command of the agent host. result: None if the runner did not admit the agent host."""
 
     record: Record
     outcome: Outcome
@@ -41,15 +46,18 @@ class _Called:
 def setup(scope: Scope, journal: Journal) -> Script[None]:
     """Set up the agent. Its installation runs as root if the agent asks for it.
 
-    If one of Harbor's own agents fails here, the failure is one of the infrastructure, because the agent has not seen an
-    instruction. If a custom agent class fails, the failure is the agent's: the class could read the environment and give up on a
-    hard task.
+    If the setup of one of Harbor's own agents fails, it is an infrastructure failure, because the agent has not seen an
+    instruction. If the setup of a custom agent class fails, it is an agent failure, because the class can read the environment
+    and could fail on purpose if the task is hard.
     """
     hosted, user = _hosted(scope), scope.plan.steps[0].agent_user
     request = {**_environment(scope, user), **_agent(hosted), "env": _variables(scope), "trial": scope.trial_uid}
     called = yield from _call(scope, "setup", user, request, hosted.setup_timeout)
     journal.agent_setup = (called.record.started_at, called.record.ended_at)
     journal.agent = called.outcome.agent
+    if hosted.spec.uses_gateway:
+        closed = yield CloseModelAccess(replace(scope, where="host").id("agent-setup-model-usage"), SETUP_ACCESS)
+        journal.setup_usage = report(closed.result).usage
     if (error := _setup_error(called, hosted.setup_timeout)) is None:
         return
     if hosted.spec.name is None:
@@ -64,34 +72,49 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
     request = {**_environment(scope, step.agent_user), "env": _variables(scope), "step": instruction}
     called = yield from _call(scope, "step", step.agent_user, request, step.agent_timeout)
     run.timed(AGENT, called.record)
-    run.usage, run.metadata = called.outcome.usage, called.outcome.metadata
+    run.usage, run.metadata, stalled = called.outcome.usage, called.outcome.metadata, 0.0
     if hosted.spec.uses_gateway:
-        found = report((yield CloseModelAccess(replace(scope, where="host").id("model-usage"), step.name)))
+        found = report((yield CloseModelAccess(replace(scope, where="host").id("model-usage"), step.name)).result)
         run.usage = found.usage or run.usage
+        stalled = min(found.stalled_seconds, _max_stalled(scope))
         if found.failure is not None and (refused := _lost_by_provider(run, hosted, found.failure)) is not None:
             return refused
-    if called.timed_out:
-        return StepException("AgentTimeoutError", f"the agent was stopped {at_timeout(step.agent_timeout)}", AGENT)
+    if called.timed_out or _overran(called.record, step.agent_timeout, stalled):
+        extended = f", extended by {stalled:.0f} s in which the provider refused requests" if stalled >= 1 else ""
+        return StepException("AgentTimeoutError", f"the agent was stopped {at_timeout(step.agent_timeout)}{extended}", AGENT)
     if called.result is not None and (killed := out_of_memory(called.result)) is not None:
         return killed
     error = called.outcome.error
     return None if error is None else StepException(error.type, error.message, AGENT)
 
 
+def _overran(record: Record, timeout: float | None, stalled: float) -> bool:
+    """Return whether the agent ran longer than its timeout and the gateway's report permit, as a custom class that controls the
+    agent host can."""
+    ended = record.ended_at or record.started_at
+    return timeout is not None and ended - record.started_at > timeout + stalled + _GRACE_SECONDS + _CLOCK_SECONDS
+
+
 def _lost_by_provider(run: StepRun, hosted: HostedAgent, failure: ModelFailure) -> StepException | None:
-    """Record in the step that the attempt has no result, because the provider failed or rejected the step's last model request. If
-    an exceeded budget ended the request, return an exception instead: this is a result."""
+    """Mark the attempt as failed, because the provider failed or rejected the step's last model request, or because the sweep's
+    budget had no room for one.
+
+    Exception: if the request exceeded the trial's own budget, return an exception of the step, because an exceeded budget is a
+    result of the agent and not of the infrastructure.
+    """
     if failure.kind == "Budget":
         return StepException("BudgetExceededError", failure.message, AGENT)
-    if failure.kind == "Provider":
-        run.lost = AttemptLost("ProviderFailed", failure.message)
+    if failure.kind == "SweepBudget":
+        run.lost = AttemptLost(SWEEP_BUDGET_SPENT, failure.message)
+    elif failure.kind == "Provider":
+        run.lost = AttemptLost(PROVIDER_FAILED, failure.message)
     else:
         run.lost = AttemptLost("ModelAccessDenied", f"{failure.message}; {_keys(hosted)}", final=True)
     return None
 
 
 def _keys(hosted: HostedAgent) -> str:
-    """Return what to check (the model, and where its keys are), for the message about a rejected key or model."""
+    """Return the hint for the error message about a rejected key or model: which field and which Secrets to check."""
     refs = [each.value_from.secret_key_ref for each in hosted.spec.credentials if each.value_from]
     places = [f"key {ref.key!r} of Secret {ref.name!r}" for ref in refs if ref]
     return f"check spec.agent.model ({hosted.spec.model}) and {' and '.join(places) or 'spec.agent.credentials'}"
@@ -111,32 +134,41 @@ def _call(
     request: Mapping[str, Any],
     timeout: float | None,
 ) -> Script[_Called]:
-    """Run a command of the agent host, which the runner admits until it ends. Processes that the agent's programs left in
-    the environment keep running, unless the agent was stopped at its timeout.
+    """Run a command of the agent host, and allow the host to run processes in the environment until the command ends. Processes
+    that the agent left in the environment keep running, unless the agent was stopped at its timeout.
 
-    The agent host applies the timeout, so that it can collect usage and logs of a stopped agent; if it fails to, the runner stops
-    it _GRACE_SECONDS later. Harbor's own agent classes may act as root, as in Harbor; a custom class only if it is not
-    preinstalled, because it then installs its program.
+    The agent host applies the timeout, so that it can collect usage and logs of a stopped agent. If the host itself does not end,
+    the runner stops the host _GRACE_SECONDS later. Harbor's own agent classes may act as root, as in Harbor. A custom class may
+    act as root only if its program is not preinstalled, because the class must then install the program.
     """
     spec = _hosted(scope).spec
-    root = spec.name is not None or not spec.preinstalled
+    root = spec.name is not None or spec.installs
     name = _NAMES[command]
     admission = scope.id(f"{name}-admit")
     record = yield Admit(admission, user, root=root)
     if (fault := failed(record)) is not None:
         return _Called(record, Outcome(HostError("RuntimeError", f"the agent could not be started: {fault.message}")), None)
-    access = (scope.step.name if scope.step else "-") if spec.uses_gateway else ""
-    request = {**request, "timeoutSeconds": timeout}
-    limit = None if timeout is None else timeout + _GRACE_SECONDS
-    record = yield HostCall(replace(scope, where="host").id(name), command, admission, request, limit, access)
+    access = (scope.step.name if scope.step else SETUP_ACCESS) if spec.uses_gateway else ""
+    request, stalled = {**request, "timeoutSeconds": timeout}, _max_stalled(scope)
+    limit = None if timeout is None else timeout + stalled + _GRACE_SECONDS
+    record = yield HostCall(replace(scope, where="host").id(name), command, admission, request, limit, stalled, access)
     result = PhaseResult.from_record(record)
     called = _Called(record, host_outcome.read(result), result)
     yield Dismiss(scope.id(f"{name}-dismiss"), admission, kill=called.timed_out)
     return called
 
 
+def _max_stalled(scope: Scope) -> float:
+    """Return the most seconds by which the step's agent timeout is extended while the provider refuses requests. The bound limits
+    an agent that provokes refusals to get more time. A custom class gets none, because it controls the agent host that ends it."""
+    spec = _hosted(scope).spec
+    timeout = scope.step.agent_timeout if scope.step and spec.uses_gateway and spec.name is not None else None
+    return 0.0 if timeout is None else min(timeout, _MAX_STALLED_SECONDS)
+
+
 def _environment(scope: Scope, user: str) -> dict[str, Any]:
-    return {"environment": {"workdir": scope.workdir, "user": user, "env": dict(scope.plan.environment_env)}}
+    path = f"{PROGRAM_DIR}/bin" if _hosted(scope).spec.image else ""
+    return {"environment": {"workdir": scope.workdir, "user": user, "env": dict(scope.plan.environment_env), "path": path}}
 
 
 def _agent(hosted: HostedAgent) -> dict[str, Any]:
@@ -147,17 +179,18 @@ def _agent(hosted: HostedAgent) -> dict[str, Any]:
         "model": spec.model,
         "version": spec.version,
         "kwargs": dict(spec.options),
-        "preinstalled": spec.preinstalled,
+        "preinstalled": not spec.installs,
     }
     return {"agent": agent, "mcpServers": list(hosted.mcp_servers), "skillsDir": hosted.skills_dir}
 
 
 def _variables(scope: Scope) -> dict[str, str]:
-    """Return the agent's variables. For an agent that uses the gateway, the driver adds the variables with keys later."""
+    """Return the agent's environment variables. If the agent uses the model gateway, the driver later adds the
+    variables with the gateway's address and a step token as API key."""
     hosted = _hosted(scope)
     return {**({} if hosted.spec.uses_gateway else hosted.direct_variables), **scope.plan.agent_env}
 
 
 def _hosted(scope: Scope) -> HostedAgent:
-    assert scope.plan.hosted is not None  # agents.script_of selects this script for hosted agents only
+    assert scope.plan.hosted is not None  # script_of selects this module for hosted agents only
     return scope.plan.hosted

@@ -22,7 +22,7 @@ _TEXT_CHARACTERS = 16_384
 
 @dataclass(frozen=True)
 class HostError:
-    """Why a setup or a step failed. type: class name of Harbor's exception, or HOST_ERROR."""
+    """The error of a failed setup or step. type: class name of Harbor's exception, or HOST_ERROR."""
 
     type: str
     message: str
@@ -39,7 +39,7 @@ class Outcome:
 
 
 def read(result: PhaseResult) -> Outcome:
-    """Return the outcome of a finished command of the agent host: an error of type HOST_ERROR if it wrote no valid outcome."""
+    """Return the outcome of a finished agent host command; an error of type HOST_ERROR if the host wrote no valid outcome."""
     if result.error is not None or result.timed_out:
         return Outcome(HostError(HOST_ERROR, f"the agent host {ending(result)}"))
     capture = result.captures.get(HOST_OUTCOME)

@@ -14,7 +14,7 @@ from multistep.engine.templates import Unresolved
 
 
 def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
-    """Upload the solution of the step (else of the task) to /solution and run solve.sh. Its exit status causes no exception."""
+    """Upload the step's solution (the task's if the step has none) to /solution and run solve.sh, whose exit status is ignored."""
     if not step.solve_script:
         return (yield from _fail(scope, run, "FileNotFoundError", "the step has no solution/solve.sh"))
     if isinstance(scope.plan.solution_env, Unresolved):

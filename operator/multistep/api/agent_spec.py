@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from multistep.api import harbor_agents, providers
+from multistep.api.harbor_options import option_problems
 from multistep.api.model import EnvVars, Model, Multiplier, Seconds, cel
 
 PLAIN: Final = ("oracle", "nop")
@@ -14,7 +15,10 @@ PLAIN: Final = ("oracle", "nop")
 BUILT_IN: Final = (*PLAIN, "command")
 """Names of the operator's own agents."""
 
-_ONLY_HOSTED: Final = ("model", "version", "options", "credentials", "base_url", "preinstalled")
+PROGRAM_DIR: Final = "/multistep-agent"
+"""Directory of the agent's program in an image of `multistep agent build`, and in the environment."""
+
+_ONLY_HOSTED: Final = ("model", "version", "options", "credentials", "base_url", "limits", "preinstalled", "image")
 
 
 def _known(name: str) -> str:
@@ -23,6 +27,17 @@ def _known(name: str) -> str:
         hint = harbor_agents.suggestion(name, known)
         raise ValueError(f"must be oracle, nop, command or the name of an agent of Harbor 0.25{hint}")
     return name
+
+
+class ModelLimits(Model):
+    """The most that the agent's model requests may use in the whole trial, over all steps and attempts."""
+
+    input_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Input tokens, with the cached ones."""
+    output_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Output tokens."""
+    cost_usd: Annotated[float | None, Field(alias="costUSD", gt=0, allow_inf_nan=False)] = None
+    """US dollars, by the model gateway's price table, which must list the model."""
 
 
 class AgentSpec(Model):
@@ -41,11 +56,11 @@ class AgentSpec(Model):
     import_path: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", max_length=512)] | None = None
     """Class of an agent as package.module:Class, instead of a name; the agent host's image must contain it."""
     model: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    """Model as PROVIDER/NAME, such as anthropic/claude-sonnet-4-5; only for agents of Harbor."""
+    """Model as PROVIDER/NAME, such as anthropic/claude-sonnet-4-5; only for agents of Harbor, most of which need one."""
     version: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Version of the agent's program; unset: the agent chooses."""
     options: Annotated[dict[str, Any], Field(alias="kwargs", max_length=64)] = {}
-    """Options of the agent: keyword arguments of its class, as in Harbor's kwargs."""
+    """Options of the agent: keyword arguments of its class, as in Harbor's kwargs. Checked for agents with a name."""
     credentials: EnvVars = []
     """Variables with the provider's keys, such as ANTHROPIC_API_KEY."""
     access: Literal["Gateway", "Direct"] = "Gateway"
@@ -53,8 +68,13 @@ class AgentSpec(Model):
     provider, its processes have the key, and its own count is used."""
     base_url: Annotated[str | None, Field(alias="baseURL", pattern=r"^https?://", max_length=2048)] = None
     """URL of the model's API, if it is not the provider's own."""
+    limits: ModelLimits | None = None
+    """Budget of the trial's model requests. The model gateway refuses a request that might exceed it; access must be Gateway."""
     preinstalled: bool = False
     """The environment's image holds the agent's program: nothing is installed, and a missing program is an error."""
+    image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    """Image with the agent's program, built by `multistep agent build`. It is mounted read-only into the environment, and
+    nothing is installed."""
     command: Annotated[list[str], Field(min_length=1, max_length=1024)] | None = None
     """Program and arguments of the command agent. $MULTISTEP_INSTRUCTION_FILE is the path of the instruction."""
     env: EnvVars = []
@@ -70,22 +90,27 @@ class AgentSpec(Model):
 
     @property
     def hosted(self) -> bool:
-        """Whether the agent host runs the agent."""
+        """Report whether the agent host runs the agent."""
         return self.name not in BUILT_IN
 
     @property
     def label(self) -> str:
-        """Return the agent's name for labels, metrics and reports: its class for one that has no name."""
+        """Return the agent's name for labels, metrics and reports: spec.agent.name, else the class name in the import path."""
         return self.name or (self.import_path or "").rpartition(":")[2]
 
     @property
     def uses_gateway(self) -> bool:
-        """Whether the agent calls the model gateway."""
+        """Report whether the agent calls the model gateway."""
         return self.access == "Gateway" and bool(self.credentials)
 
     @property
+    def installs(self) -> bool:
+        """Whether the setup installs the agent's program in the environment."""
+        return not self.preinstalled and self.image is None
+
+    @property
     def may_resume(self) -> bool:
-        """Whether the agent may be able to resume a trajectory. The agent host knows for an agent without a name."""
+        """Report whether the agent may be able to resume a trajectory: true for any custom class, which the agent host checks."""
         return self.import_path is not None or self.name in harbor_agents.RESUMING
 
     @model_validator(mode="after")
@@ -102,6 +127,22 @@ class AgentSpec(Model):
             if getattr(self, field):
                 alias = type(self).model_fields[field].alias or field
                 raise ValueError(f"{alias} is not allowed: the {self.name} agent uses no model")
+        return self
+
+    @model_validator(mode="after")
+    def _gateway_keeps_limits(self) -> Self:
+        if self.limits is not None and self.hosted and not self.uses_gateway:
+            raise ValueError("limits need the model gateway: access must be Gateway, and credentials must hold the provider's key")
+        return self
+
+    @model_validator(mode="after")
+    def _agent_takes_its_options(self) -> Self:
+        if self.name is None:
+            return self
+        if self.name in harbor_agents.NEED_MODEL and self.model is None:
+            raise ValueError(f"model is required: {self.name} cannot run without one, such as anthropic/claude-sonnet-4-5")
+        if found := option_problems(self.name, self.options):
+            raise ValueError("; ".join(found))
         return self
 
     @model_validator(mode="after")

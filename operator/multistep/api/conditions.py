@@ -14,10 +14,10 @@ class HasConditions(Protocol):
 
 
 def holds(status: HasConditions, type_: str) -> Condition | None:
-    """Return the condition of a type if its status is True."""
+    """Return the condition of this type if its status is True, else None."""
     return next((each for each in status.conditions if each.type == type_ and each.status == "True"), None)
 
 
 def is_finished(status: HasConditions) -> bool:
-    """Whether the trial or sweep is finished: Complete or Failed."""
+    """Report whether the trial or sweep is finished: Complete or Failed."""
     return bool(holds(status, "Complete") or holds(status, "Failed"))

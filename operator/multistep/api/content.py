@@ -1,4 +1,4 @@
-"""References to content to upload into the environment. The engine names the content, and sources provide it."""
+"""References to content to upload into the environment. The engine creates references; multistep.sources reads the content."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Content:
-    """The content of one upload, sent as a tar stream.
+    """Reference to the content of one upload, which is sent as a tar stream.
 
-    kind: a directory of the task, or "file": one text file. step: of the directory; None: the task's root.
-    name, text: of a "file" only.
+    kind: the task directory to upload, or "file" for one text file. step: the step to which the directory belongs; None: the
+    task's root. name, text: name and text of the file, for kind "file" only.
     """
 
     kind: Literal["workdir", "tests", "solution", "environment", "file"]

@@ -6,13 +6,16 @@ docs/failures.md shows these tables. engine.failures reads them for `status.fail
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from multistep.api.trial_status import FailureClass
+
+PROVIDER_FAILED: Final = "ProviderFailed"
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A row. failure_class: failure class; None: the class of the phase that failed. what, do: cause and remedy, for the docs."""
+    """One failure reason. failure_class: None for the class of the phase that failed. what, do: cause and remedy for the docs."""
 
     reason: str
     failure_class: FailureClass | None
@@ -22,7 +25,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A row about a trial that waits. what: the cause; ends: when the trial resumes or fails. Both are for the docs."""
+    """One reason why a trial waits. what: the cause; ends: when the trial resumes or fails. Both texts are for the docs."""
 
     reason: str
     what: str
@@ -54,6 +57,12 @@ WAITING = (
         "Queued",
         "the limit of pods that start at the same time is reached",
         "when other pods have started; the chart's setting startingPods is the limit",
+    ),
+    Waiting(
+        "QueuedForModel",
+        "the limit of active trials with this model is reached; the trial has no pod",
+        "when a trial of the model finishes, in turn with other sweeps; the chart's setting models has the limit. "
+        "The time does not count toward `spec.activeDeadlineSeconds`",
     ),
     Waiting(
         "TaskUnavailable",
@@ -118,6 +127,12 @@ WAITING = (
 
 ATTEMPTS = (
     Failure("Suspended", "User", "the trial was suspended with a policy that releases its pod; no retry is used", "nothing"),
+    Failure(
+        "SweepBudgetSpent",
+        "User",
+        "the sweep's budget had no room for a model request of a step; no retry is used, and the sweep is suspended",
+        "raise the sweep's budget ([sweeps](sweeps.md#budget))",
+    ),
     Failure("PodDeleted", "Infrastructure", "a user or another controller deleted the pod", "check its namespace's audit log"),
     Failure(
         "PodReplaced",
@@ -182,7 +197,7 @@ ATTEMPTS = (
         "read the message; use an image that holds the agent's program (`spec.agent.preinstalled`)",
     ),
     Failure(
-        "ProviderFailed",
+        PROVIDER_FAILED,
         "Provider",
         "the model gateway saw the provider end a step's last request with an error, cut it off, or refuse it for minutes",
         "nothing, unless it recurs; check the provider's status page and the key's rate limits",

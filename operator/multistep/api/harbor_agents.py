@@ -1,4 +1,4 @@
-"""The agents that Harbor 0.25 registers, which the agent host runs, and what they can do.
+"""The agents that Harbor 0.25 registers, which the agent host runs, and their capabilities.
 
 tests/harbor compares these tables with Harbor's own classes.
 """
@@ -83,6 +83,37 @@ RESUMING: Final = frozenset(
 
 DIRECT: Final = frozenset({"acp", "cline-cli", "cortex-code", "cursor-cli", "devin", "eve", "fabric", "junie", "rovodev-cli"})
 """Those that take no base URL, and so cannot use the model gateway."""
+
+
+NEED_MODEL: Final = frozenset(
+    {
+        "aider",
+        "antigravity-cli",
+        "cline-cli",
+        "code-puppy",
+        "codex",
+        "computer-1",
+        "cursor-cli",
+        "dspy-rlm",
+        "fx",
+        "fx-dev",
+        "gemini-cli",
+        "goose",
+        "hermes",
+        "kimi-cli",
+        "mcode",
+        "mimo",
+        "mini-swe-agent",
+        "openclaw",
+        "opencode",
+        "pi",
+        "swe-agent",
+        "terminus-2",
+        "trae-agent",
+        "vibe",
+    }
+)
+"""Those that fail without a model. The others have a default, or take it from a variable or a config file."""
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Labels and annotations that identify an object's trial or sweep. Labels are truncated to their limit, annotations are not."""
+"""Labels and annotations that identify an object's trial or sweep. Labels are cut to 63 characters, annotations are not."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from multistep.api.model import GROUP
 TRIAL: Final = f"{GROUP}/trial"
 TASK: Final = f"{GROUP}/task"
 AGENT: Final = f"{GROUP}/agent"
-ATTEMPT: Final = f"{GROUP}/attempt"  # of a pod: the trial's; of a sweep's trial: of its task and agent in that sweep
+# On a pod: the attempt of its trial. On a sweep's trial: the number of this trial among those with the same task and agent, from 1.
+ATTEMPT: Final = f"{GROUP}/attempt"
 SWEEP: Final = f"{GROUP}/sweep"
-NUMBER: Final = f"{GROUP}/number"  # of a trial in its sweep, from 0
-SHARD: Final = f"{GROUP}/shard"  # of a trial or a sweep: the shard whose operator reconciles it
-SUSPENDED_BY: Final = f"{GROUP}/suspended-by"  # on a trial that its sweep suspended, and will resume
+NUMBER: Final = f"{GROUP}/number"  # on a trial: its number in the sweep, from 0
+SHARD: Final = f"{GROUP}/shard"  # on a trial or a sweep: the shard whose operator reconciles the object
+SUSPENDED_BY: Final = f"{GROUP}/suspended-by"  # on a trial that its sweep suspended and will resume: name of the sweep

@@ -1,4 +1,4 @@
-"""The layout of a task directory: which files exist. Of the contents only instructions are included."""
+"""The layout of a task directory: which files exist. It contains no file contents except the instructions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class StepLayout:
-    """One ``steps/NAME/`` directory (or the task's root, for a single-step task)."""
+    """The files of one ``steps/NAME/`` directory, or of the task's root for a single-step task."""
 
-    instruction: str | None = None  # as in the file, canary lines removed (Harbor 0.25, load)
+    instruction: str | None = None  # text of instruction.md without canary lines (Harbor 0.25, load)
     workdir: bool = False  # workdir/ exists
     setup: bool = False  # workdir/setup.sh exists
     tests: bool = False  # tests/ exists
@@ -24,10 +24,10 @@ class StepLayout:
 
 @dataclass(frozen=True)
 class TaskLayout:
-    """A task directory."""
+    """The files of a task directory."""
 
     steps: Mapping[str, StepLayout] = field(default_factory=dict)  # by step name; {} for a single-step task
-    root: StepLayout = StepLayout()  # at the task's root: shared tests/, solution/ (all, if single-step)
+    root: StepLayout = StepLayout()  # files at the root: shared tests/ and solution/; for a single-step task all files
     dockerfile: bool = False  # environment/Dockerfile exists
     compose: str | None = None  # the compose file under environment/, if any
     environment_files: bool = False  # environment/ exists and is not empty

@@ -1,6 +1,6 @@
-"""What the models of both resources share: the base model, common types, environment variables, metadata.
+"""Base model, common types, environment variables and metadata, used by the models of both custom resources.
 
-Field names are snake case here and camelCase in the resource. Times are seconds.
+Field names are snake case here and camelCase in the resource. Durations are in seconds.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Model(BaseModel):
 
 
 def cel(*rules: tuple[str, str]) -> ConfigDict:
-    """Return validation rules for the API server, each with its message. The models check the same rules in Python, for tasks read
-    from files."""
+    """Return CEL validation rules for the CRD, from pairs of rule and message. The models check the same rules in Python, for specs
+    that are read from files."""
     validations: list[JsonValue] = [{"rule": rule, "message": message} for rule, message in rules]
     return ConfigDict(json_schema_extra={"x-kubernetes-validations": validations})
 
@@ -111,6 +111,7 @@ class Metadata(Model):
     deletion_timestamp: datetime | None = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
+    owner_references: list[dict[str, Any]] = []
 
 
 def parsed(model: type[_M], document: Mapping[str, Any], under: str = "") -> _M:

@@ -33,7 +33,7 @@ def step_name(name: str) -> str:
 
 
 def folded(name: str) -> str:
-    """Return the same text for names that some filesystems treat as equal: NFC, then case folding."""
+    """Return the name in NFC and case-folded; the results are equal for names that some filesystems treat as equal."""
     return unicodedata.normalize("NFC", name).casefold()
 
 
@@ -45,21 +45,21 @@ def package_name(name: str) -> str:
 
 
 def service_name(name: str) -> str:
-    """Return the name of a compose service, or raise ValueError."""
+    """Return the name, stripped, if it is valid for a compose service, else raise ValueError."""
     if not _SERVICE.fullmatch(name.strip()):
         raise ValueError("must be a service name of letters, digits, '.', '_' and '-'")
     return name.strip()
 
 
 def path_in_source(path: str) -> str:
-    """Return the path if it has no '..', else raise ValueError."""
+    """Return the path if it has no '..', '//' or NUL, else raise ValueError."""
     if ".." in path.split("/") or "\0" in path or "//" in path:
         raise ValueError("must be a path without '..' and '//' in it")
     return path
 
 
 def has_credentials(url: str) -> bool:
-    """Whether a URL contains a user name or password."""
+    """Report whether a URL contains a user name or password."""
     return "@" in re.sub(r"^[a-z0-9]+://", "", url).split("/", 1)[0]
 
 
@@ -71,7 +71,7 @@ def artifact_source(path: str) -> str:
 
 
 def artifact_destination(path: str | None) -> str | None:
-    """Return a relative path below artifacts/, None for "", or raise ValueError (Harbor 0.25, artifacts)."""
+    """Return the path, or None for "". Raises ValueError unless it is a valid path below artifacts/ (Harbor 0.25, artifacts)."""
     if not path:
         return None
     parts = PurePosixPath(path).parts

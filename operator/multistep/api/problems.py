@@ -26,7 +26,7 @@ class Problem:
 
 
 def problems(error: ValidationError, document: object) -> list[Problem]:
-    """Return one problem per path, in the order of the models' fields. document: the validated one."""
+    """Return one problem per path, in the order of the models' fields. document: the validated document."""
     by_place: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
         by_place.setdefault(_place(detail, document), []).append(detail)

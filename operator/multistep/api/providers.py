@@ -1,4 +1,4 @@
-"""The providers whose APIs the model gateway passes through, and the variables by which agents find key and URL."""
+"""The model providers whose APIs the gateway proxies, and the environment variables from which agents read key and URL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ProviderName = Literal["anthropic", "openai", "gemini"]
 
 @dataclass(frozen=True)
 class Provider:
-    """A provider. key_variables, url_variables: names in the agents' environment; path: of its base URL at the gateway."""
+    """A model provider. key_variables, url_variables: variables for API key and base URL; path: base path at the gateway."""
 
     name: ProviderName
     key_variables: tuple[str, ...]

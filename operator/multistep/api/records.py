@@ -17,11 +17,11 @@ from typing import Any
 from multistep.errors import RunnerError
 
 MAX_ID_CHARACTERS = 1024
-MAX_TEXT_CHARACTERS = 64 * 1024  # limit of each text in a result; the longest is the end of a phase's output
+MAX_TEXT_CHARACTERS = 64 * 1024  # limit of each text in a result; the longest text is the tail of a phase's output
 MAX_RECORDS = 10_000
-MAX_INTEGER = 2**53  # the limit of exact integers in JSON
+MAX_INTEGER = 2**53  # largest integer up to which JSON numbers (doubles) are exact
 
-DISK_FULL = "DiskFull"  # code of a fault: no space was left for it
+DISK_FULL = "DiskFull"  # fault code: the disk or its quota is full
 OPERATIONS = frozenset({"start", "healthcheck", "upload", "reset", "note", "send", "admit", "dismiss"})
 
 
@@ -43,7 +43,7 @@ class Record:
 
     @classmethod
     def from_json(cls, value: object) -> Record:
-        """Parse a record in an answer. Raises RunnerError (code Protocol)."""
+        """Parse a record in the runner's answer. Raises RunnerError (code Protocol)."""
         fields = Fields(value, "record")
         record = cls(
             id=fields.text("id", MAX_ID_CHARACTERS),
@@ -67,7 +67,7 @@ class Record:
 
 @dataclass(frozen=True)
 class RunnerUser:
-    """The user of PID 1."""
+    """The user of the container's PID 1, which is the runner."""
 
     uid: int
     gid: int
@@ -109,7 +109,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Fault:
-    """The error of an operation, in its result. code: as in docs/runner-protocol.md."""
+    """The error in the result of an operation. code: one of the codes in docs/runner-protocol.md."""
 
     code: str
     message: str
@@ -117,7 +117,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Capture:
-    """A file that was read at a phase's end. size: of the whole file, in bytes; changed: it changed while it was read."""
+    """A file that the runner read when a phase ended. size: whole file in bytes; changed: whether it changed during the read."""
 
     data: bytes
     size: int
@@ -129,21 +129,21 @@ class Capture:
 class PhaseResult:
     """The result of a phase (record of ``start``)."""
 
-    exit_code: int | None  # None: it was killed or not started
+    exit_code: int | None  # None: the process was killed or not started
     signal: int | None
     timed_out: bool
-    error: Fault | None  # it could not be started
+    error: Fault | None  # set if the process could not be started
     tail: str
     output_bytes: int
     output_truncated: bool
     oom_kills: int | None  # None: unknown
-    memory_limit: int | None  # bytes, of the container; None: none, or unknown
+    memory_limit: int | None  # the container's limit in bytes; None: no limit, or unknown
     duration_seconds: float
-    captures: Mapping[str, Capture | None] = field(default_factory=dict)  # by path; None: no such regular file
+    captures: Mapping[str, Capture | None] = field(default_factory=dict)  # by path; None: no regular file has this path
 
     @classmethod
     def from_record(cls, record: Record) -> PhaseResult:
-        """Parse the result of a finished ``start``. Raises RunnerError (code Protocol)."""
+        """Parse the result of a finished ``start`` operation. Raises RunnerError (code Protocol)."""
         fields = Fields(record.result, f"result of {record.id}")
         return cls(
             exit_code=fields.optional_integer("exitCode"),
@@ -162,7 +162,7 @@ class PhaseResult:
 
 @dataclass(frozen=True)
 class HealthcheckResult:
-    """The result of a healthcheck; all but the first three fields are of its last attempt."""
+    """The result of a healthcheck; the fields from exit_code on describe its last attempt."""
 
     healthy: bool
     attempts: int
@@ -174,7 +174,7 @@ class HealthcheckResult:
 
     @classmethod
     def from_record(cls, record: Record) -> HealthcheckResult:
-        """Parse the result of a finished ``healthcheck``. Raises RunnerError (code Protocol)."""
+        """Parse the result of a finished ``healthcheck`` operation. Raises RunnerError (code Protocol)."""
         fields = Fields(record.result, f"result of {record.id}")
         return cls(
             healthy=fields.boolean("healthy"),
@@ -188,7 +188,7 @@ class HealthcheckResult:
 
 
 class Fields:
-    """Checked access to the members of one JSON object. what: its name in error messages."""
+    """Checked access to the members of one JSON object. what: name of the object in error messages."""
 
     def __init__(self, value: object, what: str) -> None:
         if not isinstance(value, Mapping):
@@ -284,7 +284,7 @@ def _captures(value: Mapping[str, Any]) -> dict[str, Capture | None]:
 
 def _capture(path: str, value: object) -> Capture:
     fields = Fields(value, f"capture {path}")
-    # A captured file may be longer than MAX_TEXT_CHARACTERS: the protocol's frames limit its size already.
+    # A captured file may be longer than MAX_TEXT_CHARACTERS; the maximum size of a protocol frame limits it.
     encoded = fields.text("base64", 2**21)
     try:
         data = base64.b64decode(encoded, validate=True)

@@ -1,6 +1,6 @@
 """The TrialSweep resource: tasks x agents x attempts. The CRD is generated from these models.
 
-Defaults are applied here and not by the CRD, as for trials. Times are seconds.
+Defaults are applied here and not by the CRD, as for trials. Durations are in seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from multistep.api.trial_status import Condition, FailureClass
 
 SWEEP_KIND = "TrialSweep"
 SWEEP_PLURAL = "trialsweeps"
-MOST_TRIALS = 50_000  # of a sweep: the operator keeps 200 bytes of each in memory
+MOST_TRIALS = 50_000  # maximum per sweep: the operator keeps 200 bytes per trial in memory
 
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 
@@ -118,6 +118,13 @@ class StopWhen(Model):
     """Tolerated number of failed trials, scored or excluded, by failure class; one more stops the sweep."""
 
 
+class SweepBudget(Model):
+    """What the model requests of all trials of a sweep may use together."""
+
+    cost_usd: Annotated[float, Field(alias="costUSD", gt=0, allow_inf_nan=False)]
+    """US dollars, by the model gateway's price table, which must list the models."""
+
+
 ScoringChoice = Literal["Score", "Exclude"]
 
 
@@ -133,7 +140,7 @@ class Scoring(Model):
 
 
 class SweepSpec(Model):
-    """Desired sweep. Immutable except suspend, parallelism, prestart, stopWhen, activeDeadlineSeconds and the TTL."""
+    """Desired sweep. Immutable except suspend, parallelism, prestart, stopWhen, budget, activeDeadlineSeconds and the TTL."""
 
     model_config = cel(("has(self.tasks) != has(self.tasksFrom)", "must have exactly one of tasks and tasksFrom"))
 
@@ -157,6 +164,9 @@ class SweepSpec(Model):
     """Changes to some trials; if several match, the later one wins."""
     stop_when: StopWhen = StopWhen()
     """When to create no more trials although some are left; the sweep is Failed then."""
+    budget: SweepBudget | None = None
+    """Budget of the trials' model requests, which the model gateway never lets them exceed. When it has no room for a request, the
+    sweep is suspended; raise it to continue. Every agent with a model needs access Gateway."""
     scoring: Scoring = Scoring()
     """How failures that an agent may have caused count."""
     active_deadline_seconds: DeadlineSeconds | None = None
@@ -173,6 +183,15 @@ class SweepSpec(Model):
         return self
 
     @model_validator(mode="after")
+    def _gateway_keeps_the_budget(self) -> Self:
+        direct = [each.name for each in self.agents if each.agent.hosted and not each.agent.uses_gateway]
+        if self.budget is not None and direct:
+            raise ValueError(
+                f"budget needs the model gateway: agent {shown(direct[0])} must have access Gateway, and credentials with its key"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _names_differ(self) -> Self:
         for field, names in (("tasks", _names(self.tasks)), ("agents", _names(self.agents))):
             if twice := [name for name, count in Counter(names).items() if count > 1]:
@@ -181,7 +200,7 @@ class SweepSpec(Model):
 
     @model_validator(mode="after")
     def _overrides_fit(self) -> Self:
-        """Tasks of tasksFrom are checked when they are resolved."""
+        """Check that overrides name known tasks and agents. Tasks of tasksFrom are checked when they are resolved."""
         if self.tasks:
             check_overrides(self.overrides, _names(self.tasks))
         for index, override in enumerate(self.overrides):
@@ -190,7 +209,7 @@ class SweepSpec(Model):
 
 
 def check_overrides(overrides: Sequence[TrialOverride], tasks: Iterable[str]) -> None:
-    """Raises ValueError if an override names an unknown task."""
+    """Raise ValueError if an override names an unknown task."""
     known = set(tasks)
     for index, override in enumerate(overrides):
         _check_known(f"overrides[{index}].tasks", override.tasks, known)
@@ -249,6 +268,15 @@ class SweepAgentStatus(Model):
     """Mean over tasks of each task's mean reward, as in reports; unset while no trial is scored."""
 
 
+class SweepBudgetStatus(Model):
+    """The budget in effect."""
+
+    cost_usd: Annotated[float, Field(alias="costUSD")]
+    """US dollars: spec.budget.costUSD."""
+    since: datetime
+    """Time at which the operator first saw this budget. Refusals of steps that started earlier do not count."""
+
+
 class SweepTasksStatus(Model):
     """Resolved source of the tasks; the same for all trials."""
 
@@ -291,6 +319,10 @@ class SweepStatus(Model):
     """The agents' means as text, for the printer column."""
     pod_hours: float = 0.0
     """Total hours of its trials' pods, each from the first step to the end of the attempt."""
+    cost_usd: Annotated[float | None, Field(alias="costUSD")] = None
+    """US dollars that the trials' model requests cost so far, as far as known; unset: no request with a known price."""
+    budget: SweepBudgetStatus | None = None
+    """The budget in effect; unset without one."""
 
 
 class TrialSweep(Model):
@@ -316,5 +348,5 @@ def parse_sweep_status(obj: Mapping[str, Any]) -> SweepStatus:
 
 
 def parse_scoring(obj: Mapping[str, Any]) -> Scoring:
-    """Only the resource's spec.scoring."""
+    """Parse only spec.scoring of the resource."""
     return parsed(Scoring, (obj.get("spec") or {}).get("scoring") or {}, under="spec.scoring.")

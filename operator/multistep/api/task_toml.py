@@ -158,7 +158,7 @@ def _cpus(value: int | float | None) -> int | float | None:
 
 
 def _only_text(value: object) -> object:
-    return value if isinstance(value, str) else None  # Harbor 0.25 ignores memory = 2
+    return value if isinstance(value, str) else None  # a number such as memory = 2 is ignored, as in Harbor 0.25
 
 
 OldSize = Annotated[str | None, BeforeValidator(_only_text)]
@@ -227,7 +227,8 @@ class EnvironmentConfig(_Table):
 
 
 def _old_size(key: str, text: str | None, megabytes: int | None) -> int | None:
-    """Return the mebibytes of a deprecated key such as memory = "2G", or those of the new key if the deprecated one is unset."""
+    """Return the size in MiB that a deprecated key such as memory = "2G" sets; if it is unset, the value of memory_mb, which
+    replaced it."""
     if text is None:
         return megabytes
     size = text.strip()

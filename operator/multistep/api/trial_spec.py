@@ -99,7 +99,7 @@ class TrialTemplateSpec(Model):
 
 
 class _TaskAndAgent(Model):
-    """Task and agent; a base class, so that these fields come first."""
+    """Task and agent. A separate base class, so that these come first among the fields of TrialSpec."""
 
     task: TaskSource
     """Source of the task."""

@@ -244,7 +244,7 @@ class TrialStatus(Model):
     """URL of the files in the operator's object store, if it has one; manifest.jsonl describes each file."""
 
     def steps_by_attempt(self) -> dict[int, list[StepStatus]]:
-        """Return the started steps by number of the attempt, earlier and current."""
+        """Return the started steps of earlier and current attempts, by attempt number."""
         found = {each.number: each.steps for each in self.attempts}
         if self.attempt is not None:
             found.setdefault(self.attempt, self.steps)

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from multistep.api.problems import dotted
 from multistep.api.task_toml import TaskConfig, toml_table
 
-_OLD_ROOT_KEYS = frozenset({"version"})  # read as schema_version
+_OLD_ROOT_KEYS = frozenset({"version"})  # deprecated alias of schema_version
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class UnknownKey:
 
 
 def unknown_keys(task: str | Mapping[str, Any], *, most: int | None = None) -> list[UnknownKey]:
-    """Return the unknown keys of a task.toml, given as text or as parsed table, in its order, up to a maximum number."""
+    """Return the unknown keys of a task.toml in file order. task: text or parsed table; most: maximum number of keys."""
     table = toml_table(task) if isinstance(task, str) else task
     return list(islice(_walk(TaskConfig, table, ()), most))
 

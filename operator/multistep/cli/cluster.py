@@ -18,7 +18,7 @@ FIELD_MANAGER = "multistep-cli"
 
 
 class Cluster(Protocol):
-    """The methods of cluster.client.Client that commands use; each may raise ClusterError."""
+    """The methods of kube.client.Client that commands use; each may raise ClusterError."""
 
     @property
     def namespace(self) -> str: ...
@@ -60,10 +60,10 @@ async def connect(target: Target) -> AsyncIterator[Cluster]:
 
 
 async def check_accepted(cluster: Cluster, main: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> None:
-    """Send a dry run of one object of each kind: the server checks namespace, rights, schema and quota, and creates nothing.
+    """Send a dry run of one object of each kind, so that the server checks namespace, RBAC, schema and quota but creates nothing.
 
     main: object that is later created; others: objects that are later applied. Raises UsageError if the namespace does not
-    exist, ClusterError.
+    exist, and ClusterError.
     """
     namespace = main["metadata"]["namespace"]
     try:
@@ -78,7 +78,7 @@ async def check_accepted(cluster: Cluster, main: Mapping[str, Any], others: Sequ
 
 
 async def find_trial(cluster: Cluster, namespace: str, name: str) -> Object | None:
-    """Return the trial, or None if it does not exist. UsageError: the CRD is not installed."""
+    """Return the trial, or None if it does not exist. Raises UsageError if the CRD is not installed."""
     try:
         return await cluster.get(TRIALS, namespace, name)
     except NotFound as error:
@@ -87,7 +87,7 @@ async def find_trial(cluster: Cluster, namespace: str, name: str) -> Object | No
 
 
 async def find_sweep(cluster: Cluster, namespace: str, name: str) -> Object | None:
-    """Return the sweep, or None if it does not exist. UsageError: the CRD is not installed."""
+    """Return the sweep, or None if it does not exist. Raises UsageError if the CRD is not installed."""
     try:
         return await cluster.get(SWEEPS, namespace, name)
     except NotFound as error:
@@ -96,7 +96,7 @@ async def find_sweep(cluster: Cluster, namespace: str, name: str) -> Object | No
 
 
 async def existing_sweep(cluster: Cluster, namespace: str, name: str) -> Object:
-    """Return the sweep; UsageError if it does not exist."""
+    """Return the sweep. Raises UsageError if it does not exist."""
     found = await find_sweep(cluster, namespace, name)
     if found is None:
         raise UsageError(f"sweep {name!r} does not exist in namespace {namespace!r}: `kubectl get tsw -A` lists all")
@@ -104,12 +104,12 @@ async def existing_sweep(cluster: Cluster, namespace: str, name: str) -> Object:
 
 
 def _check_installed(error: NotFound, kind: str) -> None:
-    if error.reason != "NotFound":  # a 404 without this reason: the API server does not serve the kind
+    if error.reason != "NotFound":  # a 404 without reason NotFound: the API server does not serve the kind
         raise UsageError(f"the cluster has no CRD for {kind}: install Multistep in it (README, Install)") from error
 
 
 async def existing_trial(cluster: Cluster, namespace: str, name: str) -> Object:
-    """Return the trial; UsageError if it does not exist."""
+    """Return the trial. Raises UsageError if it does not exist."""
     found = await find_trial(cluster, namespace, name)
     if found is None:
         raise UsageError(f"trial {name!r} does not exist in namespace {namespace!r}: `kubectl get mst -A` lists all")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from multistep.kube.client import Client
     from multistep.kube.resources import Resource
 
-_SECONDS = 2.0  # timeout: completion runs at a key press, so it must be fast
+_SECONDS = 2.0  # timeout: short, because completion runs at a key press
 _SECONDS_VARIABLE = "MULTISTEP_COMPLETION_SECONDS"
 _MOST = 500
 VARIABLE = "_MULTISTEP_COMPLETE"
@@ -61,7 +61,7 @@ def kubectl_complete() -> None:
 
 
 class _KubectlComplete(get_completion_class("bash")):  # type: ignore[misc]
-    """Computes completions by click's bash class, without printing them in bash's format."""
+    """Computes completions with click's bash class; kubectl_complete prints them in kubectl's format."""
 
 
 def trials(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -111,7 +111,7 @@ def _matching(items: list[CompletionItem], incomplete: str) -> list[CompletionIt
 
 
 def _asked(ctx: click.Context, ask: Callable[..., Awaitable[list[CompletionItem]]]) -> list[CompletionItem]:
-    """Return the cluster's answer, or an empty list after the timeout or any error: a message would garble the command line."""
+    """Return the cluster's answer; an empty list after a timeout or error, because a message would garble the command line."""
 
     async def within() -> list[CompletionItem]:
         from multistep.kube.client import Client

@@ -13,7 +13,7 @@ class Exit(IntEnum):
     OK = 0  # the trial is Complete, without an exception or a failed gate; the sweep is Complete, and all of its trials are scored
     FAULT = 1  # the trial is Complete with an exception or a failed gate; the sweep is Complete, but trials are excluded
     BAD_INPUT = 2  # invalid usage, task, image or manifest
-    FAILED = 3  # the trial or sweep is Failed: it could not be run, or not completely
+    FAILED = 3  # the trial or sweep is Failed: it could not be run completely, or not at all
     UNREACHABLE = 4  # the cluster or its results cannot be reached
     INTERRUPTED = 130  # Ctrl-C
 
@@ -23,7 +23,7 @@ class Interrupted(MultistepError):
 
 
 class Gone(MultistepError):
-    """The trial or sweep was deleted while it was followed."""
+    """Raised if the trial or sweep is deleted while the command follows it."""
 
 
 def exit_of(error: MultistepError) -> Exit:

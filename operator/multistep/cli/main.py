@@ -27,10 +27,11 @@ COMMANDS: Final = {
     "stop": "Stop trials permanently.",
     "results": "Fetch a trial's results into a directory.",
     "sweep": "Run tasks x agents x attempts and report the results.",
+    "agent": "List Harbor's agents, and build images of their programs.",
     "completion": "Print the completion script of a shell.",
     "version": "Print the version.",
 }
-MODULES: Final = {  # by command: its module, relative to multistep.cli
+MODULES: Final = {  # module of each command, relative to multistep.cli
     "init": "task.init",
     "check": "task.check",
     "build": "task.build",
@@ -41,6 +42,7 @@ MODULES: Final = {  # by command: its module, relative to multistep.cli
     "stop": "trial.stop",
     "results": "trial.results",
     "sweep": "sweep.commands",
+    "agent": "agent.commands",
     "completion": "completion",
     "version": "version",
 }
@@ -98,7 +100,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line. Libraries' log messages are dropped: errors are exceptions."""
+    """Run the command line. Log messages of libraries are dropped, because errors are reported as exceptions."""
     logging.getLogger().addHandler(logging.NullHandler())
     cli(prog_name=program_name(sys.argv[0]), complete_var="_MULTISTEP_COMPLETE")
 

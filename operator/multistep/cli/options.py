@@ -25,7 +25,7 @@ class Target:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The options of Harbor's agents. keys: values of --key-from-secret; kwargs: values of --agent-kwarg."""
+    """The options of Harbor's agents. keys, kwargs, images: values of --key-from-secret, --agent-kwarg and --agent-image."""
 
     model: str | None = None
     version: str | None = None
@@ -33,10 +33,14 @@ class ModelOptions:
     kwargs: Sequence[str] = ()
     base_url: str | None = None
     preinstalled: bool = False
+    images: Sequence[str] = ()
+    max_cost: float | None = None
+    max_input_tokens: int | None = None
+    max_output_tokens: int | None = None
 
     @property
     def given(self) -> bool:
-        """Whether any option is given."""
+        """Report whether any option is given."""
         return self != ModelOptions()
 
 
@@ -46,7 +50,7 @@ def task_argument(function: F) -> F:
 
 
 def namespace_option(function: F) -> F:
-    """Add --namespace, also for commands without a cluster."""
+    """Add --namespace, without --kubeconfig and --context."""
     return click.option(
         "-n",
         "--namespace",
@@ -62,21 +66,21 @@ def trial_argument(function: F) -> F:
 
 
 def complete_trials(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete names of trials; the Kubernetes client is imported only then."""
+    """Return completions of a trial's name. The Kubernetes client is imported only in this call, to keep --help fast."""
     from multistep.cli.completion import trials
 
     return trials(ctx, parameter, incomplete)
 
 
 def complete_sweeps(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete names of sweeps."""
+    """Return completions of a sweep's name."""
     from multistep.cli.completion import sweeps
 
     return sweeps(ctx, parameter, incomplete)
 
 
 def complete_steps(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete names of steps."""
+    """Return completions of a step's name."""
     from multistep.cli.completion import steps
 
     return steps(ctx, parameter, incomplete)
@@ -116,6 +120,18 @@ def agent_option(function: F) -> F:
     )(function)
 
 
+_BUDGETS = (
+    click.option("--max-output-tokens", type=click.IntRange(1), metavar="N", help="Budget of a trial: output tokens."),
+    click.option("--max-input-tokens", type=click.IntRange(1), metavar="N", help="Budget of a trial: input tokens."),
+    click.option(
+        "--max-cost",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="USD",
+        help="Budget of a trial, over all its steps: US dollars. Model requests that might exceed it are refused.",
+    ),
+)  # the last option is shown first
+
+
 def hosted_options(function: F) -> F:
     """Add the options of Harbor's agents, apart from --model. The function gets them as one ModelOptions."""
 
@@ -126,6 +142,14 @@ def hosted_options(function: F) -> F:
 
     wrapped: Any = with_model
     for option in (
+        click.option(
+            "--agent-image",
+            "images",
+            multiple=True,
+            metavar="[AGENT=]IMAGE",
+            help="Image with the agent's program, built by `multistep agent build`: install nothing.",
+        ),
+        *_BUDGETS,
         click.option("--preinstalled", is_flag=True, help="The image holds the agent's program: install nothing."),
         click.option("--base-url", metavar="URL", help="URL of the model's API; default: the provider's."),
         click.option("--agent-version", "version", metavar="VERSION", help="Version of the agent's program."),
@@ -149,7 +173,7 @@ def hosted_options(function: F) -> F:
 
 
 def image_options(function: F) -> F:
-    """Add --image and --runner-in-image, for an image that exists."""
+    """Add --image and --runner-in-image, for an image that is already built."""
     function = click.option("--runner-in-image", is_flag=True, help="IMAGE contains the runner, as `multistep build` reported.")(
         function
     )

@@ -21,7 +21,7 @@ from multistep.cli.trial.outcome import brief, outcome
 from multistep.engine.suspensions import SUSPENDED
 
 PHASES: Final = ("setup", "healthcheck", "agent", "verifier")  # phases whose output `multistep logs` shows
-_PIPED_WIDTH = 250  # columns without a terminal: wide, so that lines are not folded
+_PIPED_WIDTH = 250  # width of output that is not a terminal: large, so that lines are not folded
 _STYLES = {"Complete": "green", "Failed": "red", "Running": "cyan"}
 
 
@@ -36,7 +36,7 @@ def clean_lines(text: str) -> str:
 
 
 def rewards_text(rewards: Mapping[str, float] | None) -> str:
-    """Format all rewards; "-" without a result, {} for a result without keys."""
+    """Format all rewards: "-" if the verifier has no result, {} for a result without keys."""
     if rewards is None:
         return "-"
     if set(rewards) == {"reward"}:
@@ -97,7 +97,7 @@ def report_view(report: Report) -> Group:
 
 
 def trial_view(name: str, status: TrialStatus, *, now: datetime | None = None, namespace: str = "") -> Group:
-    """Return the output of `run` and `show`. now: for the elapsed time of active steps. namespace: for the next command's hint."""
+    """Return the output of `run` and `show`. now: to show elapsed times. namespace: to suggest the next command."""
     found = outcome(status)
     lines: list[RenderableType] = [_steps_of_status(status, now)] if status.steps else []
     lines += [_line("fault", each, "red") for each in found.faults if found.phase == "Complete"]
@@ -126,7 +126,7 @@ def _command_for_more(name: str, status: TrialStatus, namespace: str) -> str:
 
 
 def usage_text(usage: Usage) -> str:
-    """Return a line with the tokens and the cost of a trial, and who counted them."""
+    """Return a line with the tokens and the cost of a trial, and the source of these counts."""
     parts = [
         f"{_amount(usage.input_tokens)} input tokens ({_amount(usage.cached_tokens)} cached)",
         f"{_amount(usage.output_tokens)} output tokens",
@@ -165,7 +165,7 @@ def working(text: str) -> Iterator[None]:
 
 
 class Following:
-    """Progress on stderr: on a terminal a live display of ``view()``, else lines."""
+    """Shows progress on stderr: a live display of ``view()`` on a terminal, otherwise single lines."""
 
     def __init__(self, view: Callable[[], RenderableType]) -> None:
         console = _console(sys.stderr)
@@ -183,12 +183,12 @@ class Following:
             self._live.stop()
 
     def line(self, text: str) -> None:
-        """Print a line, unless the live view shows the same."""
+        """Print a progress line, except on a terminal, where the live view shows the progress."""
         if self._live is None:
             print_err(text)
 
     def note(self, text: str) -> None:
-        """Print a line beside the live view."""
+        """Print a message, on a terminal above the live view."""
         if self._live:
             self._live.console.print(Text(clean(text)))
         else:
@@ -201,10 +201,10 @@ class Progress(Following):
     def __init__(self, name: str) -> None:
         self._name = name
         self._status: TrialStatus | None = None
-        super().__init__(self._view)  # must be last: it calls _view at once
+        super().__init__(self._view)  # must be last: the constructor calls _view
 
     def show(self, status: TrialStatus, lines: Sequence[str]) -> None:
-        """Update the display. status: the trial's current status; lines: text that is new, printed without a terminal."""
+        """Update the display. status: the trial's current status; lines: its changes, printed if stderr is not a terminal."""
         self._status = status
         for line in lines:
             self.line(line)

@@ -26,11 +26,11 @@ class Values:
         return [secret_of(name, values, namespace) for name, values in parts if values]
 
     def variable_entries(self, owner: str) -> list[Manifest]:
-        """Return entries for spec.variables."""
+        """Return the entries for spec.variables, which refer to the Secret."""
         return [variable_from_secret(each, _variables_name(owner), each) for each in self.variables]
 
     def agent_entries(self, owner: str) -> list[Manifest]:
-        """Return entries for spec.agent.env."""
+        """Return the entries for spec.agent.env, which refer to the Secret."""
         return [variable_from_secret(each, _agent_env_name(owner), each) for each in self.agent]
 
 
@@ -48,7 +48,7 @@ def given_values(variables: Sequence[str], agent_env: Sequence[str]) -> Values:
 
 
 def _values(option: str, given: Sequence[str]) -> dict[str, str]:
-    """Parse ``NAME=VALUE``, or ``NAME``, whose value is that of this process's environment variable."""
+    """Parse texts ``NAME=VALUE``, or ``NAME`` for the value of this process's environment variable."""
     values: dict[str, str] = {}
     for each in given:
         name, separator, value = each.partition("=")

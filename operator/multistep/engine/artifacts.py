@@ -1,7 +1,7 @@
-"""Artifacts: which entries are collected from a step, their paths below ``steps/NAME/artifacts``, and the manifest.
+"""Selects the artifact entries to collect from a step, assigns their paths below ``steps/NAME/artifacts``, builds the manifest.
 
-This deviates from Harbor 0.25, as the specification of multi-step tasks demands: artifacts are collected after verification, and
-stored under the source's base name.
+Two rules differ from Harbor 0.25, because the specification of multi-step tasks demands them: artifacts are collected after
+verification, and they are stored under the source's base name.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, TypeAlias
 from multistep.api.task_toml import ArtifactConfig
 from multistep.engine.operations import LOGS_ARTIFACTS
 
-_Owner: TypeAlias = tuple[str, str | None]  # source and destination; equal entries share their paths
+_Owner: TypeAlias = tuple[str, str | None]  # source and destination of an entry; entries with the same owner share paths
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The destination of one entry's files, relative to the artifacts directory; "" for the directory itself."""
+    """The destination of an artifact entry's files, relative to the artifacts directory; "" for that directory itself."""
 
     entry: ArtifactConfig
     destination: str
@@ -29,7 +29,8 @@ class Placement:
 def pass_entries(
     task: Sequence[ArtifactConfig], trial: Sequence[ArtifactConfig], step: Sequence[ArtifactConfig]
 ) -> tuple[ArtifactConfig, ...]:
-    """Return the entries to collect from a step: /logs/artifacts first unless another names it, then task's, trial's, step's."""
+    """Return a step's artifact entries: the task's, the trial's, then the step's. If none of them has the source /logs/artifacts,
+    an entry for it is first."""
     named = [*task, *trial, *step]
     if any(entry.source.rstrip("/") == LOGS_ARTIFACTS for entry in named):
         return tuple(named)
@@ -61,8 +62,8 @@ def manifest(
 ) -> list[dict[str, Any]]:
     """Return manifest.json (Harbor 0.25). types: for each entry, what the runner found: file, directory, missing or other.
 
-    incomplete: for each entry the files that are missing or differ from the container's. Such an entry has Harbor's status
-    "failed".
+    incomplete: for each entry, the collected files that are missing or differ from the files in the container. An entry with
+    such files has Harbor's status "failed".
     """
     missed = incomplete or [()] * len(placements)
     return [_manifest_line(*each) for each in zip(placements, types, missed, strict=True)]
@@ -102,14 +103,14 @@ def _relative(source: str) -> str:
 
 
 class _Taken:
-    """The assigned paths and their owners: files, and the directories above them."""
+    """The paths that were assigned so far (of files and of the directories above them), and the entries that own each path."""
 
     def __init__(self) -> None:
-        self._claims: dict[str, _Owner] = {}  # every destination and every path below one
-        self._above: dict[str, set[_Owner]] = {}  # parent directories of the claimed paths
+        self._claims: dict[str, _Owner] = {}  # assigned path -> its owner
+        self._above: dict[str, set[_Owner]] = {}  # directory -> owners of the assigned paths below it
 
     def claim(self, destination: str, found: Iterable[str], owner: _Owner) -> bool:
-        """Assign the paths of ``found`` below destination to the owner. Return False, and assign none, on a collision."""
+        """Assign the paths of ``found`` below destination to the owner. On a collision assign none and return False."""
         paths = [_join(destination, each) for each in found]
         if self._claims.get(destination, owner) != owner or any(self._meets(path, owner) for path in paths):
             return False

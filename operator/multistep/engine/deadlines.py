@@ -1,4 +1,4 @@
-"""Fails trials that their user stops (spec.stop) or limits (spec.activeDeadlineSeconds). Pure: the clock is an argument."""
+"""Fails trials with spec.stop or an exceeded spec.activeDeadlineSeconds. Pure functions: the current time is an argument."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class PodFacts:
     phase: str
     created_at: float
     scheduled_at: float | None = None
-    started_at: float | None = None  # start of the running container
+    started_at: float | None = None  # start time of the running container
     unschedulable: str = ""  # the scheduler's message while the pod fits no node
     gates: tuple[str, ...] = ()  # names of the pod's scheduling gates
     queue: str | None = None  # Kueue's queue; None: Kueue does not manage the pod; "": the pod names no queue
@@ -39,7 +39,7 @@ class PodFacts:
     exit_code: int | None = None
     exit_reason: str = ""
     exit_message: str = ""
-    restarted: bool = False  # the container was restarted; exit_code, exit_reason and exit_message describe the run before
+    restarted: bool = False  # if true, exit_code, exit_reason and exit_message describe the run before the restart
     container_id: str = ""  # id of the trial's container
     image_id: str = ""  # image of the trial's container with its digest, as the kubelet resolved it
     memory_limit: str = ""  # memory limit of the trial's container, as written in the pod's spec
@@ -92,7 +92,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class StartAttempt:
-    """Write the attempt and the pod's name to the status before the pod is created."""
+    """Decision: write the attempt and the pod's name to the status, before the pod is created."""
 
     attempt: int
     pod_name: str
@@ -100,32 +100,32 @@ class StartAttempt:
 
 @dataclass(frozen=True)
 class CreatePod:
-    """Create the attempt's pod."""
+    """Decision: create the attempt's pod."""
 
 
 @dataclass(frozen=True)
 class Adopt:
-    """Write the pod's UID to the status."""
+    """Decision: write the UID of the attempt's pod to the status."""
 
 
 @dataclass(frozen=True)
 class CreateVerifierPod:
-    """Create the pod that status.verifier names."""
+    """Decision: create the pod that status.verifier names."""
 
 
 @dataclass(frozen=True)
 class AdoptVerifierPod:
-    """Write the UID of the verifier's pod to the status."""
+    """Decision: write the UID of the verifier's pod to the status."""
 
 
 @dataclass(frozen=True)
 class Drive:
-    """Resume the script in the pod."""
+    """Decision: run or resume the trial's script, its sequence of runner operations, in the pod."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Wait for a watch event, at most ``seconds`` (None: without a limit). reason, message: texts for the trial's conditions.
+    """Decision: wait for a watch event, at most ``seconds`` (None: no limit). reason, message: texts for the trial's conditions.
 
     gated: whether the pod has a scheduling gate; the wait then does not count toward the trial's deadline.
     """
@@ -138,18 +138,18 @@ class Wait:
 
 @dataclass(frozen=True)
 class Suspend:
-    """Report the suspension in the status, delete the pod unless the trial is paused, and wait."""
+    """Decision: report the suspension in the status, delete the pod unless the trial is paused, and wait."""
 
 
 @dataclass(frozen=True)
 class Resume:
-    """Resume a trial that was suspended without a pod: write its current attempt to the status, as before a pod's creation."""
+    """Decision: resume a suspended trial that has no pod. Write its current attempt to the status, then create the pod."""
 
 
 @dataclass(frozen=True)
 class FailAttempt:
-    """Record an attempt that an infrastructure failure or a suspension ended. Restart the trial if a retry is left; a suspension
-    does not use up a retry."""
+    """Decision: record the attempt as failed, because an infrastructure failure or a suspension ended it. Start another attempt if
+    a retry is left. A suspension does not use up a retry."""
 
     reason: str
     message: str
@@ -157,10 +157,10 @@ class FailAttempt:
 
 @dataclass(frozen=True)
 class PhaseDied:
-    """Complete the trial with the rewards that it has, because the running phase ended its own container.
+    """Decision: complete the trial with the rewards that it has, because a process in the container ended the container.
 
-    phase: the phase that caused the failure; None: the running one. During separate verification it is the agent's phase, as
-    only processes left by the agent run in the agent's pod.
+    phase: the phase to blame; None for the running phase. During a separate verification, the phase to blame for the end of the
+    agent's container is the agent's phase, because only processes that the agent left behind still run in that container.
     """
 
     type: str
@@ -170,7 +170,7 @@ class PhaseDied:
 
 @dataclass(frozen=True)
 class Fail:
-    """Set the trial Failed. exception: name of Harbor's exception class for this error; "" if Harbor has none."""
+    """Decision: set the trial Failed. exception: name of Harbor's exception class for this error; "" if Harbor has none."""
 
     reason: str
     message: str
@@ -179,14 +179,14 @@ class Fail:
 
 @dataclass(frozen=True)
 class CleanUp:
-    """Delete a finished trial's pods after ``pod_in`` seconds and the trial itself after ``trial_in`` seconds; None: never."""
+    """Decision: delete a finished trial's pods in ``pod_in`` seconds and the trial itself in ``trial_in`` seconds; None: never."""
 
     pod_in: float | None
     trial_in: float | None
 
     @property
     def next(self) -> float | None:
-        """Return the seconds until the next deletion that is not due yet."""
+        """Return the seconds until the next deletion that is not due yet; None if there is none."""
         return min((each for each in (self.pod_in, self.trial_in) if each), default=None)
 
 

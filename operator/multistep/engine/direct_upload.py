@@ -1,6 +1,6 @@
 """Direct upload of a step's large output files from the pod to the object store: decides which file is next.
 
-Like the script, the decision depends on records only: the survey's record, which lists the large files, and one record for each
+The decision depends only on the runner's records: the record of the survey, which lists the large files, and one record for each
 sent file. If a file cannot be sent, the operator downloads this file and all later ones with the rest of the step's outputs.
 """
 
@@ -13,15 +13,15 @@ from typing import Any
 from multistep.api.records import Fields, Record
 from multistep.engine.operations import Collect
 
-MOST_FILES = 64  # files that are sent for one Collect, because one record lists all their names
-MOST_BYTES = 5_000_000_000  # size of one file: the limit of object stores for one request
+MOST_FILES = 64  # maximum number of files sent per Collect operation: the record of the survey lists the names of all
+MOST_BYTES = 5_000_000_000  # maximum size of a file: object stores accept no more in one request
 URL_SECONDS = 300.0  # validity of a signed URL: the request must start within it
 
 
 @dataclass(frozen=True)
 class Large:
-    """A large file. source: index of its source in the Collect; path: path below the source, "" for the source itself;
-    binary: whether the file is not text."""
+    """A large output file of a step. source: index in ``Collect.sources`` of the path that contains the file; path: the file's path
+    below it, "" if the source is the file itself; binary: whether the file is not text."""
 
     source: int
     path: str
@@ -65,13 +65,13 @@ class Send:
 
     @property
     def seconds(self) -> float:
-        """Return the timeout in seconds: 120, and 1 per MB."""
+        """Return the timeout in seconds: 120, plus 1 per MB."""
         return 120.0 + self.file.size / 1_000_000
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A file that the runner reported as sent. version: the store's ETag; "" if the store returned none."""
+    """A file that the runner reported as sent. number: index in the survey; version: the store's ETag, "" if it returned none."""
 
     number: int
     file: Large
@@ -81,8 +81,8 @@ class Sent:
 
 @dataclass(frozen=True)
 class Reached:
-    """Progress of the direct upload. next: the next request, None when finished; running: the record of ``next`` if that was
-    started; failure: why the remaining files are not sent."""
+    """Progress of the direct upload. next: the next request, None if no more is due; running: the record of ``next`` if the
+    runner has started it; failure: why the remaining files are not sent."""
 
     next: Survey | Send | None = None
     running: Record | None = None
@@ -91,7 +91,7 @@ class Reached:
 
 
 def reached(collect: Collect, records: Mapping[str, Record]) -> Reached:
-    """Return the progress that the existing records show."""
+    """Return the progress of the direct upload of a Collect's large files, according to the runner's records."""
     survey = records.get(f"{collect.id}-survey")
     if survey is None:
         return Reached(Survey(f"{collect.id}-survey"))

@@ -26,9 +26,9 @@ _TYPES = {"memory": "OutOfMemoryError", "ephemeral-storage": "OutOfDiskError"}
 
 
 def own_usage_exception(message: str, *, disrupted: bool) -> str | None:
-    """Return the exception of a phase whose own usage caused the eviction; None if the node caused it.
+    """Return the exception type to record if the pod's own usage caused its eviction; None if the node caused it.
 
-    disrupted: the pod has the condition DisruptionTarget.
+    message: the kubelet's eviction message; disrupted: whether the pod has the condition DisruptionTarget.
     """
     if not disrupted and any(each in message for each in _OF_LIMITS):
         return "OutOfDiskError"
@@ -39,6 +39,6 @@ def own_usage_exception(message: str, *, disrupted: bool) -> str | None:
 
 
 def quantity(text: str) -> float:
-    """Return a Kubernetes quantity in bytes; 0 for an invalid one."""
+    """Parse a Kubernetes quantity such as "1Gi" into bytes; return 0 for an invalid one."""
     found = _QUANTITY.fullmatch(text)
     return float(found[1]) * _SUFFIXES.get(found[2], 0.0) if found else 0.0

@@ -1,4 +1,4 @@
-"""Checks the runner's records against the trial's status, to detect records that were forged or lost in the same container."""
+"""Compares the runner's records with the trial's status, to detect records that a process in the container forged or deleted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from multistep.engine.status_size import bounded_rewards
 
 
 def missing_records(status: TrialStatus, attempt: int, ids: Iterable[str]) -> str:
-    """Return which records are missing; "" if none is. ids: the ids of all records that the runner has.
+    """Return a message that says which records are missing; "" if none is. ids: the ids of all records that the runner has.
 
     The status lists a step before the step's first operation is finished, so the last listed step may have no records.
     """
@@ -25,7 +25,7 @@ def missing_records(status: TrialStatus, attempt: int, ids: Iterable[str]) -> st
 
 
 def changed_rewards(status: TrialStatus, runs: Sequence[StepRun]) -> str:
-    """Return which completed step has different rewards in the runner's records and in the status; "" if none has."""
+    """Return a message about the first completed step whose rewards differ between records and status; "" if there is none."""
     for step, run in zip(status.steps, runs, strict=False):
         now = bounded_rewards(run.rewards)
         if step.completion_time is None or run.completed_at is None or step.rewards is None or now is None:
@@ -36,5 +36,5 @@ def changed_rewards(status: TrialStatus, runs: Sequence[StepRun]) -> str:
 
 
 def _agree(step: StepStatus, now: dict[str, int | float]) -> bool:
-    """Whether the rewards agree in the keys that both have. The status may lack keys, as their number is limited."""
+    """Return whether ``now`` and the status agree on every reward that both have. The status has a limited number of rewards."""
     return all(now.get(key, value) == value for key, value in (step.rewards or {}).items())

@@ -8,13 +8,14 @@ _MISSING = ("no such file or directory", "not a directory")
 
 
 def ended_from_inside(code: int | None, message: str) -> bool:
-    """Whether a process in the container ended the session. Conservative: False if an infrastructure failure could explain it.
+    """Return whether a process in the container ended the exec session; False if an infrastructure failure may have ended it.
 
-    code, message: the exit status that the kubelet reported for the session's process. The kubelet reports one only if API server,
-    network, kubelet and node work. While the container runs, only its own processes or its memory limit kill the session, and
-    only its own processes can delete its working directory, without which no session starts. Other statuses (1: process 1 does
-    not answer; None: containerd or runc failed) may be infrastructure failures.
+    code: exit status of the session's process, None if it could not be started; message: the error that the kubelet reported.
+    The kubelet reports both only if API server, network, kubelet and node work. While the container runs, the session is killed
+    only by processes in the container or at the container's memory limit. Only processes in the container can delete its working
+    directory, and no session starts without this directory. All other ends may be infrastructure failures, e.g. status 1 (process
+    1 does not answer) and errors of containerd or runc.
     """
     if code is not None:
-        return code > _FIRST_SIGNAL and code != 255  # 255: an error of the runtime
+        return code > _FIRST_SIGNAL and code != 255  # 255: an error of the container runtime, not the process's status
     return _WORKDIR_GONE in message and any(each in message for each in _MISSING)

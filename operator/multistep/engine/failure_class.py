@@ -28,7 +28,7 @@ def of_failed(reason: str, journal: Journal | None) -> FailureClass:
     if journal is not None and any(AGENT in run.timings for run in journal.steps):
         return "Agent"  # the environment worked before the agent ran, and only the agent could break it
     if reason == "AgentSetupFailed" and journal is not None:
-        return "Agent"  # a custom class, which could read the environment and give up on a hard task
+        return "Agent"  # a custom agent class, whose setup could read the task and fail on purpose if the task is hard
     row = _OF_TRIALS.get(reason)
     return (row.failure_class if row else None) or "Infrastructure"
 

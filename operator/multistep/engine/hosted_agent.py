@@ -29,12 +29,12 @@ class HostedAgent:
     skills_dir: str | None = None
 
     def resumes(self, index: int) -> bool:
-        """Whether the step with this index resumes the trajectory of the step before."""
+        """Return whether the step with this index resumes the trajectory of the step before."""
         return self.resume and index > 0
 
     @property
     def direct_variables(self) -> dict[str, str]:
-        """Return the variables of an agent that calls the provider directly: its keys, and spec.agent's base URL if set."""
+        """Return the variables of an agent that calls the provider directly: its API keys, and spec.agent's base URL if set."""
         providers = [BY_KEY_VARIABLE[name] for name in self.credentials if name in BY_KEY_VARIABLE]
         urls = {name: self.spec.base_url for each in providers for name in each.url_variables if self.spec.base_url}
         return {**self.credentials, **urls}
@@ -47,7 +47,7 @@ def refuse_unreachable_model(agent: AgentSpec, mode: str) -> None:
 
 
 def hosted_agent(config: TaskConfig, spec: TrialSpec, credentials: Mapping[str, str]) -> HostedAgent:
-    """Return the plan of the trial's agent."""
+    """Return the plan of a trial's Harbor agent. credentials: values of the agent's secret variables."""
     environment = config.environment
     return HostedAgent(
         spec=spec.agent,

@@ -6,21 +6,22 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-MAX_NAMED = 100  # files that are listed per source
+MAX_NAMED = 100  # maximum number of files listed by name per source
 CHANGED = "changed while it was read"
 UNREADABLE = "could not be read"
 
 
 @dataclass
 class Incomplete:
-    """Files of one source that are missing or were changed. whole_reason: why the source itself was cut off; "" if it was not."""
+    """Files of one collected path (source) that are missing or were changed. whole_reason: why the copy of the whole source ended
+    early; "" if it did not."""
 
     files: list[tuple[str, str]] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
     whole_reason: str = ""
 
     def add(self, path: str, reason: str, kind: str = "") -> None:
-        """Add a file. kind: the reason without details, under which the summary counts the file; "": count it under ``reason``."""
+        """Add a file. kind: short form of the reason; the summary shows the number of files per kind. "" means ``reason``."""
         self.reasons[kind or reason] += 1
         if len(self.files) < MAX_NAMED:
             self.files.append((path, reason))
@@ -29,7 +30,7 @@ class Incomplete:
         return bool(self.reasons or self.whole_reason)
 
     def entries(self) -> list[dict[str, str]]:
-        """Return the files for the manifest, the source itself with the path ""."""
+        """Return the entries for manifest.json: one per listed file, and one with the path "" if the source's copy ended early."""
         cut = [("", self.whole_reason)] if self.whole_reason else []
         return [{"path": path, "reason": reason} for path, reason in [*cut, *self.files]]
 

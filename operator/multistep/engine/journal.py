@@ -11,7 +11,7 @@ from multistep.api.trial_status import Usage
 from multistep.engine.rewards import Number, StepException
 
 SETUP, HEALTHCHECK, AGENT, VERIFIER, ARTIFACTS = "setup", "healthcheck", "agent", "verifier", "artifacts"
-AGENT_SETUP = "agent setup"  # before the first step
+AGENT_SETUP = "agent setup"  # the phase in which a hosted agent is set up, once, before the first step
 
 
 @dataclass
@@ -38,7 +38,7 @@ class AgentInfo:
 @dataclass(frozen=True)
 class AttemptLost:
     """Why an attempt has no result although its pod runs. reason: failure reason of the attempt, or of the trial if ``final``
-    (api.failures); final: do not retry, as another attempt would fail, too."""
+    (api.failures); final: whether the trial fails without a retry, as another attempt would fail, too."""
 
     reason: str
     message: str
@@ -87,8 +87,8 @@ class Journal:
 
     exception: the exception of the trial itself; rewards: the trial's rewards, set when it is finished; broken: the environment
     failed; all_steps: every step ran; score: the trial's score if its agent may have caused the failure that ended it.
-    agent: description of a hosted agent; agent_setup: start and end of a hosted agent's setup; lost: why the attempt has no
-    result, None if it has one.
+    agent: description of a hosted agent; agent_setup: start and end of a hosted agent's setup; setup_usage: its model usage;
+    lost: why the attempt has no result, None if it has one.
     """
 
     steps: list[StepRun] = field(default_factory=list)
@@ -102,4 +102,5 @@ class Journal:
     all_steps: bool = False
     agent: AgentInfo | None = None
     agent_setup: tuple[float, float | None] | None = None
+    setup_usage: Usage | None = None
     lost: AttemptLost | None = None

@@ -37,7 +37,7 @@ from multistep.engine.decisions import (
 from multistep.engine.evictions import own_usage_exception
 from multistep.engine.journal import AGENT
 from multistep.engine.pod_start import START_RULES
-from multistep.engine.suspensions import SUSPENDED, is_suspended, must_have_no_pod, prestarts
+from multistep.engine.suspensions import SUSPENDED, SWEEP_BUDGET_SPENT, is_suspended, must_have_no_pod, prestarts
 
 _WHAT_FAILED: Mapping[ViolationReason, str] = {
     "RunnerBroken": "the runner violated its protocol",
@@ -45,12 +45,12 @@ _WHAT_FAILED: Mapping[ViolationReason, str] = {
     "ExecSessionsKilled": "a process in the container killed the exec session",
 }
 _NEXT_ATTEMPT = Backoff(first=1.0, last=60.0)
-# A trial fails only after violations over this time and of this number: a terminating container may cause a few of them.
+# Seconds and number of violations in a row after which a trial fails: a terminating container may cause a few violations.
 _VIOLATION_SECONDS = 60
 _VIOLATION_TIMES = 5
-_EXEC_KILLED_SECONDS = 90  # longer than the termination of a container, which kills exec sessions, too
-_NAME_TAKEN_SECONDS = 60  # within this time, garbage collection deletes the pod of an earlier trial of the same name
-_FORBIDDEN_SECONDS = 60  # a rejection for a missing ServiceAccount (new namespace) ends within this time; policy rejections last
+_EXEC_KILLED_SECONDS = 90  # longer than a container's termination, which also kills exec sessions
+_NAME_TAKEN_SECONDS = 60  # within it, garbage collection deletes the pod of an earlier trial of the same name
+_FORBIDDEN_SECONDS = 60  # within it, a new namespace gets its ServiceAccount; rejections that last longer are due to a policy
 # 137: SIGKILL, which no process in the container can send to process 1; 255: the node does not know the exit status.
 _KILLED_FROM_OUTSIDE = frozenset({137, 255})
 
@@ -74,7 +74,7 @@ def _cut_short(s: Situation) -> Decision | None:
 
 
 def _suspended_without_pod(s: Situation) -> Decision | None:
-    """Keep a suspended trial without a pod. A pod that was created before a crash is adopted first, then paused or released."""
+    """Keep a suspended trial without a pod. A pod created before the operator crashed is adopted first, then paused or released."""
     return Suspend() if must_have_no_pod(s.trial) and not _own(s, s.pod) else None
 
 
@@ -97,7 +97,7 @@ def _backing_off(s: Situation) -> Decision | None:
         return None
     if former[-1].reason == SUSPENDED:
         return None
-    left = former[-1].end_time.timestamp() + _NEXT_ATTEMPT.seconds(faults(former)) - s.now
+    left = former[-1].end_time.timestamp() + _NEXT_ATTEMPT.seconds(sum(each.reason != SUSPENDED for each in former)) - s.now
     return Wait("BackingOff", f"attempt {former[-1].number} failed: {former[-1].reason}", seconds=left) if left > 0 else None
 
 
@@ -131,7 +131,7 @@ def _pod_unknown(s: Situation) -> Decision | None:
 
 
 def _evicted_by_itself(s: Situation) -> Decision | None:
-    """Charge an eviction to the trial if its container caused it: by exceeding its limits, or by exhausting the node's resource."""
+    """Blame the trial's container for an eviction that it caused by exceeding its limits or exhausting a resource of the node."""
     if s.pod is None or s.pod.reason != "Evicted":
         return None
     died = own_usage_exception(s.pod.message, disrupted=bool(s.pod.disruption))
@@ -139,15 +139,15 @@ def _evicted_by_itself(s: Situation) -> Decision | None:
 
 
 def _died(s: Situation, type_: str, message: str) -> Decision:
-    """Return the decision for a container that was ended by its own processes: PhaseDied during a step, Fail before the first."""
+    """Return the decision for a container that was ended by its own processes: PhaseDied during a step, Fail before step 1."""
     if s.trial.status.current_step is not None:
         return PhaseDied(type_, message, _charged_phase(s))
     return Fail(type_.removesuffix("Error"), f"{message} (before the first step)", type_)
 
 
 def _charged_phase(s: Situation) -> str | None:
-    """Return the phase to charge: during separate verification the agent's, as only its processes run in this container; else None
-    for the running phase."""
+    """Return the phase to blame for the end of the agent's container; None for the running phase. While a separate verifier runs,
+    it is AGENT, because only processes of the agent run in this container then."""
     return AGENT if s.trial.status.verifier is not None else None
 
 
@@ -190,8 +190,8 @@ def _container_replaced(s: Situation) -> Decision | None:
 
 
 def _host_ended(s: Situation) -> Decision | None:
-    """Fail the attempt if the agent host was killed from outside; charge the agent with an end that it can cause: out of memory, or
-    an exit."""
+    """Fail the attempt if the agent host was killed from outside. Blame the agent if the agent host ran out of memory or exited,
+    because the agent can cause this."""
     if s.pod is None or not s.pod.host_ended:
         return None
     ended = f"the agent host {s.pod.host_ended}"
@@ -211,8 +211,8 @@ def _limit_and_phase(s: Situation) -> str:
 
 
 def _released(s: Situation) -> Decision | None:
-    """Release the pod of a suspended trial if spec.suspendPolicy requires it. A pod that does not run yet has no state, so it is
-    always released."""
+    """Release the pod of a suspended trial if spec.suspendPolicy requires it. A pod that does not run yet has no state to lose, so
+    it is released under every policy."""
     if s.pod is None or not s.trial.spec.suspend:
         return None
     started = s.trial.status.current_step is not None
@@ -250,8 +250,8 @@ def _paused(s: Situation) -> Decision | None:
 
 
 def _runner_broken(s: Situation) -> Decision | None:
-    """Fail a trial whose runner violates the protocol repeatedly. Its records cannot be trusted any more, and a retry would give a
-    second chance to an agent that replaced the runner."""
+    """Fail a trial whose runner violates the protocol repeatedly. The runner's records cannot be trusted any more, and a retry
+    would give a second chance to an agent that replaced the runner."""
     violation = s.violation
     if violation is None or violation.times < _VIOLATION_TIMES:
         return None
@@ -290,21 +290,22 @@ RULES: tuple[Rule, ...] = (
 
 
 def faults(attempts: Sequence[AttemptStatus]) -> int:
-    """Return the number of attempts that infrastructure failures ended, without attempts that a suspension ended."""
-    return sum(each.reason != SUSPENDED for each in attempts)
+    """Return the number of attempts that infrastructure failures ended, without those that a suspension or the sweep's spent budget
+    ended, as the trial can continue after these."""
+    return sum(each.reason not in (SUSPENDED, SWEEP_BUDGET_SPENT) for each in attempts)
 
 
 def needs_inspection(trial: MultiStepTrial) -> bool:
-    """Whether podCleanup OnSuccess retains the pod: the trial Failed, or has an exception."""
+    """Return whether podCleanup OnSuccess retains the pod: the trial Failed, or has an exception."""
     failed = holds(trial.status, "Failed") is not None
     return failed or trial.status.exception is not None or any(step.exception for step in trial.status.steps)
 
 
 def not_allowed(trial: MultiStepTrial, refused: Wait, since: datetime | None, now: float) -> Wait | Fail:
-    """Return the decision after the API server rejected a pod. refused: the wait for a retry; since: when the operator started to
-    create the pod.
+    """Return the decision after the API server rejected a pod. refused: the decision to wait and retry; since: time of the
+    first try to create the pod.
 
-    Quota rejections are retried without limit. Policy rejections are retried for 60 s, at least once, then the trial fails.
+    Quota rejections are retried without limit. Policy rejections are retried for 60 s, and at least once; then the trial fails.
     """
     before = any(each.type == "Reconciling" and each.reason == refused.reason for each in trial.status.conditions)
     if refused.reason == "PodForbidden" and before and (since is None or now >= since.timestamp() + _FORBIDDEN_SECONDS):

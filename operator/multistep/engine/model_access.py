@@ -1,20 +1,24 @@
-"""Parses the model gateway's report on a step: its usage, and whether provider, configuration or budget ended its last request."""
+"""Parses the model gateway's report on a step: the step's model usage, and why its last model request failed, if it did."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
-from multistep.api.records import Fields, Record
+from multistep.api.records import Fields
 from multistep.api.trial_status import Usage
 from multistep.engine.usage import counted
 
-FailureKind: TypeAlias = Literal["Provider", "Configuration", "Budget"]
+SETUP_ACCESS: Final = "-"
+"""Name, in place of a step's, under which the model gateway counts the requests of an agent's setup."""
+
+FailureKind: TypeAlias = Literal["Provider", "Configuration", "Budget", "SweepBudget"]
 
 
 @dataclass(frozen=True)
 class ModelFailure:
-    """Why the step's last model request failed, as the gateway observed it: the agent's output is not trusted as evidence."""
+    """Why the step's last model request failed, as the gateway observed it. The agent's own output is not trusted as evidence."""
 
     kind: FailureKind
     message: str
@@ -22,18 +26,24 @@ class ModelFailure:
 
 @dataclass(frozen=True)
 class ModelReport:
-    """The gateway's report on a step. usage: None if the gateway received no request of the step."""
+    """The gateway's report on a step. usage: None if the gateway received no request of the step; stalled_seconds: time in which
+    at least one request of the step waited because the provider refused more."""
 
     usage: Usage | None = None
     failure: ModelFailure | None = None
+    stalled_seconds: float = 0.0
 
 
-def report(record: Record) -> ModelReport:
-    """Return the report in the record of a CloseModelAccess. Raises RunnerError (code Protocol)."""
-    fields = Fields(record.result, f"result of {record.id}")
+def report(result: Mapping[str, Any] | None) -> ModelReport:
+    """Return the report that the operator read from the gateway, or that the record of a CloseModelAccess has as its result.
+
+    Raises RunnerError (code Protocol).
+    """
+    fields = Fields(result, "the model gateway's report")
     usage, failure = fields.optional_mapping("usage"), fields.optional_mapping("failure")
     return ModelReport(
         usage=None if usage is None else _usage(Fields(usage, "usage")),
+        stalled_seconds=Fields(usage or {}, "usage").optional_number("stalledSeconds") or 0.0,
         failure=None if failure is None else _failure(Fields(failure, "failure")),
     )
 

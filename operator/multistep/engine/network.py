@@ -28,7 +28,7 @@ class Policy(Protocol):
 
 
 def network(where: str, policy: Policy, *, enforced: bool) -> Network | None:
-    """Return the allowed network of an environment; None for public. enforced: the cluster enforces NetworkPolicies.
+    """Return the allowed network of an environment; None if it is public. enforced: whether the cluster enforces NetworkPolicies.
 
     Raises InvalidSpec.
     """
@@ -43,8 +43,8 @@ def network(where: str, policy: Policy, *, enforced: bool) -> Network | None:
 
 
 def refuse_other(where: str, phase: Policy, environment: Policy) -> None:
-    """Raise InvalidSpec if a phase needs another network than its environment: a NetworkPolicy cannot be changed reliably while
-    the pod runs."""
+    """Raise InvalidSpec if a phase has another network policy than its environment. The phases of a pod cannot differ, because a
+    NetworkPolicy cannot be changed reliably while the pod runs."""
     if phase.network_mode is not None and _normalized(phase) != _normalized(environment):
         raise InvalidSpec(
             f"{where}.network_mode: {_shown(phase)} differs from the environment's {_shown(environment)}; "

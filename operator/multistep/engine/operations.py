@@ -19,6 +19,7 @@ LOGS_ARTIFACTS = "/logs/artifacts"
 TESTS = "/tests"
 SOLUTION = "/solution"
 
+HOST_OUTPUT = "/run/multistep-host/output.txt"  # file in the agent host's container with what the agent's commands print
 HOST_OUTCOME = "/run/multistep-host/outcome.json"  # file in the agent host's container, written at the end of each setup and step
 
 OUTPUT_LIMIT_BYTES = 100 * 2**20
@@ -41,14 +42,17 @@ _APART: Mapping[str, Place] = {"verifier": "verifier", "host": "host"}
 
 
 def place_of(id: str) -> Place:
-    """Return where the operation with this id runs (engine.scope.Scope.id)."""
+    """Return the runner that performs the operation with this id: in the agent's pod, the verifier's pod or the agent host.
+
+    engine.scope.Scope.id builds the ids.
+    """
     parts = id.split("/")
     return _APART.get(parts[2], "agent") if len(parts) == 4 else "agent"
 
 
 @dataclass(frozen=True)
 class Directory:
-    """A directory to create and to empty. keep: retain the contents of an existing directory; mode: permission bits."""
+    """A directory that a Reset creates or empties. keep: whether to retain existing contents; mode: permission bits."""
 
     path: str
     mode: int = 0o777
@@ -58,7 +62,7 @@ class Directory:
 
 @dataclass(frozen=True)
 class Reset:
-    """Create or empty each directory; replace links and files at its path."""
+    """Create or empty directories. A link or a file at a directory's path is replaced by the directory."""
 
     id: str
     directories: tuple[Directory, ...]
@@ -116,7 +120,7 @@ class Healthcheck:
 
 @dataclass(frozen=True)
 class Note:
-    """Store data in a record, with the time of the pod's clock."""
+    """Store data in a record, which also gets the current time of the pod's clock."""
 
     id: str
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -125,8 +129,8 @@ class Note:
 
 @dataclass(frozen=True)
 class Source:
-    """A path to collect. exclude: tar patterns of files to leave out of a directory; sent: files below the path ("" for the path
-    itself) that are collected without their contents, because the pod has sent them to the object store."""
+    """A path to collect. exclude: tar patterns; matching files of a directory are not collected. sent: files below the path ("" for
+    the path itself) whose contents the operator does not download, because the pod has sent them to the object store."""
 
     path: str
     exclude: tuple[str, ...] = ()
@@ -137,7 +141,8 @@ class Source:
 class Collect:
     """Copy sources of one step to the results store. The record's result describes the found files (engine.artifacts).
 
-    step: index of the step; part: which logs are collected: ``sources`` starts with the directories LOGS[part].
+    step: index of the step; part: the outputs to copy; sources: first the log directories that belong to ``part`` (LOGS[part]),
+    then the artifacts.
     """
 
     id: str
@@ -197,8 +202,8 @@ class Admit:
 
 @dataclass(frozen=True)
 class Dismiss:
-    """End what an Admit allowed, and kill the commands that the agent host runs in the environment. admission: id of the Admit;
-    kill: also kill processes that these commands left running."""
+    """Revoke the permission of an Admit, and kill the commands that the agent host runs in the environment. admission: id of the
+    Admit; kill: whether to kill also the processes that these commands left running."""
 
     id: str
     admission: str
@@ -208,7 +213,7 @@ class Dismiss:
 
 @dataclass(frozen=True)
 class HostCall:
-    """Run a command of the agent host as a phase. The record's result has the outcome that it wrote (agents.host_outcome).
+    """Run a command of the agent host as a phase. The record's result has the outcome that the command wrote (agents.host_outcome).
 
     admission: id of the Admit whose token the command gets; request: the command's input; timeout: seconds, None for no timeout.
     """
@@ -218,6 +223,7 @@ class HostCall:
     admission: str
     request: Mapping[str, Any]
     timeout: float | None = None
+    max_stalled: float = 0.0  # most seconds by which the agent host may extend its timeout while the provider refuses requests
     model_access: str = ""  # step name under which the model gateway counts usage; "": the agent does not use the gateway
     where: Place = "host"
 

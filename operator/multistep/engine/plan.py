@@ -58,8 +58,8 @@ class Hook:
 
 @dataclass(frozen=True)
 class VerifierPlan:
-    """The verifier of a step. timeout: seconds, None for no timeout; env: the resolved variables, or the error of a template;
-    environment: that of a separate verifier, None if the verifier runs in the agent's environment."""
+    """The verifier of a step. timeout: seconds, None for no timeout; env: the environment variables, or the error if a template
+    names an unset variable; environment: a separate verifier's environment, None if the verifier runs in the agent's."""
 
     user: str
     timeout: float | None
@@ -71,7 +71,7 @@ class VerifierPlan:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """One step. directory: its name below steps/, None for the task's root; agent_timeout: seconds, None for no timeout."""
+    """One step. directory: its directory below steps/, None for the task's root; agent_timeout: seconds, None for no timeout."""
 
     name: str
     index: int
@@ -92,7 +92,7 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """The plan of a trial. single: the task has no [[steps]], so details of the rules differ (Harbor 0.25, single-step trial)."""
+    """The plan of a trial. single: whether the task has no [[steps]]; a few rules differ then (Harbor 0.25, single-step trial)."""
 
     task_name: str
     image: str
@@ -114,7 +114,7 @@ class TrialPlan:
 
     @property
     def separate(self) -> bool:
-        """Whether any step has a separate verifier."""
+        """Return whether any step has a separate verifier."""
         return any(step.verifier is not None and step.verifier.environment is not None for step in self.steps)
 
 
@@ -253,7 +253,7 @@ def _verifier_environment(
 
 
 def instruction(text: str | None, extra: Sequence[str]) -> str | None:
-    """Return the instruction and the trial's extra instructions, separated by blank lines (Harbor 0.25, load); None if text is."""
+    """Return ``text`` and the extra instructions, separated by blank lines (Harbor 0.25, load); None if ``text`` is None."""
     if text is None:
         return None
     return "\n\n".join([text, *extra])
@@ -302,7 +302,7 @@ def _image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec) -> str:
 
 
 def _uploads_environment(config: TaskConfig, layout: TaskLayout) -> bool:
-    """Whether environment/ is uploaded. If it has a Dockerfile it is the build context, and its files are already in the image."""
+    """Return whether environment/ is uploaded. With a Dockerfile it is the image's build context, so the image has its files."""
     return layout.environment_files and bool(config.environment.docker_image) and not layout.dockerfile
 
 
@@ -313,15 +313,15 @@ def _hooks(config: TaskConfig, step: StepConfig) -> list[CollectConfig]:
 def isolation(plan: TrialPlan, default_user: str) -> Literal["Separate", "User", "Shared"]:
     """Return how well verdicts are isolated from agents, for the least isolated step.
 
-    Separate: every verifier runs in a pod of its own. User: no agent of the trial is root or a verifier's user, so none can
-    change verdicts or runner. Shared: neither, or unknown. default_user: user of a phase that configures none. A custom agent
-    class that is not preinstalled is always Shared: its installation runs as root, so it could prepare a way to become root.
+    Separate: every verifier runs in a pod of its own. User: no agent of the trial is root or a verifier's user, so no agent can
+    change verdicts or runner. Shared: all other cases. default_user: user of a phase that configures none. A custom agent class
+    that is not preinstalled is always Shared: its installation runs as root, so it could prepare a way to become root.
     """
     verifiers = [step.verifier for step in plan.steps if step.verifier]
     shared = [each for each in verifiers if each.environment is None]
     if verifiers and not shared:
         return "Separate"
-    if plan.hosted is not None and plan.hosted.spec.name is None and not plan.hosted.spec.preinstalled:
+    if plan.hosted is not None and plan.hosted.spec.name is None and plan.hosted.spec.installs:
         return "Shared"
     agents = {step.agent_user or default_user for step in plan.steps}
     others = {each.user or default_user for each in shared} | {"0"}
@@ -329,7 +329,7 @@ def isolation(plan: TrialPlan, default_user: str) -> Literal["Separate", "User",
 
 
 def _may_be_one(user: str, other: str) -> bool:
-    """Whether two users may be the same. The image defines which uid a user name has, except for root."""
+    """Return whether two users may have the same uid. Only the image defines the uid of a user name, except for root."""
     uids = [_uid(user), _uid(other)]
     if None not in uids:
         return uids[0] == uids[1]

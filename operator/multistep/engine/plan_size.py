@@ -1,4 +1,4 @@
-"""Limits the size of a plan. Each step inherits the task's and the trial's entries, so the plan's size is their product.
+"""Limits a plan's size. Each step inherits all entries of task and trial, so the size is their number times the number of steps.
 
 The operator makes plans in its event loop. The limits bound a plan to about 50 ms of CPU time and 10 MiB.
 """
@@ -13,7 +13,7 @@ from multistep.api.trial_spec import TrialSpec
 from multistep.errors import InvalidSpec
 
 MOST_ENTRIES: Final = 50_000
-MOST_HOSTS: Final = 2_000  # parsing an address takes longer than copying an entry
+MOST_HOSTS: Final = 2_000  # fewer than MOST_ENTRIES, because parsing an address takes longer than copying an entry
 MOST_CHARACTERS: Final = 4 << 20
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from multistep.engine.decisions import Decision, Fail, PodFacts, Rule, Situation, Wait
 from multistep.engine.suspensions import QUEUED_BY_KUEUE, SCHEDULING_GATED
 
-# CreateContainerConfigError and RunContainerError are transient: a restart of the API server or containerd causes them, too.
+# CreateContainerConfigError and RunContainerError are not in this set: restarts of the API server or of containerd cause them, too.
 _NEVER_STARTS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
-# For an image that does not exist, a private registry returns texts of both lists, so _NO_ACCESS is checked first.
+# Parts of messages about failed pulls. If an image does not exist in a private registry, the message may have parts of both tuples,
+# so _NO_ACCESS is checked first.
 _NO_SUCH_IMAGE = ("not found", "manifest unknown", "does not exist", "name unknown", "repository name not known")
 _NO_ACCESS = (
     "insufficient_scope",
@@ -23,8 +24,8 @@ _PULLING = frozenset({"ErrImagePull", "ImagePullBackOff"})
 
 
 def _gated(s: Situation) -> Decision | None:
-    """Wait for the removal of scheduling gates. No timed requeue: the pod's watch event ends the wait, and polling would be costly,
-    as many pods may be gated for hours."""
+    """Wait until the pod's scheduling gates are removed. The pod's watch event ends the wait. There is no timed requeue: many pods
+    may be gated for hours, so polling would be costly."""
     if s.pod is None or not s.pod.gates:
         return None
     if s.pod.queue is None:
@@ -73,16 +74,16 @@ START_RULES: tuple[Rule, ...] = (_gated, _cannot_start, _start_too_slow, _starti
 
 
 def starting_message(attempt: int | None, pod_name: str | None) -> str:
-    """Return the message for a pod from its creation until it runs or fails. It does not change, to save writes of the status."""
+    """Return the status message from a pod's creation until the pod runs or fails. It stays the same, to save status writes."""
     return f"attempt {attempt}: waiting for pod {pod_name}"
 
 
 def is_stuck(pod: PodFacts) -> bool:
-    """Whether a pod cannot start: no node has capacity for it, or its container waits with an error (e.g. the image is missing)."""
+    """Return whether a pod cannot start: no node has capacity, or its container waits with an error (e.g. a missing image)."""
     return bool(pod.unschedulable) or pod.waiting_reason not in _STARTING_REASONS
 
 
 def is_starting(pod: PodFacts) -> bool:
-    """Whether a pod is starting without a known error. It then needs no reconcile until it runs."""
+    """Return whether a pod is starting without a known error. It then needs no reconcile until it runs."""
     under_way = pod.running or pod.terminated or pod.deleting or pod.phase != "Pending"
     return not (under_way or pod.gates or is_stuck(pod))

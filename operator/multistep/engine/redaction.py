@@ -11,7 +11,7 @@ MARK = "[REDACTED]"
 
 
 def redacted(status: TrialStatus, secrets: Collection[str]) -> TrialStatus:
-    """Return the status with all secrets in its messages replaced by the mark. A message may have the output of a verifier, which
+    """Return the status with all secrets in its messages replaced by MARK. A message may contain a verifier's output, and verifiers
     may print the agent's files."""
     values = sorted((each for each in secrets if each and each not in MARK), key=len, reverse=True)
     content = status.model_dump()
@@ -19,7 +19,7 @@ def redacted(status: TrialStatus, secrets: Collection[str]) -> TrialStatus:
 
 
 def _redact(value: Any, secrets: Collection[str]) -> bool:
-    """Redact the messages in value, in place. Return whether any message changed."""
+    """Redact all messages in a nested value of lists and dicts, in place. Return whether any message changed."""
     inner = value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else []
     changed = sum(_redact(each, secrets) for each in inner) > 0
     message = value.get("message") if isinstance(value, dict) else None

@@ -22,7 +22,7 @@ class Progress:
 
     @property
     def between_steps(self) -> bool:
-        """Whether the next operation is the first of a step or of the trial."""
+        """Return whether the next operation is the first of a step or of the trial."""
         if self.next is None or self.running is not None:
             return False
         steps = self.journal.steps
@@ -45,7 +45,7 @@ class Replay:
         self._send(None)
 
     def advance(self, records: Mapping[str, Record]) -> Progress:
-        """Return the same progress as replay(). records: all records, also of earlier calls; finished ones must not change."""
+        """Return the same progress as replay(). records: all records so far, of which finished ones must not change."""
         self._forget_running()
         self._forget_running = lambda: None
         while self._operation is not None and (record := records.get(self._operation.id)) is not None:

@@ -33,9 +33,10 @@ class RewardError(Exception):
 
 
 def parse_reward_files(json_file: bytes | None, txt_file: bytes | None) -> dict[str, Number]:
-    """Return the rewards in reward.json, or in reward.txt if reward.json is missing (None). Raises RewardError.
+    """Return the rewards in reward.json, or in reward.txt if reward.json is missing. Raises RewardError.
 
-    A malformed reward.json is an error, even if reward.txt is valid.
+    json_file, txt_file: contents of the files, None for a missing file. A malformed reward.json is an error, even if reward.txt
+    is valid.
     """
     if json_file is not None:
         return parse_reward_json(json_file)
@@ -107,7 +108,7 @@ def _low(reward: Number) -> str:
         return "missing"
     try:
         return f"{reward:g}"
-    except OverflowError:  # an integer that no float can hold
+    except OverflowError:  # an integer that is too large for a float
         return "less than -1e308"
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from multistep.engine.direct_upload import Large
 from multistep.engine.operations import CAPTURE_LIMIT_BYTES
 
-SURVEYED_FILES = 64  # how many large files one survey reports
+SURVEYED_FILES = 64  # maximum number of large files that the runner lists in its answer to a Survey (engine.direct_upload)
 _REWARD_FILES = frozenset({"verifier/reward.json", "verifier/reward.txt"})
 
 
@@ -45,9 +45,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Room:
-    """How much one collection of a step's outputs may store: the least that the limits of step, trial and namespace leave.
+    """How many bytes and files of a step's outputs one Collect may still store within the limits of step, trial and namespace.
 
-    bytes_of, files_of: which of these limits ("step", "trial" or "namespace") determines bytes and files.
+    bytes_of, files_of: which limit ("step", "trial" or "namespace") leaves the fewest bytes or files; error messages name it.
     """
 
     bytes: int
@@ -57,16 +57,17 @@ class Room:
 
     @property
     def survey_bytes(self) -> int:
-        """Return the minimum size in bytes of surveyed files: SURVEYED_FILES files of that size exceed ``bytes``."""
+        """Return the minimum size in bytes of a file that the runner lists as large. SURVEYED_FILES files of this size exceed
+        ``bytes``, so the list has room for all large files that can be stored."""
         return self.bytes // SURVEYED_FILES + 1
 
     def refusal(self, size: int) -> str:
-        """Return why a file of this size in bytes does not fit."""
+        """Return the error message for a file of this size in bytes that does not fit into the limits."""
         return f"its {size} bytes exceed what is left of the {self.bytes_of}'s results limit"
 
 
 def room(limits: Limits, *, step: Amount, trial: Amount, namespace: Amount) -> Room:
-    """Return how much a collection may store. step, trial, namespace: what they use, without files that it replaces."""
+    """Return how much a Collect may store. step, trial, namespace: their stored results, except files that the Collect replaces."""
     left = {"step": limits.step - step, "trial": limits.trial - trial, "namespace": limits.namespace - namespace}
     bytes_of = min(left, key=lambda name: left[name].bytes)
     files_of = min(left, key=lambda name: left[name].files)
@@ -74,7 +75,7 @@ def room(limits: Limits, *, step: Amount, trial: Amount, namespace: Amount) -> R
 
 
 def too_large(files: Iterable[Large], available: Room) -> tuple[Large, ...]:
-    """Return the files that do not fit. Small files are accepted first, so that one huge file displaces no other."""
+    """Return the files that do not fit into ``available``. Small files are accepted first, so a huge file displaces no others."""
     left, out = available.bytes, list[Large]()
     for file in sorted(files, key=lambda each: each.size):
         if file.size > left:
@@ -86,7 +87,7 @@ def too_large(files: Iterable[Large], available: Room) -> tuple[Large, ...]:
 
 @dataclass
 class Filling:
-    """The amount that a download uses while it is unpacked. room: what it may use; used: what was accepted so far."""
+    """Counts the files that are accepted while a download is unpacked. room: the download's limits; used: the accepted amount."""
 
     room: Room
     used: Amount = field(default_factory=Amount)

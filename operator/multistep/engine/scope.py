@@ -1,4 +1,4 @@
-"""Shared by all parts of the script: the scope of operations, errors of the environment, and messages about ended phases."""
+"""Helpers of a trial's script (engine.script): the scope of operations, errors of the environment, messages about ended phases."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MAX_OUTPUT_CHARACTERS = 500  # maximum of a phase's output in a message
 
 @dataclass(frozen=True)
 class Scope:
-    """The position of a script: plan, attempt, step and pod. workdir: working directory of the environment, from the runner.
+    """The plan, attempt, step and pod for which a script yields operations. workdir: the environment's WORKDIR, from the runner.
 
-    isolated: no agent can be the verifier's user or root, so file permissions can protect verdicts from agents.
+    isolated: whether no agent can be the verifier's user or root, so that file permissions can protect verdicts from agents.
     trial_uid: UID of the trial, given to agents instead of its name, which could reveal facts about the trial.
     """
 
@@ -71,9 +71,9 @@ class DiskFilled(Exception):
 
 
 def require(record: Record, what: str, phase: str = "") -> None:
-    """Raise TrialError if the operation failed (Harbor 0.25), or DiskFilled in a step's phase if the disk is full.
+    """Raise TrialError if the operation failed (Harbor 0.25), or DiskFilled if it failed in a step's phase due to a full disk.
 
-    what: description of the operation, for the message; phase: the step's phase that needs it, "" if the trial itself does.
+    what: description of the operation, for the message; phase: the step's phase that needs the operation, "" if the trial does.
     """
     fault = failed(record)
     if fault is not None and fault.code == DISK_FULL and phase:
@@ -88,7 +88,7 @@ def fault_type(fault: Fault, usual: str) -> str:
 
 
 def failed(record: Record) -> Fault | None:
-    """Return the fault of a reset or an upload, if any."""
+    """Return the error in the record of a Reset or an Upload; None if it succeeded."""
     return Fields(record.result, f"result of {record.id}").optional_fault("error")
 
 
@@ -110,17 +110,17 @@ def ending(result: PhaseResult, *, output: bool = True) -> str:
 
 
 def killed_for_memory(result: PhaseResult) -> bool:
-    """Whether the kernel killed the phase's own process because the container ran out of memory."""
+    """Return whether the kernel killed the phase's own process because the container ran out of memory."""
     return bool(result.oom_kills) and result.signal == signal.SIGKILL
 
 
 def at_timeout(seconds: float | None) -> str:
-    """Return when a phase was stopped. A runner may report a timeout for a phase that had none."""
+    """Return text for when a phase was stopped, e.g. "after its timeout of 5 s". A runner may report a timeout that was not set."""
     return "at its timeout" if seconds is None else f"after its timeout of {seconds:g} s"
 
 
 def _last_output(tail: str) -> str:
-    """Return the last complete lines of the output after a colon, several lines on a new line; a single long line is cut."""
+    """Return a colon and the last complete lines of the output. Several lines start on a new line; a single long line is cut."""
     text = tail[-_MAX_OUTPUT_CHARACTERS:]
     if len(tail) > _MAX_OUTPUT_CHARACTERS and tail[-_MAX_OUTPUT_CHARACTERS - 1] != "\n":
         text = text.partition("\n")[2] or text

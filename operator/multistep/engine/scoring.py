@@ -17,14 +17,14 @@ from multistep.engine.plan import TrialPlan
 from multistep.engine.rewards import Rewards, StepException, gate_failure, trial_rewards
 
 State = Literal["Active", "Complete", "Failed"]
-REWARD: Final = "reward"  # the key whose mean is reported
+REWARD: Final = "reward"  # the key of the rewards that sweeps and reports average
 MOST_REWARD: Final = 1e100
 
 AGENT_ERRORS: Final = frozenset({"NonZeroAgentExitCodeError", "OutOfMemoryError", "OutOfDiskError", "ContainerKilledError"})
 """Failures of the agent's phase after which Harbor regards a reward as invalid; spec.scoring.agentErrors decides about them.
 AgentTimeoutError is not one: Harbor, too, regards the reward of an agent that reached its timeout as valid."""
 
-_BY_THE_TASK_ALONE: Final = frozenset({"FileNotFoundError", "ValueError"})  # errors of the task, which no agent can cause
+_BY_THE_TASK_ALONE: Final = frozenset({"FileNotFoundError", "ValueError"})  # exception types that only the task can cause
 _BEFORE_THE_AGENT: Final = frozenset({"", SETUP, HEALTHCHECK})  # phases of a step that run before its agent
 _DEADLINE_SHARE: Final = 0.5  # an agent that used at least this share of activeDeadlineSeconds gets a score of 0
 
@@ -69,13 +69,13 @@ def failure_class_of(trial: Ended) -> FailureClass | None:
 
 
 def is_too_large(reward: float | None) -> bool:
-    """Whether the reward is too large to be summed. It then counts as 0, as an agent may cause it: a verifier may divide by the
-    agent's output."""
+    """Return whether the reward is too large to be summed. Such a reward is scored 0, because an agent may provoke it: a verifier
+    may divide by a number in the agent's output."""
     return reward is not None and abs(reward) > MOST_REWARD
 
 
 def score_of(plan: TrialPlan, journal: Journal) -> float:
-    """Return the trial's reward, with 0 for each step that lacks its verdict.
+    """Return the trial's reward, computed with 0 for each step that has a verifier but no verdict.
 
     Steps after a failed gate do not count, as in the trial's reward.
     """
@@ -98,7 +98,7 @@ def _ends_at_gate(plan: TrialPlan, journal: Journal) -> bool:
 
 
 def agent_may_have_caused(exception: StepException, journal: Journal) -> bool:
-    """Whether an agent may have caused the failure that ended a Complete trial."""
+    """Return whether an agent may have caused the failure that ended a Complete trial."""
     last = journal.steps[-1] if journal.steps else None
     if last is None or exception.type in _BY_THE_TASK_ALONE or last.untouched:
         return False
@@ -106,7 +106,7 @@ def agent_may_have_caused(exception: StepException, journal: Journal) -> bool:
 
 
 def agent_used_deadline(status: TrialStatus, deadline: float | None, now: float) -> bool:
-    """Whether the agent's phases of the current attempt used at least half of the trial's deadline (seconds).
+    """Return whether the agent's phases of the current attempt used at least half of the trial's deadline (seconds).
 
     If they used less, the trial missed its deadline because it waited for the cluster or a verifier's pod.
     """

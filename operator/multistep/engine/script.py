@@ -1,7 +1,7 @@
 """The script of a trial: its operations in order (Harbor 0.25, multi-step trial; docs/semantics.md).
 
-Generators yield an operation and receive its record. They depend on records only and have no side effects except on the
-journal, so ``replay`` can run them any number of times.
+The script consists of generators that yield operations and receive their records. The generators depend on records only and have
+no side effects except on the journal, so ``replay`` can run them any number of times.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _no_setup(scope: Scope, journal: Journal) -> Script[None]:  # noqa: ARG001 -
 
 @dataclass(frozen=True)
 class AgentScript:
-    """An agent's part of the script."""
+    """The agent's part of a trial's script: its setup before step 1, and its run in each step."""
 
     run: AgentRun
     setup: AgentSetup = _no_setup
@@ -93,7 +93,7 @@ def trial(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
 
 
 def goes_on(plan: TrialPlan, step: StepPlan, run: StepRun) -> bool:
-    """Whether the next step runs after this one. Records the result of the gate in the journal."""
+    """Return whether the next step runs after this one. Records the result of the gate in the journal."""
     if run.exception is not None and (run.rewards is None or plan.abort_on_agent_error):
         return False
     if step.verifier is None:
@@ -138,7 +138,7 @@ def _step(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript, *, ver
 
 
 def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
-    """Verify the step, then collect its outputs. A separate verifier runs after this, because it needs the agent's files."""
+    """Verify the step and collect its outputs. A separate verifier runs after the collection, as it gets the collected files."""
     verifier = None if _skips_verifier(scope.plan, run) else step.verifier
     apart = verifier.environment if verifier else None
     if verifier is not None and apart is None:
@@ -152,13 +152,13 @@ def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[No
 
 
 def verified_apart(step: StepPlan) -> bool:
-    """Whether the step has a separate verifier. The verifier's files then never exist in the agent's environment."""
+    """Return whether the step has a separate verifier. The verifier's files then never exist in the agent's environment."""
     return step.verifier is not None and step.verifier.environment is not None
 
 
 def _step_directories(plan: TrialPlan, step: StepPlan, *, verified: bool) -> tuple[Directory, ...]:
     """Return the directories to empty before a step (Harbor 0.25). The image's /tests stays until the first verification; the
-    agent's logs stay if the agent resumes its trajectory, which it reads from them."""
+    agent's logs stay if the agent resumes its trajectory, because it reads the trajectory from these logs."""
     resumed = plan.hosted is not None and plan.hosted.resumes(step.index)
     return (Directory(LOGS_AGENT, keep=resumed), *((Directory(LOGS_VERIFIER), Directory(TESTS)) if verified else ()))
 
@@ -216,7 +216,7 @@ def _collect_hooks(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
 
 
 def _skips_verifier(plan: TrialPlan, run: StepRun) -> bool:
-    """Whether a single-step trial skips its verifier: after any error except the agent's timeout, failed command or lack of
+    """Return whether a single-step trial skips its verifier: after any error except the agent's timeout, failed command or lack of
     memory."""
     expected = ("AgentTimeoutError", "NonZeroAgentExitCodeError", "OutOfMemoryError")
     return plan.single and run.exception is not None and run.exception.type not in expected
@@ -238,7 +238,7 @@ def _collect(scope: Scope, step: StepPlan, run: StepRun, part: Part) -> Script[N
 
 
 def aggregate(plan: TrialPlan, journal: Journal) -> None:
-    """Compute the trial's rewards from those of its steps, and its score in case its agent caused the failure that ended it."""
+    """Compute the trial's rewards from its steps' rewards, and its score in case the agent caused the failure that ended it."""
     journal.score = score_of(plan, journal)
     try:
         journal.rewards = trial_rewards(plan.strategy, [run.rewards for run in journal.steps])

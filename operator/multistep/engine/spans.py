@@ -1,7 +1,7 @@
 """The trace of a finished trial: spans for the trial, its attempts, their steps, and the steps' phases. Pure.
 
 Ids are derived from the trial's uid, so the export is idempotent. Times come from the status in whole seconds; only the phases'
-durations are more precise. Phases follow one another from their step's start.
+durations are more precise. The phases of a step are placed one after another from the step's start.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Span:
 
 
 def trace_id(uid: str) -> str:
-    """Return the trace id, 32 hex digits: the trial's uid without hyphens, so that the trace can be found by the trial."""
+    """Return the trace id, 32 hex digits: the trial's uid without hyphens, so that a user who knows the uid finds the trace."""
     digits = uid.replace("-", "").lower()
     known = len(digits) == 32 and set(digits) <= set("0123456789abcdef") and set(digits) != {"0"}
     return digits if known else hashlib.sha256(uid.encode()).hexdigest()[:32]
@@ -50,7 +50,7 @@ def spans(trial: MultiStepTrial) -> list[Span]:
 
 
 def _attempts(status: TrialStatus) -> list[AttemptStatus]:
-    """Return the failed attempts, and the last one if it started after them."""
+    """Return all attempts: the failed ones, and the last one if it did not fail."""
     former = status.attempts
     if status.attempt is None or any(each.number == status.attempt for each in former):
         return former
@@ -99,7 +99,7 @@ def _of_trial(trial: MultiStepTrial) -> dict[str, Value]:
 
 
 def _rewards(rewards: Mapping[str, int | float] | None) -> dict[str, Value]:
-    """Return the rewards as floats, because an attribute must always have the same type."""
+    """Return the rewards as span attributes, all as floats, because an attribute must have the same type in all spans."""
     return {f"multistep.reward.{key}": float(value) for key, value in (rewards or {}).items()}
 
 

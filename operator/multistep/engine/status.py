@@ -29,7 +29,7 @@ from multistep.engine.status_size import bounded, bounded_rewards, reward_text, 
 from multistep.engine.suspensions import prestarts, suspended_seconds, suspension
 from multistep.engine.usage import total
 
-MAX_INCOMPLETE = 4  # incomplete sources that are listed per step
+MAX_INCOMPLETE = 4  # maximum number of incomplete sources that the status lists per step
 
 
 def waiting(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float, *, gated: bool = False) -> TrialStatus:
@@ -48,9 +48,9 @@ def attempt_started(
     *,
     source: TaskSourceStatus | None = None,
 ) -> TrialStatus:
-    """Return the status before the creation of an attempt's pod, or of a suspended trial that gets its pod later.
+    """Return the status at the start of an attempt, before its pod is created. A suspended trial gets the pod later.
 
-    The status still names the verifier pod of the last attempt. source: the revision that the task was resolved to.
+    The status still names the verifier pod of the previous attempt. source: the revision that the task was resolved to.
     """
     fields: dict[str, Any] = {
         "attempt": attempt,
@@ -93,13 +93,14 @@ def suspended(trial: MultiStepTrial, now: float) -> TrialStatus:
 
 
 def paused(trial: MultiStepTrial, journal: Journal, now: float) -> TrialStatus:
-    """Return the status of a trial that is suspended between steps and retains its pod. The next step is not listed."""
+    """Return the status of a trial that is suspended between steps and retains its pod. The status does not list the next step."""
     steps = [step_status(run) for run in journal.steps if run.started_at is not None]
     return suspended(_changed(trial, steps=steps, current_step=steps[-1].name if steps else None), now)
 
 
 def verifier_wanted(trial: MultiStepTrial, pod_name: str, image_user: str | None, now: float) -> VerifierStatus:
-    """Return the status of a verifier's pod before its creation. The start time stays when the pod is recreated as root."""
+    """Return the status of a verifier's pod before its creation. If the operator recreates the pod to run it as root, the status
+    keeps the start time of the first pod."""
     former = trial.status.verifier
     same = former is not None and former.pod_name.removesuffix("-root") == pod_name.removesuffix("-root")
     start = former.start_time if former is not None and same else None
@@ -107,7 +108,7 @@ def verifier_wanted(trial: MultiStepTrial, pod_name: str, image_user: str | None
 
 
 def complete(trial: MultiStepTrial, journal: Journal, results: str | None, now: float) -> TrialStatus:
-    """Return the status of a trial that is Complete, with any reward."""
+    """Return the status of a trial that is Complete, whatever its reward is. results: URL of the results."""
     message = _summary(journal)
     return _with(trial, "Complete", "TrialComplete", message, now, **_ended(journal, results, now))
 
@@ -129,7 +130,7 @@ def failed(
     journal: Journal | None = None,
     results: str | None = None,
 ) -> TrialStatus:
-    """Return the status of a Failed trial, which has no reward. journal: its progress; None: keep the steps in the status."""
+    """Return the status of a Failed trial, which has no reward. journal: the trial's progress; None to keep the status's steps."""
     ended: dict[str, Any] = (
         _ended(journal, results, now) if journal else {"completion_time": time(now), "current_step": None, "results": results}
     )
@@ -194,7 +195,7 @@ def step_status(run: StepRun) -> StepStatus:
 
 
 def _artifacts(collected: Collected) -> ArtifactsSummary:
-    """Return the summary with a few incomplete sources; manifest.json and result.json list all."""
+    """Return the artifacts' summary with at most MAX_INCOMPLETE incomplete sources; manifest.json and result.json list all."""
     lines = [shortened(bounded(each)) for each in collected.incomplete[:MAX_INCOMPLETE]]
     more = len(collected.incomplete) - len(lines)
     shown = [*lines, f"and {more} more sources"] if more > 0 else lines
@@ -252,7 +253,7 @@ def _ended(journal: Journal, results: str | None, now: float) -> dict[str, Any]:
         "reward": reward_text(shown),
         "exception": exception and TrialException(type=exception.type, message=bounded(exception.message)),
         "failure": _failure(journal),
-        "usage": total(run.usage for run in journal.steps),
+        "usage": total([journal.setup_usage, *(run.usage for run in journal.steps)]),
         "results": results,
     }
 

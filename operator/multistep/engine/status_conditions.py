@@ -1,4 +1,4 @@
-"""Builds the conditions of a trial or a sweep: Complete, Failed, Suspended as a Job has; Ready, Reconciling, Stalled of kstatus."""
+"""Builds a trial's or sweep's conditions: Complete, Failed, Suspended as in a Job; Ready, Reconciling, Stalled as in kstatus."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def conditions(
 ) -> list[Condition]:
     """Return the conditions for a phase. Ready, and each condition that is True, has the given reason and message.
 
-    former: conditions whose transition times are kept. stalled: an unfinished object that needs somebody's help.
+    former: conditions whose transition times are kept. stalled: whether an unfinished object cannot continue unless a user helps.
     """
     holds = {
         "Ready": phase == "Complete",

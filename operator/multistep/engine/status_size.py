@@ -12,8 +12,8 @@ from multistep.engine import rewards
 MAX_MESSAGE_BYTES = 1024
 MAX_REWARD_KEYS = 64
 MAX_KEY_BYTES = 128
-MAX_STATUS_BYTES = 56 * 1024  # fits 100 steps; keeps the whole resource below 64 KiB, without an inline task
-MAX_SHORT_BYTES = 128  # size of a message in a status that exceeds MAX_STATUS_BYTES
+MAX_STATUS_BYTES = 56 * 1024  # enough for 100 steps; keeps a resource without an inline task below 64 KiB
+MAX_SHORT_BYTES = 128  # maximum size of a message in a status that exceeds MAX_STATUS_BYTES
 
 
 def to_json(status: TrialStatus) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def _dumped(status: TrialStatus) -> dict[str, Any]:
 
 
 def _shorter_attempts(status: TrialStatus) -> TrialStatus:
-    """Remove the steps of earlier attempts and shorten their messages."""
+    """Remove the steps of earlier attempts and shorten the attempts' messages."""
     attempts = [each.model_copy(update={"steps": [], "message": shortened(each.message or "")}) for each in status.attempts]
     return status.model_copy(update={"attempts": attempts})
 
@@ -108,7 +108,7 @@ def bounded(message: str) -> str:
 
 
 def bounded_rewards(values: rewards.Rewards | None, most: int = MAX_REWARD_KEYS) -> dict[str, int | float] | None:
-    """Return at most 64 rewards, "reward" first. Integers beyond 2**53 become floats; keys that are too long are dropped."""
+    """Return at most ``most`` rewards, preferably "reward". Integers beyond 2**53 become floats; too long keys are dropped."""
     if values is None:
         return None
     named = {key: _number(value) for key, value in values.items() if key.isprintable() and len(key.encode()) <= MAX_KEY_BYTES}

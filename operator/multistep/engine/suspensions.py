@@ -1,4 +1,4 @@
-"""Suspension of a trial: by spec.suspend, or by the scheduling gates of its pod. Pure functions."""
+"""Suspension of a trial: by spec.suspend, by the scheduling gates of its pod, or by a model's limit. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ from multistep.api.sweep import SweepStatus
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import Condition, TrialStatus
 
-SUSPENDED = "Suspended"  # reason of an attempt whose pod was released for a suspension
+SUSPENDED = "Suspended"  # reason of an attempt that ended because a suspension released its pod
+SWEEP_BUDGET_SPENT = "SweepBudgetSpent"  # reason of an attempt whose model requests its sweep's budget had no room for
 QUEUED_BY_KUEUE = "QueuedByKueue"
 SCHEDULING_GATED = "SchedulingGated"
-_GATED_REASONS = frozenset({QUEUED_BY_KUEUE, SCHEDULING_GATED})  # Suspended by a scheduling gate, not by spec.suspend
+QUEUED_FOR_MODEL = "QueuedForModel"
+_GATED_REASONS = frozenset({QUEUED_BY_KUEUE, SCHEDULING_GATED, QUEUED_FOR_MODEL})  # suspended by a queue, not by spec.suspend
 
 
 def must_have_no_pod(trial: MultiStepTrial) -> bool:
-    """Whether the trial is suspended and must get no pod. The operator then reads the trial's task only after the resumption."""
+    """Return whether the trial is suspended and must get no pod. The operator then reads the task only after the resumption."""
     waits = trial.spec.suspend and not prestarts(trial)
     return waits and not trial.spec.stop and trial.status.pod_uid is None
 
 
 def prestarts(trial: MultiStepTrial) -> bool:
-    """Whether the trial gets a pod while it is suspended (spec.prestart). Only its first attempt does: a pod that failed or was
-    released is replaced only after the trial is resumed."""
+    """Return whether the trial gets a pod while it is suspended (spec.prestart). Only its first attempt gets one: a pod that failed
+    or was released is replaced only after the trial is resumed."""
     return trial.spec.prestart and not trial.status.attempts
 
 
 def is_suspended(trial: MultiStepTrial) -> bool:
-    """Whether the status reports a suspension by spec.suspend: the trial has no pod, or its pod is between steps."""
+    """Return whether the status reports a suspension by spec.suspend: the trial has no pod, or its pod is between steps."""
     since = suspended_since(trial.status)
     return since is not None and since.reason not in _GATED_REASONS
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from multistep.api.sweep import SweepAgentStatus, SweepStatus, SweepTasksStatus, SweepTrials, TrialSweep
+from multistep.api.sweep import SweepAgentStatus, SweepBudgetStatus, SweepStatus, SweepTasksStatus, SweepTrials, TrialSweep
 from multistep.engine.status_conditions import Phase, conditions, time
 from multistep.engine.status_size import bounded
 from multistep.engine.suspensions import suspended_seconds
@@ -14,6 +14,8 @@ from multistep.engine.sweep_trials import Plan
 from multistep.engine.sweeps import Halt, Limits, Tally, TrialFacts, halt, tally, to_create
 
 BUDGET_CHECK_SECONDS: Final = 30.0  # interval of reconciles that check a budget of pod-hours while trials run
+COST_BUDGET_SPENT: Final = "CostBudgetSpent"
+"""Reason of a sweep that is suspended because spec.budget.costUSD has no room for a model request."""
 MAX_COLUMN_CHARACTERS: Final = 60
 
 
@@ -49,19 +51,21 @@ def decide(
     counts = tally(plan.grid, created, trials, now, plan.spec.scoring)
     limits = _limits(sweep, now)
     halted = halt(counts, limits, now)
-    stopped = halted is not None or sweep.spec.suspend
+    budget = _budget(sweep, now)
+    suspended = sweep.spec.suspend or _is_spent(budget, counts)
+    stopped = halted is not None or suspended
     active = [each for each in trials if each.state == "Active"]
     waiting = sorted(each.number for each in active if each.suspend and each.by_sweep)
-    room = 0 if sweep.spec.suspend else max(0, limits.parallelism - (len(active) - len(waiting)))
+    room = 0 if suspended else max(0, limits.parallelism - (len(active) - len(waiting)))
     create = range(0) if stopped else to_create(counts, limits)
     return Next(
         create=create,
         early=create.start + max(0, room - len(waiting)),
-        suspend=[each.number for each in active if sweep.spec.suspend and not each.suspend],
+        suspend=[each.number for each in active if suspended and not each.suspend],
         resume=waiting[:room],
         stop=[each.number for each in active if not each.stop] if halted and halted.reason == "DeadlineExceeded" else [],
-        status=_reached(sweep, plan, counts, halted, error, now),
-        seconds=_due(sweep, counts, limits, now),
+        status=_reached(sweep, plan, counts, halted, error, budget, now),
+        seconds=_due(counts, limits, now, suspended=suspended),
     )
 
 
@@ -74,7 +78,7 @@ def started(sweep: TrialSweep, plan: Plan, now: float, tasks: SweepTasksStatus |
 
 
 def is_suspended_before_start(sweep: TrialSweep) -> bool:
-    """Whether the sweep is suspended before its start. Its spec.tasksFrom is resolved only at the start."""
+    """Return whether a sweep with spec.tasksFrom is suspended before its start, at which the operator resolves spec.tasksFrom."""
     return sweep.spec.suspend and sweep.status.start_time is None and sweep.spec.tasks_from is not None
 
 
@@ -106,7 +110,7 @@ def to_json(status: SweepStatus) -> dict[str, Any]:
 
 
 def headline(status: SweepStatus) -> object:
-    """Return the fields whose changes are written at once: all except numbers and messages, whose writes are throttled."""
+    """Return the status fields whose changes are written at once: all except numbers and messages, whose writes are throttled."""
     holds = [(each.type, each.status, each.reason) for each in status.conditions]
     return status.phase, status.observed_generation, holds, status.start_time, status.completion_time
 
@@ -119,8 +123,20 @@ def _limits(sweep: TrialSweep, now: float) -> Limits:
     return Limits(spec.parallelism, spec.stop_when.pod_hours, spec.stop_when.failures, deadline, spec.prestart)
 
 
-def _due(sweep: TrialSweep, counts: Tally, limits: Limits, now: float) -> float | None:
-    running = limits.deadline is not None and not sweep.spec.suspend  # a suspension postpones the deadline
+def _budget(sweep: TrialSweep, now: float) -> SweepBudgetStatus | None:
+    """Return the budget in effect. A changed budget starts now: earlier refusals do not count."""
+    if sweep.spec.budget is None:
+        return None
+    limit, known = sweep.spec.budget.cost_usd, sweep.status.budget
+    return known if known is not None and known.cost_usd == limit else SweepBudgetStatus(cost_usd=limit, since=time(now))
+
+
+def _is_spent(budget: SweepBudgetStatus | None, counts: Tally) -> bool:
+    return budget is not None and counts.refused_at is not None and counts.refused_at >= budget.since.timestamp()
+
+
+def _due(counts: Tally, limits: Limits, now: float, *, suspended: bool) -> float | None:
+    running = limits.deadline is not None and not suspended  # a suspension postpones the deadline
     times = [limits.deadline - now] if running and limits.deadline is not None and now < limits.deadline else []
     if limits.pod_hours is not None and counts.active:
         times.append(BUDGET_CHECK_SECONDS)
@@ -128,9 +144,15 @@ def _due(sweep: TrialSweep, counts: Tally, limits: Limits, now: float) -> float 
 
 
 def _reached(
-    sweep: TrialSweep, plan: Plan, counts: Tally, halted: Halt | None, error: CreationError | None, now: float
+    sweep: TrialSweep,
+    plan: Plan,
+    counts: Tally,
+    halted: Halt | None,
+    error: CreationError | None,
+    budget: SweepBudgetStatus | None,
+    now: float,
 ) -> SweepStatus:
-    phase, reason, message = _where(sweep, counts, halted)
+    phase, reason, message = _where(sweep, counts, halted, budget)
     if error is not None and phase == "Running":
         reason, message = error.reason, error.message
     ended: dict[str, Any] = {"completion_time": time(now)} if phase in ("Complete", "Failed") else {}
@@ -147,12 +169,14 @@ def _reached(
         agents=agents,
         reward=_column(agents),
         pod_hours=round(counts.pod_hours, 4),
+        cost_usd=None if counts.cost_usd is None else round(counts.cost_usd, 6),
+        budget=budget,
         **ended,
     )  # fmt: skip
 
 
-def _where(sweep: TrialSweep, counts: Tally, halted: Halt | None) -> tuple[Phase, str, str]:
-    """Return phase, reason and message. A sweep whose trials were stopped at its deadline is Failed, not Complete."""
+def _where(sweep: TrialSweep, counts: Tally, halted: Halt | None, budget: SweepBudgetStatus | None) -> tuple[Phase, str, str]:
+    """Return the sweep's phase, reason and message. A sweep whose trials were stopped at its deadline is Failed, not Complete."""
     cut_off = halted is not None and halted.reason == "DeadlineExceeded" and counts.stopped
     if counts.all_finished and not cut_off:
         return "Complete", "SweepComplete", f"{_counted(counts)} of {counts.total} trials count"
@@ -162,6 +186,10 @@ def _where(sweep: TrialSweep, counts: Tally, halted: Halt | None) -> tuple[Phase
         return "Halting", halted.reason, f"{halted.message}; {counts.active} trials are still active"
     if sweep.spec.suspend:
         return "Suspended", "Suspended", f"spec.suspend is true; {counts.phases.get('Running', 0)} trials are finishing their step"
+    if budget is not None and _is_spent(budget, counts):
+        used = f"the trials used {counts.cost_usd or 0.0:.6g} of {budget.cost_usd:g} US dollars"
+        text = f"{used}, and a model request could cost more than the rest; raise spec.budget.costUSD to continue"
+        return "Suspended", COST_BUDGET_SPENT, text
     return "Running", "Running", f"{counts.created} of {counts.total} trials were created"
 
 
@@ -186,7 +214,7 @@ def _counted(counts: Tally) -> int:
 
 
 def _column(agents: Sequence[SweepAgentStatus]) -> str | None:
-    """Return the agents' means as text, with the number of counted trials if some are excluded, and names if there are several."""
+    """Return the agents' mean rewards as text, with names if there are several agents, and with counts if trials are excluded."""
     shown = [(each.name, f"{each.mean:.4g}{_coverage(each)}") for each in agents if each.mean is not None]
     if not shown:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -13,6 +13,7 @@ from multistep.api.sweep import MOST_TRIALS, SWEEP_KIND, SweepSpec, SweepTask, T
 from multistep.api.trial import KIND
 from multistep.engine.journal import AGENT
 from multistep.engine.scoring import AGENT_ERRORS, REWARD, State
+from multistep.engine.suspensions import SWEEP_BUDGET_SPENT
 from multistep.engine.sweeps import ActivePhase, Grid, TrialFacts
 from multistep.errors import InvalidSpec
 
@@ -115,15 +116,20 @@ def _merged(under: Object, over: Object) -> dict[str, Any]:
 
 
 def owner_of(trial: Object) -> tuple[str, str] | None:
-    """Return name and uid of the sweep that owns a trial; None without one."""
-    for each in trial["metadata"].get("ownerReferences") or []:
+    """Return name and uid of the sweep that owns a trial; None if no sweep owns it."""
+    return owning_sweep(trial["metadata"].get("ownerReferences") or [])
+
+
+def owning_sweep(references: Iterable[Object]) -> tuple[str, str] | None:
+    """Return name and uid of the sweep among a trial's owner references; None if there is none."""
+    for each in references:
         if each.get("controller") and each.get("kind") == SWEEP_KIND and str(each.get("apiVersion", "")).startswith(f"{GROUP}/"):
             return each["name"], each["uid"]
     return None
 
 
 def facts(trial: Object) -> TrialFacts:
-    """Return the facts of a trial that a sweep needs. The API server has validated the trial by the CRD's schema."""
+    """Return the facts of a trial that a sweep needs. They need no checks: the API server validates trials by the CRD's schema."""
     metadata, spec, status = trial["metadata"], trial.get("spec") or {}, trial.get("status") or {}
     failure: Object = status.get("failure") or {}
     state, number = _state(status), (metadata.get("labels") or {}).get(labels.NUMBER, "")
@@ -144,7 +150,24 @@ def facts(trial: Object) -> TrialFacts:
         suspend=bool(spec.get("suspend")),
         by_sweep=labels.SUSPENDED_BY in (metadata.get("annotations") or {}),
         stop=bool(spec.get("stop")),
+        cost_usd=_cost(status),
+        refused_at=max(filter(None, map(_refused_at, status.get("attempts") or [])), default=None),
     )
+
+
+def _cost(status: Object) -> float | None:
+    """Return the known cost of the model requests of all attempts."""
+    steps = [step for each in (*(status.get("attempts") or []), status) for step in each.get("steps") or []]
+    costs = [cost for step in steps if (cost := (step.get("usage") or {}).get("costUSD")) is not None]
+    return sum(costs) if costs else None
+
+
+def _refused_at(attempt: Object) -> float | None:
+    """Return the start of the step that the sweep's budget ended, or the attempt's end if the status has no steps any more."""
+    if attempt.get("reason") != SWEEP_BUDGET_SPENT:
+        return None
+    steps = attempt.get("steps") or [{}]
+    return datetime.fromisoformat(steps[-1].get("startTime") or attempt["endTime"]).timestamp()
 
 
 def _is_agent_error(step: Object) -> bool:

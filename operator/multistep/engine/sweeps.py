@@ -1,7 +1,7 @@
 """Decides which trials a sweep creates, counts their results, and decides when it halts. Pure: the clock is an argument.
 
-Creation is idempotent. A sweep's trials are numbered and created in that order, so the highest existing number, and the status
-written after it, are the number of created trials: after a crash, creation resumes at the next number. Names are unique per
+Creation is idempotent. A sweep's trials are created in the order of their numbers. The number of created trials is read from the
+highest number of an existing trial and from the status, so after a crash, creation resumes at the next number. Names are unique per
 number, so a leader with an outdated view gets a conflict instead of creating a trial twice. A missing trial with a lower number
 was deleted: it is reported, and never created again.
 """
@@ -12,7 +12,7 @@ import hashlib
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -22,15 +22,15 @@ from multistep.engine.scoring import State, counted_reward, failure_class_of
 
 Order = Literal["Attempts", "Tasks"]
 ActivePhase = Literal["Pending", "Running", "Suspended"]
-CREATE_AT_ONCE = 100  # trials created between two writes of the status
+CREATE_AT_ONCE = 100  # maximum number of trials created between two writes of the sweep's status
 
-_NAME_CHARACTERS = 63  # the limit of a label's value
+_NAME_CHARACTERS = 63  # maximum length of a label's value
 _NO_NAME = re.compile(r"[^a-z0-9]+")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A trial's place in the sweep. task, agent: indexes; attempt: from 1."""
+    """The task, agent and attempt of one trial of the sweep. task, agent: indexes in the Grid; attempt: number from 1."""
 
     task: int
     agent: int
@@ -41,8 +41,8 @@ class Cell:
 class Grid:
     """The product of tasks, agents and attempts. tasks, agents: their names.
 
-    order: Attempts creates all first attempts before the second ones, for an early estimate over all tasks; Tasks finishes one
-    task before the next, so that few images are in use at the same time.
+    order: "Attempts" creates all first attempts before the second ones, for an early estimate over all tasks; "Tasks" creates all
+    trials of one task before those of the next, so that few images are in use at the same time.
     """
 
     tasks: Sequence[str]
@@ -64,7 +64,7 @@ class Grid:
         return Cell(task, agent, attempt + 1)
 
     def trial_name(self, sweep: str, number: int) -> str:
-        """Return ``SWEEP-TASK-AGENT-ATTEMPT-HASH``, cut to 63 characters. Deterministic, and unique per number of the sweep."""
+        """Return ``SWEEP-TASK-AGENT-ATTEMPT-HASH``, cut to 63 characters. Deterministic, and unique in the sweep."""
         cell = self.cell(number)
         words = (sweep, self.tasks[cell.task], self.agents[cell.agent])
         digest = hashlib.sha256("\0".join((*words, str(cell.attempt))).encode()).hexdigest()[:8]
@@ -78,7 +78,8 @@ class TrialFacts:
     """The facts of a trial that a sweep needs. phase: phase of an active trial; failure_class, score, agent_error: as in Ended.
 
     pod_seconds: seconds for which its finished pods ran steps; since: start of the running pod's first step, in seconds since the
-    epoch; suspend, stop: the fields of its spec; by_sweep: whether the sweep suspended it.
+    epoch; suspend, stop: the fields of its spec; by_sweep: whether the sweep suspended it. cost_usd: known cost of its model
+    requests; refused_at: start of the last step for which the sweep's budget had no room, in seconds since the epoch.
     """
 
     number: int
@@ -93,14 +94,16 @@ class TrialFacts:
     stop: bool = False
     score: float | None = None
     agent_error: bool = False
+    cost_usd: float | None = None
+    refused_at: float | None = None
 
 
 @dataclass(frozen=True)
 class Limits:
     """Limits at which a sweep creates no more trials; None: no limit.
 
-    failures: tolerated number of failures, by failure class; deadline: seconds since the epoch; prestart: number of suspended
-    trials with a pod that may exist beyond parallelism.
+    failures: tolerated number of failures, by failure class; deadline: seconds since the epoch; prestart: how many trials
+    beyond ``parallelism`` may be active; they are suspended, but already have a pod.
     """
 
     parallelism: int
@@ -112,7 +115,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class AgentTally:
-    """An agent's counted and finished trials, and the mean over tasks of each task's mean, as in reports."""
+    """An agent's results. counted: number of trials that count in the mean; finished: number of finished trials; mean: the mean
+    over the tasks of each task's mean reward."""
 
     counted: int
     finished: int
@@ -125,7 +129,7 @@ class Tally:
     stopped: whether any trial was stopped.
 
     excluded: number of finished trials that do not count, by failure class; scored: number of trials that count although a failure
-    ended them, by failure class.
+    ended them, by failure class. cost_usd: known cost of the trials' model requests; refused_at: the latest of the trials'.
     """
 
     total: int
@@ -139,6 +143,8 @@ class Tally:
     pod_hours: float
     agents: Sequence[AgentTally]
     stopped: bool
+    cost_usd: float | None = None
+    refused_at: float | None = None
 
     @property
     def active(self) -> int:
@@ -151,7 +157,7 @@ class Tally:
 
     @property
     def all_finished(self) -> bool:
-        """Whether all trials were created and none is active."""
+        """Return whether all trials were created and none is active."""
         return self.created == self.total and not self.active
 
 
@@ -163,8 +169,8 @@ class Halt:
     message: str
 
 
-def tally(grid: Grid, created: int, trials: Iterable[TrialFacts], now: float, scoring: Scoring | None = None) -> Tally:
-    """Count the trials. created: created trials according to the status; trials: existing trials; now: seconds since the epoch."""
+def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, scoring: Scoring | None = None) -> Tally:
+    """Count the trials. created: their number in the sweep's status; trials: existing trials; now: seconds since the epoch."""
     scoring = scoring or Scoring()
     states, phases = Counter[State](), Counter[ActivePhase]()
     excluded, scored = Counter[FailureClass](), Counter[FailureClass]()
@@ -200,7 +206,14 @@ def tally(grid: Grid, created: int, trials: Iterable[TrialFacts], now: float, sc
         pod_hours=pod_seconds / 3600,
         agents=[_agent(each.values(), count) for each, count in zip(rewards, finished, strict=True)],
         stopped=stopped,
+        **_spending(trials),
     )
+
+
+def _spending(trials: Collection[TrialFacts]) -> dict[str, float | None]:
+    costs = [each.cost_usd for each in trials if each.cost_usd is not None]
+    refusals = [each.refused_at for each in trials if each.refused_at is not None]
+    return {"cost_usd": math.fsum(costs) if costs else None, "refused_at": max(refusals, default=None)}
 
 
 def _agent(by_task: Collection[Sequence[float]], finished: int) -> AgentTally:

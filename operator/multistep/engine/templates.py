@@ -9,8 +9,8 @@ _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
 
 
 class Unresolved(Exception):
-    """A variable that a template names is not set and has no default. name: the variable; key: key of the value that is the
-    template."""
+    """A template names a variable that is not set, and has no default. name: the variable that is not set; key: the environment
+    variable whose value is the template."""
 
     def __init__(self, key: str, name: str) -> None:
         super().__init__(
@@ -26,7 +26,7 @@ def resolve(env: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, s
 
 
 def referenced(value: str) -> str | None:
-    """Return the name of the variable that the value is a template for; None if it is literal."""
+    """Return the name of the variable to which a template refers, e.g. NAME for ``${NAME}``; None if the value is no template."""
     match = _TEMPLATE.fullmatch(value)
     return match.group(1) if match else None
 

@@ -17,7 +17,7 @@ def resolve_limit(
 ) -> float | None:
     """Return the effective timeout: (override if not zero, else base), at most maximum (0 or None: no maximum), times multiplier.
 
-    The phase's own multiplier replaces the general one; they do not combine. No base and no override: no timeout.
+    The phase's own multiplier replaces ``default_multiplier``; they do not combine. Without base and override there is no timeout.
     """
     limit = override or base
     if limit is None:
@@ -27,7 +27,7 @@ def resolve_limit(
 
 
 def real_limit(seconds: float) -> float | None:
-    """Return the timeout; None (no timeout) for NaN, infinity and numbers from LONGEST_SECONDS on, which task.toml may have."""
+    """Return the timeout; None (no timeout) for NaN, infinity and numbers >= LONGEST_SECONDS, which task.toml may have."""
     return seconds if math.isfinite(seconds) and seconds < LONGEST_SECONDS else None
 
 

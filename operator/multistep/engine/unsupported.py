@@ -26,8 +26,8 @@ class Unsupported:
 
 
 def unsupported(config: TaskConfig, layout: TaskLayout, agent: AgentSpec | None = None) -> list[Unsupported]:
-    """Return all unsupported parts of a task. agent: the agent that runs the task; None: a check without an agent, which reports
-    the same parts as for the oracle."""
+    """Return all unsupported parts of a task. agent: the agent that runs the task; None if it is unknown: then return the
+    parts that the oracle does not support."""
     found = [] if layout.compose is None else [_compose_file(layout.compose)]
     hosted = agent is not None and agent.hosted
     for where, environment in _environments(config):
@@ -99,8 +99,8 @@ def _services(config: TaskConfig) -> Iterator[Unsupported]:
 
 
 def _trajectory(config: TaskConfig, layout: TaskLayout, agent: AgentSpec | None) -> Iterator[Unsupported]:
-    """Yield the trajectory file, if any. Harbor 0.25 reads the first step's file only, ignores it for oracle and nop, and fails for
-    an agent that cannot load it."""
+    """Yield the trajectory file of the task's first step, if it has one. Harbor 0.25 reads no other step's file. It ignores the
+    file if the agent is oracle or nop, and fails if the agent cannot load trajectories."""
     first = config.steps[0].name if config.steps else None
     files = layout.root if first is None else layout.steps.get(first)
     if files is None or not files.trajectory:

@@ -22,10 +22,10 @@ def counted(fields: Fields) -> Usage:
 
 
 def since(now: Usage | None, before: Usage | None) -> Usage | None:
-    """Return the usage of one step of an agent that resumes its trajectory, whose counts include the earlier steps.
+    """Return the usage of one step of an agent that resumes its trajectory and so reports totals that include the earlier steps.
 
-    now, before: the agent's counts after this step and after the step before. A count that is lower than before does not include
-    the earlier steps, so ``now`` is returned unchanged.
+    now, before: the agent's totals after this step and after the step before. If a total is lower than before, the agent did not
+    include the earlier steps, so ``now`` is returned unchanged.
     """
     if now is None or before is None:
         return now
@@ -38,7 +38,7 @@ def since(now: Usage | None, before: Usage | None) -> Usage | None:
 
 
 def total(steps: Iterable[Usage | None]) -> Usage | None:
-    """Return the sum; None if no step has a usage. If a step's usage lacks an amount, the sum lacks it, too."""
+    """Return the sum of the steps' usages; None if no step has one. An amount that one step lacks is None in the sum, too."""
     known = [each for each in steps if each is not None]
     if not known:
         return None

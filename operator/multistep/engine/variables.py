@@ -28,7 +28,7 @@ def used_variables(config: TaskConfig) -> frozenset[str]:
 
 
 def unused_variables(config: TaskConfig, spec: TrialSpec) -> list[str]:
-    """Return the names of spec.variables that no template refers to, so that no process receives them."""
+    """Return the names of spec.variables that no template refers to, and that therefore no process receives."""
     values = [each.value or "" for each in (*spec.agent.env, *spec.verifier.env)]
     used = used_variables(config).union(filter(None, map(referenced, values)))
     return [each.name for each in spec.variables if each.name not in used]

@@ -120,7 +120,7 @@ def _not_taken(fault: Fault, what: str, usual: str = "RuntimeError") -> StepExce
 
 
 def _hand_over(there: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
-    """Upload the collected files to the same paths as in the agent's environment. Directories are emptied first."""
+    """Upload the agent's collected files to the same paths in the verifier's environment. Directories there are emptied first."""
     assert run.collected is not None  # artifacts are collected before a separate verification
     types = run.collected.types
     found = [(number, PurePosixPath(there.workdir, step.artifacts[number].source), kind) for number, kind in enumerate(types)]
@@ -138,22 +138,23 @@ def _hand_over(there: Scope, step: StepPlan, run: StepRun) -> Script[StepExcepti
 
 
 def _timed(operation: Operation, run: StepRun) -> Script[Fault | None]:
-    """Run the operation and add its time to the verification. Return its fault, if any."""
+    """Run the operation and add its time to the phase "verifier". Return its error; None if it succeeded."""
     record = yield operation
     run.timed(VERIFIER, record)
     return failed(record)
 
 
 def _clean_for_verification(scope: Scope, verifier: VerifierPlan, run: StepRun) -> Script[None]:
-    """Delete files of the agent that could pass for tests or rewards. A single-step trial deletes reward files only."""
+    """Empty the directories of tests and verdicts, so that files that the agent wrote there are not taken for tests or rewards. In
+    a single-step trial they are not emptied: only the reward files are deleted, when test.sh starts."""
     record = yield Reset(scope.id("verify"), _verdict_directories(scope, verifier))
     run.timed(VERIFIER, record)
     require(record, "emptying /logs/verifier and /tests", VERIFIER)
 
 
 def _verdict_directories(scope: Scope, verifier: VerifierPlan) -> tuple[Directory, ...]:
-    """Return the directories of tests and verdicts, writable for all as in Harbor. If the agent cannot be the verifier's user,
-    only the verifier can write them."""
+    """Return the directories of tests and verdicts, with their permissions. In a multi-step trial all users may write to them, as
+    in Harbor. Exception: if file permissions can protect verdicts from agents (Scope.isolated), agents may not write to them."""
     if scope.plan.single:
         return (Directory(LOGS_VERIFIER, keep=True), Directory(TESTS, mode=0o755, keep=True))
     if scope.isolated:

@@ -16,9 +16,10 @@ Mode = Literal["shared", "separate"]
 
 @dataclass(frozen=True)
 class Definition:
-    """A separate verifier's environment in task.toml. where: path of its table; image: None for the trial's image.
+    """A separate verifier's environment in task.toml. where: path of its table in task.toml; image: the verifier's own image, None
+    to use the trial's image.
 
-    bundled: the verifier has an image of its own, which contains the tests, so none are uploaded.
+    bundled: whether the verifier has its own image. This image contains the tests, so the operator uploads none.
     """
 
     where: str
@@ -32,7 +33,8 @@ class Definition:
 
 @dataclass(frozen=True)
 class VerifierEnvironment:
-    """A separate verifier's environment, resolved. files: whether environment/ is uploaded; own_image: whether it sets an image."""
+    """A separate verifier's environment, resolved. files: whether environment/ is uploaded; own_image: whether ``image`` is
+    the verifier's own, not the trial's."""
 
     config: EnvironmentConfig
     image: str
@@ -56,8 +58,8 @@ def verifier_mode(config: TaskConfig, step: StepConfig) -> Mode:
 def definition(config: TaskConfig, layout: TaskLayout, step: StepConfig, files: StepLayout) -> Definition | None:
     """Return the separate environment of a step's verifier; None if the verifier runs in the agent's environment.
 
-    The image and the table are each taken from the step, else from the task, independently of each other. Raises InvalidSpec if
-    the image must be built first.
+    The step's table replaces the task's table, and the step's image replaces the task's image. Both are inherited separately: a
+    step may have a table of its own and inherit the task's image. Raises InvalidSpec if the image must be built first.
     """
     if verifier_mode(config, step) == "shared":
         return None
@@ -70,7 +72,7 @@ def definition(config: TaskConfig, layout: TaskLayout, step: StepConfig, files: 
 
 
 def _image(verifier: VerifierConfig, files: StepLayout, tests: str, where: str) -> str | None:
-    """Return the image that this verifier table of the step or the task names; None without one."""
+    """Return the image that a verifier table in task.toml (a step's or the task's) names; None if it names none."""
     if files.tests_compose:
         raise InvalidSpec(f"{tests}/docker-compose.yaml: compose files are not supported; a verifier is one container")
     if verifier.environment is not None and verifier.environment.docker_image:

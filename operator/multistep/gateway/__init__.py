@@ -1,12 +1,12 @@
-"""The model gateway: every model request of an agent or a verifier goes through it; only it has the provider's key.
+"""The model gateway: an HTTP proxy through which agents and verifiers call models without having the provider's key.
 
 The gateway is a separate process (``python -m multistep.gateway``). docs/internals/gateway.md explains its design.
 
-tokens       step tokens (JWT): who may call which model              dialects     usage and end of an answer, per API
-routes       the paths that are forwarded                             bodies       what a request's body asks for
+tokens       step tokens (JWT): which step may use which models       dialects     parsers of answers, one per API
+routes       the paths that are forwarded                             bodies       model and estimated tokens of a request
 fair_queue   one queue per credential and model; sweeps take turns    events       server-sent events, byte for byte
 budgets      limits of steps and sweeps                               ledger       one row per request, in sqlite
-prices       US dollars of tokens                                     usage        a step's usage, added up
+prices       prices of tokens in US dollars                           usage        the sum of a step's usage
 exchange     one request: queue, send, relay, record                  public       the port that agents call
-admin        the port that the operator calls                         client       the operator's side
+admin        the port that the operator calls                         client       the operator's client of this port
 """

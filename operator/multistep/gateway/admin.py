@@ -1,4 +1,4 @@
-"""Admin port, on which the operator registers credentials and closes steps. /healthz and /metrics need no token."""
+"""Admin port, on which the operator registers credentials and ends steps' model access. /healthz and /metrics need no token."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from multistep.gateway.credentials import Credential
 from multistep.gateway.exchange import Services
+from multistep.gateway.keyring import Keyring
 from multistep.gateway.prices import TABLE
 from multistep.gateway.tokens import Role, StepKey
 from multistep.gateway.usage import usage_of
@@ -24,8 +25,9 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Admin:
     """The handlers of the admin port. token: the operator's bearer token."""
 
-    def __init__(self, services: Services, token: bytes) -> None:
+    def __init__(self, services: Services, keyring: Keyring, token: bytes) -> None:
         self._services = services
+        self._keyring = keyring
         self._token = token
 
     def app(self) -> web.Application:
@@ -33,6 +35,8 @@ class Admin:
         app = web.Application(middlewares=[self._authenticated])
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/signing-keys", self._list_signing_keys)
+        app.router.add_get("/models", self._models)
         app.router.add_get("/credentials", self._list_credentials)
         app.router.add_put("/credentials/{id}", self._register)
         app.router.add_put("/steps/{uid}/{attempt}/{step}/{role}/close", self._close)
@@ -51,6 +55,12 @@ class Admin:
     async def _metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=self._services.metrics.render(), headers={"Content-Type": PROMETHEUS})
 
+    async def _list_signing_keys(self, _: web.Request) -> web.Response:
+        return web.json_response({"accepted": list(self._keyring.secrets())})
+
+    async def _models(self, _: web.Request) -> web.Response:
+        return web.json_response({name: load.model_dump() for name, load in self._services.loads.totals.items()})
+
     async def _list_credentials(self, _: web.Request) -> web.Response:
         credentials = self._services.credentials
         return web.json_response({"registered": credentials.registered, "wanted": credentials.wanted})
@@ -68,7 +78,7 @@ class Admin:
         return web.Response(status=204)
 
     async def _close(self, request: web.Request) -> web.Response:
-        """Block the step's token, wait for its open requests, and return its usage. Idempotent."""
+        """Block the step's token, wait for the step's open requests, and return the step's usage. Idempotent."""
         names = request.match_info
         if names["role"] not in get_args(Role):
             return web.json_response({"error": f"unknown role: {names['role']}"}, status=400)
@@ -79,4 +89,4 @@ class Admin:
         rows = await self._services.ledger.rows_of(step)
         if not rows:
             return web.json_response({"error": "the step sent no request that this gateway knows of"}, status=404)
-        return web.json_response(usage_of(rows, TABLE).model_dump(mode="json", by_alias=True))
+        return web.json_response(usage_of(rows, TABLE, self._services.stalls.seconds(step)).model_dump(mode="json", by_alias=True))

@@ -19,14 +19,17 @@ from multistep.gateway.exchange import Services
 from multistep.gateway.fair_queue import Lanes
 from multistep.gateway.keyring import Keyring
 from multistep.gateway.ledger import Ledger
+from multistep.gateway.loads import Loads
 from multistep.gateway.metrics import GatewayMetrics
 from multistep.gateway.public import Public
+from multistep.gateway.routes import STALLS_PATH
 from multistep.gateway.settings import GatewaySettings
+from multistep.gateway.stalls import Stalls
 from multistep.gateway.steps import Steps
 
 MIN_TOKEN_BYTES: Final = 32
 _CONNECT_SECONDS: Final = 10.0
-_KEEPALIVE_SECONDS: Final = 15.0  # shorter than the providers', so that they rarely close a connection that is reused
+_KEEPALIVE_SECONDS: Final = 15.0  # below the providers' idle timeouts: they then rarely close a connection just as it is reused
 _log: Final = logging.getLogger(__name__)
 
 
@@ -48,8 +51,10 @@ async def running(settings: GatewaySettings) -> AsyncIterator[Running]:
     async with AsyncExitStack() as stack:
         services = await _services(settings, stack)
         public = web.Application(client_max_size=settings.body_bytes)
-        public.router.add_route("*", "/{path:.*}", Public(services, keyring).handle)
-        admin_port = await _listen(stack, Admin(services, token).app(), settings, settings.admin_port)
+        handlers = Public(services, keyring)
+        public.router.add_get(STALLS_PATH, handlers.stalls)
+        public.router.add_route("*", "/{path:.*}", handlers.handle)
+        admin_port = await _listen(stack, Admin(services, keyring, token).app(), settings, settings.admin_port)
         stack.push_async_callback(services.steps.wait_all, settings.stop_seconds)
         port = await _listen(stack, public, settings, settings.port)
         yield Running(port, admin_port)
@@ -77,14 +82,21 @@ async def _services(settings: GatewaySettings, stack: AsyncExitStack) -> Service
         credentials=Credentials(),
         steps=Steps(await ledger.closed_steps()),
         metrics=GatewayMetrics(lanes, settings.metrics_label_sets),
+        loads=Loads(),
+        stalls=Stalls(ledger, await ledger.stalls()),
         http=http,
     )
 
 
 async def _listen(stack: AsyncExitStack, app: web.Application, settings: GatewaySettings, port: int) -> int:
-    """Start a server and return its port. It does not decompress bodies, and cancels a handler when its client disconnects."""
+    """Start a server and return its port. The server does not decompress bodies, and cancels handlers of disconnected clients."""
     runner = web.AppRunner(
-        app, access_log=None, handler_cancellation=True, auto_decompress=False, shutdown_timeout=settings.stop_seconds
+        app,
+        access_log=None,
+        handler_cancellation=True,
+        auto_decompress=False,
+        shutdown_timeout=settings.stop_seconds,
+        keepalive_timeout=_KEEPALIVE_SECONDS,
     )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)

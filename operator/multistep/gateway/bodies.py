@@ -1,4 +1,7 @@
-"""Parses request bodies: model, token estimates. The gateway changes a body only to request the usage of a chat stream."""
+"""Parses request bodies: their model, and what bounds their tokens.
+
+The gateway changes a body only to request a chat stream's usage.
+"""
 
 from __future__ import annotations
 
@@ -10,37 +13,38 @@ from json.decoder import scanstring  # type: ignore[attr-defined]  # not in type
 from types import MappingProxyType
 from typing import Any, Final
 
+from multistep.gateway.contents import asks_for_caching, is_opaque
 from multistep.gateway.dialects import CHAT
 from multistep.gateway.routes import Route
 
-ASSUMED_OUTPUT_TOKENS: Final = 8192
-"""Output tokens that are reserved for a request without a maximum."""
-_BYTES_PER_TOKEN: Final = 2  # a cautious estimate: English text has 4, code 3, JSON with many escapes fewer
-_FILE: Final = re.compile(rb"[A-Za-z0-9+/_=-]{1024,}")  # base64 of an image or document: its tokens do not depend on its size
-_TOKENS_PER_FILE: Final = 4096
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
 _USAGE_WANTED: Final = '{"include_usage":true}'
+_MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,199}")  # the ledger stores the names
+_MOST_PARTS: Final = 1_000_000  # maximum number of brackets and commas: a parsed value needs up to 30 times the memory of its text
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class InvalidBody(Exception):
-    """The body is not a JSON object that every parser reads alike. The text is shown to the agent."""
+    """The body is not a JSON object that all JSON parsers read alike. The message is shown to the agent."""
 
 
 @dataclass(frozen=True)
 class Asked:
     """The parsed body of a request.
 
-    body: the bytes to send to the provider; strips_usage: whether to hide the stream's usage event, which only the gateway
-    requested; input_tokens, output_tokens: upper estimates, which the budgets reserve.
+    body: the bytes to send to the provider; strips_usage: whether to remove the usage event from the answer's stream, because the
+    gateway requested this event and the agent did not; output_tokens: the maximum that the request names for all its answers, None
+    if it names none; answers: how many answers it asks for; opaque, caches: see contents.
     """
 
     body: bytes
     model: str
     strips_usage: bool = False
-    input_tokens: int = 0
-    output_tokens: int = ASSUMED_OUTPUT_TOKENS
+    output_tokens: int | None = None
+    answers: int = 1
+    opaque: bool = False
+    caches: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,22 +61,19 @@ def read_body(body: bytes, route: Route) -> Asked:
     text, members = _members(body)
     values = {name: member.value for name, member in members.items()}
     model = route.model or values.get("model")
-    if not isinstance(model, str) or not model:
-        raise InvalidBody("the body's field model is missing or not a string")
+    if not isinstance(model, str) or not _MODEL.fullmatch(model):
+        raise InvalidBody("the body's field model must be a model's name of at most 200 characters")
     strips = route.dialect is CHAT and values.get("stream") is True and not _wants_usage(values)
-    limit = route.dialect.output_limit(values)
+    limit, answers = route.dialect.output_limit(values), route.dialect.answers(values)
     return Asked(
         body=_asking_for_usage(text, members).encode() if strips else body,
         model=model,
         strips_usage=strips,
-        input_tokens=_most_input(body),
-        output_tokens=limit if isinstance(limit, int) and limit > 0 else ASSUMED_OUTPUT_TOKENS,
+        output_tokens=None if limit is None else limit * answers,
+        answers=answers,
+        opaque=is_opaque(values),
+        caches=asks_for_caching(values),
     )
-
-
-def _most_input(body: bytes) -> int:
-    files = [len(each) for each in _FILE.findall(body)]
-    return (len(body) - sum(files)) // _BYTES_PER_TOKEN + len(files) * _TOKENS_PER_FILE
 
 
 def _wants_usage(values: Mapping[str, Any]) -> bool:
@@ -81,7 +82,7 @@ def _wants_usage(values: Mapping[str, Any]) -> bool:
 
 
 def _asking_for_usage(text: str, members: Mapping[str, _Member]) -> str:
-    """Insert ``include_usage`` and leave all else as it is, including the spelling of numbers and the order of members."""
+    """Insert stream_options.include_usage into the body; keep all else, also the spelling of numbers and the order of members."""
     found = members.get("stream_options")
     if found is None:
         start = text.index("{") + 1
@@ -93,9 +94,11 @@ def _asking_for_usage(text: str, members: Mapping[str, _Member]) -> str:
 def _members(body: bytes) -> tuple[str, dict[str, _Member]]:
     """Return the body's text and the members of its JSON object.
 
-    Two members whose names differ at most in case are refused: parsers disagree which one counts, so a token that allows one
-    model could be used for another.
+    Members whose names are equal, or differ only in case, are rejected: parsers disagree which one counts, so a token that allows
+    one model could be used for another.
     """
+    if sum(map(body.count, (b"[", b"{", b","))) > _MOST_PARTS:
+        raise InvalidBody(f"the body has more than {_MOST_PARTS:,} values")
     try:
         text = body.decode()
         return text, _scanned(text)
@@ -133,7 +136,7 @@ def _space(text: str, at: int) -> int:
 
 
 def _past(text: str, at: int, wanted: str) -> int:
-    """Return the position after this character and, except in a string, after the white space that follows it."""
+    """Return the position after the character ``wanted`` and, unless it is a quote, after the white space that follows."""
     if text[at] != wanted:
         raise ValueError(f"expected {wanted!r} at character {at}")
     return at + 1 if wanted == '"' else _space(text, at + 1)

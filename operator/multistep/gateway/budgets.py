@@ -1,22 +1,21 @@
-"""Budgets of steps and sweeps: a request is sent if its estimate, the reservations and the spending fit the budget together.
+"""Budgets of trials and sweeps: a request is sent if the most that it may use, all reservations and all spending together fit.
 
-A request whose estimate does not fit waits for requests in flight, as they usually use less than they reserved. Without others
-in flight it is sent if any budget is left. So concurrent requests never exceed a budget together; only the last request may.
+A request that does not fit waits for the requests in flight, as they usually use less than they reserved. It is refused if it does
+not fit beside what is already spent. So no budget is exceeded, whatever requests are sent at the same time.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
-from multistep.gateway.fair_queue import HoldExpired
 from multistep.gateway.ledger import Spent
 from multistep.gateway.tokens import Limits, StepClaims
 
-Scope = Literal["step", "sweep"]
+Scope = Literal["trial", "sweep"]
 Load = Callable[[Scope, str], Awaitable[Spent]]
 
 NOTHING: Final = Spent()
@@ -24,22 +23,26 @@ _MOST_ACCOUNTS: Final = 20_000
 
 
 class BudgetSpent(Exception):
-    """A budget is spent. The text says which, and is shown to the agent and in the trial's status."""
+    """A budget has no room for a request. The message names the budget, and is shown to the agent and in the trial's status."""
+
+    def __init__(self, scope: Scope, message: str) -> None:
+        super().__init__(message)
+        self.scope: Final = scope
 
 
 def plus(one: Spent, other: Spent) -> Spent:
-    """Return the sum."""
+    """Return the sum of two amounts."""
     return Spent(one.input_tokens + other.input_tokens, one.output_tokens + other.output_tokens, one.cost_usd + other.cost_usd)
 
 
 def minus(one: Spent, other: Spent) -> Spent:
-    """Return the difference."""
+    """Return the first amount minus the second."""
     return plus(one, Spent(-other.input_tokens, -other.output_tokens, -other.cost_usd))
 
 
 @dataclass
 class Account:
-    """What one step or sweep spent, and what its requests in flight reserve. users: requests that wait or are in flight."""
+    """What one trial or sweep spent, and what its requests in flight reserve. users: number of requests, waiting or in flight."""
 
     spent: Spent
     reserved: Spent = NOTHING
@@ -47,18 +50,21 @@ class Account:
     users: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def reserve(self, estimate: Spent) -> None:
-        """Reserve the estimate of a request."""
-        self.reserved = plus(self.reserved, estimate)
+    def reserve(self, most: Spent) -> None:
+        """Reserve the most that a request may use."""
+        self.reserved = plus(self.reserved, most)
         self.in_flight += 1
 
-    def settle(self, estimate: Spent, used: Spent) -> None:
-        """Replace the estimate by what the request used, and wake the requests that wait."""
+    def settle(self, most: Spent, used: Spent) -> None:
+        """Replace a reservation by what the request used, and wake the requests that wait."""
         self.in_flight -= 1
-        self.reserved = minus(self.reserved, estimate) if self.in_flight else NOTHING  # exactly 0: avoids rounding errors
+        self.reserved = minus(self.reserved, most) if self.in_flight else NOTHING  # exactly 0: avoids rounding errors
         self.spent = plus(self.spent, used)
         self.changed.set()
         self.changed = asyncio.Event()
+
+
+_Limited: TypeAlias = tuple[Scope, Account, Limits]
 
 
 @dataclass(frozen=True)
@@ -66,28 +72,29 @@ class Reservation:
     """The budget reserved for one request. Call ``settle`` exactly once."""
 
     accounts: tuple[Account, ...]
-    estimate: Spent
+    most: Spent
 
     def settle(self, used: Spent) -> None:
         """Replace the reservation by what the request used: Spent() if it was not sent."""
         for account in self.accounts:
-            account.settle(self.estimate, used)
+            account.settle(self.most, used)
             account.users -= 1
 
 
 class Budgets:
-    """The accounts, loaded from the ledger when they are first needed."""
+    """The accounts of trials and sweeps, each loaded from the ledger when it is first needed."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
         self._accounts: OrderedDict[tuple[Scope, str], asyncio.Future[Account]] = OrderedDict()
 
-    async def reserve(self, claims: StepClaims, estimate: Spent, seconds: float) -> Reservation:
-        """Reserve the estimate in the step's and the sweep's account; wait for at most ``seconds``.
+    async def reserve(self, claims: StepClaims, most: Spent, seconds: float) -> Reservation:
+        """Reserve the most that a request may use in the trial's and the sweep's account; wait for at most ``seconds``.
 
-        Raises BudgetSpent if nothing is left of a budget, HoldExpired if the estimate still does not fit after ``seconds``.
+        Raises BudgetSpent if it does not fit beside what is spent, or if other requests' reservations leave no room for it after
+        ``seconds``.
         """
-        scopes: list[tuple[Scope, str, Limits]] = [("step", claims.sub, claims.limits)]
+        scopes: list[tuple[Scope, str, Limits]] = [("trial", claims.key.uid, claims.limits)]
         if claims.sweep:
             scopes.append(("sweep", claims.sweep, claims.sweep_limits))
         limited = [(scope, await self._account(scope, name), limits) for scope, name, limits in scopes]
@@ -95,18 +102,14 @@ class Budgets:
         for account in accounts:
             account.users += 1
         try:
-            async with asyncio.timeout(seconds):
-                while (full := _first_full(limited, estimate)) is not None:
-                    await full.changed.wait()
-        except BaseException as error:
+            await _wait_for_room(limited, most, seconds)
+        except BaseException:
             for account in accounts:
                 account.users -= 1
-            if isinstance(error, TimeoutError):
-                raise HoldExpired from error
             raise
         for account in accounts:
-            account.reserve(estimate)
-        return Reservation(accounts, estimate)
+            account.reserve(most)
+        return Reservation(accounts, most)
 
     async def _account(self, scope: Scope, name: str) -> Account:
         found = self._accounts.get((scope, name))
@@ -132,24 +135,40 @@ class Budgets:
                 del self._accounts[key]
 
 
-def _first_full(limited: list[tuple[Scope, Account, Limits]], estimate: Spent) -> Account | None:
-    """Return the first account in which the estimate does not fit now. Raises BudgetSpent."""
+async def _wait_for_room(limited: Sequence[_Limited], most: Spent, seconds: float) -> None:
+    """Wait until every budget has room for the request. Raises BudgetSpent."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while (full := _first_full(limited, most)) is not None:
+        account, refusal = full
+        try:
+            async with asyncio.timeout_at(deadline):
+                await account.changed.wait()
+        except TimeoutError:
+            raise refusal from None
+
+
+def _first_full(limited: Sequence[_Limited], most: Spent) -> tuple[Account, BudgetSpent] | None:
+    """Return the first account whose budget has no room for the request now, and the refusal in case it stays so; None if every
+    budget has room. Raises BudgetSpent if what is spent leaves no room."""
     for scope, account, limits in limited:
-        if spent := _exceeded(account.spent, limits, strictly=False):
-            raise BudgetSpent(f"the {scope}'s budget is spent: {spent}")
-    for _, account, limits in limited:
-        if account.in_flight and _exceeded(plus(plus(account.spent, account.reserved), estimate), limits, strictly=True):
-            return account
+        if lacking := _exceeded(account.spent, most, limits, "used"):
+            raise BudgetSpent(scope, f"the {scope}'s budget has no room for this request: {lacking}")
+    for scope, account, limits in limited:
+        if lacking := _exceeded(plus(account.spent, account.reserved), most, limits, "used or reserved by other requests"):
+            return account, BudgetSpent(scope, f"the {scope}'s budget has no room for this request: {lacking}")
     return None
 
 
-def _exceeded(used: Spent, limits: Limits, *, strictly: bool) -> str:
-    """Return a text with the first limit that is exceeded (if not ``strictly``: exceeded or reached); "" if there is none."""
-    for name, amount, limit in (
-        ("input tokens", used.input_tokens, limits.input_tokens),
-        ("output tokens", used.output_tokens, limits.output_tokens),
-        ("US dollars", used.cost_usd, limits.cost_usd),
+def _exceeded(used: Spent, most: Spent, limits: Limits, how: str) -> str:
+    """Return text with the first limit that a request would exceed, e.g. "7 of 10 input tokens are used, ..."; "" for none.
+
+    how: the word for ``used`` in the text.
+    """
+    for name, before, more, limit in (
+        ("input tokens", used.input_tokens, most.input_tokens, limits.input_tokens),
+        ("output tokens", used.output_tokens, most.output_tokens, limits.output_tokens),
+        ("US dollars", used.cost_usd, most.cost_usd, limits.cost_usd),
     ):
-        if limit is not None and (amount > limit if strictly else amount >= limit):
-            return f"{round(amount, 6)} of {limit} {name}"
+        if limit is not None and before + more > limit:
+            return f"{round(before, 6)} of {limit} {name} are {how}, and it may use {round(more, 6)}"
     return ""

@@ -1,20 +1,24 @@
-"""The operator's side of the gateway: it signs step tokens, registers providers' keys, and closes steps."""
+"""The operator's client of the gateway: signs step tokens, registers providers' keys, and ends steps' model access."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 from urllib.parse import quote
 
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
+from pydantic import TypeAdapter
 
 from multistep.errors import GatewayError, GatewayUnavailable, StepUnknownToGateway
 from multistep.gateway.credentials import Credential
+from multistep.gateway.loads import ModelLoad
 from multistep.gateway.tokens import SigningKey, StepClaims, StepKey, sign
 from multistep.gateway.usage import StepUsage
 
 CLOSE_TIMEOUT_SECONDS = 100.0
 """Longer than the gateway drains a step's open requests."""
 _TIMEOUT_SECONDS = 15.0
+_LOADS: Final = TypeAdapter(dict[str, ModelLoad])
 
 
 def step_token(claims: StepClaims, key: SigningKey) -> str:
@@ -34,10 +38,19 @@ class GatewayAdmin:
         """Register or replace a provider's key. Idempotent. Raises GatewayError, GatewayUnavailable."""
         await self._call("PUT", f"/credentials/{quote(id_, safe='')}", _TIMEOUT_SECONDS, json=credential.wire())
 
+    async def signing_keys(self) -> list[str]:
+        """Return the ids of the signing keys whose tokens the gateway accepts, oldest first."""
+        found = await self._call("GET", "/signing-keys", _TIMEOUT_SECONDS)
+        return list(found["accepted"])
+
     async def wanted(self) -> list[str]:
         """Return the ids of credentials for which requests wait, e.g. after the gateway restarted."""
         found = await self._call("GET", "/credentials", _TIMEOUT_SECONDS)
         return list(found["wanted"])
+
+    async def loads(self) -> Mapping[str, ModelLoad]:
+        """Return the provider's answers and refusals by requested model, since the gateway's start."""
+        return _LOADS.validate_python(await self._call("GET", "/models", _TIMEOUT_SECONDS))
 
     async def close(self, step: StepKey) -> StepUsage:
         """Block a step's token, wait until its requests have ended, and return its usage. Idempotent.

@@ -1,4 +1,4 @@
-"""The agent's connection. Once the agent has left, writing to it does nothing."""
+"""An agent's connection to the gateway. Writes do nothing once the agent has disconnected."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ _STALLED_SECONDS = 60.0
 
 
 class ClientConnection:
-    """The agent's connection of one request. gone: the agent disconnected; sent: the provider has the request and may charge it."""
+    """The agent's connection for one request. gone: whether the agent disconnected; sent: whether the provider got the request
+    and did not refuse it, so that it may charge for it."""
 
     def __init__(self, request: web.Request) -> None:
         self.request = request

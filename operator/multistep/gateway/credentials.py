@@ -29,7 +29,7 @@ class Credential(BaseModel):
         return key
 
     def header(self) -> tuple[str, str]:
-        """Return the header that authenticates to the provider."""
+        """Return the name and value of the HTTP header that authenticates to the provider."""
         key = self.key.get_secret_value()
         headers = {"openai": ("Authorization", f"Bearer {key}"), "anthropic": ("x-api-key", key), "gemini": ("x-goog-api-key", key)}
         return headers[self.provider]
@@ -54,7 +54,7 @@ class Credentials:
 
     @property
     def wanted(self) -> list[str]:
-        """Return the ids for which requests wait."""
+        """Return the ids of credentials that are not registered yet and for which requests wait."""
         return sorted(self._wanted)
 
     def register(self, id_: str, credential: Credential) -> None:

@@ -1,4 +1,4 @@
-"""Parsers for the answers of the four APIs: token usage, errors, and the marker that ends an answer.
+"""Parsers for the answers of the four model APIs: token usage, errors, and the marker that ends an answer.
 
 An answer without its end marker counts as cut off, even if the connection was closed properly.
 """
@@ -11,12 +11,24 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 Document = Mapping[str, Any]
-_NOT_JSON: Final = object()  # not None, which stands for JSON's null, a complete document
+_GEMINI_CONFIGS: Final = ("generationConfig", "generation_config")
+_REQUEST_ERRORS: Final = frozenset(
+    (
+        *("invalid_request_error", "context_length_exceeded", "invalid_prompt", "string_above_max_length", "request_too_large"),
+        *("content_policy_violation", "image_parse_error", "invalid_image", "INVALID_ARGUMENT", "FAILED_PRECONDITION", "NOT_FOUND"),
+    )
+)
+_MOST_TOKENS: Final = 10_000_000  # more than any model can answer
+_MOST_ANSWERS: Final = 128  # OpenAI's maximum; Gemini allows 8
+_NOT_JSON: Final = object()  # result for text that is not JSON; None is the result for the valid JSON document null
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one answer. input includes cached (read from a cache) and written (to a cache); written includes written_1h."""
+    """Tokens of one answer. input includes cached (cache reads) and written (cache writes).
+
+    written_1h: the part of ``written`` that the provider caches for 1 hour.
+    """
 
     input: int = 0
     cached: int = 0
@@ -26,13 +38,18 @@ class Usage:
 
 
 class Reading:
-    """What was parsed of one answer. usage: None while unknown; ended: the answer is complete; failed: it contains an error."""
+    """Reads one answer.
+
+    usage: None while unknown; ended: whether the answer is complete; failed: whether it contains an error; blames_request: whether
+    the error is the request's own.
+    """
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self.usage: Usage | None = None
         self.ended = False
         self.failed = False
+        self.blames_request = False
 
     def event(self, data: bytes) -> None:
         """Read the data of one server-sent event."""
@@ -42,7 +59,7 @@ class Reading:
             self._read(_parsed(data))
 
     def document(self, body: bytes) -> None:
-        """Read an answer that is one JSON document instead of a stream of events. It has ended if the document is complete."""
+        """Read an answer that is one JSON document instead of a stream of events. It counts as ended if it is valid JSON."""
         found = _parsed(body)
         for each in found if isinstance(found, list) else [found]:
             self._read(each)
@@ -53,7 +70,9 @@ class Reading:
             return
         self.usage = self._dialect.usage(document, self.usage)
         self.ended = self.ended or self._dialect.ends(document)
-        self.failed = self.failed or self._dialect.fails(document)
+        if self._dialect.fails(document):
+            self.failed = True
+            self.blames_request = self.blames_request or blames_request(document)
 
 
 @dataclass(frozen=True)
@@ -61,7 +80,8 @@ class Dialect:
     """Parser for the answers of one API. marks: events that contain none of these bytes are not parsed.
 
     usage: maps a document and the usage so far to the new usage; ends, fails: whether a document ends the answer or reports an
-    error; output_limit: maps a request to its maximum number of output tokens.
+    error; output_limit: maps a request to its maximum of output tokens per answer, or None; answers: maps a request to the number
+    of answers that it asks for.
     """
 
     name: str
@@ -69,7 +89,8 @@ class Dialect:
     usage: Callable[[Document, Usage | None], Usage | None]
     ends: Callable[[Document], bool]
     fails: Callable[[Document], bool]
-    output_limit: Callable[[Document], Any]
+    output_limit: Callable[[Document], int | None]
+    answers: Callable[[Document], int] = lambda _: 1
 
 
 def _parsed(text: bytes) -> Any:
@@ -106,7 +127,7 @@ def _responses_usage(document: Document, before: Usage | None) -> Usage | None:
 
 
 def _messages_usage(document: Document, before: Usage | None) -> Usage | None:
-    """Anthropic: message_start has the input; message_delta has the output so far, and may correct the input."""
+    """Return Anthropic's usage: message_start has the input; message_delta has the output so far, and may correct the input."""
     found = _part(document, "message", "usage") or _part(document, "usage")
     if not found:
         return before
@@ -138,13 +159,44 @@ def _has_error(document: Document) -> bool:
     return bool(document.get("error")) or document.get("type") == "error"
 
 
+def blames_request(document: Document) -> bool:
+    """Return whether the error in a document is the request's own, such as a prompt that is too long, and not the provider's."""
+    error = _part(document, "response", "error") or _part(document, "error") or document
+    return any(error.get(name) in _REQUEST_ERRORS for name in ("type", "code", "status"))
+
+
+def _largest(*limits: Any) -> int | None:
+    """Return the largest of the limits that are set; None if none is, or if one is no whole number, so that it may be ignored."""
+    given = [each for each in limits if each is not None]
+    return min(max(given), _MOST_TOKENS) if given and all(type(each) is int and each > 0 for each in given) else None
+
+
+def _answers(count: Any) -> int:
+    """Return the number of answers; the most that providers allow if it is no whole number, because they may convert it."""
+    if count is None:
+        return 1
+    return min(max(count, 1), _MOST_ANSWERS) if type(count) is int else _MOST_ANSWERS
+
+
+def _gemini_limit(asked: Document) -> int | None:
+    """Return the maximum in generationConfig. Gemini also reads the names with underscores, so both may be set."""
+    configs = [_part(asked, name) for name in _GEMINI_CONFIGS]
+    return _largest(*(each.get(name) for each in configs for name in ("maxOutputTokens", "max_output_tokens")))
+
+
+def _gemini_answers(asked: Document) -> int:
+    configs = [_part(asked, name) for name in _GEMINI_CONFIGS]
+    return max(_answers(each.get(name)) for each in configs for name in ("candidateCount", "candidate_count"))
+
+
 CHAT: Final = Dialect(
     name="openai-chat",
     marks=(b'"usage"', b'"error"'),
     usage=_chat_usage,
-    ends=lambda _: False,  # its end is ``data: [DONE]``, see Reading.event
+    ends=lambda _: False,  # a stream of this API ends with ``data: [DONE]``, see Reading.event
     fails=_has_error,
-    output_limit=lambda asked: asked.get("max_completion_tokens", asked.get("max_tokens")),
+    output_limit=lambda asked: _largest(asked.get("max_completion_tokens"), asked.get("max_tokens")),
+    answers=lambda asked: _answers(asked.get("n")),
 )
 RESPONSES: Final = Dialect(
     name="openai-responses",
@@ -152,7 +204,7 @@ RESPONSES: Final = Dialect(
     usage=_responses_usage,
     ends=lambda event: event.get("type") in ("response.completed", "response.incomplete", "response.failed"),
     fails=lambda event: event.get("type") in ("response.failed", "error"),
-    output_limit=lambda asked: asked.get("max_output_tokens"),
+    output_limit=lambda asked: _largest(asked.get("max_output_tokens")),
 )
 MESSAGES: Final = Dialect(
     name="anthropic-messages",
@@ -160,7 +212,7 @@ MESSAGES: Final = Dialect(
     usage=_messages_usage,
     ends=lambda event: event.get("type") == "message_stop",
     fails=_has_error,
-    output_limit=lambda asked: asked.get("max_tokens"),
+    output_limit=lambda asked: _largest(asked.get("max_tokens")),
 )
 GEMINI: Final = Dialect(
     name="gemini",
@@ -168,6 +220,7 @@ GEMINI: Final = Dialect(
     usage=_gemini_usage,
     ends=_gemini_ends,
     fails=_has_error,
-    output_limit=lambda asked: _part(asked, "generationConfig").get("maxOutputTokens"),
+    output_limit=_gemini_limit,
+    answers=_gemini_answers,
 )
 DIALECTS: Final = (CHAT, RESPONSES, MESSAGES, GEMINI)

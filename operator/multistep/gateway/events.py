@@ -37,7 +37,7 @@ class EventReader:
         return found
 
     def rest(self) -> Event | None:
-        """Return what follows the last complete event; None if nothing does."""
+        """Return the incomplete event at the end of the stream; None if the stream ends with a complete one."""
         left, self._pending = bytes(self._pending), bytearray()
         return _event(left) if left else None
 

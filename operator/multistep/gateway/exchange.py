@@ -1,7 +1,7 @@
 """One request that passed all checks: queue and send it, relay the answer, and record it in the ledger.
 
 The gateway sends a request again only if the provider refused it (429, 503, 529; no provider charges these), or if no connection
-could be made. Each time the request is queued first.
+could be made. Before each attempt the request waits in the queue.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import random
 import re
 import uuid
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -27,14 +28,17 @@ from multistep.gateway.dialects import Usage
 from multistep.gateway.fair_queue import HoldExpired, Lanes, stopwatch
 from multistep.gateway.headers import upstream_headers, upstream_query
 from multistep.gateway.ledger import Kind, Ledger, Row, Spent, State, settled
+from multistep.gateway.loads import Loads
 from multistep.gateway.metrics import GatewayMetrics
 from multistep.gateway.prices import cost_usd, has_price
 from multistep.gateway.refusal import HELD_TOO_LONG, Refused
 from multistep.gateway.relay import Relay, message_of
 from multistep.gateway.routes import Route
 from multistep.gateway.settings import GatewaySettings
+from multistep.gateway.stalls import Stalls
 from multistep.gateway.steps import Steps
 from multistep.gateway.tokens import StepClaims
+from multistep.gateway.worst_case import worst_case
 
 _REFUSALS: Final = frozenset((429, 503, 529))
 _NOT_SENT: Final = (ClientConnectorError, ConnectionTimeoutError)
@@ -54,6 +58,8 @@ class Services:
     credentials: Credentials
     steps: Steps
     metrics: GatewayMetrics
+    loads: Loads
+    stalls: Stalls
     http: ClientSession
 
 
@@ -78,14 +84,15 @@ class _Refusal:
 
 
 class Exchange:
-    """One request and its answer."""
+    """Sends one request and relays its answer."""
 
     def __init__(self, services: Services, client: ClientConnection, call: Call) -> None:
         self._services = services
         self._client = client
         self._call = call
         self._lane = services.lanes.of(call.credential_id, call.asked.model)
-        self._row = _open_row(call)
+        most, self._unknown = worst_case(call.route.provider, call.asked, long_context=_wants_long_context(client.request))
+        self._row = _open_row(call, most)
         self._refusal: _Refusal | None = None
 
     async def run(self) -> web.StreamResponse:
@@ -101,11 +108,13 @@ class Exchange:
                 await self.finish("gone", 0, None if self._client.sent else Usage())
             raise
         finally:
-            if self._row.state == "open":
-                await self.finish("cut", 0, None, "Provider", "the gateway failed")
-            reservation.settle(_used(self._row))
-            if self._call.route.counted:
-                self._services.metrics.count(self._row)
+            try:
+                if self._row.state == "open":
+                    await self.finish("cut", 0, None, "Provider", "the gateway failed")
+            finally:
+                reservation.settle(_used(self._row))
+                if self._call.route.counted:
+                    self._services.metrics.count(self._row)
 
     async def finish(self, state: State, status: int, usage: Usage | None, kind: Kind = "", message: str = "") -> None:
         """Record the end of the request; see relay.Finish."""
@@ -128,16 +137,19 @@ class Exchange:
         claims, route, model = self._call.claims, self._call.route, self._call.asked.model
         if not route.counted:
             return Reservation((), Spent())
+        if claims.limits_cost and not has_price(route.provider, model):
+            raise await self._refused("Configuration", f"the price of {model} is unknown, so a budget in US dollars cannot be kept")
+        if self._unknown and claims.limited:
+            raise await self._refused("Budget", f"no budget can be kept for a request to {model}: {self._unknown}")
         try:
-            if _limits_cost(claims) and not has_price(route.provider, model):
-                raise BudgetSpent(f"the price of {model} is unknown, so a budget in US dollars cannot be kept")
             with stopwatch(self._add_held):
-                return await self._services.budgets.reserve(claims, _estimate(self._row), self._hold_left())
+                return await self._services.budgets.reserve(claims, _reserved(self._row), self._hold_left())
         except BudgetSpent as error:
-            await self.finish("failed", 400, Usage(), "Budget", str(error))
-            raise Refused(400, str(error)) from error
-        except HoldExpired:
-            raise await self._held_too_long() from None
+            raise await self._refused("Budget" if error.scope == "trial" else "SweepBudget", str(error)) from error
+
+    async def _refused(self, kind: Kind, message: str) -> Refused:
+        await self.finish("failed", 400, Usage(), kind, message)
+        return Refused(400, message)
 
     async def _held_too_long(self) -> Refused:
         refusal = self._refusal
@@ -150,7 +162,8 @@ class Exchange:
     async def _send(self) -> web.StreamResponse:
         while True:
             with stopwatch(self._add_held):
-                await self._lane.enter(self._call.claims.turn, self._hold_left(), again=self._refusal is not None)
+                async with self._stalled_by_provider():
+                    await self._lane.enter(self._call.claims.turn, self._hold_left(), again=self._refusal is not None)
             if (response := await self._attempt()) is not None:
                 return response
             await self._pause()
@@ -184,7 +197,9 @@ class Exchange:
             message = f"the provider gave no answer: {type(error).__name__}"
             await self.finish("cut", 0, None, "Provider", message)
             raise Refused(HELD_TOO_LONG, message) from error
-        if answer.status not in _REFUSALS:
+        refused = answer.status in _REFUSALS
+        self._services.loads.count(self._call.asked.model, refused=refused)
+        if not refused:
             return answer
         async with answer:
             self._client.sent = False
@@ -223,13 +238,19 @@ class Exchange:
         return float(min(_LONGEST_PAUSE, 2 ** min(times, 5)) * random.uniform(0.5, 1))
 
     async def _pause(self) -> None:
-        """Wait as long as the provider asks. Raises HoldExpired at once if that exceeds what is left of ``hold_seconds``."""
+        """Sleep for the last refusal's pause. Raises HoldExpired at once if the rest of ``hold_seconds`` is shorter."""
         assert self._refusal is not None
         pause = max(_SHORTEST_PAUSE, self._refusal.pause)
         if pause > self._hold_left():
             raise HoldExpired
         with stopwatch(self._add_held):
-            await asyncio.sleep(pause)
+            async with self._stalled_by_provider():
+                await asyncio.sleep(pause)
+
+    def _stalled_by_provider(self) -> AbstractAsyncContextManager[None]:
+        """Count the step as stalled while its request waits, if it waits because the provider refused this or another request."""
+        refused = self._refusal is not None or self._lane.narrowed
+        return self._services.stalls.waiting(self._call.claims.key) if refused else nullcontext()
 
     def _hold_left(self) -> float:
         return max(0.0, self._services.settings.hold_seconds - self._row.held_seconds)
@@ -238,9 +259,12 @@ class Exchange:
         self._row = replace(self._row, held_seconds=self._row.held_seconds + seconds)
 
 
-def _open_row(call: Call) -> Row:
+def _wants_long_context(request: web.Request) -> bool:
+    return any("context-1m" in each for each in request.headers.getall("anthropic-beta", []))
+
+
+def _open_row(call: Call, most: Spent) -> Row:
     asked, claims = call.asked, call.claims
-    most = Usage(input=asked.input_tokens, output=asked.output_tokens)
     return Row(
         id=uuid.uuid4().hex,
         step=str(claims.key),
@@ -248,29 +272,25 @@ def _open_row(call: Call) -> Row:
         agent=claims.agent or claims.role,
         provider=call.route.provider,
         model=asked.model,
-        reserved_input=most.input,
-        reserved_output=most.output,
-        reserved_usd=cost_usd(call.route.provider, asked.model, most) or 0.0,
+        reserved_input=most.input_tokens,
+        reserved_output=most.output_tokens,
+        reserved_usd=most.cost_usd,
     )
 
 
-def _limits_cost(claims: StepClaims) -> bool:
-    return claims.limits.cost_usd is not None or (bool(claims.sweep) and claims.sweep_limits.cost_usd is not None)
-
-
-def _estimate(row: Row) -> Spent:
+def _reserved(row: Row) -> Spent:
     return Spent(row.reserved_input, row.reserved_output, row.reserved_usd)
 
 
 def _used(row: Row) -> Spent:
-    """Return what budgets count for a finished request, as Ledger.spent does."""
+    """Return the amount with which a finished request counts in budgets, by the same rule as Ledger.spent."""
     if row.input_tokens is None:
-        return _estimate(row)
+        return _reserved(row)
     return Spent(row.input_tokens, row.output_tokens or 0, row.cost_usd or 0.0)
 
 
 def _advised_pause(answer: ClientResponse) -> float | None:
-    """Return the seconds of Retry-After, which may be a date; None without it."""
+    """Return the wait in seconds that the header Retry-After (a number or a date) asks for; None without a valid header."""
     text = answer.headers.get("Retry-After", "").strip()
     if re.fullmatch(r"\d{1,9}(\.\d+)?", text):
         return float(text)

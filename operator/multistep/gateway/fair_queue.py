@@ -1,7 +1,7 @@
 """One lane (queue) per credential and model: at most ``window`` requests are in flight, and waiting sweeps take turns.
 
-The window is an adaptive concurrency limit: when the provider refuses a request, it shrinks to the number of other requests in
-flight; successful requests widen it again.
+The window is an adaptive concurrency limit: when the provider refuses a request, the window shrinks to the number of other
+requests in flight; successful requests widen it again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 CALM_SECONDS: Final = 30.0
 """If the last refusal is older, each success widens the window by 1, otherwise by ``_CAUTIOUS_STEP / window``."""
-_CAUTIOUS_STEP: Final = 0.25  # how much ``window`` successes widen the window after a recent refusal
+_CAUTIOUS_STEP: Final = 0.25  # after a recent refusal, ``window`` successful requests together widen the window by this
 _MOST_IDLE_LANES: Final = 1024
 
 
@@ -43,6 +43,11 @@ class Lane:
         return max(1, int(self._window))
 
     @property
+    def narrowed(self) -> bool:
+        """Return whether refusals keep the window below its maximum."""
+        return self._window < self._size
+
+    @property
     def in_flight(self) -> int:
         """Return how many requests are in flight."""
         return self._in_flight
@@ -58,7 +63,7 @@ class Lane:
         return not self._in_flight and not self._waiting and self._window >= self._size
 
     async def enter(self, sweep: str, seconds: float, *, again: bool = False) -> None:
-        """Acquire a slot, which ``leave`` frees; wait at most ``seconds``. again: queue before the sweep's other requests (retry).
+        """Acquire a slot (freed by ``leave``); wait at most ``seconds``. again: a retry, queued before other requests of the sweep.
 
         Raises HoldExpired.
         """
@@ -81,7 +86,7 @@ class Lane:
     def leave(self) -> None:
         """Free the slot after an answer that was not a refusal."""
         self._in_flight -= 1
-        if self._in_flight + 1 >= self.window or self._waiting:  # widen it only if it was fully used
+        if self._in_flight + 1 >= self.window or self._waiting:  # widen the window only if it was fully used
             calm = self._clock() - self._refused_at > CALM_SECONDS
             self._window = min(self._size, self._window + (1.0 if calm else _CAUTIOUS_STEP / self._window))
         self._admit()
@@ -120,7 +125,7 @@ class Lane:
 
     def _withdraw(self, sweep: str, place: asyncio.Future[None]) -> None:
         if place.done() and not place.cancelled():
-            self._in_flight -= 1  # the slot was granted as the wait ended: free it
+            self._in_flight -= 1  # the slot was granted just when the wait timed out or was cancelled: free the slot
             self._admit()
         elif place in (line := self._waiting.get(sweep, deque())):
             line.remove(place)

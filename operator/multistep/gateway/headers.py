@@ -15,12 +15,14 @@ Headers = list[tuple[str, str]]
 _HOP_BY_HOP: Final = {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"}
 _OF_ONE_CONNECTION: Final = _HOP_BY_HOP | {"transfer-encoding", "upgrade", "content-length", "host", "expect"}
 _CREDENTIALS: Final = {"authorization", "x-api-key", "x-goog-api-key", "api-key"}
+# With these an agent could make the provider reject the key or end the request early, and so have its trial excluded.
+_FOR_ACCOUNTS: Final = {"openai-organization", "openai-project", "x-goog-user-project", "x-server-timeout"}
+_QUERY: Final = re.compile(r"alt=sse|beta=true|api-version=[\w.-]{1,40}")  # the parameters that agents use
 _ORDER: Final[dict[Provider, Sequence[str]]] = {
     "openai": ("authorization", "api-key", "x-api-key"),
     "anthropic": ("x-api-key", "authorization"),
     "gemini": ("x-goog-api-key", "authorization", "x-api-key"),
 }
-_KEY_IN_QUERY: Final = re.compile(r"(?i)^key=")
 
 
 def token_of(request: web.Request, provider: Provider) -> str:
@@ -33,18 +35,18 @@ def token_of(request: web.Request, provider: Provider) -> str:
 
 def upstream_headers(given: Iterable[tuple[str, str]], credential: tuple[str, str]) -> Headers:
     """Return the headers for the provider: the agent's without hop-by-hop headers and credentials, and the provider's key."""
-    left_out = _OF_ONE_CONNECTION | _CREDENTIALS | {"accept-encoding"}
+    left_out = _OF_ONE_CONNECTION | _CREDENTIALS | _FOR_ACCOUNTS | {"accept-encoding"}
     return [*_others(given, left_out), ("Accept-Encoding", "identity"), credential]
 
 
 def answer_headers(given: Iterable[tuple[str, str]], key: str, redacted: str) -> Headers:
-    """Return the headers for the agent: the provider's without hop-by-hop headers, and with the key redacted."""
+    """Return the headers for the agent: the provider's without hop-by-hop headers, and with the provider's key redacted."""
     return [(name, value.replace(key, redacted)) for name, value in _others(given, _OF_ONE_CONNECTION)]
 
 
 def upstream_query(raw: str) -> str:
-    """Return the raw query without the step token."""
-    return "&".join(part for part in raw.split("&") if not _KEY_IN_QUERY.match(part))
+    """Return the raw query with the allowed parameters only. Others could change the answer's form, so that it looks cut off."""
+    return "&".join(part for part in raw.split("&") if _QUERY.fullmatch(part))
 
 
 def _others(given: Iterable[tuple[str, str]], left_out: set[str]) -> Headers:

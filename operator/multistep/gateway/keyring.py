@@ -1,7 +1,8 @@
-"""The signing keys, read again when the mounted Secret changes, so that keys rotate without a restart."""
+"""The signing keys of step tokens, reread from the mounted Secret every 10 seconds, so that keys rotate without a restart."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Final
 from multistep.gateway.tokens import read_signing_keys
 
 _REREAD_SECONDS: Final = 10.0
+_log: Final = logging.getLogger(__name__)
 
 
 class Keyring:
-    """The signing keys in a directory. Raises ValueError if a secret is too short, OSError if the directory is missing."""
+    """The signing keys in a directory. Raises ValueError if a key is too short or if there is none, OSError if the directory is
+    missing; later errors are logged, and the former keys stay in use."""
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._directory = directory
@@ -22,8 +25,14 @@ class Keyring:
         self._read_at = clock()
 
     def secrets(self) -> Mapping[str, bytes]:
-        """Return the secrets by key id, read at most 10 seconds ago. The directory is in memory (tmpfs), so reading is fast."""
+        """Return the secrets by key id, oldest first, read at most 10 seconds ago.
+
+        The directory is in memory (tmpfs), so reading is fast.
+        """
         if self._clock() - self._read_at > _REREAD_SECONDS:
-            self._secrets = read_signing_keys(self._directory)
             self._read_at = self._clock()
+            try:
+                self._secrets = read_signing_keys(self._directory)
+            except (OSError, ValueError) as error:
+                _log.error("cannot read the signing keys again; the former ones stay in use: %s", error)
         return self._secrets

@@ -16,13 +16,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from multistep.gateway.tokens import StepKey
 
 State = Literal["open", "done", "failed", "cut", "gone", "lost"]
-Kind = Literal["", "Provider", "Configuration", "Budget"]
+Kind = Literal["", "Provider", "Configuration", "Budget", "SweepBudget"]
+BUDGETS: Final[frozenset[Kind]] = frozenset(("Budget", "SweepBudget"))
+"""The kinds of requests that were refused by the budget of their trial or of its sweep, and so not sent."""
 T = TypeVar("T")
 
 RETENTION_SECONDS: Final = 30 * 86400.0
@@ -34,8 +37,8 @@ class Row:
     """One request.
 
     step: a StepKey as text; input_tokens to cost_usd: None if unknown; reserved_*: what budgets count while usage is unknown;
-    held_seconds: time in queues; refused_*: answers with that status after which the request was queued again;
-    kind, message: why it failed.
+    held_seconds: time in queues; refused_*: number of answers with that status, each of which queued the request again;
+    kind, message: why the request failed.
     """
 
     id: str
@@ -70,7 +73,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Spent:
-    """What a step or a sweep used. Requests of unknown usage count with what was reserved for them."""
+    """What a trial or a sweep used. A request of unknown usage counts with its reservation."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -83,18 +86,23 @@ create table if not exists requests ({", ".join(_NAMES)}, primary key (id));
 create index if not exists requests_of_step on requests (step);
 create index if not exists requests_of_sweep on requests (sweep);
 create table if not exists closed (step text primary key, at real);
+create table if not exists forgotten (sweep, input_tokens, output_tokens, cost_usd);
+create index if not exists forgotten_of_sweep on forgotten (sweep);
+create table if not exists stalls (step text primary key, seconds real, at real);
 """
 _WRITE: Final = f"insert or replace into requests values ({', '.join('?' * len(_NAMES))})"
 _LOSE: Final = """update requests set state = 'lost', ended = ?, kind = 'Provider', message = 'the gateway restarted'
     where state = 'open'"""
-_SPENT: Final = """select coalesce(sum(coalesce(input_tokens, reserved_input)), 0),
+_USED: Final = """coalesce(sum(coalesce(input_tokens, reserved_input)), 0),
     coalesce(sum(coalesce(output_tokens, reserved_output)), 0),
-    coalesce(sum(case when input_tokens is null then reserved_usd else coalesce(cost_usd, 0) end), 0.0)
-    from requests where state != 'open' and """
+    coalesce(sum(case when input_tokens is null then reserved_usd else coalesce(cost_usd, 0) end), 0.0) from requests"""
+_SPENT: Final = f"select {_USED} where state != 'open' and"
+_FORGET: Final = f"insert into forgotten select sweep, {_USED} where ended < ? and sweep != '' group by sweep"
+_FORGOTTEN: Final = "select input_tokens, output_tokens, cost_usd from forgotten where sweep = ?"
 
 
 class Ledger:
-    """The ledger in a file. Only one process may have it open. Call ``stop`` at the end."""
+    """The ledger in an sqlite file, which only one process may open at a time. Call ``stop`` at the end."""
 
     def __init__(self, file: Path) -> None:
         self._database = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=30)
@@ -119,15 +127,28 @@ class Ledger:
         rows = await self._do(lambda database: database.execute("select step from closed").fetchall())
         return [StepKey(*step.split("/")) for (step,) in rows]
 
+    async def write_stall(self, step: StepKey, seconds: float) -> None:
+        """Record how long a step was stalled in all. Idempotent."""
+        row = (str(step), seconds, time.time())
+        await self._do(lambda database: database.execute("insert or replace into stalls values (?, ?, ?)", row))
+
+    async def stalls(self) -> Mapping[str, float]:
+        """Return how long each step was stalled, in seconds."""
+        return dict(await self._do(lambda database: database.execute("select step, seconds from stalls").fetchall()))
+
     async def rows_of(self, step: StepKey) -> list[Row]:
         """Return a step's rows, oldest first."""
         query = f"select {', '.join(_NAMES)} from requests where step = ? order by began, rowid"
         rows = await self._do(lambda database: database.execute(query, [str(step)]).fetchall())
         return [Row(*each) for each in rows]
 
-    async def spent(self, column: Literal["step", "sweep"], value: str) -> Spent:
-        """Return what a step or a sweep used, without open requests."""
-        return Spent(*await self._do(lambda database: database.execute(f"{_SPENT} {column} = ?", [value]).fetchone()))
+    async def spent(self, scope: Literal["trial", "sweep"], name: str) -> Spent:
+        """Return what a trial, over all its steps and attempts, or a sweep used, without open requests. name: the trial's UID, or
+        the sweep as in the tokens."""
+        if scope == "sweep":
+            return await self._do(lambda database: _spent_by_sweep(database, name))
+        steps = [f"{name}/", f"{name}0"]  # all texts that start with UID/, as 0 follows / in ASCII
+        return Spent(*await self._do(lambda database: database.execute(f"{_SPENT} step >= ? and step < ?", steps).fetchone()))
 
     def stop(self) -> None:
         """Finish the writes and close the file."""
@@ -136,9 +157,13 @@ class Ledger:
         self._database.close()
 
     def _forget(self, before: float) -> None:
-        """Delete rows of requests and steps that ended before a time. The retention is so long that their sweeps have finished."""
+        """Delete rows of requests and steps that ended before a time. Keep what each sweep used, as it can be suspended longer."""
+        self._database.execute("begin")
+        self._database.execute(_FORGET, [before])
         self._database.execute("delete from requests where ended < ?", [before])
         self._database.execute("delete from closed where at < ?", [before])
+        self._database.execute("delete from stalls where at < ?", [before])
+        self._database.execute("commit")
 
     async def _do(self, statement: Callable[[sqlite3.Connection], T]) -> T:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -162,7 +187,7 @@ class Ledger:
     def _transact(self, batch: Sequence[_Work]) -> None:
         try:
             self._database.execute("begin")
-            found = [each.statement(self._database) for each in batch]
+            settlements = [self._settlement(each) for each in batch]
             self._database.execute("commit")
         except Exception as error:
             if self._database.in_transaction:
@@ -170,8 +195,21 @@ class Ledger:
             for each in batch:
                 each.fail(error)
         else:
-            for each, result in zip(batch, found, strict=True):
-                each.finish(result)
+            for settle in settlements:
+                settle()
+
+    def _settlement(self, work: _Work) -> Callable[[], None]:
+        """Execute a statement, and return the function that settles its future after the commit. A statement that fails changes
+        nothing, and does not affect the others of the transaction."""
+        self._database.execute("savepoint statement")
+        try:
+            found = work.statement(self._database)
+        except Exception as error:
+            self._database.execute("rollback to statement")
+            return partial(work.fail, error)
+        finally:
+            self._database.execute("release statement")
+        return partial(work.finish, found)
 
 
 @dataclass(frozen=True)
@@ -188,6 +226,11 @@ class _Work:
     def _call(self, settle: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the event loop is closed, so nobody awaits the result
             self.future.get_loop().call_soon_threadsafe(lambda: None if self.future.done() else settle())
+
+
+def _spent_by_sweep(database: sqlite3.Connection, sweep: str) -> Spent:
+    amounts = [*database.execute(f"{_SPENT} sweep = ?", [sweep]), *database.execute(_FORGOTTEN, [sweep])]
+    return Spent(*map(sum, zip(*amounts, strict=True)))
 
 
 def settled(row: Row, **changes: Any) -> Row:

@@ -6,6 +6,7 @@ import functools
 from typing import Final
 
 import genai_prices
+from genai_prices.types import PriceCalculation
 
 from multistep.gateway.dialects import Usage
 from multistep.gateway.routes import Provider
@@ -15,7 +16,7 @@ _PROVIDERS: Final[dict[Provider, str]] = {"openai": "openai", "anthropic": "anth
 
 
 def cost_usd(provider: Provider, model: str, usage: Usage) -> float | None:
-    """Return the price of this usage; None if the table does not have the model."""
+    """Return the price of this usage; None if genai-prices does not list the model."""
     if not has_price(provider, model):
         return None
     return _cost(provider, model, usage)
@@ -23,12 +24,21 @@ def cost_usd(provider: Provider, model: str, usage: Usage) -> float | None:
 
 @functools.lru_cache(maxsize=1024)
 def has_price(provider: Provider, model: str) -> bool:
-    """Return whether the table has this model."""
+    """Return whether genai-prices lists this model."""
     try:
         _cost(provider, model, Usage(input=1, output=1))
     except LookupError:
         return False
     return True
+
+
+@functools.lru_cache(maxsize=1024)
+def context_window(provider: Provider, model: str) -> int | None:
+    """Return the model's context window in tokens; None if genai-prices does not list it."""
+    try:
+        return _calculated(provider, model, genai_prices.Usage(input_tokens=1)).model.context_window
+    except LookupError:
+        return None
 
 
 def _cost(provider: Provider, model: str, usage: Usage) -> float:
@@ -41,4 +51,8 @@ def _cost(provider: Provider, model: str, usage: Usage) -> float:
         cache_write_1h_tokens=min(usage.written_1h, written) or None,
         output_tokens=usage.output,
     )
-    return float(genai_prices.calc_price(counted, model, provider_id=_PROVIDERS[provider]).total_price)
+    return float(_calculated(provider, model, counted).total_price)
+
+
+def _calculated(provider: Provider, model: str, usage: genai_prices.Usage) -> PriceCalculation:
+    return genai_prices.calc_price(usage, model, provider_id=_PROVIDERS[provider])

@@ -1,4 +1,4 @@
-"""The port that agents call: checks a request's path, token, credential and model, then sends it."""
+"""The port that agents call: checks a request's path, token, credential and model, then forwards the request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from multistep.gateway.exchange import Call, Exchange, Services
 from multistep.gateway.headers import token_of
 from multistep.gateway.keyring import Keyring
 from multistep.gateway.refusal import Refused
-from multistep.gateway.routes import Route, find_route, provider_of
+from multistep.gateway.routes import Provider, Route, find_route, provider_of
 from multistep.gateway.tokens import InvalidToken, StepClaims, verify
 
 _log: Final = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class Public:
         self._tasks: set[asyncio.Task[web.StreamResponse]] = set()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer a request. If the agent disconnects when the provider has the request, the answer is still read for its usage."""
+        """Answer a request. If the agent disconnects after the request was sent, the answer is still read for its usage."""
         client = ClientConnection(request)
         task = asyncio.create_task(self._answered(client))
         self._tasks.add(task)
@@ -44,6 +44,14 @@ class Public:
             else:
                 task.cancel()
             raise
+
+    async def stalls(self, request: web.Request) -> web.Response:
+        """Return how long the provider stalled the token's step, in seconds."""
+        try:
+            claims = self._claims(request, "openai")
+        except Refused as refused:
+            return refused.response("openai")
+        return web.json_response({"stalledSeconds": self._services.stalls.seconds(claims.key)})
 
     def _done(self, task: asyncio.Task[web.StreamResponse]) -> None:
         self._tasks.discard(task)
@@ -68,22 +76,26 @@ class Public:
         route = find_route(request.method, request.path)
         if route is None:
             raise Refused(404, f"{request.method} {request.path[:200]} is not a path of a supported API")
-        claims = self._claims(request, route)
+        claims = self._claims(request, route.provider)
         with self._services.steps.working(claims.key):
             asked = await self._asked(request, route)
+            self._refuse_closed(claims)  # the agent may have sent the body slowly
             if claims.models and asked.model not in claims.models and (asked.model or route.counted):
                 raise Refused(403, f"this step may not use the model {asked.model[:200]!r}, only {', '.join(claims.models)}")
             credential = await self._credential(claims, route)
             return await Exchange(self._services, client, Call(claims, route, asked, claims.credential, credential)).run()
 
-    def _claims(self, request: web.Request, route: Route) -> StepClaims:
+    def _claims(self, request: web.Request, provider: Provider) -> StepClaims:
         try:
-            claims = verify(token_of(request, route.provider), self._keyring.secrets())
+            claims = verify(token_of(request, provider), self._keyring.secrets())
         except InvalidToken as error:
             raise Refused(401, f"the step token is invalid: {error}") from error
+        self._refuse_closed(claims)
+        return claims
+
+    def _refuse_closed(self, claims: StepClaims) -> None:
         if self._services.steps.is_closed(claims.key):
             raise Refused(401, "the step of this token has ended")
-        return claims
 
     async def _asked(self, request: web.Request, route: Route) -> Asked:
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":

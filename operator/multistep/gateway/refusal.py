@@ -39,7 +39,7 @@ class Refused(Exception):
         """Return the HTTP response in the provider's error format."""
         headers = {"Retry-After": str(RETRY_SECONDS)} if self.status in (425, HELD_TOO_LONG) else {}
         body = json.dumps(_body(provider, self.status, f"Multistep's model gateway: {self}"))
-        reason = "Overloaded" if self.status == HELD_TOO_LONG else None  # aiohttp knows no reason for 529
+        reason = "Overloaded" if self.status == HELD_TOO_LONG else None  # aiohttp has no reason phrase for 529
         return web.Response(status=self.status, reason=reason, text=body, content_type="application/json", headers=headers)
 
 

@@ -1,4 +1,4 @@
-"""Forward an answer to the agent, byte for byte, and record its usage before the agent can see its end.
+"""Forwards an answer to the agent, byte for byte, and records the answer's usage before the agent can see the answer's end.
 
 A request whose answer is relayed is never sent again. The ledger has the usage before the agent gets the last event, so the usage
 counts even if the agent then disconnects. If the provider's answer is cut off, the agent's connection is aborted.
@@ -32,7 +32,7 @@ class Finish(Protocol):
 
 
 class Relay:
-    """Forwards one answer. key: the provider's key, which must not reach the agent; strips_usage: hide the usage event."""
+    """Forwards one answer. key: the provider's key, which must not reach the agent; strips_usage: remove the usage event."""
 
     def __init__(
         self, client: ClientConnection, answer: ClientResponse, dialect: Dialect, key: str, strips_usage: bool, finish: Finish
@@ -82,7 +82,7 @@ class Relay:
         if (rest := events.rest()) is not None:
             await self._pass_on(response, [rest])
         if not self._ended and self._reading.failed:
-            await self._finish("failed", self._answer.status, None, "Provider", "the provider reported an error in a stream")
+            await self._finish("failed", self._answer.status, None, self._blame, "the provider reported an error in a stream")
         elif not self._ended:
             return await self._cut(response, broken)
         await self._client.end(response)
@@ -94,17 +94,17 @@ class Relay:
         await self._client.write(response, self._redacted(b"".join(kept)))
 
     def _read(self, event: Event) -> bool:
-        """Read an event; return whether the agent gets it."""
+        """Parse an event for its usage; return whether to forward the event to the agent."""
         self._reading.event(event.data)
         return not (self._strips_usage and _only_usage(event.data))
 
     async def _record_end(self) -> None:
-        """Record the usage as soon as the answer's end is read, and again if a later event corrects it."""
+        """Record the usage as soon as the answer's end is read, and again if a later event corrects the usage."""
         if not self._reading.ended or (self._ended and self._reading.usage == self._recorded):
             return
         self._ended, self._recorded = True, self._reading.usage
         if self._reading.failed:
-            await self._finish("failed", self._answer.status, self._recorded, "Provider", "the provider reported a failed answer")
+            await self._finish("failed", self._answer.status, self._recorded, self._blame, "the provider reported a failed answer")
         else:
             await self._finish("done", self._answer.status, self._recorded)
 
@@ -118,6 +118,11 @@ class Relay:
         await self._finish("cut", self._answer.status, None, "Provider", f"the provider's answer has no end{why}")
         self._client.abort()
         return response
+
+    @property
+    def _blame(self) -> Kind:
+        """Return the kind of failure of an answer that reports an error."""
+        return "" if self._reading.blames_request else "Provider"
 
     @property
     def _encoded(self) -> bool:

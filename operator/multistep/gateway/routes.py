@@ -19,12 +19,15 @@ BASE_URLS: Final[dict[Provider, str]] = {
 }
 """The providers' default base URLs, to which the gateway appends the rest of a request's path."""
 
-_MODEL: Final = r"(?P<model>[A-Za-z0-9][A-Za-z0-9_.@-]*)"
+STALLS_PATH: Final = "/multistep/stalls"
+"""Path at which the agent host asks how long the provider stalled its step. It is not forwarded."""
+
+_MODEL: Final = r"(?P<model>[A-Za-z0-9][A-Za-z0-9_.@-]{0,199})"
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An allowed request. path: part after the base URL; model: the model in the path, or ""; counted: whether it uses tokens."""
+    """An allowed request. path: URL path after the base URL; model: model in the path, or ""; counted: whether it uses tokens."""
 
     provider: Provider
     dialect: Dialect
@@ -59,5 +62,5 @@ def find_route(method: str, path: str) -> Route | None:
 
 
 def provider_of(path: str) -> Provider | None:
-    """Return the provider with whose base path this path starts; it determines the format of errors."""
+    """Return the provider whose base path is a prefix of this path. The provider determines the format of errors."""
     return next((each for each in BASE_PATHS if path.startswith(f"/{each}/")), None)

@@ -12,12 +12,12 @@ from multistep.loglines import Form
 
 
 class GatewaySettings(BaseSettings):
-    """The settings. Names contain units."""
+    """The settings of the gateway process. Names contain units."""
 
     model_config = SettingsConfigDict(env_prefix="MULTISTEP_GATEWAY_", frozen=True, use_attribute_docstrings=True)
 
     signing_keys_dir: Path
-    """Mounted Secret with the keys of step tokens: one file a key, its name is the key's id. Read again when it changes."""
+    """Mounted Secret with the signing keys of step tokens, files k1, k2 and so on. Read again every 10 seconds."""
     admin_token_file: Path
     """File with the bearer token of the admin port, at least 32 bytes."""
     ledger_file: Path = Path("/var/lib/multistep-gateway/ledger.sqlite")

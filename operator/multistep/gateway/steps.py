@@ -1,4 +1,4 @@
-"""Which steps are closed, and which requests of a step are open."""
+"""Keeps track of closed steps, whose requests the gateway rejects, and of the open requests of each step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from multistep.gateway.tokens import StepKey
 
 
 class Steps:
-    """Closed steps, and the open requests of each step. closed: the steps that the ledger records as closed."""
+    """The closed steps, and each step's open requests. closed: the steps that the ledger already records as closed."""
 
     def __init__(self, closed: Iterable[StepKey]) -> None:
         self._closed = set(closed)
@@ -23,7 +23,7 @@ class Steps:
         self._closed.add(step)
 
     def is_closed(self, step: StepKey) -> bool:
-        """Return whether further requests are refused."""
+        """Return whether further requests of this step are refused."""
         return step in self._closed
 
     @contextmanager

@@ -14,8 +14,8 @@ import jwt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 ALGORITHM: Final = "HS256"
-MIN_SECRET_BYTES: Final = 32  # RFC 7518, 3.2
-_KEY_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+MIN_SECRET_BYTES: Final = 32  # minimum key length for HS256 (RFC 7518, section 3.2)
+_KEY_ID: Final = re.compile(r"k([0-9]{1,9})")
 
 Role = Literal["agent", "verifier"]
 
@@ -58,9 +58,9 @@ class Limits(_Model):
 class StepClaims(_Model):
     """The claims of a step token.
 
-    sub: TRIALUID/ATTEMPT/STEP/ROLE; sweep: NAMESPACE/NAME or ""; agent: the agent's name, for metrics; models: the allowed
-    models, empty for any; limits: budget of this step and role; sweep_limits: budget of all steps of the sweep together;
-    credential: id of the provider's key; exp: Unix time.
+    sub: TRIALUID/ATTEMPT/STEP/ROLE; sweep: NAMESPACE/NAME/UID or "" (the UID, as a new sweep may have the name of a deleted one);
+    agent: the agent's name, for metrics; models: the allowed models, empty for any; limits: budget of the trial, over all steps and
+    attempts; sweep_limits: budget of all trials of the sweep together; credential: id of the provider's key; exp: Unix time.
     """
 
     sub: str = Field(pattern=r"^[^/]+/[^/]+/[^/]+/(agent|verifier)$", max_length=512)
@@ -79,13 +79,27 @@ class StepClaims(_Model):
 
     @property
     def key(self) -> StepKey:
-        """Return the step that calls."""
+        """Return the identity of the step that sends requests with this token."""
         return StepKey(*self.sub.split("/"))
 
     @property
     def turn(self) -> str:
         """Return the name under which requests take turns in a lane: the sweep, or the trial's UID without a sweep."""
         return self.sweep or self.key.uid
+
+    @property
+    def limited(self) -> bool:
+        """Return whether any budget applies to the step's requests."""
+        return any(each is not None for limits in self._budgets for each in limits.model_dump().values())
+
+    @property
+    def limits_cost(self) -> bool:
+        """Return whether a budget in US dollars applies to the step's requests."""
+        return any(limits.cost_usd is not None for limits in self._budgets)
+
+    @property
+    def _budgets(self) -> tuple[Limits, ...]:
+        return (self.limits, self.sweep_limits) if self.sweep else (self.limits,)
 
 
 def sign(claims: StepClaims, key: SigningKey) -> str:
@@ -109,8 +123,12 @@ def verify(token: str, secrets: Mapping[str, bytes]) -> StepClaims:
 
 
 def read_signing_keys(directory: Path) -> dict[str, bytes]:
-    """Return the secrets of a mounted Secret: one file per key, named by the key's id. Raises ValueError for a short secret."""
-    found = {file.name: file.read_bytes().strip() for file in sorted(directory.iterdir()) if _KEY_ID.fullmatch(file.name)}
+    """Return the signing secrets of a mounted Secret by key id, oldest first: its files k1, k2 and so on; the highest number is the
+    newest. Other files are ignored. Raises ValueError if a secret is too short or if there is none."""
+    numbers = {file: int(match[1]) for file in directory.iterdir() if (match := _KEY_ID.fullmatch(file.name))}
+    found = {file.name: file.read_bytes().strip() for file in sorted(numbers, key=numbers.__getitem__)}
+    if not found:
+        raise ValueError(f"{directory}: has no signing key, such as k1")
     if short := [name for name, secret in found.items() if len(secret) < MIN_SECRET_BYTES]:
         raise ValueError(f"{directory / short[0]}: the secret has fewer than {MIN_SECRET_BYTES} bytes")
     return found

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from multistep.gateway.ledger import Row, refusals
+from multistep.gateway.ledger import BUDGETS, Row, refusals
 
 
 class _Model(BaseModel):
@@ -16,14 +16,16 @@ class _Model(BaseModel):
 
 
 class LastFailure(_Model):
-    """Why the step's last request failed. status: HTTP status, 0 without an answer; model: the requested one.
+    """Why the step's last request failed, or that the sweep's budget had no room for one of its requests.
 
-    kind: the cause: Provider (infrastructure), Configuration (the key or the model is rejected), Budget (a budget is spent).
+    status: HTTP status, 0 without an answer; model: the requested model; kind: the cause: Provider (infrastructure), Configuration
+    (the key or the model is rejected, or a budget cannot be kept for this model), Budget (the trial's budget has no room for the
+    request), SweepBudget (the sweep's has none).
     """
 
     status: int
     model: str = ""
-    kind: Literal["Provider", "Configuration", "Budget"]
+    kind: Literal["Provider", "Configuration", "Budget", "SweepBudget"]
     message: str
 
 
@@ -42,18 +44,20 @@ class ModelUsage(_Model):
 
 
 class StepUsage(ModelUsage):
-    """Usage of a step and role. held_seconds: time that its requests waited; refusals: the provider's refusals by HTTP status."""
+    """Usage of a step and role. held_seconds: sum of the times that its requests waited; refusals: the provider's refusals by HTTP
+    status; stalled_seconds: time in which at least one of its requests waited because the provider refused more."""
 
     held_seconds: float = Field(default=0.0, alias="heldSeconds")
     models: dict[str, ModelUsage] = {}
     refusals: dict[str, int] = {}
     last_failure: LastFailure | None = Field(default=None, alias="lastFailure")
     price_table: str = Field(default="", alias="priceTable")
+    stalled_seconds: float = Field(default=0.0, alias="stalledSeconds")
 
 
-def usage_of(rows: Sequence[Row], price_table: str) -> StepUsage:
+def usage_of(rows: Sequence[Row], price_table: str, stalled_seconds: float) -> StepUsage:
     """Add up a step's rows. Requests that a budget refused do not count, as they were not sent to the provider."""
-    sent = [row for row in rows if row.kind != "Budget"]
+    sent = [row for row in rows if row.kind not in BUDGETS]
     models = {model: _sum([row for row in sent if row.model == model]) for model in sorted({row.model for row in sent})}
     refused: Counter[str] = Counter()
     for row in sent:
@@ -65,6 +69,7 @@ def usage_of(rows: Sequence[Row], price_table: str) -> StepUsage:
         refusals=dict(refused),
         last_failure=_last_failure(rows),
         price_table=price_table,
+        stalled_seconds=round(stalled_seconds, 3),
     )
 
 
@@ -82,7 +87,8 @@ def _sum(rows: Sequence[Row]) -> ModelUsage:
 
 
 def _last_failure(rows: Sequence[Row]) -> LastFailure | None:
-    last = max((row for row in rows if row.ended is not None), key=lambda row: row.ended or 0.0, default=None)
+    refused = [row for row in rows if row.kind == "SweepBudget"]
+    last = max((row for row in refused or rows if row.ended is not None), key=lambda row: row.ended or 0.0, default=None)
     if last is None or last.kind == "":
         return None
     return LastFailure(status=last.status, model=last.model, kind=last.kind, message=last.message)

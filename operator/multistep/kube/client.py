@@ -22,7 +22,8 @@ FIELD_MANAGER: Final = "multistep"
 
 
 class Client(AbstractAsyncContextManager["Client"]):
-    """A client of the API server; close it by leaving its context. field_manager: name under which it owns the fields it sets."""
+    """A client of the API server; close it by leaving its context. field_manager: name under which
+    server-side apply records the fields that this client sets."""
 
     def __init__(self, http: Http, *, field_manager: str = FIELD_MANAGER) -> None:
         self.connection = http.connection
@@ -150,7 +151,7 @@ class Client(AbstractAsyncContextManager["Client"]):
             self.connection, namespace, pod, container, argv, gate=http.gate, observe=http.observe, check=http.check
         )
 
-    # -- kinds
+    # -- lookup of resources by kind
 
     async def resource_of(self, manifest: Mapping[str, Any]) -> Resource:
         """Return the resource of a manifest's kind. Unknown kinds are discovered from the API server and cached."""

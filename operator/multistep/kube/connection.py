@@ -45,7 +45,7 @@ class Connection:
 
     @classmethod
     async def load(cls, *, kubeconfig: str | None = None, context: str | None = None) -> Self:
-        """Read the first that exists: kubeconfig, $KUBECONFIG, the pod's service account, ~/.kube/config. Raises Unavailable."""
+        """Load the first that exists of kubeconfig, $KUBECONFIG, the pod's service account, ~/.kube/config. Raises Unavailable."""
         from kubernetes.aio.client import Configuration
         from kubernetes.aio.config import load_incluster_config, load_kube_config
 
@@ -67,7 +67,7 @@ class Connection:
 
         self.base_url: str = self._configuration.host.rstrip("/")
         self._proxy: str | None = self._configuration.proxy or _proxy_of_environment(self.base_url)
-        # Cluster CAs created before 2024 often lack extensions that Python 3.13 requires.
+        # Cluster CAs created before 2024 often lack extensions that Python 3.13 requires in its strict mode, so strict mode is off.
         self._configuration.disable_strict_ssl_verification = True
         self._ssl = RESTClientObject(self._configuration).ssl_context
         self._certificates = self._files()
@@ -76,7 +76,7 @@ class Connection:
         return self._configuration.ssl_ca_cert, self._configuration.cert_file, self._configuration.key_file
 
     def session(self, purpose: str, *, trace: aiohttp.TraceConfig | None = None) -> aiohttp.ClientSession:
-        """Return the connection pool for a purpose ("api", "exec"), created at first use. Its size is not limited."""
+        """Return the connection pool for a purpose ("api", "exec"), created at first use. The pool's size is not limited."""
         if purpose not in self._sessions:
             self._sessions[purpose] = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),

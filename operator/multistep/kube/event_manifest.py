@@ -22,7 +22,7 @@ def event_manifest(
     type: Literal["Normal", "Warning"] = "Normal",
     action: str = "Reconcile",
 ) -> Object:
-    """Return an Event about an object (whole, or a reference to it); long messages are cut."""
+    """Return an Event's manifest; long messages are cut. regarding: the object, or a reference to it."""
     reference = _reference(regarding)
     name = f"{reference['name'][:200].rstrip('.-')}.{secrets.token_hex(8)}"
     return {

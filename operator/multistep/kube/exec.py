@@ -57,9 +57,10 @@ async def open_exec(
 ) -> WebsocketExec:
     """Run argv in a container. Raises ClusterError as a request does (NotFound: the pod does not exist).
 
-    A handshake without an answer is retried (attempts in total), so the command may start more than once with an empty
-    stdin. That is safe for a relay, and unsafe for a command that acts without input. RBAC must allow get and create on
-    pods/exec: which of them Kubernetes checks depends on its version. check: called before each handshake and frame.
+    A handshake without an answer is repeated, up to ``attempts`` times in total. So the command may start more than once, and all
+    but one of these processes get an empty stdin: use it only for commands that do nothing without input. RBAC must allow get and
+    create on pods/exec; the version of Kubernetes decides which of them is checked. check: function called before each handshake
+    and each sent frame; it raises an exception to prevent them.
     """
     path = PODS.path(namespace, pod, "exec")
     query = {"container": container, "stdin": "true", "stdout": "true", "stderr": "true", "command": argv}
@@ -73,7 +74,7 @@ async def open_exec(
             socket = await _handshake(connection, url, what, handshake_timeout_seconds, heartbeat_seconds, observe)
             return WebsocketExec(socket, what, check)
         except ClusterError as error:
-            if isinstance(error, Unavailable) and error.status == 429:  # not for other errors, which may concern one node only
+            if isinstance(error, Unavailable) and error.status == 429:  # only for 429: other errors may concern a single node
                 gate.slow_down(started, error.retry_after)
             if attempt >= attempts or not _is_transient(error):
                 raise
@@ -82,7 +83,7 @@ async def open_exec(
 
 
 def _is_transient(error: ClusterError) -> bool:
-    return isinstance(error, Unavailable) or error.status == 401  # the handshake renewed the credentials
+    return isinstance(error, Unavailable) or error.status == 401  # 401: the failed handshake renewed the credentials
 
 
 class WebsocketExec:
@@ -107,12 +108,12 @@ class WebsocketExec:
 
     @property
     def half_close(self) -> bool:
-        """Whether stdin can be closed while stdout stays open."""
+        """Return whether stdin can be closed while stdout stays open."""
         return self._socket.protocol == V5
 
     async def send(self, data: bytes) -> None:
         for start in range(0, len(data), MAX_CHUNK_BYTES):
-            self._check()  # only sending needs the lease: reading and closing start nothing
+            self._check()  # only sends need the leader lease, because reading and closing starts nothing
             await self._send(b"\0" + data[start : start + MAX_CHUNK_BYTES])
 
     async def send_eof(self) -> None:
@@ -150,12 +151,12 @@ class WebsocketExec:
                     message = await self._socket.receive()
                 if message.type is not WSMsgType.BINARY:
                     break
-                if len(message.data) > 1:  # the server opens each channel with an empty message
+                if len(message.data) > 1:  # skip the empty message with which the server opens each channel
                     return bytes(message.data)
         except (aiohttp.ClientError, OSError) as error:
             if self._status is None:
                 raise self._loss(str(error)) from error
-            return None  # the outcome is known, although the close handshake failed
+            return None  # the exit status has arrived, so a failed close handshake does not matter
         if self._status is None:
             raise self._loss(f"closed without a status ({message.type.name} {message.data} {message.extra or ''})")
         return None
@@ -174,7 +175,7 @@ class WebsocketExec:
 
 
 def exit_status(data: bytes) -> ExitStatus:
-    """Parse a message of the status channel (a metav1.Status)."""
+    """Return how the command ended, from a message of exec's status channel (a metav1.Status)."""
     try:
         status = json.loads(data)
         if status.get("status") == "Success":
@@ -236,7 +237,7 @@ _rejected_body: ContextVar[bytes] = ContextVar("rejected_body", default=b"")
 
 
 def _keep_rejections() -> aiohttp.TraceConfig:
-    """Return a trace that keeps the body of a rejected handshake, which has the reason, before aiohttp drops it."""
+    """Return an aiohttp trace that stores the body of a rejected handshake: the body has the reason, but aiohttp discards it."""
 
     async def keep(_session: object, _context: SimpleNamespace, params: aiohttp.TraceRequestEndParams) -> None:
         if params.response.status != 101:

@@ -1,8 +1,9 @@
 """The adaptive concurrency limit (AIMD) of requests to the API server: an overloaded server gets fewer requests.
 
 As in TCP, the limit of requests in flight is halved when the server rejects a request or does not answer, and grows by one
-after as many successful answers as the limit. A rejected request is retried after Retry-After; if it was the only one in flight,
-all requests wait for that time. The number of requests per second is not limited: the server's answers set the rate.
+after N successful answers, where N is the current limit. A rejected request is retried after Retry-After. If the limit is
+already 1, it cannot be halved: then all requests wait for the time in Retry-After. The number of requests per second is not
+limited: the server's answers set the rate.
 """
 
 from __future__ import annotations
@@ -14,31 +15,34 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
+from multistep.adaptive_limit import AdaptiveLimit
 from multistep.errors import Unavailable
 
 MOST_IN_FLIGHT: Final = 64
-PAUSE_SECONDS: Final = 1.0  # if the response has no Retry-After
+PAUSE_SECONDS: Final = 1.0  # pause after an overloaded response without Retry-After
 MAX_PAUSE_SECONDS: Final = 60.0
 JITTER: Final = 0.25
-OVERLOADED = frozenset({0, 429, 502, 503, 504})  # 0: no answer. Not 500: often the failure of a webhook, which concerns one object
+OVERLOADED = frozenset({0, 429, 502, 503, 504})  # 0: no answer. Not 500, which is often a webhook's failure that affects one object
 
 
 class Gate:
-    """Limits concurrent requests. most_in_flight: the highest limit. waited: called with the seconds each request was queued."""
+    """Limits concurrent requests. most_in_flight: the highest value that the adaptive limit may reach.
+
+    waited: called for each request with the seconds that the request was queued.
+    """
 
     def __init__(self, most_in_flight: int = MOST_IN_FLIGHT, *, waited: Callable[[float], None] = lambda _: None) -> None:
-        self._most = most_in_flight
         self._waited = waited
-        self._allowed = float(most_in_flight)
+        self._limit = AdaptiveLimit(most_in_flight)
         self._in_flight = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._halved_at = self._closed_until = 0.0  # times of the event loop
+        self._halved_at = self._closed_until = 0.0  # when the limit was last halved, and until when requests are blocked
         self._opening: asyncio.TimerHandle | None = None
 
     @property
     def allowed(self) -> int:
         """The current limit of requests in flight."""
-        return int(self._allowed)
+        return self._limit.allowed
 
     @asynccontextmanager
     async def passing(self) -> AsyncIterator[None]:
@@ -52,26 +56,27 @@ class Gate:
                 self.slow_down(started, error.retry_after)
             raise
         else:
-            self._allowed = min(float(self._most), self._allowed + 1.0 / self._allowed)
+            self._limit.succeeded()
         finally:
             self._in_flight -= 1
             self._give_slots()
 
     async def opened(self) -> None:
-        """Wait while a Retry-After blocks all requests, but take no slot. For exec sessions, which take long and have another
-        limit."""
+        """Wait until no Retry-After blocks requests. For exec sessions: these take no slot, as they have another limit."""
         left = max(0.0, self._closed_until - _now())
         self._waited(left)
         await asyncio.sleep(left)
 
     def slow_down(self, started: float, retry_after: float | None = None) -> None:
-        """Lower the limit after a rejection. started: when the request was sent; rejections of concurrent requests count once."""
+        """Lower the limit after a rejected request.
+
+        started: when the request was sent. If that was before the last reduction, the limit does not change.
+        """
         now = _now()
         if started < self._halved_at:
             return
         self._halved_at = now
-        if self._allowed > 1.0:
-            self._allowed = max(1.0, self._allowed / 2.0)
+        if self._limit.refused():
             return
         pause = min(PAUSE_SECONDS if retry_after is None else retry_after, MAX_PAUSE_SECONDS)
         self._closed_until = max(self._closed_until, now + pause * random.uniform(1.0, 1.0 + JITTER))
@@ -84,7 +89,7 @@ class Gate:
         try:
             await slot
         except asyncio.CancelledError:
-            if slot.done() and not slot.cancelled():  # the cancelled request has a slot that it will not use
+            if slot.done() and not slot.cancelled():  # the request got a slot before it was cancelled: give the slot back
                 self._in_flight -= 1
                 self._give_slots()
             raise

@@ -26,11 +26,11 @@ logger = logging.getLogger(__name__)
 
 # Times for the default lease duration; with another duration, all are scaled in proportion.
 LEASE_DURATION_SECONDS: Final = 15.0
-RENEW_DEADLINE_SECONDS: Final = 10.0  # the rest of the lease allows for requests in flight and clocks of different speed
+RENEW_DEADLINE_SECONDS: Final = 10.0  # 5 s before the lease expires: for requests in flight and differing clock speeds
 RENEW_PERIOD_SECONDS: Final = 3.0  # between two renewals; also the timeout of one attempt
 RETRY_PERIOD_SECONDS: Final = 1.0  # between two attempts to acquire the lease, and after a failed renewal
 
-_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # on macOS, CLOCK_MONOTONIC includes time suspended
+_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS: CLOCK_MONOTONIC includes suspended time
 
 
 def boot_time() -> float:
@@ -55,7 +55,7 @@ class Objects(Protocol):
 
 @dataclass(frozen=True)
 class Replica:
-    """A process that may hold the lease. name: name of its pod or host; pod_uid: "" outside a pod."""
+    """A process that may hold the lease. name: name of the process's pod or host; pod_uid: UID of the pod, "" outside a pod."""
 
     name: str
     pod_uid: str = ""
@@ -65,8 +65,8 @@ class Replica:
         return f"{self._prefix}{self.token}"
 
     def replaces(self, holder: str) -> bool:
-        """Return whether the holder is an earlier container of this pod, which must have ended before the kubelet started this
-        one."""
+        """Return whether the holder is an earlier container of this pod. If so, that container has ended, because the kubelet
+        starts a container only after the earlier one has ended."""
         return bool(self.pod_uid) and holder.startswith(self._prefix)
 
     @property
@@ -101,8 +101,8 @@ class Lease:
         self._seconds = seconds
         self._scale = seconds / LEASE_DURATION_SECONDS
         self._clock = clock
-        self._written: Object | None = None  # the record as this replica wrote it; None if the write's outcome is unknown
-        self._seen = ("", -math.inf)  # resourceVersion of the record, and when it was seen first
+        self._written: Object | None = None  # the Lease object as last written; None if the write's outcome is unknown
+        self._seen = ("", -math.inf)  # resourceVersion of the Lease object, and when this replica first read it
         self._held_until = self._answered_at = -math.inf
 
     @property
@@ -121,7 +121,7 @@ class Lease:
             raise NotLeading(f"{self.replica} does not hold the lease {self._namespace}/{self._name}")
 
     async def attempt(self) -> None:
-        """Renew the lease if this replica holds it; acquire it if it is free. Raises NotLeading if it was held and is lost."""
+        """Renew the lease if this replica holds it; acquire it if it is free. Raises NotLeading if this replica lost it."""
         if self.acquired.is_set():
             self.check()
         asked_at = self._clock()
@@ -129,7 +129,7 @@ class Lease:
         if self._is_free(record):
             self._written = await self._write(record, str(self.replica))
             if self.acquired.is_set():
-                self.check()  # the machine may have been suspended during the write
+                self.check()  # the lease may have expired while the machine was suspended during the write
             self._held_until = asked_at + RENEW_DEADLINE_SECONDS * self._scale
             self.acquired.set()
         elif self.acquired.is_set():
@@ -183,17 +183,17 @@ class Lease:
     def _is_free(self, record: Object) -> bool:
         if self.holder in ("", str(self.replica)) or self.replica.replaces(self.holder):
             return True
-        duration = _spec(record).get("leaseDurationSeconds") or self._seconds  # the holder's own setting
+        duration = _spec(record).get("leaseDurationSeconds") or self._seconds  # the holder may use another lease duration
         return not self.acquired.is_set() and self._clock() - self._seen[1] > duration
 
     async def _write(self, record: Object, holder: str) -> Object:
-        """Replace the record at the resourceVersion that was read, so that only one of two replicas can acquire a free lease."""
+        """Replace the Lease object at the resourceVersion that was read, so that only one of two replicas acquires a free lease."""
         old, now = _spec(record), datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         spec: dict[str, Any] = {
             **old,
             "holderIdentity": holder,
             "leaseDurationSeconds": math.ceil(self._seconds),
-            "renewTime": now,  # informational, as acquireTime is: no replica compares clocks
+            "renewTime": now,  # for people only, like acquireTime: replicas do not compare clocks
         }
         if holder and holder != old.get("holderIdentity"):
             spec |= {"acquireTime": now, "leaseTransitions": old.get("leaseTransitions", -1) + 1}

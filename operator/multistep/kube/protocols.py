@@ -16,7 +16,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class ExitStatus:
-    """How a command run by exec ended. code: None if the API server reported no exit code (message has its report)."""
+    """How a command run by exec ended. code: exit code, None if the API server reported none; message: the API server's text."""
 
     code: int | None
     message: str = ""
@@ -31,7 +31,7 @@ class ExecStream(Protocol):
 
     @property
     def exit_details(self) -> str:
-        """The last bytes of stderr and the exit message, for errors."""
+        """The last bytes of stderr and the exit message, for error messages."""
 
     async def send(self, data: bytes) -> None:
         """Write data to stdin; return when the send buffer is no longer full."""
@@ -40,7 +40,7 @@ class ExecStream(Protocol):
         """Close stdin; stdout stays open."""
 
     async def receive(self) -> bytes:
-        """Return the next bytes of stdout; b"" at its end, when status is set."""
+        """Return the next bytes of stdout; b"" at the end of stdout. ``status`` is set then."""
 
     async def close(self) -> None:
         """Close the connection; the command reads end of file on stdin. Never raises; idempotent."""

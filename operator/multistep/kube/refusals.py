@@ -1,4 +1,4 @@
-"""Converts error responses of the API server to the errors of multistep.errors."""
+"""Converts error responses of the API server to exceptions of multistep.errors."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def _status_object(body: bytes) -> Mapping[str, Any]:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds of Retry-After. API servers never send it as a date."""
+    """Return the seconds in the header Retry-After, None without it. API servers never send a date in it."""
     value = headers.get("Retry-After", "")
     return float(value) if value.isdecimal() else None

@@ -1,11 +1,11 @@
 """Requests to the API server: timeouts, retries, renewal of credentials, errors, metrics.
 
-A write is retried only after a rejection with 429, which precedes any effect. A write without an answer may have succeeded;
-only the caller can read whether it did.
+A write is retried only after a rejection with 429 or 401, because a request rejected in this way had no effect. A write without an
+answer may have succeeded, so it is not retried: only the caller can find out, by reading the object.
 
 Fencing: only the leader writes to the cluster. A process that was suspended may resume in the middle of its work, after it
 lost the lease. So the client checks the lease (``check``) immediately before it sends each write, starts an exec session or
-sends a frame of one. Requests already in flight are fenced by the objects themselves: a status is written only at the
+sends a frame in an exec session. Requests already in flight are fenced by the objects themselves: a status is written only at the
 resourceVersion that was read, deletions name a uid, names are unique, and a runner executes each request id at most once.
 """
 
@@ -30,7 +30,7 @@ from multistep.kube.protocols import Object
 from multistep.kube.refusals import no_answer, refusal
 from multistep.kube.resources import EVENTS, LEASES, Resource
 
-RequestObserver = Callable[[str, str, int, float], None]  # verb, plural, HTTP status (0: no answer), seconds
+RequestObserver = Callable[[str, str, int, float], None]  # arguments: verb, plural resource, HTTP status (0: no answer), seconds
 Check = Callable[[], None]  # raises NotLeading
 
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
@@ -42,12 +42,12 @@ WRITES: Final = {  # HTTP method and Content-Type of each verb
     "create": ("POST", "application/json"),
     "replace": ("PUT", "application/json"),
     "patch": ("PATCH", "application/merge-patch+json"),
-    "apply": ("PATCH", "application/apply-patch+yaml"),  # JSON is YAML
+    "apply": ("PATCH", "application/apply-patch+yaml"),  # the body is JSON, which is also YAML
     "delete": ("DELETE", "application/json"),
 }
 
-# The API server parses the JSON of an apply as YAML, in which exactly these characters must be escaped: it rejects an
-# escaped surrogate pair (as json.dumps writes an emoji) and a raw control character.
+# Characters to escape in the body of an apply. The API server parses this JSON as YAML: it rejects these characters unescaped,
+# and it rejects escaped surrogate pairs (an emoji in ASCII-only JSON), so other characters stay unescaped.
 _ESCAPED = re.compile("[\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -59,7 +59,7 @@ def encode(body: Mapping[str, Any]) -> bytes:
 
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
-    return "\ufffd" if 0xD800 <= code <= 0xDFFF else f"\\u{code:04x}"  # YAML cannot express a lone surrogate
+    return "\ufffd" if 0xD800 <= code <= 0xDFFF else f"\\u{code:04x}"  # YAML cannot express a lone surrogate: replace it
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class _Request:
 
     @property
     def urgent(self) -> bool:
-        """Whether the request concerns the lease: it is neither queued nor retried, as a leader that renews late loses its
-        lease."""
+        """Whether the request concerns the leader lease: it is never queued, and a write is not retried, because a leader that
+        renews late loses the lease."""
         return self.plural == LEASES.plural
 
     def can_be_retried(self, error: Unavailable) -> bool:
@@ -127,7 +127,7 @@ class Http:
                     return await self._once(request)
             except Unavailable as error:
                 if attempt >= ATTEMPTS or not request.can_be_retried(error):
-                    raise  # the caller requeues the key, which uses no connection while it waits
+                    raise  # the caller retries later: a requeued key uses no connection while it waits
                 await asyncio.sleep(pause_seconds(attempt, error.retry_after))
             attempt += 1
 
@@ -157,7 +157,7 @@ class Http:
                 response = await self._answer(request, limits)
             async with response:
                 if response.status >= 300:
-                    body = b""  # if it cannot be read, the error has the HTTP status at least
+                    body = b""  # stays empty if the body cannot be read: the error then has the HTTP status only
                     with suppress(aiohttp.ClientError, OSError):
                         body = await response.content.read(MAX_REFUSAL_BYTES)
                     raise refusal(request.what, response.status, body, response.headers)

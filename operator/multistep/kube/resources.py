@@ -1,4 +1,4 @@
-"""Kinds of objects and their paths on the API server. The operator's own kinds are constants; others are discovered."""
+"""Kinds of objects and their paths on the API server: constants for the operator's fixed kinds, and discovery of others."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ EVENTS = Resource("events.k8s.io/v1", "Event", "events")
 LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
 NETWORK_POLICIES = Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 DISRUPTION_BUDGETS = Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
-API_RESOURCES = Resource("", "APIResourceList", "apiresources")  # path: that of the API version
+API_RESOURCES = Resource("", "APIResourceList", "apiresources")  # a discovery document, read at the API version's path
 CRDS = Resource("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
 
 KNOWN: Final[Mapping[tuple[str, str], Resource]] = {

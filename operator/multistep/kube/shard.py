@@ -1,7 +1,7 @@
 """Selects the trials that an operator runs: by namespace, and by the value of the shard label (or its absence).
 
-Shards are disjoint by construction: a trial has one value of the label, or none. Free selectors could overlap, and two
-operators would run the same trial.
+Shards are disjoint by construction: a trial has one value of the label, or none. With free label selectors, two
+shards could overlap, and two operators would run the same trial.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Shard:
         return f"{LABEL_SHARD}={self.name}" if self.name else f"!{LABEL_SHARD}"
 
     def selecting(self, selector: str) -> str:
-        """Return a label selector, restricted to this shard."""
+        """Return ``selector``, restricted to the objects of this shard."""
         return f"{selector},{self.selector}"
 
     @property
     def places(self) -> list[str | None]:
-        """The namespaces to list; None for all."""
+        """The namespaces in which to list objects; [None] stands for all namespaces."""
         return [*self.namespaces] or [None]
 
     def has(self, metadata: Mapping[str, Any]) -> bool:

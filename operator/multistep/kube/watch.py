@@ -17,11 +17,11 @@ from multistep.kube.requests import Http, pause_seconds
 from multistep.kube.resources import Resource
 
 PAGE_OBJECTS: Final = 500
-LISTS: Final = 4  # attempts to read a list whose version etcd compacted before the last page
+LISTS: Final = 4  # attempts to read a list. An attempt fails if etcd compacts the list's version before the last page
 WATCH_SECONDS: Final = 290  # timeoutSeconds of the request; load balancers often close connections after 300 s
 MAX_FAILURES: Final = 8  # failures in a row after which the watch gives up: about half a minute with back-off
 SHORT_SECONDS: Final = 5.0  # a watch that ends sooner is retried with back-off
-MAX_SHORT: Final = 8  # pause_seconds reaches its maximum before this
+MAX_SHORT: Final = 8  # the count of short watches in a row, which sets the back-off, stops here; the back-off has its own limit
 GONE: Final = 410
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
@@ -30,7 +30,10 @@ EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 
 @dataclass(frozen=True)
 class WatchEvent:
-    """A change of an object. object: its current state; for a missed DELETED only apiVersion, kind and identifying metadata."""
+    """A change of an object. object: the object's current state.
+
+    Exception: if only a new list shows that an object was deleted, ``object`` has only apiVersion, kind and identifying metadata.
+    """
 
     type: EventType
     object: Object
@@ -53,13 +56,13 @@ class Query:
         return {name: value for name, value in named.items() if value}
 
     async def pages(self) -> AsyncGenerator[tuple[list[Object], str], None]:
-        """Yield the objects, with apiVersion and kind, page by page, and the list's resourceVersion."""
+        """Yield each page of the list: its objects, with apiVersion and kind added, and the list's resourceVersion."""
         kind = {"apiVersion": self.resource.api_version, "kind": self.resource.kind}
         params, more = {**self.selectors, "limit": str(PAGE_OBJECTS)}, True
         while more:
             page = await self.http.read("list", self.resource, self.resource.path(self.namespace), params, accept=self.accept)
             params["continue"] = more = page["metadata"].get("continue", "")
-            objects = [{**kind, **each} for each in page["items"] or []]  # an empty metadata list has null
+            objects = [{**kind, **each} for each in page["items"] or []]  # items is null in an empty PartialObjectMetadataList
             yield objects, page["metadata"]["resourceVersion"]
 
     async def all(self) -> tuple[list[Object], str]:
@@ -76,10 +79,10 @@ class Query:
     async def watch(self) -> AsyncGenerator[WatchEvent, None]:
         """Yield all objects as ADDED, then every change, without end. Raises Unavailable if retries keep failing.
 
-        After a gap it lists again: objects changed in between are yielded as MODIFIED, deleted ones as DELETED (names only).
+        After a gap it lists again: objects changed in between are yielded as MODIFIED, deleted ones as DELETED.
         A watch that ends soon, and a repeated 410, are retried with back-off and jitter.
         """
-        known: dict[str, Object] = {}  # by uid: identity and resourceVersion only
+        known: dict[str, Object] = {}  # by uid: each object's kind, names, uid and resourceVersion
         version, failures, short, loop = "", 0, 0, asyncio.get_running_loop()
         while True:
             started = loop.time()

@@ -10,7 +10,7 @@ from multistep.settings import Settings
 
 CONTAINER: Final = "agent-host"
 RUNNER: Final = "/multistep/runner"
-_SOCKET: Final = "multistep/host"  # unlike the other runner's: all containers of a pod share abstract sockets
+_SOCKET: Final = "multistep/host"  # not the main container's socket name: a pod's containers share abstract sockets
 CALL: Final = (RUNNER, "call", "--socket", _SOCKET)
 _STATE: Final = "multistep-host"
 
@@ -58,5 +58,5 @@ def container(agent: AgentSpec, settings: Settings, runner_volume: str) -> dict[
 
 
 def volumes() -> list[dict[str, Any]]:
-    """Return the volume for the agent host's files: sockets, outcomes, the agent's logs until they are in the environment."""
+    """Return the volume for the agent host's files: sockets, outcomes, and the agent's logs until the environment has them."""
     return [{"name": _STATE, "emptyDir": {"sizeLimit": "1Gi"}}]

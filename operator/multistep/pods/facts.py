@@ -1,4 +1,4 @@
-"""Reads the facts that the engine's decisions need from a pod's object. Pure functions."""
+"""Reads the facts that the engine's decisions need from a pod object. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CONTAINER_ID_CHARACTERS = 256
 
 
 def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
-    """Return the facts about a pod."""
+    """Return the facts about a pod that decisions need."""
     metadata, status, spec = pod["metadata"], pod.get("status") or {}, pod.get("spec") or {}
     labels, container = metadata.get("labels") or {}, container_status.named(CONTAINER, status.get("containerStatuses"))
     conditions = {each["type"]: each for each in status.get("conditions") or []}
@@ -57,8 +57,8 @@ def _scheduling(conditions: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _disruption(status: Mapping[str, Any], conditions: Mapping[str, Any], *, managed: bool) -> dict[str, Any]:
-    """Return why the pod is being disrupted (for example preemption), and the message for it. managed: whether Kueue manages the
-    pod; an eviction by Kueue then counts as a disruption."""
+    """Return why the pod is being disrupted (for example preemption), with its message. managed: Kueue manages the pod, so that
+    an eviction by Kueue also counts as a disruption."""
     target = conditions.get("DisruptionTarget") or {}
     if managed and (evicted := kueue.eviction(conditions)) is not None:
         target = {"status": "True", "reason": kueue.EVICTED, "message": evicted}

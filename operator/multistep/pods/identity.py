@@ -17,8 +17,8 @@ LABEL_TASK = labels.TASK
 LABEL_AGENT = labels.AGENT
 LABEL_ATTEMPT = labels.ATTEMPT
 LABEL_ROLE = f"{GROUP}/role"  # agent or verifier
-LABEL_POD = f"{GROUP}/pod"  # the pod's name, for its NetworkPolicy
-LABEL_NETWORK = f"{GROUP}/network"  # Limited: the pod has its own NetworkPolicy; policies for all pods of trials must not select it
+LABEL_POD = f"{GROUP}/pod"  # the pod's name, by which its NetworkPolicy selects it
+LABEL_NETWORK = f"{GROUP}/network"  # Limited: the pod's own NetworkPolicy limits egress; the chart's NetworkPolicy skips it
 OURS = "app.kubernetes.io/managed-by=multistep"  # selects all objects that the operator creates
 ROOT = "-root"
 
@@ -30,7 +30,7 @@ def verifier_pod_name(trial_name: str, attempt: int, step: int, *, as_root: bool
 
 
 def verifier_pod_names(trial: MultiStepTrial, step: int) -> Sequence[str]:
-    """Return both names that the verifier's pod can have in the current attempt: as the image's user, and as root."""
+    """Return both possible names of the verifier's pod in the current attempt: one as the image's user, one as root."""
     return [verifier_pod_name(trial.metadata.name, trial.status.attempt or 1, step, as_root=as_root) for as_root in (False, True)]
 
 
@@ -61,7 +61,7 @@ def owned_by(trial: MultiStepTrial, obj: Mapping[str, Any]) -> bool:
 
 
 def owner_reference(trial: MultiStepTrial) -> dict[str, Any]:
-    """Return the owner reference by which the garbage collector deletes an object after its trial."""
+    """Return the owner reference that makes Kubernetes delete an object after its trial was deleted."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,

@@ -1,7 +1,8 @@
 """Kueue's contract for plain pods: the labels that queue a pod, and whether Kueue queued or evicted it.
 
 Kueue's webhook adds a scheduling gate to a pod with a queue; its controller removes the gate when it admits the pod. The
-operator sets no gate itself, because in a cluster without Kueue the pod would never start. Kueue removes its finalizer from pods.
+operator sets no gate itself, because in a cluster without Kueue the pod would never start. Kueue itself
+removes its finalizer from pods.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ def labels(trial: Mapping[str, str], template: Mapping[str, str], *, verifier: b
 
 
 def without(template: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a template's metadata without the labels that ``labels`` sets."""
+    """Return a pod template's metadata without the labels that the function ``labels`` sets."""
     kept = {name: value for name, value in (template.get("labels") or {}).items() if name not in (QUEUE, PRIORITY)}
     return {**template, "labels": kept}
 
 
 def queue(metadata: Mapping[str, Any]) -> str | None:
-    """Return the queue of a pod that Kueue manages ("" if the pod names none); None if Kueue does not manage it."""
+    """Return the queue's name if Kueue manages the pod ("" if the pod names no queue); None if Kueue does not manage the pod."""
     found = metadata.get("labels") or {}
     return found.get(QUEUE, "") if found.get(MANAGED) == "true" else None
 

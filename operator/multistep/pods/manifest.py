@@ -12,7 +12,7 @@ from multistep.api.trial_status import VerifierStatus
 from multistep.engine.network import Network
 from multistep.errors import InvalidSpec
 from multistep.kube.shard import LABEL_SHARD
-from multistep.pods import agent_host, container_status, kueue
+from multistep.pods import agent_host, agent_program, container_status, kueue
 from multistep.pods.identity import (
     CONTAINER,
     LABEL_AGENT,
@@ -70,6 +70,11 @@ class PodRequest:
     def hosted(self) -> bool:
         """Whether the pod has an agent host."""
         return self.verifier is None and self.trial.spec.agent.hosted
+
+    @property
+    def agent_image(self) -> str | None:
+        """Return the image with the agent's program, for a pod that mounts it."""
+        return self.trial.spec.agent.image if self.hosted else None
 
     @property
     def runner_in_image(self) -> bool:
@@ -140,7 +145,8 @@ def _labels(request: PodRequest) -> dict[str, str]:
 
 
 def _runner_parts(request: PodRequest) -> dict[str, Any]:
-    """Return the runner's volume, read-only in the container, and the init container that fills it.
+    """Return the volumes and the init containers that fill them: the runner's, which is read-only in the container, the agent
+    host's, and the agent's program.
 
     An image that contains a runner needs the volume, too: root in the container could replace the runner in the image.
     """
@@ -148,8 +154,13 @@ def _runner_parts(request: PodRequest) -> dict[str, Any]:
     image, policy = settings.operator_image, settings.operator_image_pull_policy
     if request.runner_in_image:
         image, policy = request.image, spec.image_pull_policy or ""
+    program, how = request.agent_image, settings.agent_image_mount
     return {
-        "volumes": [{"name": _VOLUME, "emptyDir": {"sizeLimit": "64Mi"}}, *(agent_host.volumes() if request.hosted else [])],
+        "volumes": [
+            {"name": _VOLUME, "emptyDir": {"sizeLimit": "64Mi"}},
+            *(agent_host.volumes() if request.hosted else []),
+            *([agent_program.volume(program, how)] if program else []),
+        ],
         "initContainers": [
             {
                 "name": "install-runner",
@@ -159,7 +170,8 @@ def _runner_parts(request: PodRequest) -> dict[str, Any]:
                 "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
                 "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
                 "volumeMounts": [{"name": _VOLUME, "mountPath": _INSTALL_DIR}],
-            }
+            },
+            *(agent_program.init_containers(program, how, _VOLUME) if program else []),
         ],
     }
 
@@ -172,7 +184,10 @@ def _container(request: PodRequest) -> dict[str, Any]:
         "image": request.image,
         "command": [RUNNER, "serve", "--port", str(request.settings.runner_port)],
         "env": env,
-        "volumeMounts": [{"name": _VOLUME, "mountPath": "/multistep", "readOnly": True}],
+        "volumeMounts": [
+            {"name": _VOLUME, "mountPath": "/multistep", "readOnly": True},
+            *([agent_program.mount(request.settings.agent_image_mount)] if request.agent_image else []),
+        ],
         "resources": _resources(request.environment),
         "readinessProbe": {
             "httpGet": {"path": "/ready", "port": request.settings.runner_port},

@@ -39,7 +39,7 @@ def _egress(network: Network | None) -> dict[str, Any]:
     if network is None:
         return {"policyTypes": ["Ingress"]}
     to = [{"ipBlock": {"cidr": cidr}} for cidr in network.allowed]
-    return {"policyTypes": ["Ingress", "Egress"], "egress": [{"to": to}] if to else []}  # an empty ``to`` would allow all
+    return {"policyTypes": ["Ingress", "Egress"], "egress": [{"to": to}] if to else []}  # an empty ``to`` would allow all egress
 
 
 def disruption_budget_name(trial: MultiStepTrial, pod_name: str) -> str:
@@ -50,7 +50,8 @@ def disruption_budget_name(trial: MultiStepTrial, pod_name: str) -> str:
 def disruption_budget(request: PodRequest) -> dict[str, Any] | None:
     """Return the PodDisruptionBudget that makes a drain wait for one pod; None if drains may evict pods of trials.
 
-    By the default of unhealthyPodEvictionPolicy, it also protects a pod that is not ready because it has a result to be fetched.
+    A pod is not ready while it has a result that the operator must fetch. The budget protects such a pod, too: the default of
+    unhealthyPodEvictionPolicy ensures this.
     """
     if request.settings.drain != "Wait":
         return None

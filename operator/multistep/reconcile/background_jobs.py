@@ -20,7 +20,8 @@ V = TypeVar("V")
 
 @dataclass
 class Job(Generic[T]):
-    """A running job. starter: the key whose slot the job uses; waiting: keys to requeue when it ends, by the objects' UIDs."""
+    """A running job. starter: key of the object whose slot the job uses; waiting: keys to requeue
+    when the job ends, by the objects' UIDs."""
 
     starter: Key
     task: asyncio.Task[T]
@@ -36,7 +37,7 @@ class BackgroundJobs(Generic[I, T]):
         self._wake = wake
         self._results = results
         self._running: dict[I, Job[T]] = {}
-        self._outcomes: OrderedDict[str, tuple[I, T | Exception]] = OrderedDict()  # by the UID of the object that waited
+        self._outcomes: OrderedDict[str, tuple[I, T | Exception]] = OrderedDict()  # by waiting object's UID: job's ID, and outcome
 
     def __contains__(self, id: I) -> bool:
         return id in self._running
@@ -49,10 +50,10 @@ class BackgroundJobs(Generic[I, T]):
         return outcome if about == id else None  # type: ignore[return-value]  # an Exception was raised
 
     def start(self, id: I, key: Key, uid: str, run: Callable[[], Coroutine[Any, Any, T]]) -> Job[T] | None:
-        """Return the job if it runs, or start it if a slot is free. None: no slot is free, and the key is requeued later."""
+        """Return the job with this ID; start it if it does not run. Return None if no slot is free: the key is requeued later."""
         if (job := self._running.get(id)) is not None:
             return job
-        if (other := self._started_by(key)) is not None:  # the key's slot is in use, e.g. by a deleted object of that name
+        if (other := self._started_by(key)) is not None:  # e.g. a deleted object of this name started a job, which uses the slot
             other.waiting[uid] = key
             return None
         if not self._limit.acquire(key):
@@ -62,7 +63,7 @@ class BackgroundJobs(Generic[I, T]):
         return job
 
     def settle(self, key: Key) -> None:
-        """Release an unused slot at the end of a reconcile."""
+        """Release the key's slot unless a job uses it. Call it at the end of each reconcile."""
         if self._started_by(key) is None:
             self._limit.release(key)
 

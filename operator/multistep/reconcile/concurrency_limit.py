@@ -1,7 +1,7 @@
 """A concurrency limit, fair between namespaces: five trials are not queued behind another namespace's five thousand.
 
-A key that gets no slot is queued, without a worker or a connection, and is requeued when it has its slot. Each reconcile ends
-with a release of the slots that it did not use, also when it fails. The limits only bound load: a wrong count affects no result.
+A trial or sweep that gets no slot is queued; it occupies no worker and no connection, and is requeued when it gets its slot. Each
+reconcile, even a failed one, releases its unused slots at the end. The limits only bound load: a wrong count affects no result.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FairQueue:
 
     @property
     def namespaces(self) -> Collection[str]:
-        """The namespaces with queued keys, the next one first."""
+        """The namespaces with queued keys; ``take`` serves the first one next."""
         return self._lines.keys()
 
     def first(self, namespace: str) -> Key:
@@ -74,8 +74,8 @@ class _Request:
 
 
 class ConcurrencyLimit:
-    """Slots for keys. Of the namespaces with queued keys, the one that holds the fewest slots is served first; of equals, the one
-    served least recently.
+    """Assigns slots to keys. Of the namespaces with queued keys, the one that holds the fewest slots is served first; of equals,
+    the one served least recently.
 
     wake: called with a queued key when it gets its slots. most_each: limit of one namespace; None: the same as ``limit``.
     """
@@ -90,7 +90,7 @@ class ConcurrencyLimit:
         self._wanted: dict[Key, _Request] = {}
         self._queues = FairQueue(), FairQueue()
         self._grants = 0
-        self._last_grant: dict[str, int] = {}  # number of the last grant to each namespace with held or requested slots
+        self._last_grant: dict[str, int] = {}  # by namespace: number of its last grant; breaks ties between namespaces
 
     @property
     def held(self) -> int:
@@ -114,13 +114,22 @@ class ConcurrencyLimit:
             self._serve(asking=key)
         return key in self._held
 
+    def is_queued(self, key: Key) -> bool:
+        """Return whether a key is queued for slots."""
+        return key in self._wanted
+
+    def resize(self, limit: int) -> None:
+        """Change the limit. After a reduction held slots stay held, and free slots are assigned again only below the new limit."""
+        self.limit = limit
+        self._serve()
+
     def waited(self, key: Key) -> float:
         """Return the seconds for which a key has been queued."""
         wanted = self._wanted.get(key)
         return _now() - wanted.since if wanted else 0.0
 
     def hold(self, key: Key, *, shared: bool) -> None:
-        """Count one slot as held, even beyond the limit."""
+        """Count one slot as held by the key, even beyond the limit. shared: whether it counts toward the limit."""
         self._change(key, _Slots(1, shared))
         self._serve()
 

@@ -1,4 +1,4 @@
-"""Runs a trial's script over one exec session per pod. While a long phase runs, no session is open until its result is ready."""
+"""Runs a trial's script, the sequence of its operations, in exec sessions. While a long phase runs, no session is open."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from dataclasses import dataclass, field
 
 from multistep.api.records import Hello, Record
 from multistep.api.trial import MultiStepTrial
@@ -37,7 +36,15 @@ from multistep.kube.protocols import Cluster
 from multistep.metrics import Metrics
 from multistep.pods import agent_host, identity
 from multistep.pods import manifest as pods
-from multistep.reconcile.model_gateway import ModelAccess
+from multistep.reconcile.drive_results import (
+    AgentStillRuns,
+    DriveResult,
+    PausedBetweenSteps,
+    Progressed,
+    RootRequired,
+    VerifierRequired,
+)
+from multistep.reconcile.model_gateway import ModelAccess, with_model_access
 from multistep.reconcile.presigned_uploads import Direct, Gathering, marked_as_sent
 from multistep.runner_client.perform import call_host, perform, upload
 from multistep.runner_client.session import Session
@@ -49,7 +56,7 @@ from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
 
 SURVEY_PROTOCOL = 2
-MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # limits of the list of incomplete files in a record
+MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # limits of the list, in a record, of files that were not collected completely
 BUSY_WAIT_SECONDS = 0.3  # how long a session waits for a phase while other trials are queued for a session
 
 Report = Callable[[Journal, str], Awaitable[None]]
@@ -72,43 +79,10 @@ class Hooks:
     dismiss: Dismiss
 
 
-@dataclass(frozen=True)
-class Progressed:
-    """The script ran until a phase took long, or until it finished (``journal.finished``)."""
-
-    journal: Journal
-
-
-@dataclass(frozen=True)
-class PausedBetweenSteps:
-    """The suspended trial finished a step."""
-
-    journal: Journal
-
-
-@dataclass(frozen=True)
-class RootRequired:
-    """The pod must be created again as root. image_user: the image's user, which then runs the phases."""
-
-    image_user: str
-
-
-@dataclass(frozen=True)
-class VerifierRequired:
-    """The pod of a step's verifier must be created. image_user: the image's user, if the pod must be recreated as root."""
-
-    journal: Journal
-    step: StepPlan
-    image_user: str | None = None
-
-
-DriveResult: TypeAlias = Progressed | PausedBetweenSteps | RootRequired | VerifierRequired
-
-
 @dataclass
 class _Drive:
-    """The state of one ``Driver.drive`` call. sessions: the open sessions; under_way: ids of records that were running when their
-    session opened; workdir: working directory of the verifier's environment."""
+    """The state of one ``Driver.drive`` call. sessions: the open sessions; under_way: ids of the operations that were already
+    running when their session opened; workdir: working directory of the verifier's environment."""
 
     trial: MultiStepTrial
     loaded: Loaded
@@ -132,12 +106,17 @@ class _Drive:
         return self.loaded.plan.steps[index]
 
     def take(self, place: Place, hello: Hello) -> None:
-        """Add the records that the runner of a place sent when its session started. Ignore records of other places: an agent may
-        control the environment's runner, and forge the verifier's records there."""
+        """Add the records that the runner in ``place`` sent at its session's start, except records of phases in other places: an
+        agent may control the environment's runner, and forge the verifier's records there."""
         session = self.sessions[place]
         taken = {each.id: session.seen(each) for each in hello.records if place_of(each.id) == place}
         self.records |= taken
         self.under_way |= {id for id, each in taken.items() if not each.done}
+
+    def add_host(self, session: Session, hello: Hello) -> None:
+        """Add the session with the agent host, and its records."""
+        self.sessions["host"] = session
+        self.take("host", hello)
 
 
 class Driver:
@@ -178,6 +157,11 @@ class Driver:
 
     async def _drive(self, trial: MultiStepTrial, loaded: Loaded, agent: AgentScript, pods: Pods, hooks: Hooks) -> DriveResult:
         async with AsyncExitStack() as stack:
+            host = None
+            if _agent_works(trial, loaded):
+                host = await stack.enter_async_context(self._session(trial, pods.agent, host=True))
+                if any(not each.done and place_of(each.id) == "host" for each in host[1].records):
+                    return AgentStillRuns()
             session, hello = await stack.enter_async_context(self._session(trial, pods.agent))
             if _needs_root(trial, hello, trial.status.image_user):
                 return RootRequired(_user(hello))
@@ -187,7 +171,9 @@ class Driver:
             scope = _scope(trial, loaded, hello, isolated=isolated == "User")
             drive = _Drive(trial, loaded, agent, pods, hooks, scope, isolated, stack, {"agent": session}, protocol=hello.protocol)
             drive.take("agent", hello)
-            if loaded.plan.hosted is not None and any(each.op == "admit" for each in drive.records.values()):
+            if host is not None:
+                drive.add_host(*host)
+            elif loaded.plan.hosted is not None and any(each.op == "admit" for each in drive.records.values()):
                 await self._open_host_session(drive)  # the replay needs the agent host's records
             if loaded.plan.separate:
                 kept = [Record.from_json(each) for each in await self._collections.records(drive.key, scope.attempt)]
@@ -250,12 +236,10 @@ class Driver:
 
     async def _open_host_session(self, drive: _Drive) -> None:
         """Open a session with the agent host."""
-        session, hello = await drive.stack.enter_async_context(self._session(drive.trial, drive.pods.agent, host=True))
-        drive.sessions["host"] = session
-        drive.take("host", hello)
+        drive.add_host(*await drive.stack.enter_async_context(self._session(drive.trial, drive.pods.agent, host=True)))
 
     async def _advance_or_report(self, drive: _Drive, progress: Progress) -> Record:
-        """Advance; if the session breaks, report the current phase first, as the pod's records may be lost."""
+        """Perform the next operation. If the session breaks, write the current phase to the status, as records may be lost."""
         try:
             return await self._advance(drive, progress)
         except PodError:
@@ -273,7 +257,7 @@ class Driver:
         return session.seen(record)
 
     def _wait_seconds(self, drive: _Drive, id: str) -> float:
-        """Return the seconds to wait for a running phase; 0 if it ran before the session opened, as it may run for hours."""
+        """Return the seconds to wait for a running phase; 0 if it started before the session opened, because it may take hours."""
         if id in drive.under_way:
             return 0.0
         linger = self._settings.linger_seconds
@@ -295,21 +279,21 @@ class Driver:
             case HostCall():
                 return await self._call_host(drive, session, operation)
             case CloseModelAccess():
-                assert self._models is not None  # pods.agent_host rejects the trial without a gateway
+                assert self._models is not None  # pods.agent_host rejects a trial that needs a missing gateway
                 return await session.note(operation.id, await self._models.close(drive.trial, operation.step))
         return await perform(session, operation, drive.loaded.task.content, self._wait_seconds(drive, operation.id))
 
     async def _call_host(self, drive: _Drive, session: Session, call: HostCall) -> Record:
-        hosted, variables = drive.loaded.plan.hosted, call.request.get("env", {})
+        hosted = drive.loaded.plan.hosted
         if hosted is not None and call.model_access:
-            assert self._models is not None  # pods.agent_host rejects the trial without a gateway
-            variables = {**await self._models.variables(drive.trial, hosted, call), **variables}
+            assert self._models is not None  # pods.agent_host rejects a trial that needs a missing gateway
+            variables = await self._models.variables(drive.trial, hosted, call)
+            call = with_model_access(call, hosted, variables, self._models.stalls_url)
         admission = drive.records[call.admission]
-        call = replace(call, request={**call.request, "env": variables})
         return await call_host(session, call, admission, self._wait_seconds(drive, call.id))
 
     async def _collect(self, drive: _Drive, session: Session, operation: Collect) -> Record:
-        """Store a step's files, then note at the runner that this is done. Idempotent: a repetition replaces the stored files."""
+        """Download and store a step's files, then add a note to the runner's records. Idempotent: a retry replaces stored files."""
         step, attempt = drive.step(operation.step), drive.scope.attempt
         start = time.monotonic()
         sources, sent = operation.sources, dict[str, Pointer]()
@@ -332,14 +316,14 @@ class Driver:
         if found.cut:
             session = await self._reopen(drive, operation.where)
         self._metrics.collected_bytes.inc(found.size)
-        seconds = round(time.monotonic() - start, 3)  # the record itself has only the time of the note
+        seconds = round(time.monotonic() - start, 3)  # duration of the whole download (the note's record only has that of the note)
         data = {"types": list(found.types), "count": kept.count, "bytes": kept.bytes, "seconds": seconds}
         if kept.incomplete:
             data["incomplete"] = [each[:MAX_LINE_CHARACTERS] for each in kept.incomplete[:MAX_LINES]]
         return await session.note(operation.id, data)
 
     async def _left_out(self, drive: _Drive, session: Session, sources: Sequence[Source], room: Room) -> dict[str, str]:
-        """Return the files too large for the free space, by name in the download, with the reason; they are not downloaded."""
+        """Return the files to leave out because they are too large for the free space: name in the download, and the reason."""
         if drive.protocol < SURVEY_PROTOCOL:
             return {}
         files = await session.survey(sources, min_bytes=room.survey_bytes, limit=SURVEYED_FILES)
@@ -361,7 +345,7 @@ class Driver:
         return drive.protocol >= 2 and operation.part == "all" and drive.loaded.plan.network is None
 
     async def _release(self, drive: _Drive, session: Session, operation: Release) -> Record:
-        """Store the verifier's records, which have the verdict; then delete the verifier's pod."""
+        """Store the verifier's records, which have its result; then delete the verifier's pod."""
         step = drive.step(operation.step)
         prefix = f"{drive.scope.attempt}/{step.name}/"
         records = [each.to_json() for id, each in drive.records.items() if place_of(id) == "verifier" and id.startswith(prefix)]
@@ -371,6 +355,12 @@ class Driver:
         await drive.hooks.dismiss(step)
         drive.pods = Pods(drive.pods.agent)
         return await session.note(operation.id, {})
+
+
+def _agent_works(trial: MultiStepTrial, loaded: Loaded) -> bool:
+    """Return whether the agent host runs the current step's agent, as far as the status shows."""
+    steps = trial.status.steps
+    return loaded.plan.hosted is not None and bool(steps) and steps[-1].phase == "Agent"
 
 
 def _has_secrets(loaded: Loaded) -> bool:

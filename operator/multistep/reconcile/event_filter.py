@@ -1,4 +1,4 @@
-"""Event filter: decides which watch events need a reconcile. An event of a status that the operator wrote needs none.
+"""Event filter: decides which watch events need a reconcile. An event that only shows a status write needs none.
 
 A watch may miss events, so ``Resync`` compares the filter's state with lists. The filter only saves reconciles.
 """
@@ -76,8 +76,8 @@ class EventFilter:
 
     @contextmanager
     def listening(self) -> Iterator[Set[Name]]:
-        """Yield a set to which each event adds the name of its object, until the ``with`` block ends. Otherwise nothing would tell
-        of an object that is both created and deleted in the block."""
+        """Yield a set. Until the ``with`` block ends, each event adds its object's name to the set. Names are not removed, even if
+        an object is created and deleted within the block."""
         self._collected = collected = set[Name]()
         try:
             yield collected

@@ -19,7 +19,7 @@ _AGENT_ENV_HINT = "an agent receives the variables of spec.agent.env only"
 
 @dataclass(frozen=True)
 class Transition:
-    """A transition as an Event reports it."""
+    """A transition of a trial or sweep: the reason, message and type of the Event that reports it."""
 
     reason: str
     message: str
@@ -51,7 +51,7 @@ def _attempt_ended(failed: AttemptStatus) -> list[Transition]:
 
 
 def _suspension(old: TrialStatus, new: TrialStatus) -> list[Transition]:
-    """Return the transition Suspended or Resumed, like those of a Job; Suspended also when a paused trial's pod is released."""
+    """Return the transition Suspended or Resumed, if any. If a paused trial releases its pod, that is Suspended again."""
     if new.phase == "Suspended" and (old.phase != "Suspended" or len(new.attempts) > len(old.attempts)):
         return [Transition("Suspended", _phase_changed(new).message)]
     if old.phase == "Suspended" and new.phase in ("Pending", "Running"):

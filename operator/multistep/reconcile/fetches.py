@@ -28,12 +28,13 @@ Run = Callable[[Request, Rules, Path], Awaitable[Fetched]]
 
 FIRST_PAUSE_SECONDS = 5.0
 LAST_PAUSE_SECONDS = 300.0
-_SWEEP = "sweep/"  # prefix of sweeps' keys, which no trial's key can have: no object's name has a slash
+_SWEEP = "sweep/"  # prefix that marks the keys of sweeps; a trial's key never has it, because an object's name has no slash
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """A failed fetch. error: the last attempt's error; until: end of the back-off, in the event loop's time; pause: its seconds."""
+    """A failed fetch. error: the last attempt's error; until: end of the back-off, in the event loop's time; pause: seconds of
+    the back-off."""
 
     error: SourceError
     until: float
@@ -58,7 +59,7 @@ class Fetches:
 
     @property
     def cache(self) -> Cache:
-        """The cache, opened at its first use. Raises SourceError if it cannot be opened."""
+        """The cache of fetched tasks, opened at its first use. Raises SourceError if it cannot be opened."""
         if self._cache is None:
             cache = Cache(self._settings.task_cache_dir, self._settings.task_cache_bytes)
             try:
@@ -82,7 +83,7 @@ class Fetches:
         return self.ask_for((asker.namespace, asker.name), asker.uid, request, started=started)
 
     def ask_for(self, key: Key, uid: str, request: Request, *, started: bool) -> Fetched:
-        """Do what ``ask`` does, for a trial or a sweep. key: the object's key in the concurrency limit."""
+        """Return the fetched task of a trial or a sweep, as ``ask`` does for a trial. key: key in the concurrency limit."""
         try:
             outcome = self._jobs.outcome(uid, request.id)
         except SourceError as error:
@@ -94,7 +95,7 @@ class Fetches:
         raise SourceError(text, transient=True, reason=FETCHING, retry_seconds=None)
 
     def settle(self, key: Key) -> None:
-        """Release an unused slot at the end of a reconcile."""
+        """Release the trial's slot unless a fetch uses it. Call it at the end of each reconcile."""
         self._jobs.settle(key)
 
     async def stop(self) -> None:
@@ -151,13 +152,13 @@ class Fetches:
 
 @dataclass(frozen=True)
 class SweepFetches:
-    """The fetches for sweeps."""
+    """Fetches tasks for sweeps through the trials' ``Fetches``, with the same concurrency limit."""
 
     fetches: Fetches
 
     @property
     def cache(self) -> Cache:
-        """The cache of all fetches."""
+        """The cache of fetched tasks, for trials and sweeps."""
         return self.fetches.cache
 
     def ask(self, asker: Metadata, request: Request, *, started: bool) -> Fetched:
@@ -165,7 +166,7 @@ class SweepFetches:
         return self.fetches.ask_for(_sweep((asker.namespace, asker.name)), asker.uid, request, started=started)
 
     def settle(self, key: Key) -> None:
-        """Release an unused slot at the end of a sweep's reconcile."""
+        """Release the sweep's slot unless a fetch uses it. Call it at the end of each reconcile."""
         self.fetches.settle(_sweep(key))
 
 

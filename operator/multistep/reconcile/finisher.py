@@ -43,7 +43,7 @@ class Finisher:
         *,
         failure: StepException | None = None,
     ) -> Kept:
-        """Complete a trial's results in their store. Idempotent. failure: the reason why the trial failed."""
+        """Complete a trial's results, then move them to the object store, if any. Idempotent. failure: why the trial failed."""
         key = TrialKey.of(trial)
         files = harbor.files(loaded.plan, trial, journal, now, failure=failure)
         await self._volume.finish(key, files, harbor.directories(loaded.plan, journal))

@@ -1,8 +1,8 @@
 """Garbage collection of orphans: deletes, every few minutes, pods and results that belong to no trial (engine.orphans decides).
 
-Each object is read again right before its deletion, and deleted by its UID. The only state is in the marks on the volume, so a pass
-may be interrupted anywhere and two may run at once. A pass lists metadata only. It reads a pod's trial once, and again only after
-the trial changed.
+Each object is read again right before its deletion, and deleted by its UID. The only persistent state is the marks stored with the
+results, so a pass may be interrupted anywhere and two may run at once. A pass lists metadata only. It reads a pod's trial once, and
+again only after the trial changed.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class OrphanRemoval:
     metrics: Metrics
     clock: Callable[[], float] = time.time
     shipping: Shipping | None = None
-    _wanted: dict[str, str] = field(default_factory=dict)  # pod UID -> resourceVersion at which its trial needed it
+    _wanted: dict[str, str] = field(default_factory=dict)  # UID of a pod: resourceVersion at which its trial still needed it
 
     async def run(self) -> None:
-        """Run passes for ever; the first one soon."""
+        """Run passes for ever. The first one starts after about FIRST_SECONDS, or earlier if the interval of passes is shorter."""
         seconds = min(FIRST_SECONDS, self.settings.orphans_seconds)
         while True:
             await asyncio.sleep(seconds * random.uniform(0.75, 1.25))
@@ -106,7 +106,7 @@ class OrphanRemoval:
         found = {key: since for key, since in (await place.trials()).items() if not watched or key.namespace in watched}
         if not found:
             return
-        alive: set[str] = set()  # listed after the results: each trial exists before its results, so none is missed
+        alive: set[str] = set()  # UIDs of trials; listed after the results, so that no trial with results is missed
         for namespace in self._shard.places:
             alive |= (await self._trials(namespace)).keys()
         await self._each(
@@ -115,13 +115,13 @@ class OrphanRemoval:
 
     async def _check_trial_results(self, place: Place, key: TrialKey, gone_since: float | None, *, alive: bool) -> None:
         now, keep = self.clock(), self.settings.results_retention_seconds
-        if keep is not None:  # the deleted trial's last reconcile may still write results
+        if keep is not None:  # not before the grace period ends: the deleted trial's last reconcile may still write results
             keep = max(keep, self.settings.orphans_grace_seconds)
         fate = orphans.fate_of_results(alive=alive, gone_since=gone_since, now=now, keep=keep)
         if fate in ("MarkGone", "Remove"):
             current = await self._trial(key.namespace, key.name)
             if current is not None and current.metadata.uid == key.uid:
-                return  # the list was stale
+                return  # the trial exists: the list was stale
         with about(namespace=key.namespace, trial=key.name, uid=key.uid):
             await self._apply(place, key, fate, now, keep)
 

@@ -9,57 +9,107 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import aiohttp
 from pydantic import SecretStr, ValidationError
 
-from multistep.api.labels import SWEEP
 from multistep.api.providers import BY_KEY_VARIABLE, Provider
 from multistep.api.trial import MultiStepTrial
 from multistep.engine.hosted_agent import HostedAgent
 from multistep.engine.operations import HostCall
-from multistep.errors import GatewayError, GatewayUnavailable, InvalidSpec, StepUnknownToGateway
+from multistep.engine.sweep_trials import owning_sweep
+from multistep.errors import GatewayError, GatewayUnavailable, InvalidSpec, NotFound, StepUnknownToGateway
 from multistep.gateway.client import GatewayAdmin, step_token
 from multistep.gateway.credentials import Credential
-from multistep.gateway.tokens import SigningKey, StepClaims, StepKey
+from multistep.gateway.keyring import Keyring
+from multistep.gateway.loads import ModelLoad
+from multistep.gateway.routes import STALLS_PATH
+from multistep.gateway.tokens import Limits, SigningKey, StepClaims, StepKey
 
-ADMIN_TOKEN: Final = "admin-token"  # file of the operator's bearer token; the other files are signing keys
+ADMIN_TOKEN: Final = "admin-token"  # file of the operator's bearer token, beside the signing keys
 GRACE_SECONDS: Final = 3600.0  # a token expires this long after the agent's timeout
-LONGEST_SECONDS: Final = 7 * 86400.0  # maximum lifetime of a token, and that of an agent without a timeout
+LONGEST_SECONDS: Final = 7 * 86400.0  # maximum lifetime of a token; also the lifetime if the agent has no timeout
+GetSweep = Callable[[str, str], Awaitable[Mapping[str, Any]]]
+"""Reads a sweep from the API server, by namespace and name. Raises NotFound."""
 RENEW_SECONDS: Final = 5.0  # interval at which the operator asks the gateway which keys it lacks
 
 
 class ModelAccess(Protocol):
     """The calls of the model gateway that a reconcile makes."""
 
-    def remember(self, hosted: HostedAgent) -> object:
+    @property
+    def stalls_url(self) -> str:
+        """URL at which the agent host asks how long the provider stalled its step."""
+
+    def remember(self, hosted: HostedAgent) -> None:
         """Keep an active trial's keys in memory, to register them again if the gateway restarts."""
 
     async def variables(self, trial: MultiStepTrial, hosted: HostedAgent, call: HostCall) -> Mapping[str, str]:
-        """Return the agent's variables with URLs and a token for the call's step. Raises GatewayUnavailable."""
+        """Return the agent's variables with the gateway's URLs and a token for the step. Raises GatewayUnavailable."""
 
     async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
-        """Block the step's token, and return the data of engine.model_access.report. Raises GatewayUnavailable."""
+        """Block the step's token, and return the step's usage and failure, for engine.model_access. Raises GatewayUnavailable."""
 
 
 class ModelGateway:
     """A client of the chart's model gateway. url: the gateway's address for agents; clock: seconds since the epoch."""
 
-    def __init__(self, admin: GatewayAdmin, url: str, signing: SigningKey, clock: Callable[[], float] = time.time) -> None:
-        self._admin, self._url, self._signing, self._clock = admin, url.rstrip("/"), signing, clock
+    def __init__(
+        self, admin: GatewayAdmin, url: str, keyring: Keyring, get_sweep: GetSweep, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._admin, self._url, self._keyring, self._get_sweep, self._clock = admin, url.rstrip("/"), keyring, get_sweep, clock
         self._known: dict[str, Credential] = {}
+        self._accepted: Container[str] = ()
+
+    @property
+    def stalls_url(self) -> str:
+        """URL at which the agent host asks how long the provider stalled its step."""
+        return f"{self._url}{STALLS_PATH}"
 
     async def variables(self, trial: MultiStepTrial, hosted: HostedAgent, call: HostCall) -> Mapping[str, str]:
         """Register the keys, and return the agent's variables with a token in place of each key."""
-        found: dict[str, str] = {}
-        for id, (name, provider, credential) in self.remember(hosted).items():
+        self.remember(hosted)
+        signing, found = await self._signing_key(), dict[str, str]()
+        of_sweep = await self._sweep_limits(trial)
+        for name, provider, credential in _credentials(hosted):
+            id = _id(credential, signing.secret)
             await self._register(id, credential)
-            found[name] = step_token(self._claims(trial, call, id), self._signing)
+            found[name] = step_token(self._claims(trial, call, id, of_sweep), signing)
             found |= dict.fromkeys(provider.url_variables, f"{self._url}{provider.path}")
         return found
+
+    async def _sweep_limits(self, trial: MultiStepTrial) -> Limits:
+        """Return the budget of the trial's sweep as it is now, so that a raised budget applies from the next step on.
+
+        Raises GatewayUnavailable if the sweep is deleted: the trial, which Kubernetes deletes too, then starts no further step.
+        """
+        if (owner := owning_sweep(trial.metadata.owner_references)) is None:
+            return Limits()
+        name, uid = owner
+        try:
+            sweep = await self._get_sweep(trial.metadata.namespace, name)
+        except NotFound:
+            sweep = {"metadata": {}}
+        if sweep["metadata"].get("uid") != uid:
+            raise GatewayUnavailable(f"the sweep {name} of the trial does not exist, so its budget is unknown")
+        return Limits.model_validate(sweep["spec"].get("budget") or {})
+
+    async def _signing_key(self) -> SigningKey:
+        """Return the newest signing key that the gateway accepts. Raises GatewayUnavailable.
+
+        While keys are rotated, the operator can have a new key before the gateway, as each pod's copy of the Secret is updated
+        separately.
+        """
+        if not self._accepted:
+            self._accepted = await self._admin.signing_keys()
+        for id, secret in reversed(list(self._keyring.secrets().items())):
+            if id in self._accepted:
+                return SigningKey(id, secret)
+        raise GatewayUnavailable("the model gateway accepts none of the operator's signing keys yet")
 
     async def _register(self, id: str, credential: Credential) -> None:
         try:
@@ -70,7 +120,7 @@ class ModelGateway:
             raise InvalidSpec(f"spec.agent: {error}") from None
 
     async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
-        """Return the usage and the failure of a step, and block its token; both are absent if the step made no request."""
+        """Return the usage and the failure of a step, and block its token. Return {} if the step made no request."""
         key = StepKey(trial.metadata.uid, str(trial.status.attempt or 1), _segment(step), "agent")
         try:
             usage = await self._admin.close(key)
@@ -82,37 +132,29 @@ class ModelGateway:
             return {"usage": document, "failure": None}
         return {"usage": document, "failure": {"kind": failure.kind, "message": failure.message[:2000]}}
 
-    def remember(self, hosted: HostedAgent) -> Mapping[str, tuple[str, Provider, Credential]]:
-        """Return each credential with its variable's name and its provider, by the credential's id.
+    def remember(self, hosted: HostedAgent) -> None:
+        """Keep the credentials in memory, to register them again if the gateway restarts.
 
-        Keep the credentials in memory, to register them again if the gateway restarts. Raises InvalidSpec for a key that contains
-        characters that no HTTP header may have.
+        Raises InvalidSpec for a key that contains characters that no HTTP header may have.
         """
-        found = {}
-        for name, key in hosted.credentials.items():
-            provider = BY_KEY_VARIABLE[name]  # api.agent_spec rejects other names
-            try:
-                credential = Credential(provider=provider.name, key=SecretStr(key.strip()), base_url=hosted.spec.base_url)
-            except ValidationError as error:
-                raise InvalidSpec(f"spec.agent.credentials[{name}]: {error.errors()[0]['msg']}") from None
-            found[self._id(credential)] = (name, provider, credential)
-        self._known |= {id: credential for id, (_, _, credential) in found.items()}
-        return found
+        for _, _, credential in _credentials(hosted):
+            for secret in self._keyring.secrets().values():  # tokens of running steps can have an id of an older signing key
+                self._known[_id(credential, secret)] = credential
 
     async def renew(self) -> None:
-        """Register the keys that the gateway lacks because it restarted. Raises GatewayError."""
+        """Register the keys that the gateway lacks because it restarted, and learn which signing keys it accepts. Raises
+        GatewayError."""
+        self._accepted = await self._admin.signing_keys()
         for id in await self._admin.wanted():
             if (credential := self._known.get(id)) is not None:
                 await self._admin.register(id, credential)
 
-    def _id(self, credential: Credential) -> str:
-        """Return the id of a credential: a keyed hash, which does not reveal the key. All trials with the same key have the same
-        id, because they share the key's rate limits."""
-        text = f"{credential.provider}\0{credential.base_url}\0{credential.key.get_secret_value()}"
-        return hmac.new(self._signing.secret, text.encode(), hashlib.sha256).hexdigest()[:32]
+    async def loads(self) -> Mapping[str, ModelLoad]:
+        """Return the providers' answers and refusals by requested model, since the gateway's start. Raises GatewayError."""
+        return await self._admin.loads()
 
-    def _claims(self, trial: MultiStepTrial, call: HostCall, credential: str) -> StepClaims:
-        metadata, sweep = trial.metadata, trial.metadata.labels.get(SWEEP, "")
+    def _claims(self, trial: MultiStepTrial, call: HostCall, credential: str, of_sweep: Limits) -> StepClaims:
+        metadata, sweep = trial.metadata, owning_sweep(trial.metadata.owner_references)
         seconds = min(LONGEST_SECONDS, LONGEST_SECONDS if call.timeout is None else call.timeout + GRACE_SECONDS)
         step = _segment(call.model_access)
         return StepClaims(
@@ -120,30 +162,60 @@ class ModelGateway:
             trial=metadata.name,
             attempt=trial.status.attempt or 1,
             step=step,
-            sweep=f"{metadata.namespace}/{sweep}" if sweep else "",
+            sweep="" if sweep is None else "/".join((metadata.namespace, *sweep)),
             namespace=metadata.namespace,
             agent=trial.spec.agent.label,
+            limits=Limits() if (limits := trial.spec.agent.limits) is None else Limits(**limits.model_dump()),
+            sweep_limits=of_sweep,
             credential=credential,
             exp=int(self._clock() + seconds),
         )
 
 
-def connect(http: aiohttp.ClientSession, url: str, admin_url: str, secret_dir: Path) -> ModelGateway:
-    """Return the gateway's client. secret_dir: mounted Secret with the admin token and signing keys; the last by name is used."""
-    keys = sorted(each for each in secret_dir.iterdir() if each.is_file() and each.name != ADMIN_TOKEN)
-    signing = SigningKey(keys[-1].name, keys[-1].read_bytes().strip())
+def connect(http: aiohttp.ClientSession, url: str, admin_url: str, secret_dir: Path, get_sweep: GetSweep) -> ModelGateway:
+    """Return the gateway's client. secret_dir: mounted Secret with the admin token and the signing keys. Raises ValueError for a
+    signing key that is too short, OSError for a missing file."""
     token = (secret_dir / ADMIN_TOKEN).read_text().strip()
-    return ModelGateway(GatewayAdmin(http, admin_url, token), url, signing)
+    return ModelGateway(GatewayAdmin(http, admin_url, token), url, Keyring(secret_dir), get_sweep)
+
+
+def with_model_access(call: HostCall, hosted: HostedAgent, variables: Mapping[str, str], stalls_url: str) -> HostCall:
+    """Return the call of the agent host with the variables and, if its timeout can be extended, with what the host needs for it."""
+    request = {**call.request, "env": {**variables, **call.request.get("env", {})}}
+    if call.max_stalled:
+        token = next(variables[name] for name in hosted.credentials)  # all tokens of a step may ask
+        request["stalls"] = {"url": stalls_url, "token": token, "maxSeconds": call.max_stalled}
+    return replace(call, request=request)
+
+
+def _credentials(hosted: HostedAgent) -> list[tuple[str, Provider, Credential]]:
+    """Return name of the variable, provider and credential of each of the agent's keys. Raises InvalidSpec for an invalid key."""
+    found = []
+    for name, key in hosted.credentials.items():
+        provider = BY_KEY_VARIABLE[name]  # api.agent_spec rejects other names
+        try:
+            credential = Credential(provider=provider.name, key=SecretStr(key.strip()), base_url=hosted.spec.base_url)
+        except ValidationError as error:
+            raise InvalidSpec(f"spec.agent.credentials[{name}]: {error.errors()[0]['msg']}") from None
+        found.append((name, provider, credential))
+    return found
+
+
+def _id(credential: Credential, secret: bytes) -> str:
+    """Return the id of a credential: a keyed hash, which does not reveal the key. All trials with the same key have the same id,
+    because they share the key's rate limits. secret: of the signing key, which no agent has."""
+    text = f"{credential.provider}\0{credential.base_url}\0{credential.key.get_secret_value()}"
+    return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()[:32]
 
 
 def _is_of_trial(model: str | None, requested: str) -> bool:
-    """Whether a request was for the trial's model, perhaps with a date or a version after its name.
+    """Report whether a request was for the trial's model, by its name with or without the provider.
 
-    A program can ask for a model that does not exist in order not to be scored, so a request for another model is no evidence that
-    the trial is configured wrongly.
+    An agent could request a model that does not exist, so that its trial is excluded instead of scored. So only a failed request
+    for the trial's own model shows that the trial is configured wrongly.
     """
-    name = (model or "").rpartition("/")[2]
-    return bool(name) and requested.startswith(name)
+    name = model or ""
+    return bool(requested) and requested in (name, name.partition("/")[2], name.rpartition("/")[2])
 
 
 def _segment(step: str) -> str:

@@ -13,11 +13,11 @@ MAX_UNREADY_SECONDS = 60.0
 
 @dataclass
 class PodHint:
-    """A hint about the pod with this UID. quiet_until: a phase runs, so the pod needs no exec session before this time (seconds
-    since the epoch) unless it becomes unready; violation: as in Situation.
+    """A hint about the pod with this UID. Times are seconds since the epoch.
 
-    unready_until: before this time not even an unready pod needs a session, as the last one found no result; empty_sessions: number
-    of sessions in a row that found no result."""
+    quiet_until: until this time the pod needs no exec session unless it becomes unready, because a phase runs;
+    unready_until: until this time an unready pod needs no session either, because the last session found no result;
+    empty_sessions: number of sessions in a row that found no result; violation: its runner's protocol violations."""
 
     uid: str
     quiet_until: float = 0.0

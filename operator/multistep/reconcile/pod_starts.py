@@ -9,7 +9,7 @@ from multistep.engine.decisions import PodFacts
 from multistep.engine.pod_start import is_stuck
 from multistep.reconcile.concurrency_limit import ConcurrencyLimit, Key, Wake
 
-STARTING_SECONDS = 60.0  # a pod that takes longer waits for its own cause (image, node), which must not delay others
+STARTING_SECONDS = 60.0  # a pod that takes longer waits for its image or node, and must not delay other pods
 
 
 class PodStarts(ConcurrencyLimit):
@@ -22,7 +22,7 @@ class PodStarts(ConcurrencyLimit):
     def __init__(self, limit: int, wake: Wake, clock: Callable[[], float]) -> None:
         super().__init__(limit, wake)
         self._clock = clock
-        self._pods: dict[Key, tuple[str, float]] = {}  # name of the starting pod, and its start's begin in seconds since the epoch
+        self._pods: dict[Key, tuple[str, float]] = {}  # name of the starting pod, and epoch seconds of its scheduling or creation
 
     def saw(self, key: Key, pod: PodFacts, *, gone: bool = False) -> None:
         """Update the slot from the trial's pod as the cluster reports it. gone: the pod was deleted."""
@@ -43,7 +43,7 @@ class PodStarts(ConcurrencyLimit):
             self.release(key)
 
     def _started(self, key: Key, name: str) -> None:
-        """Release the slot if the pod is the counted one: the event may be about an earlier pod."""
+        """Release the trial's slot if this pod holds it. An event may be about an earlier pod, which holds no slot."""
         if key in self._pods and self._pods[key][0] == name:
             del self._pods[key]
             self.release(key)

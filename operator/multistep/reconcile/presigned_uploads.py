@@ -17,7 +17,8 @@ from multistep.store.volume import TrialKey, Volume
 
 @dataclass(frozen=True)
 class Gathering:
-    """A Collect in progress. secret: whether text files need redaction, so only the operator can store them."""
+    """A Collect operation in progress, which stores a step's files. secret: whether the trial has secrets to redact; then the
+    operator stores the text files itself."""
 
     key: TrialKey
     attempt: int
@@ -27,7 +28,8 @@ class Gathering:
 
 @dataclass(frozen=True)
 class Direct:
-    """Sends files directly. least_bytes: minimum size of a file to send; linger_seconds: how long a session waits for one file."""
+    """Lets pods send files directly to the object store. least_bytes: minimum size of a file to send; linger_seconds: how long a
+    session waits for one file."""
 
     uploads: DirectUploads
     volume: Volume
@@ -35,7 +37,10 @@ class Direct:
     linger_seconds: float
 
     async def run(self, session: Session, gathering: Gathering, records: dict[str, Record]) -> Reached:
-        """Send files until all are sent, or one takes longer than linger_seconds: then the result has a running record."""
+        """Send files until all are sent, or until one takes longer than linger_seconds.
+
+        In the second case, ``running`` of the result is the record of the file that is still being sent.
+        """
         while (reached := direct.reached(gathering.collect, records)).next is not None:
             record = session.seen(await self._advance(session, gathering, reached))
             records[record.id] = record
@@ -72,7 +77,10 @@ class Direct:
         return await session.send(request)
 
     async def pointers(self, gathering: Gathering, reached: Reached) -> dict[str, Pointer]:
-        """Return the files that the store has as the pod sent them, by name in the download; log the others to trial.log."""
+        """Return the objects in the store that match the pod's report of the files it sent, by the files' names in the download.
+
+        Files without a matching object are logged in trial.log.
+        """
         found: dict[str, Pointer] = {}
         for sent in reached.sent:
             pointer = await self.uploads.sent(gathering.key, gathering.attempt, gathering.collect.step, sent)
@@ -90,7 +98,7 @@ class Direct:
 
 
 def marked_as_sent(sources: Sequence[Source], sent: Mapping[str, object]) -> tuple[Source, ...]:
-    """Return the sources, with the sent files marked: a download leaves them out."""
+    """Return the sources with the sent files marked, so that a download omits these files."""
     names = [member.partition("/")[::2] for member in sent]
     return tuple(
         replace(source, sent=tuple(path for index, path in names if index == str(number))) for number, source in enumerate(sources)

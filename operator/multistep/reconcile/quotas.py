@@ -1,8 +1,8 @@
 """Queues of trials whose pods exceed a ResourceQuota: of equal pods, one retries and the others wait.
 
 A thousand trials that retry every few seconds would overload the API server. So each namespace has one queue for each kind of
-pod. Pods are of one kind if a quota counts the same for them: a small pod may fit where a large one does not. The first trial of a
-queue retries with back-off, and soon after a pod of the namespace ended. When it gets its pod, the next trial retries.
+pod. Pods are of one kind if a quota counts the same amounts for them, as a small pod may fit where a large one does not. The first
+trial of a queue retries with back-off, and soon after a pod of the namespace ended. When it gets its pod, the next trial retries.
 The queues only bound load: after a restart, new rejections fill them again.
 """
 
@@ -21,7 +21,7 @@ from multistep.reconcile.concurrency_limit import Key
 Kind = tuple[str, str]  # namespace, and the pod's fields that a quota counts, as JSON
 
 EXCEEDED = "exceeded quota"  # every rejection by a quota has this text in its message
-BACKOFF = Backoff(first=1.0, last=60.0)  # the operator does not watch quotas: one may be raised at any time
+BACKOFF = Backoff(first=1.0, last=60.0)  # of retries. They are needed because no event reports that a quota was raised
 ROOM_SECONDS = 1.0  # about the time from a pod's end until the quota controller has counted it
 
 
@@ -86,10 +86,11 @@ class Quotas:
     def refusal(self, key: Key) -> str:
         """Return the message of the last rejection in the queue that the key is in."""
         text = self._queues[self._kinds[key]].refusal
-        return text[max(0, text.find(EXCEEDED)) :]  # the text before EXCEEDED names another trial's pod
+        return text[max(0, text.find(EXCEEDED)) :]  # the text before names one trial's pod; trials share the message
 
     def pause(self, key: Key) -> float | None:
-        """Return the seconds until a queued key may retry; None if it is not the first: it is requeued when it becomes that."""
+        """Return the seconds until a queued key may retry. Return None if the key is not the first in its queue: ``wake`` requeues
+        it when it becomes the first."""
         queue = self._queues[self._kinds[key]]
         return max(0.0, queue.due - self._clock()) if queue.first == key else None
 
@@ -99,8 +100,12 @@ class Quotas:
             self._leave(key)
         self._asked.discard(key)
 
+    def withdraw(self, key: Key) -> None:
+        """Remove a key from its queue, because it waits for something else; the next key then retries."""
+        self._leave(key)
+
     def went(self, namespace: str) -> None:
-        """Retry soon: a pod of the namespace was deleted or finished, so the quota may allow another one."""
+        """Make the namespace's queues retry soon: a pod was deleted or finished, so the quota may allow another pod."""
         due = self._clock() + ROOM_SECONDS
         for kind, queue in self._queues.items():
             if kind[0] == namespace:

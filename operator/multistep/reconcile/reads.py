@@ -31,7 +31,7 @@ class Reads:
 
     def __init__(self, wake: Wake, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self.patience_seconds = patience_seconds
-        self._jobs: BackgroundJobs[TaskKey, ReadTask] = BackgroundJobs(AT_ONCE, wake, results=False)  # the loader keeps results
+        self._jobs: BackgroundJobs[TaskKey, ReadTask] = BackgroundJobs(AT_ONCE, wake, results=False)  # TrialLoader caches results
         self._deaths: OrderedDict[TaskKey, int] = OrderedDict()
 
     async def get(self, asker: Metadata, task: TaskKey, read: Callable[[], Awaitable[ReadTask]]) -> ReadTask:
@@ -47,7 +47,7 @@ class Reads:
         raise _not_yet()
 
     def settle(self, key: Key) -> None:
-        """Release an unused slot at the end of a reconcile."""
+        """Release the trial's slot unless a read uses it. Call it at the end of each reconcile."""
         self._jobs.settle(key)
 
     async def stop(self) -> None:

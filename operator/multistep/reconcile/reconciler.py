@@ -24,6 +24,7 @@ from multistep.reconcile.event_filter import PodEvent
 from multistep.reconcile.fetches import Fetches
 from multistep.reconcile.finisher import Finisher
 from multistep.reconcile.model_gateway import ModelAccess
+from multistep.reconcile.model_slots import ModelSlots
 from multistep.reconcile.pod_hints import PodHints
 from multistep.reconcile.pod_starts import PodStarts
 from multistep.reconcile.quotas import Quotas
@@ -40,7 +41,7 @@ from multistep.sources.trial_task import TrialLoader
 from multistep.store.shipping import Shipping
 from multistep.store.volume import Volume
 
-STARTED_REQUEUE_SECONDS = 1.0  # delay after a pod became schedulable or unstuck: it usually runs by then
+STARTED_REQUEUE_SECONDS = 1.0  # delay of the next reconcile once a pod is neither gated nor stuck: usually it runs by then
 
 
 @dataclass
@@ -63,6 +64,7 @@ class Reconciler:
         self.shard = Shard(self.settings.shard, self.settings.namespaces)
         self.hints = PodHints()
         self.starts = PodStarts(self.settings.starting_pods, self.wake, self.clock)
+        self.model_slots = ModelSlots(self.settings.models, self.wake)
         self.quotas = Quotas(self.wake, self.clock)
         self.execs = ConcurrencyLimit(self.settings.exec_sessions, self.wake)
         self.fetches = Fetches(self.settings, self.wake)
@@ -94,18 +96,19 @@ class Reconciler:
             quotas=self.quotas,
             execs=self.execs,
             models=self.models,
+            model_slots=self.model_slots,
         )
 
     def on_pod_event(self, event: PodEvent, type: str | None) -> float | None:
         """Update limits and quota queues from a pod's event. type: type of the watch event. Return the seconds within which the
-        trial needs a reconcile; None: not before its timer, as the pod is starting and the trial only waits for it."""
+        trial needs a reconcile. Return None if the trial's timer is soon enough, because the pod is only starting."""
         pod, before, gone = event.now, event.before, type == "DELETED"
         self.starts.saw(event.key, pod, gone=gone)
         if gone or pod.phase in ("Succeeded", "Failed"):  # a quota does not count a finished pod
             self.quotas.went(event.key[0])
         if gone or not is_starting(pod):
             return 0.0
-        # The event of a created pod, or of one that was starting before, needs no reconcile: the trial has a timer already.
+        # A pod that was just created, or was starting before this event, needs no reconcile: its trial already has a timer.
         waits = type == "ADDED" if before is None else is_starting(before)
         return None if waits else STARTED_REQUEUE_SECONDS
 
@@ -116,6 +119,7 @@ class Reconciler:
                 return await self._reconcile(key)
         finally:
             self.starts.settle(key)
+            self.model_slots.settle(key)
             self.quotas.settle(key)
             self.execs.release(key)
             self.fetches.settle(key)
@@ -127,12 +131,12 @@ class Reconciler:
         except NotFound:
             self._forget(key)
             return AT_NEXT_EVENT
-        if not self.shard.has(trial["metadata"]):  # the label assigns it to another operator
+        if not self.shard.has(trial["metadata"]):  # its shard label assigns the trial to another operator
             self._forget(key)
             return AT_NEXT_EVENT
         try:
             return await TrialReconcile(self._tools, trial).run()
-        except (Conflict, NotFound):  # an object changed or was deleted, and the watch event may be missed
+        except (Conflict, NotFound):  # an object changed or was deleted; requeue, as its watch event may be missed
             return Requeue(SOON_SECONDS)
         except PodError as error:
             cause = "stream" if isinstance(error, StreamLost) else "runner" if isinstance(error, RunnerError) else "pod"
@@ -142,4 +146,5 @@ class Reconciler:
     def _forget(self, key: Key) -> None:
         """Forget a trial that was deleted or belongs to another operator."""
         self._tools.tally.gone(key)
+        self.model_slots.gone(key)
         self.hints.forget(key)

@@ -1,4 +1,4 @@
-"""What a reconcile returns: when to reconcile the object again."""
+"""The results of a reconcile: when to reconcile the object again."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Requeue:
-    """Reconcile again after ``after`` seconds, or at an earlier event; None: at the next event only."""
+    """A result: reconcile the object again after ``after`` seconds, or at an earlier event. None: at the next event only."""
 
     after: float | None
 
 
 @dataclass(frozen=True)
 class Continue:
-    """Decide again at once, in the same reconcile, because the observed state has changed."""
+    """A result: decide again at once, in the same reconcile, because the observed state has changed."""
 
 
 Result = Requeue | Continue
@@ -26,5 +26,5 @@ CONTINUE: Final = Continue()
 
 
 def earliest(seconds: Iterable[float | None]) -> Requeue:
-    """Return a requeue after the shortest of these times in seconds; None stands for no time."""
+    """Return a requeue after the shortest of these delays in seconds. None entries are ignored."""
     return Requeue(min((each for each in seconds if each is not None), default=None))

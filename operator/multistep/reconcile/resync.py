@@ -22,10 +22,10 @@ from multistep.reconcile.versions import is_older
 
 logger = logging.getLogger(__name__)
 
-GRACE_SECONDS: Final = 10.0  # time for events that are still on their way
-_WHOLE: Final = {"trial": TRIALS, "sweep": SWEEPS}  # kinds that are reconciled
+GRACE_SECONDS: Final = 10.0  # wait after a list, for watch events that are still on their way
+_WHOLE: Final = {"trial": TRIALS, "sweep": SWEEPS}  # the kinds that have reconciles; pods have none of their own
 SOONER: Final = 0.5
-STALLED_AFTER: Final = 14  # comparisons with a finding, in a row: long enough for a silent watch to be restarted
+STALLED_AFTER: Final = 14  # so many comparisons in a row with missed events: by then, a watch that was only silent was restarted
 
 
 class Lister(Protocol):
@@ -63,7 +63,7 @@ class Resync:
         self.finding = ""  # message about events missed before the last comparison; "" if none was missed
 
     def pause_seconds(self, usual: float) -> float:
-        """Return the seconds until the next comparison: fewer after a finding, to learn soon whether the watch recovered."""
+        """Return the seconds until the next comparison: fewer if the last one found missed events."""
         return usual * SOONER if self.finding else usual
 
     @property
@@ -90,7 +90,7 @@ class Resync:
                 "the API server's store was restored from an older copy: the version of %s went back", "/".join(older[0])
             )
             self._restored()
-        for name in [*changed, *gone]:  # ``gone`` is no finding: after a gap, a watch omits deletions
+        for name in [*changed, *gone]:  # ``gone`` is not counted as missed: a watch never reports a deletion in a gap
             self._event_filter.note(name, listed.get(name))
             self._add(name[0], (listed.get(name) or before[name]).key)
         for name in listed.keys() - set(changed) if older else _unfinished_sweeps(before, listed) - set(changed):
@@ -118,7 +118,7 @@ class Resync:
         return found
 
     async def _versions(self, resource: Resource) -> dict[Key, str]:
-        """Return the versions of all objects of a resource."""
+        """Return the resourceVersions of all objects of a kind in this shard."""
         selector = self._shard.selector
         lists = [await self._lister.list_metadata(resource, each, label_selector=selector) for each in self._shard.places]
         return {(each["namespace"], each["name"]): each["resourceVersion"] for found in lists for each in found}

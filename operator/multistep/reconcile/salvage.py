@@ -1,4 +1,4 @@
-"""Parses what can be parsed of a trial with an invalid spec or status, so that it can still be failed and cleaned up."""
+"""Parses the valid fields of a trial with an invalid spec or status, so that it can still be failed and cleaned up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from multistep.kube.protocols import Object
 
 
 def salvaged(trial: Object) -> MultiStepTrial:
-    """Return the trial with those fields of spec and status that can be parsed on their own, without its task."""
+    """Return the trial with the fields of spec and status that can be parsed on their own; an empty task replaces its task."""
     spec = {**_readable(lambda spec: _parsed({}, spec=spec), trial.get("spec")), "task": _NO_TASK}
     return _parsed(trial, spec=spec, status=_readable(lambda found: _parsed({}, status=found), trial.get("status")))
 

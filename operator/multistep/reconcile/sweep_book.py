@@ -57,7 +57,7 @@ class Page:
             self.trials[name] = facts(trial)
 
     async def fill(self, trials: AsyncIterator[dict[str, Any]], uid: str) -> None:
-        """Record all trials of the sweep with this UID."""
+        """Record all listed trials of the sweep with this UID; drop cached trials that the list lacks."""
         listed = set[str]()
         async for each in trials:
             if (owner := owner_of(each)) is not None and owner[1] == uid:

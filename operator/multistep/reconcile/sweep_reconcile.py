@@ -37,8 +37,8 @@ logger = logging.getLogger(__name__)
 
 SOON_SECONDS: Final = 0.5
 STATUS_SECONDS: Final = 5.0  # minimum time between two status writes in which only counts changed
-REJECTED_RETRY_SECONDS: Final = 30.0  # until the creation of a rejected trial is retried
-CHANGES_AT_ONCE: Final = 16  # concurrent patches of trials' specs
+REJECTED_RETRY_SECONDS: Final = 30.0  # delay before the creation of a rejected trial is retried
+CHANGES_AT_ONCE: Final = 16  # maximum of concurrent patches of trials' specs
 
 NAME_TAKEN: Final = "NameTaken"
 REFUSED: Final = "TrialRefused"
@@ -68,19 +68,19 @@ class Sweeps:
         except NotFound:
             self._forget(key)
             return AT_NEXT_EVENT
-        if not self.shard.has(found["metadata"]):  # the label assigns it to another operator
+        if not self.shard.has(found["metadata"]):  # its shard label assigns the sweep to another operator
             self._forget(key)
             return AT_NEXT_EVENT
         metadata = Metadata.model_validate(found["metadata"])
         also_about(uid=metadata.uid)
         if metadata.deletion_timestamp is not None:
-            return AT_NEXT_EVENT  # garbage collection deletes its trials
+            return AT_NEXT_EVENT  # Kubernetes garbage collection deletes the sweep's trials
         self.metrics.sweeps.saw(key, (found.get("status") or {}).get("phase"))
         over = (found.get("status") or {}).get("phase") in ("Complete", "Failed")
         page = self.book.page(key, metadata.uid, metadata.resource_version, over=over)
         try:
             return await _SweepReconcile(self, found, page).run()
-        except (Conflict, NotFound):  # an object changed or was deleted, and the watch event may be missed
+        except (Conflict, NotFound):  # an object changed or was deleted; requeue, as its watch event may be missed
             return Requeue(SOON_SECONDS)
 
     def _forget(self, key: Key) -> None:
@@ -135,7 +135,7 @@ class _SweepReconcile:
         return self._page.plan[1], pinned
 
     async def _wait_for_tasks(self, error: SourceError) -> Requeue:
-        """Wait for the tasks. A started sweep never fails here, as its source may come back."""
+        """Wait for the tasks. A started sweep never fails here, as its source may become available again."""
         text = f"spec.tasksFrom: {error}"
         if self._sweep.status.start_time is not None:
             logger.warning("%s", text)
@@ -170,7 +170,7 @@ class _SweepReconcile:
         created = max(self._page.created, self._sweep.status.trials.created)
         return sweep_status.decide(self._sweep, plan, created, trials, self._s.clock(), failure)
 
-    # -- trials
+    # -- methods that create and change trials
 
     async def _create(self, plan: Plan, numbers: Iterable[int], early: int) -> CreationError | None:
         """Create trials one after the other. Stop at the first trial that cannot be created, and return its error.
@@ -189,14 +189,15 @@ class _SweepReconcile:
                     return CreationError(NAME_TAKEN, _name_taken(plan.names[number]))
             except (NotFound, Unavailable):
                 raise
-            except ClusterError as error:  # a quota, a policy, or an invalid trial spec
+            except ClusterError as error:  # rejected by a quota or policy, or because its spec is invalid
                 return CreationError(REFUSED, str(error))
             self._page.read(trial)
             self._page.created = max(self._page.created, number + 1)
         return None
 
     async def _change(self, plan: Plan, numbers: Collection[int], spec: Mapping[str, Any], by: str | None = "") -> None:
-        """Patch active trials' specs. by: value of the annotation suspended-by; None: delete it; "": leave it."""
+        """Patch the specs of the trials with these numbers. by: value of the annotation suspended-by; None: delete the annotation;
+        "": do not change it."""
         metadata = {} if by == "" else {"annotations": {labels.SUSPENDED_BY: by}}
         gate = asyncio.Semaphore(CHANGES_AT_ONCE)
 
@@ -210,7 +211,7 @@ class _SweepReconcile:
             if isinstance(error, BaseException) and not isinstance(error, NotFound):
                 raise error
 
-    # -- the sweep
+    # -- methods that write and delete the sweep
 
     async def _clean_up(self) -> Requeue:
         """Update a finished sweep's observed generation, and delete the sweep after its TTL."""

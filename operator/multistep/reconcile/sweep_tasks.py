@@ -58,7 +58,7 @@ class SweepTasks:
         )
 
     def settle(self, key: Key) -> None:
-        """Release an unused slot at the end of a reconcile."""
+        """Release the sweep's slot unless a fetch uses it. Call it at the end of each reconcile."""
         self.fetches.settle(key)
 
     async def _kept(self, sweep: TrialSweep, pinned: SweepTasksStatus) -> list[str] | None:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from multistep.api.conditions import is_finished
+from multistep.api.failures import PROVIDER_FAILED
 from multistep.api.trial import MultiStepTrial
-from multistep.api.trial_status import StepStatus, TrialStatus
+from multistep.api.trial_status import StepStatus, TrialStatus, Usage
 from multistep.engine import failure_class as failures
 from multistep.engine.decisions import PodFacts
 from multistep.metrics import Metrics
@@ -24,8 +25,8 @@ RECENT_SECONDS: Final = 600.0
 
 @dataclass(frozen=True)
 class Mark:
-    """The transitions of a trial that are counted. uid: UID of the trial; failed_attempts: number of failed attempts; attempt:
-    number of the current attempt; steps: number of its finished steps; finished: whether the trial has finished."""
+    """The transitions of a trial that are already counted. uid: UID of the trial; failed_attempts: number of failed attempts;
+    attempt: number of the current attempt; steps: number of its finished steps; finished: whether the trial has finished."""
 
     uid: str
     failed_attempts: int
@@ -35,15 +36,17 @@ class Mark:
 
     @classmethod
     def of(cls, trial: MultiStepTrial) -> Self:
-        """Return the mark of a trial when all transitions in its status are counted."""
+        """Return the mark that says that all transitions in the trial's status are counted."""
         status, attempt = trial.status, trial.status.attempt or 1
         steps = _ended_steps(status.steps_by_attempt().get(attempt, []))
         return cls(trial.metadata.uid, len(status.attempts), attempt, len(steps), is_finished(status))
 
 
 class Tally:
-    """Counts each trial's transitions. ended: called for each trial that finished, and for one that finished less than
-    RECENT_SECONDS before this process first read it, as an earlier process may not have called it. clock: seconds since the epoch.
+    """Counts each trial's transitions. clock: seconds since the epoch.
+
+    ended: called for each trial that finishes. It is also called for each trial that finished less than RECENT_SECONDS before this
+    process first read it, because an earlier process may have stopped before it called ``ended``.
     """
 
     def __init__(
@@ -95,8 +98,12 @@ class Tally:
         status, names = trial.status, _names(trial)
         for attempt in status.attempts[mark.failed_attempts :]:
             self._metrics.attempts_failed.labels(failures.label(attempt.reason)).inc()
+            if attempt.reason == PROVIDER_FAILED:
+                self._metrics.provider_failures.of(**names).inc()
         for step in _new_steps(status, mark):
             self._count_step(step, names)
+        for step in _cut_off_steps(status, mark):
+            self._count_usage(step.usage, names)
         if is_finished(status):
             self._count_end(status, names)
 
@@ -106,6 +113,18 @@ class Tally:
         for phase, seconds in (step.durations.model_dump() if step.durations else {}).items():
             if seconds is not None:
                 self._metrics.phase_seconds.of(phase, **names).observe(seconds)
+
+        self._count_usage(step.usage, names)
+
+    def _count_usage(self, usage: Usage | None, names: Mapping[str, str]) -> None:
+        if usage is None:
+            return
+        metrics, source = self._metrics, usage.source
+        for kind, tokens in (("input", usage.input_tokens), ("cached", usage.cached_tokens), ("output", usage.output_tokens)):
+            metrics.model_tokens.of(kind, source, **names).inc(tokens or 0)
+        metrics.model_cost.of(source, **names).inc(usage.cost_usd or 0.0)
+        metrics.model_requests.of(**names).inc(usage.requests or 0)
+        metrics.model_held_seconds.of(**names).inc(usage.held_seconds or 0.0)
 
     def _count_end(self, status: TrialStatus, names: Mapping[str, str]) -> None:
         reason, class_ = (failures.label(status.failure.reason), status.failure.class_) if status.failure else ("", "")
@@ -117,7 +136,8 @@ class Tally:
 
 
 def _names(trial: MultiStepTrial) -> dict[str, str]:
-    return {"namespace": trial.metadata.namespace, "agent": trial.spec.agent.label}
+    agent = trial.spec.agent
+    return {"namespace": trial.metadata.namespace, "agent": agent.label, "model": agent.model or ""}
 
 
 def _ended_steps(steps: list[StepStatus]) -> list[StepStatus]:
@@ -129,3 +149,11 @@ def _new_steps(status: TrialStatus, mark: Mark) -> list[StepStatus]:
     attempts = sorted(status.steps_by_attempt().items())
     since = [(number, _ended_steps(steps)) for number, steps in attempts if number >= mark.attempt]
     return [step for number, steps in since for step in steps[mark.steps if number == mark.attempt else 0 :]]
+
+
+def _cut_off_steps(status: TrialStatus, mark: Mark) -> list[StepStatus]:
+    """Return the steps that did not finish, because since the mark their attempt failed or the trial finished."""
+    ended = [each.steps for each in status.attempts[mark.failed_attempts :]]
+    if is_finished(status):
+        ended.append(status.steps)
+    return [step for steps in ended for step in steps if step.completion_time is None]

@@ -22,6 +22,7 @@ from multistep.reconcile.concurrency_limit import ConcurrencyLimit, Key
 from multistep.reconcile.driver import Driver
 from multistep.reconcile.finisher import Finisher
 from multistep.reconcile.model_gateway import ModelAccess
+from multistep.reconcile.model_slots import ModelSlots
 from multistep.reconcile.pod_hints import PodHints
 from multistep.reconcile.pod_starts import PodStarts
 from multistep.reconcile.quotas import Quotas
@@ -56,6 +57,7 @@ class Tools:
     quotas: Quotas
     execs: ConcurrencyLimit
     models: ModelAccess | None
+    model_slots: ModelSlots
 
 
 class TrialContext(ABC):
@@ -68,7 +70,7 @@ class TrialContext(ABC):
         self._pod: PodFacts | None = None
         self._verifier: PodFacts | None = None
         self._loaded: Loaded | None = None
-        self._just_named = False  # the pod's name was just written: skip the read, as creating an existing pod is a Conflict
+        self._just_named = False  # the pod's name is new: create the pod without reading it first
         self._fully_parsed = True  # whether the whole trial could be parsed
 
     async def _start_attempt(self, attempt: int, pod_name: str, *, image_user: str | None) -> Result:
@@ -113,9 +115,11 @@ class TrialContext(ABC):
         if self._loaded is not None:
             new = redacted(new, harbor.secrets(self._loaded.env, self._loaded.task.config))
         await self._writer.write(new, before=before)
+        self._t.model_slots.saw(self._trial)
 
     def _new_writer(self, trial: MultiStepTrial) -> TrialWriter:
         self._t.tally.saw(trial)
+        self._t.model_slots.saw(trial)
         also_about(uid=trial.metadata.uid, attempt=trial.status.attempt, step=trial.status.current_step)
         return TrialWriter(self._t.cluster, self._t.metrics, self._t.tally, self._object, trial)
 
@@ -138,4 +142,4 @@ class TrialContext(ABC):
 
     @abstractmethod
     async def _act(self, decision: decisions.Decision) -> Result:
-        """Perform a decision."""
+        """Carry out a decision of the engine."""

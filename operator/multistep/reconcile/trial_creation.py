@@ -8,12 +8,13 @@ from datetime import datetime
 from multistep.engine import decisions, lifecycle, pod_start, status
 from multistep.engine.decisions import PodFacts
 from multistep.engine.plan import StepPlan, TrialPlan
+from multistep.engine.suspensions import QUEUED_FOR_MODEL
 from multistep.engine.verifier_environment import VerifierEnvironment
 from multistep.errors import InvalidSpec
 from multistep.kube.protocols import Object
 from multistep.pods import identity
 from multistep.pods import manifest as pods
-from multistep.reconcile.driver import VerifierRequired
+from multistep.reconcile.drive_results import VerifierRequired
 from multistep.reconcile.requeue import CONTINUE, Requeue, Result
 from multistep.reconcile.trial_context import TrialContext
 from multistep.reconcile.trial_pods import QUOTA_EXCEEDED, former
@@ -23,7 +24,7 @@ REPORT_WAIT_SECONDS = 30.0  # shorter waits are not reported in the status
 
 
 class TrialCreation(TrialContext):
-    """Creates and adopts pods."""
+    """The part of a trial's reconcile that creates and adopts pods."""
 
     async def _may_create_pod(self, manifest: Object, *, first: bool) -> bool:
         """Return whether the trial may create a pod now; if not, it is queued. first: queue it before trials that had no pod
@@ -34,15 +35,31 @@ class TrialCreation(TrialContext):
                 message = f"{manifest['metadata']['name']} is queued behind an equal pod; {quotas.refusal(self._key)}"
                 await self._wait(QUOTA_EXCEEDED, message, seconds=None)
             return False
+        if not await self._has_model_slot(first=first):
+            return False
         if not starts.acquire(self._key, first=first) and starts.waited(self._key) >= REPORT_WAIT_SECONDS:
             await self._wait("Queued", f"the limit of starting pods is reached ({starts.limit})", seconds=None)
         return starts.acquire(self._key, first=first)
 
+    async def _has_model_slot(self, *, first: bool) -> bool:
+        """Return whether the trial may be active under its model's limit; if not, it is queued."""
+        slots, trial = self._t.model_slots, self._trial
+        if slots.acquire(trial, first=first):
+            return True
+        self._t.quotas.withdraw(self._key)
+        if (slots.waited(self._key) or 0.0) < REPORT_WAIT_SECONDS:
+            return False
+        message = f"the limit of active trials with model {trial.spec.agent.model} is reached"
+        await self._wait(QUEUED_FOR_MODEL, message, seconds=None, gated=True)
+        return slots.acquire(trial, first=first)
+
     def _requeue_queued(self) -> Requeue:
-        """Return the requeue of a queued trial, at its next retry or report; the trial is also requeued when it gets a slot."""
+        """Return the requeue of a queued trial: at its next retry, or when the status must report the wait. A free slot requeues it
+        earlier."""
         if self._key in self._t.quotas:
             return self._until_deadline(self._t.quotas.pause(self._key))
-        left = REPORT_WAIT_SECONDS - self._t.starts.waited(self._key)
+        waited = self._t.model_slots.waited(self._key)
+        left = REPORT_WAIT_SECONDS - (self._t.starts.waited(self._key) if waited is None else waited)
         return self._until_deadline(left if left > 0 else None)
 
     async def _create(self, request: pods.PodRequest, manifest: Object, *, first: bool) -> PodFacts | decisions.Wait | None:
@@ -54,6 +71,8 @@ class TrialCreation(TrialContext):
                 refusal = result.message
         finally:
             quotas.tried(self._key, manifest, refusal, first=first)
+        if refusal:
+            self._t.model_slots.release(self._key)
         if isinstance(result, PodFacts):
             self._t.starts.saw(self._key, result)
         return replace(result, seconds=quotas.pause(self._key)) if refusal and isinstance(result, decisions.Wait) else result
@@ -78,7 +97,10 @@ class TrialCreation(TrialContext):
                 return await self._adopt()
 
     async def _adopt(self) -> Result:
-        """Write the pod's UID to the status before the first exec session. Verifier pods of earlier attempts are deleted by now."""
+        """Write the pod's UID to the status before the first exec session.
+
+        Also clear ``verifier`` in the status: the pod of an earlier attempt's verifier is already deleted.
+        """
         assert self._pod is not None
         message = pod_start.starting_message(self._trial.status.attempt, self._pod.name)
         waiting = status.waiting(self._trial, "Pending", pod_start.POD_STARTING, message, self._t.clock())
@@ -86,8 +108,8 @@ class TrialCreation(TrialContext):
         return CONTINUE
 
     async def _request_verifier(self, required: VerifierRequired) -> Result:
-        """Write the verifier pod's name and the progress to the status, before the pod is created. All sessions are closed by
-        then."""
+        """Write the verifier pod's name and the progress to the status, before the pod is created. The exec sessions are
+        already closed."""
         step = required.step
         environment = step.verifier.environment if step.verifier else None
         same_image = environment is not None and not environment.own_image
@@ -129,7 +151,7 @@ class TrialCreation(TrialContext):
         """Remove the verifier's pod from the status, then delete it. Idempotent: a retry finds the pod by its name."""
         if self._trial.status.verifier is not None:
             await self._write(self._trial.status.model_copy(update={"verifier": None}))
-        else:  # this may be a stale read of a status that names a verifier: raise Conflict then, as no retry follows
+        else:  # raise Conflict if the status is stale: the current one may name a verifier. The Conflict causes a retry
             await self._writer.require_current()
         await self._t.pods.remove(self._trial, identity.verifier_pod_names(self._trial, step.index))
 

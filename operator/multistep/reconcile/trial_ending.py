@@ -5,6 +5,7 @@ from __future__ import annotations
 from multistep.api.trial_status import TrialStatus
 from multistep.engine import decisions, lifecycle, status
 from multistep.engine.journal import AGENT_SETUP, Journal
+from multistep.engine.model_access import report
 from multistep.engine.rewards import StepException
 from multistep.engine.script import aggregate, lift
 from multistep.kube.resources import TRIALS
@@ -15,7 +16,20 @@ from multistep.reconcile.trial_pods import named_verifiers
 
 
 class TrialEnding(TrialContext):
-    """Finishes, fails and cleans up a trial."""
+    """The part of a trial's reconcile that finishes, fails and cleans up the trial."""
+
+    async def _count_interrupted_usage(self) -> None:
+        """Block the token of the step that the end of the attempt interrupts, and add the step's model usage to the status.
+
+        Usually the script does both, but it cannot continue without the attempt's pod. Raises GatewayUnavailable.
+        """
+        steps = self._trial.status.steps
+        if self._t.models is None or not self._trial.spec.agent.uses_gateway or not steps or steps[-1].usage is not None:
+            return
+        usage = report(await self._t.models.close(self._trial, steps[-1].name)).usage
+        counted = [*steps[:-1], steps[-1].model_copy(update={"usage": usage})]
+        known = self._trial.status.model_copy(update={"steps": counted})
+        self._writer.trial = self._trial.model_copy(update={"status": known})
 
     async def _end_failed_attempt(self, failure: decisions.FailAttempt) -> Result:
         """Record an attempt that an infrastructure failure ended; start the next one, or fail the trial without a reward."""
@@ -92,5 +106,5 @@ class TrialEnding(TrialContext):
             await self._t.cluster.delete(TRIALS, trial.metadata.namespace, trial.metadata.name, uid=trial.metadata.uid)
             return AT_NEXT_EVENT
         if self._fully_parsed and trial.status.observed_generation != trial.metadata.generation:
-            await self._write(status.observed(trial))  # kstatus waits for this generation
+            await self._write(status.observed(trial))  # kstatus waits until observedGeneration is current
         return Requeue(due.next)

@@ -22,7 +22,7 @@ NAME_TAKEN_SECONDS = 2.0
 
 
 class TrialPods:
-    """The pods of trials. guarded: each pod gets a PodDisruptionBudget, so that node drains wait."""
+    """The pods of trials. guarded: whether each pod gets a PodDisruptionBudget, which makes node drains wait."""
 
     def __init__(self, cluster: Cluster, *, guarded: bool = False) -> None:
         self._cluster = cluster
@@ -41,7 +41,7 @@ class TrialPods:
         """Create the pod's NetworkPolicy, then the pod. Return None if a pod of that name exists: the caller must check its owner.
         Return Wait if the API server rejects the pod for now.
 
-        Raises InvalidSpec if the pod is invalid, ClusterError.
+        Raises InvalidSpec if the pod is invalid, and ClusterError for other errors.
         """
         try:
             if not await self._limit_network(request):
@@ -85,7 +85,7 @@ class TrialPods:
 
     async def _guard(self, request: pods.PodRequest) -> None:
         if (budget := pod_policies.disruption_budget(request)) is not None:
-            with suppress(Conflict):  # the budget exists: it was created before a crash of the operator
+            with suppress(Conflict):  # the PodDisruptionBudget exists: the operator created it before a crash
                 await self._cluster.create(budget)
 
     async def _limit_network(self, request: pods.PodRequest) -> bool:
@@ -103,7 +103,7 @@ class TrialPods:
 
 def _refused(error: ClusterError) -> Wait:
     """Return the wait after a rejection by a quota or admission controller. Raises InvalidSpec if the pod is invalid."""
-    denied = "is forbidden" in str(error) or "denied the request" in str(error)  # webhooks choose the HTTP status
+    denied = "is forbidden" in str(error) or "denied the request" in str(error)  # webhooks reject with any HTTP status
     if error.status in (400, 422) and not denied:
         raise InvalidSpec(f"the API server rejected a pod of the trial: {error}") from error
     if error.status != 403 and not denied:
@@ -121,6 +121,6 @@ def former(trial: MultiStepTrial) -> list[str]:
 
 
 def named_verifiers(trial: MultiStepTrial) -> list[str]:
-    """Return the name of the verifier's pod in the status, and of the verifier's pod that was not created as root."""
+    """Return the verifier pod's name in the status, and the name that this pod had before it was recreated as root."""
     named = trial.status.verifier
     return sorted({named.pod_name, named.pod_name.removesuffix("-root")}) if named else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable
 
@@ -14,6 +15,7 @@ from multistep.engine.journal import AttemptLost, Journal
 from multistep.errors import (
     ContradictoryRecords,
     ExecKilled,
+    GatewayError,
     GatewayUnavailable,
     InvalidSpec,
     InvalidTask,
@@ -25,15 +27,15 @@ from multistep.errors import (
 )
 from multistep.kube.shard import LABEL_SHARD
 from multistep.pods import identity
-from multistep.reconcile.driver import (
+from multistep.reconcile.drive_results import (
+    AgentStillRuns,
     DriveResult,
-    Hooks,
     PausedBetweenSteps,
-    Pods,
     Progressed,
     RootRequired,
     VerifierRequired,
 )
+from multistep.reconcile.driver import Hooks, Pods
 from multistep.reconcile.events import task_warnings
 from multistep.reconcile.pod_hints import PodHint
 from multistep.reconcile.requeue import AT_NEXT_EVENT, CONTINUE, Continue, Requeue, Result
@@ -43,8 +45,9 @@ from multistep.reconcile.trial_creation import TrialCreation
 from multistep.reconcile.trial_ending import TrialEnding
 from multistep.reconcile.trial_pods import former
 
-TASK_GRACE_SECONDS = 5.0  # `multistep run` creates the ConfigMap and Secret after the trial, as the trial must own them
+TASK_GRACE_SECONDS = 5.0  # time until a missing task is reported: `multistep run` creates the trial first, then the task
 MAX_POLL_SECONDS = 3600.0
+STOP_SECONDS = 5.0  # timeout of the model gateway at the end of a trial that was stopped or reached a timeout
 GATEWAY_RETRY_SECONDS = 10.0
 POLL_JITTER = 0.1  # spreads the polls of trials that started together
 
@@ -55,7 +58,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
     async def run(self) -> Requeue:
         """Decide and act until the trial has to wait."""
         if self._object["metadata"].get("deletionTimestamp"):
-            return AT_NEXT_EVENT  # garbage collection deletes the objects that the trial owns
+            return AT_NEXT_EVENT  # Kubernetes garbage collection deletes the objects that the trial owns
         try:
             self._writer = self._new_writer(parse_trial(self._object))
         except InvalidSpec as error:
@@ -102,7 +105,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
         loses nothing: the pod keeps its files and records."""
         self._t.metrics.store_failures.inc()
         if is_finished(self._trial.status):
-            return  # only the cleanup of the volume failed; the result stands
+            return  # only the cleanup of the volume failed; the trial's results are complete
         await self._wait("ResultsNotWritable", str(error), seconds=None)
 
     async def _wait_for_task(self, error: SourceError) -> Result:
@@ -115,7 +118,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
         return await self._wait(error.reason, str(error), seconds=error.retry_seconds)
 
     async def _fail_unreadable(self, error: InvalidSpec) -> Requeue:
-        """Fail a trial that cannot be parsed. A finished trial is cleaned up, according to the fields that can be parsed."""
+        """Fail an unfinished trial that cannot be parsed; clean up a finished one, by the fields that can be parsed."""
         self._writer, self._fully_parsed = self._new_writer(salvaged(self._object)), False
         if not is_finished(self._trial.status):
             await self._fail("InvalidSpec", str(error), exception="ValidationError")
@@ -161,16 +164,32 @@ class TrialReconcile(TrialCreation, TrialEnding):
                 return AT_NEXT_EVENT
             case decisions.Resume():
                 return await self._resume()
+            case decisions.FailAttempt() | decisions.PhaseDied() | decisions.Fail():
+                return await self._interrupt(decision)
+            case decisions.CleanUp():
+                return await self._clean_up(decision)
+            case decisions.Drive():
+                return await self._drive()
+
+    async def _interrupt(self, decision: decisions.FailAttempt | decisions.PhaseDied | decisions.Fail) -> Result:
+        """End the attempt or the trial, after counting the model usage of the step that this interrupts.
+
+        A trial's timeout or stop does not wait long for the gateway, which blocks the token first, and whose ledger has the usage.
+        """
+        ends = isinstance(decision, decisions.Fail)
+        try:
+            async with asyncio.timeout(STOP_SECONDS if ends else None):
+                await self._count_interrupted_usage()
+        except (GatewayError, TimeoutError) as error:
+            if not ends:
+                return await self._wait("GatewayUnavailable", str(error), seconds=GATEWAY_RETRY_SECONDS)
+        match decision:
             case decisions.FailAttempt():
                 return await self._end_failed_attempt(decision)
             case decisions.PhaseDied():
                 return await self._finish_killed_phase(decision)
             case decisions.Fail():
                 return await self._fail(decision.reason, decision.message, exception=decision.exception)
-            case decisions.CleanUp():
-                return await self._clean_up(decision)
-            case decisions.Drive():
-                return await self._drive()
 
     async def _suspend(self) -> None:
         """Write the suspension to the status. If the pod was released, delete it again, because the operator may have crashed
@@ -185,7 +204,8 @@ class TrialReconcile(TrialCreation, TrialEnding):
         return await self._start_attempt(now.attempt, now.pod_name, image_user=now.image_user)
 
     async def _drive(self) -> Result:
-        """Continue the script in exec sessions. While a phase runs, open none until a pod is not ready: that announces a result."""
+        """Continue the script in exec sessions. While a phase runs, open no session until a pod becomes unready, which means
+        that it has a result."""
         assert self._pod is not None
         if (hosted := self._plan.hosted) is not None and hosted.spec.uses_gateway and self._t.models is not None:
             self._t.models.remember(hosted)
@@ -201,7 +221,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
         if not self._t.execs.acquire(self._key, 1 + self._plan.separate + (self._plan.hosted is not None)):
             return self._until_deadline(None)
         before = self._trial.status.steps
-        hint.quiet_until = 0.0  # if this session fails, the retry must not wait for the poll
+        hint.quiet_until = 0.0  # a retry after a failed session must not wait for the next poll
         try:
             left = await self._run_session(self._t.driver.drive(self._trial, self._loaded_now, agent, both_pods, hooks), hint)
         except NoCommonProtocol as error:
@@ -210,19 +230,18 @@ class TrialReconcile(TrialCreation, TrialEnding):
             return await self._wait("GatewayUnavailable", str(error), seconds=GATEWAY_RETRY_SECONDS)
         finally:
             self._t.execs.release(self._key)
-        if not isinstance(left, Progressed):
-            return await self._end_drive(left)
-        if (lost := left.journal.lost) is not None:
-            await self._write_running(left.journal)  # write the steps with their usage before the attempt ends
-            return await self._act(decisions.Fail(lost.reason, lost.message) if lost.final else _failed_attempt(lost))
-        if left.journal.finished:
-            return await self._finish(left.journal)
+        if isinstance(left, AgentStillRuns):
+            await self._write(status.at_current_step(self._trial, self._t.clock()))
+        elif (ended := await self._end_drive(left)) is not None:
+            return ended
         found_nothing = not ready and quiet > 0 and self._trial.status.steps == before
         return self._until_deadline(hint.phase_runs(self._t.clock(), self._until_poll(), ready=ready, found_nothing=found_nothing))
 
-    async def _end_drive(self, left: PausedBetweenSteps | RootRequired | VerifierRequired) -> Result:
-        """Do what the script needs before its next session, for example request a verifier's pod."""
+    async def _end_drive(self, left: Progressed | PausedBetweenSteps | RootRequired | VerifierRequired) -> Result | None:
+        """Act on the result of a drive. Return None if a phase runs, for whose end the trial has to wait."""
         match left:
+            case Progressed(journal):
+                return await self._end_script(journal)
             case VerifierRequired():
                 return await self._request_verifier(left)
             case RootRequired(image_user):
@@ -233,6 +252,13 @@ class TrialReconcile(TrialCreation, TrialEnding):
                 await self._write(status.paused(self._trial, journal, self._t.clock()))
                 return CONTINUE
 
+    async def _end_script(self, journal: Journal) -> Result | None:
+        """Act on the end of the attempt's script. Return None if the script has not ended."""
+        if (lost := journal.lost) is not None:
+            await self._write_running(journal)  # write the steps with their usage before the attempt ends
+            return await self._act(decisions.Fail(lost.reason, lost.message) if lost.final else _failed_attempt(lost))
+        return await self._finish(journal) if journal.finished else None
+
     def _until_poll(self) -> float:
         """Return the seconds until the next poll: as long as the step has run so far, so that long phases cost few sessions."""
         steps = self._trial.status.steps
@@ -242,8 +268,8 @@ class TrialReconcile(TrialCreation, TrialEnding):
         return max(least, min(taken, MAX_POLL_SECONDS)) * random.uniform(1.0, 1.0 + POLL_JITTER)
 
     async def _run_session(self, session: Awaitable[DriveResult], hint: PodHint) -> DriveResult:
-        """Await exec sessions. Record a failure in the hint if only the container can have caused it: not a broken stream, and not
-        a runner of another release."""
+        """Await the exec sessions. Record an error in the hint if only the container can have caused it. Not recorded are a broken
+        stream and a runner of another release: their cause can be the infrastructure."""
         try:
             left = await session
         except PodError as error:

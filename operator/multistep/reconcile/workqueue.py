@@ -22,7 +22,7 @@ Work = Callable[[Key], Awaitable[Requeue]]
 
 logger = logging.getLogger(__name__)
 
-BACKOFF = Backoff(first=0.5, last=48.0, jitter=0.25)  # at most a minute
+BACKOFF = Backoff(first=0.5, last=48.0, jitter=0.25)  # at most 60 s, with jitter
 MAX_RETRY_AFTER_SECONDS = 300.0  # cap of a server's Retry-After
 
 
@@ -60,7 +60,7 @@ class WorkQueue:
         self._kind = kind
         self._ready = FairQueue()
         self._busy: dict[Key, asyncio.Task[None]] = {}
-        self._again: set[Key] = set()  # keys that were added while a worker had them
+        self._again: set[Key] = set()  # keys that were added while a worker reconciles them; requeued afterwards
         self._timers: dict[Key, _Timer] = {}
         self._failures: dict[Key, int] = {}
         self._started = self._stopped = False

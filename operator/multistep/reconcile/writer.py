@@ -31,8 +31,9 @@ class TrialWriter:
         self.trial = trial
 
     async def write(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
-        """Write the status if it changed; then emit Events. before: status to compare with for Events; default: the current one.
+        """Write the status if it changed; then emit Events.
 
+        before: the status from which the transitions to report are computed; default: the last one read or written.
         Raises Conflict if the object was changed since it was read.
         """
         old = before or self.trial.status
@@ -45,7 +46,7 @@ class TrialWriter:
             await self.emit(transitions(old, new))
 
     async def require_current(self) -> None:
-        """Raise Conflict if the trial changed since it was read; to find out, write the status unchanged. Results have no version,
+        """Write the unchanged status, which raises Conflict if the trial changed since it was read. Results have no version,
         so without this check a stale reconcile could replace the results of a trial that another operator finished."""
         await self._apply(self._object.get("status") or {})
 

@@ -1,4 +1,4 @@
-"""Machine-readable reports: JSON with the whole report, CSV and Parquet with a row per trial. Field names are the same."""
+"""Machine-readable reports with the same field names: JSON with the whole report, CSV and Parquet with a row per trial."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ def document(about: About, summary: Summary) -> dict[str, Any]:
         "phase": about.phase,
         "read": about.read.astimezone(UTC).isoformat(timespec="seconds"),
         "planned": about.planned,
+        "cost_usd": about.cost_usd,
+        "budget_usd": about.budget_usd,
         "confidence": CONFIDENCE,
         "scoring": about.scoring.model_dump(mode="json", by_alias=True),
         "warnings": list(summary.warnings),
@@ -50,7 +52,7 @@ def json_text(content: Mapping[str, Any]) -> str:
 
 
 def _cells(row: Row) -> dict[str, Any]:
-    """Return the row as a dict. Ten times as fast as asdict, which matters because there may be a million steps."""
+    """Return the row as a dict. It is ten times as fast as dataclasses.asdict: there may be a million steps."""
     steps = [{name: getattr(step, name) for name in _STEP} for step in row.steps]
     return {**{name: getattr(row, name) for name in _COLUMNS}, "steps": steps}
 

@@ -40,7 +40,7 @@ def page(about: About, summary: Summary) -> str:
 
 
 class _Scale:
-    """Positions of numbers on the axis that all agents share, in percent of its width."""
+    """The axis that all agents share. It gives the positions of numbers, in percent of the axis's width."""
 
     def __init__(self, standings: Sequence[Standing]) -> None:
         ends = [0.0, 1.0]

@@ -21,7 +21,8 @@ PASS = 1.0  # minimum reward of a pass
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """A step that was reached. passed: its gate was met, or, without a gate, its reward is >= 1. seconds: durations by phase."""
+    """A step that a trial reached. passed: whether it met its gate or, without a gate, has a reward >= 1. seconds: durations by
+    phase."""
 
     name: str
     reward: float | None
@@ -37,7 +38,8 @@ class Row:
 
     seconds: duration, None if it has not finished; failed_attempts: number of failed attempts before the last one;
     content: digest of the task, if known; results: URL of its files in an object store. input_tokens, output_tokens, cost_usd: what
-    its agent's model requests used in all attempts, None if unknown; counted_by: Gateway or Agent, "" without usage.
+    its agent's model requests used in all attempts, None if unknown; counted_by: what counted
+    them, Gateway or Agent; "" if nothing did.
     """
 
     namespace: str
@@ -113,7 +115,7 @@ def in_order(found: Row) -> tuple[str, str, int, str]:
 
 
 def _reason(status: TrialStatus, reward: float | None) -> str:
-    """Return the reason of a trial's failure. AgentError: the agent failed in an earlier step, so the sweep excludes the trial."""
+    """Return the reason why a trial failed or is excluded. AgentError: the agent failed, and scoring excludes such trials."""
     if status.failure:
         return status.failure.reason
     return "NoReward" if reward is None else "RewardTooLarge" if is_too_large(reward) else "AgentError"
@@ -137,5 +139,5 @@ def _between(start: datetime | None, end: datetime | None) -> float | None:
 
 
 def _whole(text: str | None) -> int:
-    """Return the number in an annotation, which is untrusted; 1 if it is not a small number."""
+    """Return the number in an annotation, whose text is untrusted; 1 if the text is not a whole number of at most 9 digits."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else 1

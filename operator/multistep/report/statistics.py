@@ -22,7 +22,7 @@ _ALIKE = 1e-12
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over tasks. low, high: its confidence interval; None if there is none (a single task).
+    """A mean over tasks. low, high: bounds of its confidence interval; None without one, as with a single task.
 
     tasks, trials: sample sizes.
     """
@@ -36,8 +36,9 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean reward of a first group of trials minus that of a second one, over the tasks of both. p: probability that chance causes
-    a difference at least as large; None with one task.
+    """Mean reward of a first group of trials minus that of a second one, over the tasks that both groups have.
+
+    p: probability that chance causes a difference at least as large; None with one task.
 
     If all tasks differ by the same amount, the estimate has no confidence interval.
     """
@@ -52,7 +53,7 @@ class Difference:
 
 
 def is_rare(p: float | None) -> bool:
-    """Whether the p-value is significant."""
+    """Report whether the p-value is significant."""
     return p is not None and p < 1 - CONFIDENCE
 
 
@@ -131,7 +132,7 @@ def _are_equal(values: Sequence[float]) -> bool:
 
 
 def _or_exact(estimate: Estimate | None) -> Estimate | None:
-    """Return the estimate; if all tasks are 0 or all are 1, with the exact binomial interval (Clopper and Pearson, 1934)."""
+    """Return the estimate; if all tasks have 0, or all have 1, with the exact binomial interval (Clopper and Pearson, 1934)."""
     if estimate is None or estimate.low is not None or estimate.tasks < 2 or estimate.value not in (0, 1):
         return estimate
     interval = stats.binomtest(estimate.tasks if estimate.value else 0, estimate.tasks).proportion_ci(CONFIDENCE, method="exact")

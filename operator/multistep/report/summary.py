@@ -19,7 +19,8 @@ PHASES = ("setup", "healthcheck", "agent", "verifier", "artifacts")
 
 @dataclass(frozen=True)
 class About:
-    """The sweep of a report. read: when the trials were read; planned: number of trials in the sweep; phase: the sweep's phase.
+    """The sweep that a report is about. read: when the trials were read; planned: number of trials in the sweep; phase: phase of
+    the sweep; cost_usd, budget_usd: US dollars that the model requests of its trials cost so far and may cost at most, or None.
 
     For a deleted sweep, of which only trials exist, phase is empty and planned is None.
     """
@@ -30,6 +31,13 @@ class About:
     planned: int | None = None
     phase: str = ""
     scoring: Scoring = field(default_factory=Scoring)
+    cost_usd: float | None = None
+    budget_usd: float | None = None
+
+    @property
+    def spending(self) -> str:
+        """Return what the sweep spent of its budget, as text; "" without a budget."""
+        return "" if self.budget_usd is None else f"${self.cost_usd or 0.0:.2f} of ${self.budget_usd:.2f} spent"
 
 
 @dataclass(frozen=True)
@@ -222,7 +230,7 @@ def _tasks(found: Sequence[Row]) -> Iterable[TaskSteps]:
 
 
 def _cells(members: Sequence[Row]) -> Iterable[StepCell]:
-    """Yield the steps in the order of the trial with the most steps."""
+    """Yield a cell for each step, in the order of the trial with the most steps."""
     counted = sorted((row for row in members if row.counts is not None), key=lambda row: -len(row.steps))
     by_name: dict[str, list[StepRow]] = defaultdict(list)
     for row in counted:

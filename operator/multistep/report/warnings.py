@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from multistep.report.rows import Row
 
-UNEVEN = 0.05  # means are not comparable if the agents' shares of excluded trials differ by more
+UNEVEN = 0.05  # means are not comparable if the agents' shares of excluded trials differ by more than this
 _ORACLE = "oracle"
 _BROKEN = ("Verifier", "Task")
 _EPSILON = 1e-9

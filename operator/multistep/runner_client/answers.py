@@ -32,7 +32,7 @@ def record(answer: Mapping[str, Any], id: str, op: str | None = None) -> Record:
 
 
 def printed(answer: Mapping[str, Any], max_bytes: int) -> Printed:
-    """Return the answer to "output". Raises RunnerError."""
+    """Return the output in the answer to an "output" request. Raises RunnerError if the answer is invalid."""
     fields = Fields(answer, "output")
     try:
         data = base64.b64decode(fields.text("base64", 2 * max_bytes + 4), validate=True)
@@ -61,17 +61,17 @@ def error(answer: Mapping[str, Any]) -> RunnerError:
 
 
 def directory(directory: Directory) -> dict[str, Any]:
-    """Return a directory in the form of a "reset" request."""
+    """Return a directory's description in the format that the "reset" request uses."""
     request: dict[str, Any] = {"path": directory.path, "mode": directory.mode, "user": directory.user}
     return {**request, "keep": True} if directory.keep else request
 
 
 def source(source: Source) -> dict[str, Any]:
-    """Return a source in the form of "download" and "survey" requests."""
+    """Return a source's description in the format that the "download" and "survey" requests use."""
     request: dict[str, Any] = {"path": source.path, "exclude": list(source.exclude)}
     return {**request, "sent": list(source.sent)} if source.sent else request
 
 
 def wait(id: str, timeout_seconds: float) -> dict[str, Any]:
-    """Return the request that waits for a record."""
+    """Return a request that waits until the operation with this record id has finished."""
     return {"op": "wait", "id": id, "timeoutSeconds": timeout_seconds}

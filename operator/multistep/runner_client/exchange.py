@@ -14,7 +14,7 @@ from multistep.runner_client.frames import MESSAGE, encode_json
 
 
 class Refusal(Exception):
-    """The runner answered ok: false; the session stays usable."""
+    """The error of a request that was refused, usually by an answer with ok: false; the session stays usable."""
 
     def __init__(self, error: RunnerError) -> None:
         super().__init__(str(error))

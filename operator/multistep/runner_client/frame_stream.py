@@ -1,4 +1,4 @@
-"""Frames over one exec stream. Every read and write has a timeout; the error for an early end has its cause."""
+"""Frames over one exec stream. Every read and write has a timeout. If the stream ends early, the error names the cause."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from multistep.runner_client.frames import Frame, FrameReader
 
 CLOSE_TIMEOUT_SECONDS = 5.0
 
-Moved = Callable[[Literal["up", "down"], int], object]  # bytes to ("up") or from ("down") the pod
+Moved = Callable[[Literal["up", "down"], int], object]  # called with the direction and the number of bytes; "up": to the pod
 
 
 class Stream(Protocol):
-    """The exec stream of a session (multistep.kube.exec has the real one).
+    """The exec stream of a session (multistep.kube.exec implements it).
 
     Each method raises StreamLost when the stream is broken; ``receive`` returns b"" at an orderly end.
     """

@@ -13,15 +13,15 @@ from typing import Any, Final, Literal
 
 from multistep.errors import RunnerError
 
-MAX_PAYLOAD_BYTES: Final = 1024 * 1024  # payload of a D frame
-MAX_JSON_BYTES: Final = 8 * 1024 * 1024  # payload of a J or E frame: the answer to hello has all records of a trial
-MAX_JSON_VALUES: Final = 250_000  # in one frame: limits memory, as an empty list takes 2 bytes in a frame, but 60 in memory
+MAX_PAYLOAD_BYTES: Final = 1024 * 1024  # maximum payload of a D frame
+MAX_JSON_BYTES: Final = 8 * 1024 * 1024  # maximum payload of a J or E frame: the answer to hello has all records of a trial
+MAX_JSON_VALUES: Final = 250_000  # per frame; limits memory: an empty list takes 2 bytes in a frame, but 60 in memory
 HEADER = struct.Struct(">cI")
 
 Kind = Literal[b"J", b"D", b"E"]
 MESSAGE: Final = b"J"  # one JSON object: a request or an answer
-DATA: Final = b"D"  # bytes of a body
-END: Final = b"E"  # end of a body: its size and digest
+DATA: Final = b"D"  # a chunk of a body: the tar stream of an upload or download
+END: Final = b"E"  # follows the last chunk of a body, with the body's size and digest
 _KINDS: Final = frozenset({MESSAGE, DATA, END})
 
 
@@ -34,7 +34,7 @@ class Frame:
         """Return the payload of a J or E frame. Raises RunnerError (code Protocol) if it is not one JSON object."""
         try:
             value = json.loads(self.payload, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError) as error:  # RecursionError: a hostile runner may nest too deep
+        except (ValueError, RecursionError) as error:  # RecursionError: a hostile runner may nest JSON too deeply
             raise RunnerError(f"the runner sent invalid JSON: {error}"[:300], code="Protocol") from None
         if not isinstance(value, dict):
             raise RunnerError("the runner sent JSON that is not an object", code="Protocol")
@@ -43,14 +43,14 @@ class Frame:
 
 
 def encode(kind: bytes, payload: bytes) -> bytes:
-    """Return the bytes of one frame. Raises ValueError for a payload over its kind's limit."""
+    """Return one encoded frame. Raises ValueError if the payload is larger than this kind of frame may be."""
     if len(payload) > _limit(kind):
         raise ValueError(f"a frame of {len(payload)} bytes exceeds the limit of {_limit(kind)}")
     return HEADER.pack(kind, len(payload)) + payload
 
 
 def encode_json(kind: bytes, value: Mapping[str, Any]) -> bytes:
-    """Return the bytes of one J or E frame. Raises ValueError as encode does, and for NaN or infinity."""
+    """Return one encoded J or E frame. Raises ValueError if it is too large or contains NaN or infinity."""
     return encode(kind, json.dumps(value, separators=(",", ":"), allow_nan=False).encode())
 
 
@@ -69,7 +69,7 @@ class FrameReader:
         self._buffer += data
 
     def next(self) -> Frame | None:
-        """Return the next whole frame; None: feed more. Raises RunnerError (code Protocol) if the bytes are not a frame."""
+        """Return the next whole frame, or None if it is incomplete. Raises RunnerError (code Protocol) for an invalid frame."""
         if len(self._buffer) < HEADER.size:
             return None
         kind, length = HEADER.unpack_from(self._buffer)

@@ -11,6 +11,7 @@ from multistep.api.records import DISK_FULL, Fields, Record
 from multistep.engine.operations import (
     CAPTURE_LIMIT_BYTES,
     HOST_OUTCOME,
+    HOST_OUTPUT,
     OUTPUT_LIMIT_BYTES,
     TAIL_BYTES,
     Admit,
@@ -30,13 +31,14 @@ from multistep.runner_client.session import Session
 ENVIRONMENT_SOCKET = "multistep/runner"
 HOST_PROGRAM = "multistep-host"
 Contents = Callable[[Content], Body]
-_FINAL = frozenset({"Upload", DISK_FULL, "TooLarge"})  # error codes of uploads that would fail again; others are retried
+_FINAL = frozenset({"Upload", DISK_FULL, "TooLarge"})  # errors that a retry of the upload cannot fix; others are retried
 
 
 async def perform(session: Session, operation: Operation, contents: Contents, wait_seconds: float) -> Record:
-    """Perform an operation that needs only the runner. Return its record; a phase may still be running after wait_seconds.
+    """Perform an operation that needs only the runner, and return its record. A phase that runs longer than wait_seconds continues:
+    the record then shows it as running.
 
-    contents: returns the tar stream of an upload's content.
+    contents: function that returns the tar stream of an upload.
     """
     match operation:
         case Reset():
@@ -57,17 +59,18 @@ async def perform(session: Session, operation: Operation, contents: Contents, wa
 
 
 async def call_host(session: Session, call: HostCall, admission: Record, wait_seconds: float) -> Record:
-    """Start a command of the agent host. admission: record of the Admit, which has the token. Return as ``perform`` does."""
+    """Start a command of the agent host, and return its record. admission: the Admit operation's record, with the guest's token."""
     token = Fields(admission.result, f"result of {admission.id}").text("token", 64)
     credentials = {"id": call.admission, "token": token, "socket": ENVIRONMENT_SOCKET}
     request = {**call.request, "outcome": HOST_OUTCOME, "admission": credentials}
-    start = Start(call.id, (HOST_PROGRAM, call.command), timeout=call.timeout, remove=(HOST_OUTCOME,), captures=(HOST_OUTCOME,))
+    argv, files = (HOST_PROGRAM, call.command), (HOST_OUTCOME,)
+    start = Start(call.id, argv, timeout=call.timeout, output=HOST_OUTPUT, remove=files, captures=files)
     return await session.start({**_start(start), "stdin": json.dumps(request)}, wait_seconds)
 
 
 async def upload(session: Session, id: str, target: str, chunks: Body, user: str = "") -> Record:
-    """Upload a tar stream. A final failure (full disk, too large) is recorded as the result under the same id, to prevent
-    retries."""
+    """Upload a tar stream, and return the upload's record. If the error is final (full disk, too large), store it as the
+    record's result, so that the upload is not retried."""
     try:
         return await session.upload(id, target, chunks, user)
     except RunnerError as error:

@@ -20,16 +20,16 @@ from multistep.runner_client.bodies import Body, DownloadResult, Sink, receive_b
 from multistep.runner_client.exchange import Exchanges
 from multistep.runner_client.frame_stream import FrameStream, Moved, Stream
 
-PROTOCOLS = (3, 2, 1)  # also versions of earlier releases, whose pods may still run
-OUTPUT_PROTOCOL = 2  # first version with the op output
+PROTOCOLS = (3, 2, 1)  # supported versions; pods that an earlier release created may still run with an older one
+OUTPUT_PROTOCOL = 2  # first version with the request ``output``
 ANSWER_TIMEOUT_SECONDS = 60.0
 
 
 class Session:
-    """One exec session with a runner. Start with hello. Concurrent requests are serialized.
+    """One exec session with a runner. Call ``hello`` first. Concurrent requests are serialized.
 
-    pod_uid: UID of the expected pod. answer_timeout_seconds: how long the runner may be silent in an exchange.
-    moved: called with the number of bytes sent or received.
+    pod_uid: UID of the expected pod. answer_timeout_seconds: how long the runner may be silent during a request.
+    moved: callback that gets the direction and the number of bytes, after each transfer.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class Session:
     async def hello(self, *, records: bool = True) -> Hello:
         """Negotiate the protocol version, and return the runner's greeting with its records.
 
-        Raises PodError if this is another pod than expected, NoCommonProtocol if the runner supports none of PROTOCOLS.
-        records: False if the caller needs no records (an older runner sends them anyway).
+        Raises PodError if the pod's UID is not the expected one, NoCommonProtocol if the runner supports none of PROTOCOLS.
+        records: False if the caller needs no records (runners of earlier releases send them anyway).
         """
         hello = Hello.from_json(await self._greet(records=records))
         if hello.protocol not in PROTOCOLS:
@@ -74,47 +74,47 @@ class Session:
             raise NoCommonProtocol(f"{error}, this operator {ours}: run an operator of a release in between") from None
 
     async def start(self, spec: Mapping[str, Any], wait_seconds: float | None = None) -> Record:
-        """Start a command as a phase. spec: the request without ``op``. Return at once, or after wait_seconds as ``wait`` does."""
+        """Start a command as a phase, and return its record (with wait_seconds: as ``wait`` does). spec: request without ``op``."""
         return await self._start("start", spec, wait_seconds)
 
     async def healthcheck(self, spec: Mapping[str, Any], wait_seconds: float | None = None) -> Record:
-        """Retry a command until it succeeds. spec: the request without ``op``. Return as ``start`` does."""
+        """Start a healthcheck: the runner retries a command until it succeeds. Parameters and result are those of ``start``."""
         return await self._start("healthcheck", spec, wait_seconds)
 
     async def wait(self, id: str, timeout_seconds: float) -> Record:
-        """Return the record as soon as it is done, or its current state after timeout_seconds."""
+        """Return an operation's record as soon as the operation has finished; after timeout_seconds, return its current record."""
         answer = await self._exchanges.ask(answers.wait(id, timeout_seconds), extra_seconds=max(0.0, timeout_seconds))
         return answers.record(answer, id)
 
     async def output(self, id: str, offset: int, max_bytes: int) -> Printed:
-        """Return a part of a phase's output, from offset on. Needs OUTPUT_PROTOCOL or later."""
+        """Return a part of a phase's output. offset: position of the first byte. Needs OUTPUT_PROTOCOL or later."""
         answer = await self._exchanges.ask({"op": "output", "id": id, "offset": offset, "maxBytes": max_bytes})
         return answers.printed(answer, max_bytes)
 
     def ack(self, id: str) -> None:
-        """Acknowledge a result, together with the next request or at close."""
+        """Acknowledge a record's result. The acknowledgement is sent with the next request, or by ``close``."""
         self._exchanges.ack(id)
 
     def seen(self, record: Record) -> Record:
-        """Return the record. Acknowledge its result if it is not acknowledged yet, which makes the pod ready again."""
+        """Return the record. Acknowledge its result if that was not done: a phase's result keeps the pod unready until then."""
         if record.done and not record.acknowledged:
             self.ack(record.id)
         return record
 
     async def operate(self, op: str, spec: Mapping[str, Any]) -> Record:
-        """Perform an operation whose answer is its record. spec: the request without ``op``."""
+        """Perform an operation of type ``op``, and return its record. spec: the request without ``op``."""
         return answers.record(await self._exchanges.ask({**spec, "op": op}), spec["id"], op)
 
     async def note(self, id: str, data: Mapping[str, Any]) -> Record:
-        """Store data (at most 64 KiB) as the result of a record. The first write wins."""
+        """Create a record with data (at most 64 KiB) as its result. If a record has this id already, return it unchanged."""
         return await self.operate("note", {"id": id, "data": dict(data)})
 
     async def reset(self, id: str, directories: Iterable[Directory]) -> Record:
-        """Replace each directory by an empty one that is not a link."""
+        """Create or empty each directory (with ``keep``: only create it). A link or a file at its path is replaced."""
         return await self.operate("reset", {"id": id, "directories": [answers.directory(each) for each in directories]})
 
     async def upload(self, id: str, target: str, chunks: Body, user: str = "") -> Record:
-        """Extract a tar stream into the directory target. chunks is not read if the runner has the record already."""
+        """Extract a tar stream into the directory target. chunks is not read if the runner already has a record with this id."""
         request = {"op": "upload", "id": id, "target": target, "user": user}
         async with self._exchanges.exchange():
             answer = await self._exchanges.request(request)
@@ -124,22 +124,22 @@ class Session:
         return answers.record(answer, id, "upload")
 
     async def survey(self, sources: Sequence[Source], *, min_bytes: int, limit: int) -> tuple[Large, ...]:
-        """Return the files of at least min_bytes that a download of the sources would contain. Needs protocol 2."""
+        """Return the files of at least min_bytes that a download of the sources would contain. Needs protocol 2 or later."""
         request = {"op": "survey", "sources": [answers.source(each) for each in sources], "minBytes": min_bytes, "limit": limit}
         found = Fields(await self._exchanges.ask(request), "survey").sequence("files", limit)
         return tuple(Large.from_json(each, len(sources)) for each in found)
 
     async def send(self, spec: Mapping[str, Any]) -> Record:
-        """Start sending a file to a URL. spec: the request without ``op``. Needs protocol 2."""
+        """Start to upload a file from the pod to a URL. spec: the request without ``op``. Needs protocol 2 or later."""
         return await self.operate("send", spec)
 
     async def download(
         self, sources: Sequence[Source], sink: Sink, *, max_bytes: int | None = None, timeout_seconds: float | None = None
     ) -> DownloadResult:
-        """Pass the tar stream of sources to sink, chunk by chunk. max_bytes: a longer stream raises RunnerError.
+        """Pass the tar stream of sources to sink, chunk by chunk. Raises RunnerError if it is longer than max_bytes.
 
-        The sink's content is verified only when this returns. After timeout_seconds, or when the sink raises CollectionCut,
-        the rest of the stream is not read: the result has ``cut``, and the session is unusable.
+        The stream's digest is verified only at its end. After timeout_seconds, or when the sink raises CollectionCut,
+        the rest of the stream is not read: the result's ``cut`` is the reason, and the session is unusable.
         """
         request = {"op": "download", "sources": [answers.source(each) for each in sources]}
         async with self._exchanges.exchange():
@@ -155,11 +155,11 @@ class Session:
         return result
 
     async def close(self) -> None:
-        """Close the session, after pending acknowledgements if possible; never raises for a broken stream."""
+        """Send pending acknowledgements if possible, and close the session. Does not raise for a broken stream."""
         await self._exchanges.close()
 
     async def _start(self, op: str, spec: Mapping[str, Any], wait_seconds: float | None) -> Record:
-        """Send the start and the wait in one write, to save a round trip: most phases finish at once."""
+        """Send the start and wait requests in one write: most phases finish at once, so this saves a round trip."""
         start = {**spec, "op": op}
         if wait_seconds is None:
             return answers.record(await self._exchanges.ask(start), spec["id"], op)

@@ -28,7 +28,7 @@ _TYPES = {"file": tarfile.REGTYPE, "dir": tarfile.DIRTYPE, "link": tarfile.SYMTY
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a bundle. Sizes in bytes."""
+    """Limits of a bundle: maximum sizes in bytes, and maximum number of entries."""
 
     compressed: int = 64 << 20
     uncompressed: int = 256 << 20
@@ -71,13 +71,13 @@ class Bundle:
 
     @classmethod
     def of_tar(cls, plain: BinaryIO, view: memoryview, digest: str, limits: Limits = DEFAULT_LIMITS) -> Bundle:
-        """Read a bundle from an uncompressed tar with a checked digest. view: the tar's mapped bytes; files are slices of them."""
+        """Read a bundle from a tar whose digest was checked. view: the tar's memory-mapped bytes; files are slices of them."""
         plain.seek(0)
         return cls(digest, _complete(dict(read_members(plain, limits, view))))
 
     @classmethod
     def from_directory(cls, directory: Path) -> Bundle:
-        """Return the bundle of a directory."""
+        """Read a task's directory, and return it as a bundle."""
         data, entries = _packed(directory)
         return cls(digest_of(data), entries)
 
@@ -119,14 +119,14 @@ def digest_of(data: bytes) -> str:
 
 
 def tar_chunks(entries: Iterable[tuple[str, Entry]], *, mtime: int = 0) -> Iterator[bytes]:
-    """Return a PAX tar stream of the entries, in their order. mtime: seconds since the epoch, for all of them."""
+    """Yield a PAX tar stream of the entries, in the given order. mtime: every entry's time, in seconds since the epoch."""
     for path, entry in entries:
         yield from _member(path, entry, mtime)
     yield bytes(2 * _BLOCK)
 
 
 def safe_path(name: str) -> str:
-    """Return a member's path without a leading './' and a trailing '/'. Raises SourceError if it could lead out of the task."""
+    """Return a tar member's path without leading './' and trailing '/'. Raises SourceError if it could lead out of the task."""
     path = name.removeprefix("./").rstrip("/")
     if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in path.split("/")):
         raise SourceError(f"the path {name!r} is refused: it must be relative, without '.' and '..'")
@@ -171,7 +171,7 @@ def _read_directory(directory: Path, prefix: str) -> Iterator[tuple[str, Entry]]
 
 
 def copy_plain(packed: BinaryIO, plain: BinaryIO, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Write a tar.gz or tar to another file, uncompressed. Raises SourceError if it is not a gzip file, or too large."""
+    """Copy a tar.gz or tar, uncompressed. Raises SourceError if ``packed`` is neither a tar nor a gzip file, or is too large."""
     size = packed.seek(0, io.SEEK_END)
     packed.seek(0)
     start = packed.read(_BLOCK)
@@ -187,7 +187,7 @@ def copy_plain(packed: BinaryIO, plain: BinaryIO, limits: Limits = DEFAULT_LIMIT
 
 
 def read_members(stream: BinaryIO, limits: Limits = DEFAULT_LIMITS, view: memoryview | None = None) -> Iterator[tuple[str, Entry]]:
-    """Yield the entries of a tar.gz or tar; only one is in memory. Raises SourceError if it is malformed or too large.
+    """Yield the entries of a tar.gz or tar, one at a time. Raises SourceError if the archive is malformed or too large.
 
     view: the bytes of an uncompressed tar; with it, files are slices of these bytes instead of copies.
     """

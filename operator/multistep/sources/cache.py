@@ -18,7 +18,7 @@ from multistep.sources.fetch.request import Fetched
 
 @dataclass(frozen=True)
 class Kept:
-    """A file of the cache. digest: the digest of its bytes according to its name; not verified."""
+    """A cached file. digest: the digest in the file's name; the contents are not verified."""
 
     path: Path
     size: int
@@ -30,13 +30,13 @@ class Kept:
 
 
 class Cache:
-    """The cache. most: maximum bytes of all files; the newest file stays even if larger. Only one process may use it."""
+    """The cache. most: maximum bytes of all files; the newest file stays even if it is larger. Not safe for several processes."""
 
     def __init__(self, directory: Path, most: int) -> None:
         self.directory = directory
         self.incoming = directory / INCOMING
         self._most = most
-        self._kept: OrderedDict[str, Kept] = OrderedDict()  # by cache key, the least recently used first
+        self._kept: OrderedDict[str, Kept] = OrderedDict()  # cached files by cache key, the least recently used first
 
     def open(self) -> None:
         """List the existing files and delete incomplete ones. Raises OSError."""
@@ -73,7 +73,7 @@ class Cache:
         return self._kept.get(key)
 
     def discard(self, kept: Kept) -> None:
-        """Delete a corrupt file, unless its key has a newer one."""
+        """Delete a corrupt cached file, unless a newer file has replaced it."""
         key = kept.path.name.rpartition("-")[0]
         if self._kept.get(key) == kept:
             self.drop(key)

@@ -14,7 +14,7 @@ from multistep.sources.fetch.request import Fetched, Order, Request, Rules, pars
 
 _COMMAND = (sys.executable, "-P", "-m", "multistep.sources.fetch")
 _PASSED = ("PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR")
-_ANSWER_BYTES = 4 << 20  # maximum answer: names and digests of many tasks
+_ANSWER_BYTES = 4 << 20  # maximum size of an answer, which can have the names and digests of many tasks
 _LONGER_SECONDS = 5.0
 
 

@@ -1,4 +1,4 @@
-""".harborignore: files of tests/ and solution/ that are not uploaded. Gitignore syntax, inherited downwards (Harbor 0.25)."""
+""".harborignore: files of tests/ and solution/ that are not uploaded. Gitignore syntax; subdirectories inherit it (Harbor 0.25)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SCOPES = ("tests", "solution")
 
 
 class IgnoreRules:
-    """The rules of one task. They apply in tests/, solution/, steps/*/tests/ and steps/*/solution/ only."""
+    """The .harborignore rules of one task. They apply in tests/, solution/, steps/*/tests/ and steps/*/solution/ only."""
 
     def __init__(self, bundle: Bundle) -> None:
         self._bundle = bundle
@@ -34,7 +34,7 @@ class IgnoreRules:
         return scope > 0 and any(self._decides(parts, scope, end) for end in range(scope + 1, len(parts) + 1))
 
     def _decides(self, parts: list[str], scope: int, end: int) -> bool:
-        """Return whether the path's first `end` parts are excluded: the last matching rule decides."""
+        """Return whether the path made of the first `end` parts is excluded. If several rules match it, the last one decides."""
         directory = end < len(parts) or self._is_directory("/".join(parts))
         excluded = False
         for start in range(scope, end):
@@ -46,7 +46,7 @@ class IgnoreRules:
     def _is_directory(self, path: str) -> bool:
         try:
             return links.is_directory(self._bundle, path)
-        except InvalidTask:  # a link out of the task, which a rule may still exclude
+        except InvalidTask:  # a link out of the task: it counts as no directory, and a rule may exclude it
             return False
 
     def _spec(self, directory: str) -> GitIgnoreSpec:

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from multistep.errors import InvalidTask
 from multistep.sources.bundle import Bundle, Entry
 
-_MAX_HOPS = 40  # links in a path; Linux has the same limit
-_MAX_CHARACTERS = 4096  # characters of a path; Linux has the same limit
-_MAX_VISITS = 200_000  # with links, the walk of a small tree can take exponential time
+_MAX_HOPS = 40  # maximum links followed in one path; Linux has the same limit
+_MAX_CHARACTERS = 4096  # maximum length of a path; Linux has the same limit
+_MAX_VISITS = 200_000  # maximum number of paths visited in a tree: with links, a small tree can have exponentially many paths
 
 
 def resolve(bundle: Bundle, path: str) -> str:
-    """Return the path with links resolved; nothing needs to exist there.
+    """Return the path with links resolved. The path need not exist.
 
     Raises InvalidTask if a link leads out of the task or is cyclic, or if a path is too long.
     """

@@ -24,7 +24,7 @@ from multistep.sources.reader.order import Answer, ContentKey, Form, Order, Span
 from multistep.sources.task import text_file
 
 _CHUNK = 1 << 20
-_SMALL_BYTES = 64 << 10  # contents up to this size stay in memory: cheaper than an open file
+_SMALL_BYTES = 64 << 10  # uploads up to this total size stay in memory, which is cheaper than an open file
 READING = "reading"  # directory for temporary files, in the cache directory
 
 Read = Callable[[Order], Awaitable[Answer]]
@@ -33,7 +33,7 @@ SERVER = ForkServer()
 
 @dataclass(frozen=True, eq=False)
 class ReadTask:
-    """A task that was read and checked. unknown: the first unknown keys of task.toml; memory, disk: bytes that it occupies."""
+    """A task that was read and checked. unknown: the first unknown keys of task.toml; memory, disk: bytes that the task needs."""
 
     config: TaskConfig
     layout: TaskLayout
@@ -71,7 +71,7 @@ class ReadTask:
             yield chunk
 
     def _cached(self, at: int, size: int) -> bytes:
-        """Return those of the bytes that are in the page cache, without waiting for the disk."""
+        """Return the bytes at an offset as far as they are in the page cache, without waiting for the disk; b"" if none are."""
         buffer = bytearray(size)
         try:
             return bytes(buffer[: os.preadv(self.file, [buffer], at, os.RWF_NOWAIT)])

@@ -29,14 +29,14 @@ class Fetching(Protocol):
     def cache(self) -> Cache: ...
 
     def ask(self, asker: Metadata, request: Request, *, started: bool) -> Fetched:
-        """Return the fetched task of a trial or sweep, which is in the cache. Raises SourceError, transient while the fetch runs.
+        """Return the fetched, cached task of a trial or sweep. Raises SourceError, which is transient while the fetch runs.
 
-        started: the task was fetched before, so a denied request is retried.
+        started: whether the trial or sweep has started. If so, its task could be fetched once, so a denied request is retried.
         """
 
 
 class Remote:
-    """Loads bundles of remote tasks. kinds: kinds of sources that the operator's settings allow."""
+    """Loads bundles of remote tasks. kinds: source types (oci, git, url) that the operator's settings allow."""
 
     def __init__(self, fetching: Fetching, get_secret: GetSecret, kinds: Sequence[str]) -> None:
         self._fetching = fetching
@@ -104,7 +104,7 @@ class Remote:
 
 
 def request_for(source: TaskSource, revision: str, scope: str, credentials: Mapping[str, str]) -> Request:
-    """Return the request for the fetching process. revision: pinned at the trial's start; "" if it has not started."""
+    """Return the request for the fetching process. revision: the revision pinned when the trial started; "" before its start."""
     if source.oci is not None:
         pinned = revision or source.oci.image.partition("@")[2]
         return Request("oci", source.oci.image, path=source.oci.path, revision=pinned, scope=scope, credentials=credentials)

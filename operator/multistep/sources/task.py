@@ -19,8 +19,8 @@ from multistep.sources.ignore import IgnoreRules
 CONFIG_FILE = "task.toml"
 COMPOSE_FILE = "docker-compose.yaml"
 _UPLOAD_MTIME = 946_684_800  # 2000-01-01, because some tools (zip) reject times before 1980
-_MOST_UNKNOWN = 20  # unknown keys that are reported, all in one Event
-_FILTERED = ("tests", "solution")  # Harbor 0.25: .harborignore does not apply to workdir/ and environment/
+_MOST_UNKNOWN = 20  # maximum number of unknown keys that are reported; one Event lists all of them
+_FILTERED = ("tests", "solution")  # .harborignore applies to these directories only (Harbor 0.25)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Task:
         return tar_chunks(((path, self.bundle.entries[prefix + path]) for path in paths), mtime=mtime)
 
     def selection(self, ref: Content) -> tuple[str, list[str]]:
-        """Return an upload's directory, links resolved, and its uploaded paths. Raises SourceError if the directory is missing."""
+        """Return an upload's directory with links resolved, and the paths to upload. Raises SourceError if it does not exist."""
         directory = _path(ref.step, ref.kind)
         if not links.is_directory(self.bundle, directory):
             raise SourceError(f"the task has no directory {directory}/")
@@ -54,7 +54,7 @@ class Task:
 
 
 def text_file(ref: Content, *, mtime: int = _UPLOAD_MTIME) -> Iterator[bytes]:
-    """Return the tar stream of a Content of kind "file"."""
+    """Return a tar stream with the one file of a Content of kind "file"."""
     return tar_chunks([(ref.name, Entry("file", 0o644, data=ref.text.encode()))], mtime=mtime)
 
 
@@ -62,7 +62,7 @@ def load_task(bundle: Bundle, *, verification: bool = True, oracle: bool = False
     """Load the task of a bundle. Raises InvalidTask for tasks that Harbor 0.25 also rejects.
 
     verification: whether steps are verified, so that tests must exist. oracle: whether the agent is oracle, for
-    which Harbor makes all checks, too. With neither, files may be missing; a step that needs a missing file fails.
+    which Harbor requires the same files. If both are false, files may be missing; a step that needs one fails.
     """
     table = config_table(bundle)
     config = task_from_dict(table)
@@ -191,7 +191,7 @@ def _check_tests(bundle: Bundle, rules: IgnoreRules, config: TaskConfig, step: S
 
 
 def _brings_tests(bundle: Bundle, config: TaskConfig, step: StepConfig | None) -> bool:
-    """Return whether a separate verifier's image contains the tests, so that none are uploaded."""
+    """Return whether a separate verifier's image contains the tests, so that they need not be uploaded."""
     levels = [(config.verifier, "tests")]
     if step is not None:
         levels.insert(0, (step.verifier, _path(step.name, "tests")))
@@ -217,7 +217,7 @@ def _check_services(config: TaskConfig) -> None:
 
 
 def _selected(bundle: Bundle, directory: str, real: str, rules: IgnoreRules | None) -> Iterator[str]:
-    """Yield the sorted paths below a directory, relative to it. Links are not followed. real: the directory, links resolved."""
+    """Yield the sorted paths below a directory, relative to it. Links are not followed. real: the directory's resolved path."""
     prefix = f"{real}/" if real else ""
     ahead = [*reversed(bundle.children(real))]
     while ahead:

@@ -1,4 +1,4 @@
-"""Loads a trial's task and plan: reads the bundle, resolves variables, validates both."""
+"""Loads a trial's task and plan: reads the task, resolves the spec's variables, and validates both."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from multistep.sources.read_task import ReadTask, TaskReader
 from multistep.sources.reasons import DIGEST
 from multistep.sources.remote import Remote
 
-Get = Callable[[str, str], Awaitable[Mapping[str, Any]]]  # namespace, name -> object; raises NotFound
+Get = Callable[[str, str], Awaitable[Mapping[str, Any]]]  # called with namespace and name; returns the object, or raises NotFound
 
-KEPT = 512  # maximum number of plans in memory, and of tasks; evicted ones are loaded again when needed
-KEPT_BYTES = 32 << 20  # memory for the tasks' configs and instructions; another limit of this size is for the plans
-KEPT_DISK_BYTES = 512 << 20  # disk space of the tasks' uploads
+KEPT = 512  # limit of cached plans, and also of cached tasks. What was evicted is loaded again when needed
+KEPT_BYTES = 32 << 20  # maximum memory of cached tasks; cached plans have a separate limit of the same size
+KEPT_DISK_BYTES = 512 << 20  # maximum disk space of the cached tasks' uploads
 
 TaskKey = tuple[str, ...]
 
@@ -34,7 +34,7 @@ class Reading(Protocol):
     """Limits concurrent reads of tasks; implemented in reconcile.reads."""
 
     async def get(self, asker: Metadata, task: TaskKey, read: Callable[[], Awaitable[ReadTask]]) -> ReadTask:
-        """Return the task when `read` has finished; until then raise SourceError (transient). Errors of `read` are raised."""
+        """Return the task that `read` returned. Raises a transient SourceError while `read` runs, and any error that it raised."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class TrialLoader:
         self._policies_enforced = policies_enforced
         self._kept: OrderedDict[str, Loaded] = OrderedDict()
         self._tasks: OrderedDict[TaskKey, ReadTask] = OrderedDict()  # many trials share a task
-        self._memory = self._disk = 0  # bytes of _tasks
+        self._memory = self._disk = 0  # memory and disk space of _tasks, in bytes
         self._plans_memory = 0
 
     async def load(self, trial: MultiStepTrial) -> Loaded:
@@ -93,7 +93,7 @@ class TrialLoader:
         return kept
 
     def forget(self, uid: str) -> None:
-        """Evict a finished trial."""
+        """Evict a finished trial's plan from the cache."""
         self._forget_plan(uid)
 
     def _forget_plan(self, uid: str) -> None:
@@ -191,7 +191,7 @@ class TrialLoader:
         return await self._selected(namespace, field, "ConfigMap", self._get_config_map, source.config_map_key_ref)
 
     async def _selected(self, namespace: str, field: str, kind: str, get: Get, selector: KeySelector) -> str | None:
-        """Return the value of a key. If it is missing, the error is transient, as the key may still be added (as for pods)."""
+        """Return a key's value in a Secret or ConfigMap. A missing key is a transient error, as it may still be added."""
         try:
             data = (await get(namespace, selector.name)).get("data") or {}
         except NotFound:

@@ -26,7 +26,7 @@ class Access:
         return hmac.new(self._key, str(key).encode(), hashlib.sha256).hexdigest()[:_TOKEN_CHARACTERS]
 
     def grants(self, key: TrialKey, shown: str) -> bool:
-        """Return whether this is the token; compares in constant time."""
+        """Return whether ``shown`` is the trial's token. The comparison takes constant time."""
         return hmac.compare_digest(self.token(key).encode(), shown.encode(errors="replace"))
 
     def uri(self, base: str, key: TrialKey) -> str:

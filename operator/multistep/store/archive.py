@@ -15,12 +15,15 @@ END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 def tar_chunks(top: Path) -> Generator[bytes, None, None]:
-    """Yield the tree below a directory, without hidden names at its top. Names are relative to it; owners are not stored."""
+    """Yield a tar stream of a directory, without hidden names at its top. Names are relative to it; owners are not stored."""
     return _joined(_pieces(top))
 
 
 def picked_chunks(top: Path, names: Mapping[str, str]) -> Generator[bytes, None, None]:
-    """Yield a tar of selected entries, except links that lead out of it (Harbor 0.25, artifacts). names: new name by path."""
+    """Yield a tar of selected files, without links to targets outside of the tar (Harbor 0.25, artifacts).
+
+    names: for each selected path, its name in the tar.
+    """
     return _joined(_picked_pieces(top, names))
 
 
@@ -68,7 +71,7 @@ def _file(entry: Entry, name: str) -> Iterator[bytes]:
         for chunk in pread_all(fd, 0, size):
             sent += len(chunk)
             yield chunk
-        yield from _zeros(size - sent)  # fills up a file that shrank to the size in its header
+        yield from _zeros(size - sent)  # if the file shrank meanwhile, pad it to the size in its header
         yield padding(size)
     finally:
         os.close(fd)
@@ -85,7 +88,7 @@ def _header(entry: Entry, name: str, kind: bytes, *, size: int = 0, target: str 
 
 
 def header(name: str, kind: bytes, mode: int, mtime: int, *, size: int = 0, target: str = "") -> bytes:
-    """Return a member's header. mtime: whole seconds. Padding must follow a file's contents."""
+    """Return a tar member's header. mtime: whole seconds since the epoch. A file's contents must be followed by ``padding``."""
     info = tarfile.TarInfo(name)
     info.type, info.size, info.linkname = kind, size, target
     info.mode, info.mtime = mode, mtime

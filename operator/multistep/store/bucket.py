@@ -1,6 +1,6 @@
 """An object store, by URL: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX. Names are relative to the prefix.
 
-Credentials, region and endpoint come from the environment as the store's own tools read them, or from the workload's identity.
+Credentials, region and endpoint come from the environment variables of the store's own tools, or from the workload's identity.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PARTS = 9_000  # maximum number of parts; S3 accepts 10,000
 _AT_ONCE = 2
 _LIST_CHUNK = 1000
 _SILENCE = timedelta(seconds=60)
-_RETRIES, _RETRY_TIMEOUT = 3, timedelta(seconds=20)  # a longer outage is retried by the reconcile, which reports it
+_RETRIES, _RETRY_TIMEOUT = 3, timedelta(seconds=20)  # per request; after these retries fail, the reconcile is retried
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,14 @@ class Stored:
 
 
 class Bucket:
-    """An object store's prefix. check: called before each write; raises if this process may not write. Errors are StoreErrors."""
+    """The objects below a prefix of an object store. check: called before each write; raises if this process may not write.
+
+    Every method may raise StoreError.
+    """
 
     def __init__(self, store: ObjectStore, url: str, check: Callable[[], None] = lambda: None, ca: str = "") -> None:
         self._store = store
-        self.ca = ca  # CA certificates (PEM) by which pods verify the store
+        self.ca = ca  # CA certificates (PEM) with which pods verify the store's TLS certificate
         self._check = check
         self.url = url.rstrip("/")
 
@@ -60,10 +63,10 @@ class Bucket:
     def open(
         cls, url: str, ca_file: Path | None = None, check: Callable[[], None] = lambda: None, *, retries: int = _RETRIES
     ) -> Bucket:
-        """Create a bucket, without a request yet. ca_file: trusted PEM certificates. Raises StoreError for invalid settings."""
+        """Create a Bucket without sending a request. ca_file: trusted PEM certificates. Raises StoreError for invalid settings."""
         if not url.startswith(SCHEMES) or not url.partition("://")[2].strip("/"):
             raise StoreError(f"results_store = {url!r}: must be one of {', '.join(f'{each}NAME/PREFIX' for each in SCHEMES)}")
-        # An endpoint uses http only if its URL says so. The timeout is for each read: a large object may take long as a whole.
+        # allow_http affects endpoints with an http:// URL only. read_timeout limits each read, as a large object may take hours.
         options: dict[str, Any] = {"allow_http": True, "timeout": timedelta(days=1), "read_timeout": _SILENCE}
         try:
             ca = certifi.contents() if ca_file is None else ca_file.read_text()
@@ -103,14 +106,14 @@ class Bucket:
             return put["e_tag"] or ""
 
     async def get(self, name: str, version: str | None = None) -> AsyncGenerator[bytes, None]:
-        """Yield the contents in chunks. Raises StoreError if the object is missing or its version differs."""
+        """Yield an object's contents in chunks. Raises StoreError if the object is missing or its version differs."""
         with self._errors("reading", name):
             found = await obstore.get_async(self._store, name, options={"if_match": version} if version else None)
             async for chunk in found.stream(min_chunk_size=CHUNK_BYTES):
                 yield bytes(chunk)
 
     async def get_part(self, name: str, offset: int, limit: int) -> bytes | None:
-        """Return at most limit bytes; None if the object does not exist. A negative offset counts from the end."""
+        """Return at most limit bytes of an object; None if it does not exist. A negative offset counts from the end."""
         if (found := await self.head(name)) is None:
             return None
         start = offset if offset >= 0 else max(0, found.size + offset)
@@ -130,7 +133,7 @@ class Bucket:
         raise AssertionError
 
     async def list(self, prefix: str) -> AsyncGenerator[Stored, None]:
-        """Yield all objects below a path."""
+        """Yield the metadata of all objects below a path."""
         with self._errors("listing", prefix):
             async for batch in obstore.list(self._store, prefix, chunk_size=_LIST_CHUNK):
                 for found in batch:
@@ -174,5 +177,5 @@ def _as_store_error(name: str, what: str) -> Iterator[None]:
 
 
 def _short(error: Exception) -> str:
-    """Return the first line of the error: the others are the library's debug output."""
+    """Return the first line of an error's message: the other lines are the library's debug output."""
     return (str(error).splitlines() or [""])[0][:300]

@@ -16,14 +16,14 @@ from multistep.store.listing import is_result
 from multistep.store.manifest import Line
 from multistep.store.volume import Volume
 
-TRIALS, GONE = "_trials", "_gone"  # cannot collide with results, as no namespace has such a name
+TRIALS, GONE = "_trials", "_gone"  # no results have these prefixes: a namespace's name has no underscore
 DIRECT = "sent"  # prefix of a trial's objects that its pods uploaded directly
 _DELETED_AT_ONCE = 500
 _TYPES = {"file": tarfile.REGTYPE, "directory": tarfile.DIRTYPE, "link": tarfile.SYMTYPE}
 
 
 class BucketResults:
-    """Serves and deletes results in the bucket. volume: spools manifests while they are read."""
+    """Serves and deletes results in the bucket. volume: disk for temporary copies of manifests."""
 
     def __init__(self, bucket: Bucket, volume: Volume) -> None:
         self._bucket = bucket
@@ -38,7 +38,7 @@ class BucketResults:
         return await self._bucket.head(manifest_name(key)) is not None
 
     async def archive(self, key: TrialKey) -> AsyncGenerator[bytes, None]:
-        """Yield the same tar stream as the volume. Raises StoreError for an object that does not match the manifest."""
+        """Yield the same tar stream as Volume.archive. Raises StoreError for an object that does not match the manifest."""
         async with aclosing(self._lines(key)) as lines:
             async for line in lines:
                 async with aclosing(self._member(key, Line.decode(line))) as pieces:
@@ -47,7 +47,7 @@ class BucketResults:
         yield END
 
     async def _lines(self, key: TrialKey) -> AsyncGenerator[bytes, None]:
-        """Yield the manifest's lines after its head. They are spooled to disk first: the reader may be slow."""
+        """Yield the manifest's lines after its first. The manifest is copied to disk first, as the caller may read slowly."""
         async with self._volume.collections.spool(key) as spool:
             async with aclosing(self._bucket.get(manifest_name(key))) as chunks:
                 async for chunk in chunks:
@@ -91,7 +91,7 @@ class BucketResults:
         return await self._bucket.get_part(there.name, offset, limit)
 
     async def _sent_line(self, key: TrialKey, path: str) -> Line | None:
-        """Return the manifest's line of a file that a pod uploaded. Trials without such files skip reading the manifest."""
+        """Return the manifest's line of a file that a pod uploaded. The manifest is read only if the trial has such files."""
         async with aclosing(self._bucket.list(f"{key}/{DIRECT}")) as found:
             if await anext(found, None) is None:
                 return None
@@ -102,7 +102,7 @@ class BucketResults:
         return None
 
     async def trials(self) -> dict[TrialKey, float | None]:
-        """Return every trial in the store, and since when it is marked as deleted (seconds since the epoch, store's clock)."""
+        """Return every trial in the store, with the time (seconds since the epoch, store's clock) of its deletion mark, if any."""
         gone = {each.name.removeprefix(f"{GONE}/"): each.time async for each in self._bucket.list(GONE)}
         found: dict[TrialKey, float | None] = {}
         async for each in self._bucket.list(TRIALS):
@@ -118,7 +118,7 @@ class BucketResults:
         await self._bucket.put(f"{GONE}/{key}", f"{now}\n".encode())
 
     async def unmark(self, key: TrialKey) -> None:
-        """Delete the deletion mark, because the trial exists."""
+        """Delete the trial's deletion mark."""
         await self._bucket.delete([f"{GONE}/{key}"])
 
     async def remove(self, key: TrialKey) -> None:
@@ -151,6 +151,6 @@ def _expected(key: TrialKey, line: Line, there: Stored | None) -> Stored:
 
 
 def _remark(line: Line, text: str) -> bytes:
-    """Return a file that describes a problem with the file beside it. The other results stay valid."""
+    """Return a tar member: a text file that describes a problem with the file beside it. The other results stay valid."""
     data = f"{line.path!a}: {text}\n".encode()
     return header(f"{line.path}.remark.txt", tarfile.REGTYPE, 0o644, line.mtime, size=len(data)) + data + padding(len(data))

@@ -1,4 +1,4 @@
-"""Stores what is collected from steps, files and records, on the volume, within the limits of step, trial and namespace."""
+"""Stores the files and records that the operator collects from pods on the volume, within the results limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from multistep.store.ledger import Admission, Collection, Ledger, usage_on_disk
 from multistep.store.spool import Spool
 from multistep.store.steps import Step
 
-_RECORDS = "records"  # kind of internal data (see TrialDirectory.keep): the records of separate verifiers
+_RECORDS = "records"  # name of hidden files (see TrialDirectory.keep) with the records of separate verifiers
 
 
 class Collections:
@@ -31,14 +31,14 @@ class Collections:
 
     @asynccontextmanager
     async def spool(self, key: TrialKey, max_bytes: int | None = None, room: Room | None = None) -> AsyncIterator[Spool]:
-        """Create a spool for a download. Its write raises StoreError beyond max_bytes, CollectionCut beyond ``room``."""
+        """Create a spool file for a download. Writes beyond max_bytes raise StoreError, beyond ``room`` CollectionCut."""
         file = await self._disk.threads.run(self._disk.new_file)
         admission = Admission(self._ledger, key.namespace, room)
         try:
             yield Spool(key, file, self._disk.threads, max_bytes, admission.admit)
         finally:
             admission.close()
-            await self._disk.threads.run(file.close)  # frees the blocks, which is slow for a large file
+            await self._disk.threads.run(file.close)  # in a thread: the kernel takes long to free a large file's blocks
 
     async def keep_step(
         self,
@@ -52,11 +52,11 @@ class Collections:
         sent: Mapping[str, Pointer] | None = None,
         received: Received | None = None,
     ) -> Collected:
-        """Unpack a step's logs and artifacts into their place; replace those collected earlier for the same step and part.
+        """Unpack a step's logs and artifacts into the trial's directory, in place of an earlier collection of the same part.
 
         part: with a separate verifier, "agent" (with the artifacts) and "verifier" are collected one after the other.
-        types: types of all sources of the download as the runner reported them, logs first; Collected has only those of artifacts.
-        sent: files that the pod uploaded directly to the object store, by name in the download.
+        types: file type of each downloaded source, as the runner reported it; logs first. The result omits the logs' types.
+        sent: objects of the files that the pod uploaded directly to the object store, by the file's name in the download.
         Raises StoreError if the stream is invalid, the disk is full, or a later attempt has started.
         """
         await spool.flush()
@@ -70,7 +70,7 @@ class Collections:
         return kept.collected
 
     async def room(self, key: TrialKey, *, attempt: int, step: Step, part: Part) -> Room:
-        """Return how much a part of a step may still store, by the limits of step, trial and namespace."""
+        """Return how many bytes and files of a step's part may be stored, by the limits of step, trial and namespace."""
         await self._read_usage(key.namespace)
         return self._ledger.room(key.namespace, f"{key.name}/{key.uid}", Collection(attempt, step.index, part))
 
@@ -83,17 +83,17 @@ class Collections:
         return await self._disk.run(key, "reading pointers", steps.pointers)
 
     async def collected(self, key: TrialKey, *, attempt: int, step: Step, entry: int) -> AsyncGenerator[bytes, None]:
-        """Yield one retained artifact entry of part "agent" as a tar stream: a directory's contents, or one file."""
+        """Yield a tar stream of the files stored for an artifact entry of part "agent". entry: index in the step's artifacts."""
         chunks = await self._disk.run(key, "reading artifacts", lambda to: steps.picked(to, attempt, step, entry))
         async for chunk in self._disk.stream(key, chunks):
             yield chunk
 
     async def keep_records(self, key: TrialKey, *, attempt: int, step: Step, records: Sequence[Mapping[str, Any]]) -> None:
-        """Store a verifier's records before its pod is deleted. Idempotent."""
+        """Store the records of a separate verifier's runner, before the verifier's pod is deleted. Idempotent."""
         data = json.dumps(records).encode()
         await self._disk.run(key, f"storing records of step {step.name!r}", lambda to: to.keep(_RECORDS, attempt, step.index, data))
 
     async def records(self, key: TrialKey, attempt: int) -> list[Any]:
-        """Return all stored records of an attempt."""
+        """Return the stored records of all separate verifiers of an attempt."""
         kept = await self._disk.run(key, "reading records", lambda to: to.kept(_RECORDS, attempt))
         return [record for data in kept.values() for record in json.loads(data)]

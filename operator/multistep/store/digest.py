@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 
 class StreamDigest:
-    """Size and SHA-256 of the chunks that passed through."""
+    """Size and SHA-256 of the chunks that passed through ``of``."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()

@@ -33,7 +33,7 @@ class DirectUploads:
         return self._bucket.can_sign
 
     async def invite(self, key: TrialKey, attempt: int, step: int, number: int) -> Invitation:
-        """Return a presigned URL with which a pod can upload one file."""
+        """Return a presigned URL with which a pod can upload one file. number: the file's number in the step."""
         await self._bucket.put(f"{TRIALS}/{key}", b"")
         url = await self._bucket.sign_put(f"{key}/{_name(attempt, step, number)}", URL_SECONDS)
         headers = {"x-ms-blob-type": "BlockBlob"} if self._bucket.url.startswith("az://") else {}

@@ -21,19 +21,19 @@ from multistep.store.tree import walk, write_all
 
 LOG = "trial.log"
 ATTEMPTS = "attempts"
-SPOOL = ".spool-"  # prefix of a download's temporary name, on file systems that cannot create nameless files
+SPOOL = ".spool-"  # prefix of a download's temporary file, on file systems without nameless files (O_TMPFILE)
 _EXCEPTION = "exception.txt"
 _MARKER = ".attempt"
 _GONE = ".gone"
 _REMOVED = ".removed-"
-_LITTER = (f"{_REMOVED}*", f"{KEY_FILE}-*", f"{SPOOL}*")  # temporary names at the top of the volume, which tidy deletes
+_LITTER = (f"{_REMOVED}*", f"{KEY_FILE}-*", f"{SPOOL}*")  # temporary files at the top of the volume, which ``tidy`` deletes
 _MAX_LINE_CHARACTERS = 4096
 _PLAIN_NAME = re.compile(r"(steps/[^/\0]+/)?[a-z][a-z0-9_-]*\.[a-z]+")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\S+")
 
 
 def make(path: Path) -> None:
-    """Create a directory and its parents, while another thread may delete empty parents."""
+    """Create a directory and its parents, even if another thread deletes empty parents at the same time."""
     for _ in range(5):
         try:
             return path.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ class TrialDirectory:
 
     @contextmanager
     def work(self) -> Iterator[Path]:
-        """Create a temporary directory on the same disk as the results; delete it at the end."""
+        """Create a temporary directory on the same disk as the results; delete it when the ``with`` block ends."""
         path = self.path / f".work-{token_hex(8)}"
         make(path)
         try:
@@ -90,7 +90,7 @@ class TrialDirectory:
             shutil.rmtree(path, ignore_errors=True)
 
     def put(self, path: Path, place: str) -> None:
-        """Move a directory to its place, and delete an older one there."""
+        """Move a directory to the path ``place`` in the trial's directory, and delete an older directory there."""
         target = self.path / place
         make(target.parent)
         with self.work() as aside:
@@ -113,7 +113,7 @@ class TrialDirectory:
         write(self.path / _MARKER, str(attempt).encode())
 
     def attempt(self) -> int:
-        """Return the number of the attempt whose results are at the top."""
+        """Return the number of the attempt whose results are at the directory's top, not in ``attempts/N/``."""
         try:
             return int((self.path / _MARKER).read_text())
         except FileNotFoundError:
@@ -124,7 +124,7 @@ class TrialDirectory:
             ) from None
 
     def keep(self, what: str, attempt: int, step: int, data: bytes) -> None:
-        """Store internal data about a step in a hidden file, which is deleted with the trial."""
+        """Store internal data about a step in a hidden file. what: name of the data."""
         self.check()
         make(self.path)
         write(self.path / f".{what}-{attempt}-{step}", data)
@@ -135,7 +135,7 @@ class TrialDirectory:
         return {int(each.name.rpartition("-")[2]): each.read_bytes() for each in found}
 
     def note(self, name: str, data: bytes) -> None:
-        """Append to a hidden file. After a crash its last line may be incomplete."""
+        """Append data to a hidden file. After a crash its last line may be incomplete."""
         self.check()
         fd = os.open(self.path / f".{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
@@ -155,7 +155,7 @@ class TrialDirectory:
         return sorted(each.name for each in self.path.iterdir() if not each.name.startswith(".") and each.name not in kept)
 
     def finish(self, files: Mapping[str, bytes], directories: Iterable[str]) -> None:
-        """Write the trial's own files, then flush the whole directory to the disk."""
+        """Write the files of the whole trial (such as result.json), then flush the whole directory to the disk."""
         self.check()
         make(self.path)
         for place in directories:
@@ -202,7 +202,7 @@ class TrialDirectory:
             os.close(fd)
 
     def mark_gone(self, now: float) -> None:
-        """Mark the trial as deleted since ``now``. The time is an empty file's mtime, which even a full volume usually accepts."""
+        """Mark the trial as deleted since ``now``. The mark is an empty file with this mtime, as the volume may be full."""
         self.check()
         self._tidy()
         mark = self.path / _GONE
@@ -243,13 +243,13 @@ class TrialDirectory:
 
 
 def remove(path: Path, root: Path) -> None:
-    """Delete a tree below root: rename it out of sight, delete its contents, then delete empty parents."""
+    """Delete a tree below root: rename it to a hidden name, delete its contents, then delete empty parents."""
     trash = root / f"{_REMOVED}{token_hex(8)}"
     try:
         path.rename(trash)
     except FileNotFoundError:
         return
-    for each in root.glob(f"{_REMOVED}*"):  # also trees that a crash left
+    for each in root.glob(f"{_REMOVED}*"):  # also renamed trees that a crash left
         shutil.rmtree(each, ignore_errors=True)
     for parent in (path.parent, path.parent.parent):
         try:
@@ -259,7 +259,7 @@ def remove(path: Path, root: Path) -> None:
 
 
 def tidy(root: Path, before: float) -> int:
-    """Delete temporary files not changed since ``before`` (seconds since the epoch); return their number."""
+    """Delete temporary files in root that are older than ``before`` (seconds since the epoch); return their number."""
     found = [each for pattern in _LITTER for each in root.glob(pattern) if each.lstat().st_mtime < before]
     for each in found:
         if each.is_dir():
@@ -270,7 +270,7 @@ def tidy(root: Path, before: float) -> int:
 
 
 def _move(path: Path, directory: Path) -> None:
-    """Move into a directory, with a number as suffix if the name exists there."""
+    """Move a file or directory into a directory, with a number as suffix if its name exists there."""
     make(directory)
     target, number = directory / path.name, 2
     while os.path.lexists(target):

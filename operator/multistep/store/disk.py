@@ -17,22 +17,22 @@ T = TypeVar("T")
 
 
 class Disk:
-    """Files below root. threads: size of the pool. check: called before each visible change; raises if
+    """The volume's files, below root. threads: size of the thread pool. check: called before each visible change; raises if
     this process may not write."""
 
     def __init__(self, root: Path, threads: int, check: Callable[[], None]) -> None:
         self.root = root
         self.threads = Threads(threads)
         self._check = check
-        self._check_thread = Threads(1)  # the readiness check must not be queued behind unpacking
+        self._check_thread = Threads(1)  # separate, so that the readiness check is not queued behind unpacking
 
     def close(self) -> None:
-        """Accept no more calls."""
+        """Reject further calls; calls that already run continue to their end."""
         self.threads.close()
         self._check_thread.close()
 
     def new_file(self) -> BinaryIO:
-        """Create a temporary file without a name. Blocks."""
+        """Create a temporary file without a name. Blocks the calling thread."""
         with as_store_error(f"results directory {self.root}"):
             return tempfile.TemporaryFile(dir=self.root, prefix=directory.SPOOL)
 
@@ -54,7 +54,7 @@ class Disk:
             await self.threads.run(chunks.close)
 
     async def of_root(self, function: Callable[[], T]) -> T:
-        """Call a function in a thread. Raises StoreError."""
+        """Call a function that is not about a single trial in a thread. Raises StoreError instead of OSError."""
         with as_store_error(f"results directory {self.root}"):
             return await self.threads.run(function)
 
@@ -68,7 +68,7 @@ class Disk:
         await self._check_thread.run(make)
 
     async def tidy(self, before: float) -> int:
-        """Delete temporary files of crashes at the top, older than a time (seconds since the epoch); return their number."""
+        """Delete temporary files that crashes left, if older than ``before`` (seconds since the epoch); return their number."""
         return await self.of_root(lambda: directory.tidy(self.root, before))
 
     async def free_bytes(self) -> int:

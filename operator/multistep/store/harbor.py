@@ -31,7 +31,7 @@ _SWITCHES = frozenset({"true", "1", "yes", "false", "0", "no"})
 def files(
     plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None
 ) -> dict[str, bytes]:
-    """Return all files by name, for Volume.finish. failure: the exception of a Failed trial, else None."""
+    """Return the files' contents by name; Volume.finish writes them. failure: the exception of a Failed trial, else None."""
     texts = {
         "result.json": _dump(result_json(plan, trial, journal, now, failure=failure)),
         "config.json": _dump(config_json(plan, trial)),
@@ -44,7 +44,7 @@ def files(
 
 
 def _printed(plan: TrialPlan, journal: Journal) -> dict[str, str]:
-    """Return the output of each step's setup and healthcheck, in files beside Harbor's: Harbor itself discards it."""
+    """Return the output of each step's setup and healthcheck, as files beside Harbor's files: Harbor discards this output."""
     return {
         f"{phase}.txt" if plan.single else f"steps/{run.name}/{phase}.txt": text
         for run in journal.steps
@@ -54,7 +54,7 @@ def _printed(plan: TrialPlan, journal: Journal) -> dict[str, str]:
 
 
 def directories(plan: TrialPlan, journal: Journal) -> list[str]:
-    """Return the directories that exist, even if empty, for each started step (Harbor 0.25), for Volume.finish."""
+    """Return the directories that each started step has even if they are empty (Harbor 0.25); Volume.finish creates them."""
     if plan.single:
         return ["agent", "verifier", "artifacts"]
     return [f"steps/{run.name}/{name}" for run in journal.steps for name in ("agent", "verifier")]
@@ -105,7 +105,7 @@ def config_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
 
 
 def lock_json(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
-    """Return lock.json: digests of what ran, as Harbor's TrialLock. environment.kwargs has the images that the kubelet resolved."""
+    """Return lock.json: Harbor's TrialLock, with the task's digest. environment.kwargs has the images that the kubelet resolved."""
     config = config_json(plan, trial)
     same = [key for key in config if key.endswith("multiplier")]
     return {
@@ -187,7 +187,7 @@ def _single(plan: TrialPlan, journal: Journal) -> dict[str, Any]:
 
 
 def _phases(run: StepRun) -> dict[str, Any]:
-    """Return the phases' results. artifacts_incomplete is Multistep's own field, present if an artifact or log is incomplete."""
+    """Return a step's phases. artifacts_incomplete is Multistep's own field, present if an artifact or log is incomplete."""
     incomplete = list(run.collected.incomplete) if run.collected else []
     return {
         **({"artifacts_incomplete": incomplete} if incomplete else {}),
@@ -227,7 +227,7 @@ def _exception_info(exception: StepException | None, when: float | None, where: 
 
 
 def _traceback(exception: StepException, where: str = "") -> str:
-    """Return step, phase and message of the exception. Lines of the operator's code would not help to debug a trial."""
+    """Return Harbor's traceback field: step, phase and message. A stack of the operator would not help to debug a trial."""
     places = [each for each in (where, exception.phase and f"phase {exception.phase}") if each]
     shown = f"  in {', '.join(places)}\n" if places else ""
     return f"{shown}{exception.type}: {exception.message}\n"
@@ -268,12 +268,12 @@ def _agent(trial: MultiStepTrial) -> dict[str, Any]:
 
 
 def _environment(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
-    """Return the environment. It has an import path because Harbor requires that or a type, and no type names Multistep."""
+    """Return Harbor's environment config. Harbor requires a type or an import path, and has no type for Multistep."""
     return {"import_path": f"{GROUP}/{VERSION}", "env": _env(trial.spec.environment.env), "kwargs": {"image": plan.image}}
 
 
 def _locked_environment(environment: dict[str, Any], trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
-    """Return the environment with the images that ran: the agent pod's, and each separate verifier's by step name."""
+    """Return the environment config and the images that ran: that of the agent's pod, and by step those of separate verifiers."""
     verifiers = {run.name: run.verifier_image_id for run in journal.steps if run.verifier_image_id}
     images = {"image_id": trial.status.image_id, **({"verifier_image_ids": verifiers} if verifiers else {})}
     return {**environment, "kwargs": {**environment["kwargs"], **images}}
@@ -294,7 +294,7 @@ def _env(variables: Sequence[EnvVar]) -> dict[str, str]:
 
 
 def _shown_value(variable: EnvVar) -> str:
-    """Return the value in the spec, redacted if the name looks like a secret's; ``${NAME}`` if from a Secret or ConfigMap."""
+    """Return a variable's value for config.json: redacted if its name looks secret, ``${NAME}`` if from a Secret or ConfigMap."""
     if variable.value_from is not None:
         return f"${{{variable.name}}}"
     value = variable.value or ""
@@ -302,7 +302,7 @@ def _shown_value(variable: EnvVar) -> str:
 
 
 def _uri(trial: MultiStepTrial) -> str:
-    """Return the URI of the trial's object. The address of its results has the access token, which results must not reveal."""
+    """Return the URI of the trial's Kubernetes object. The results' URL has the access token, which results must not reveal."""
     return f"kubernetes:///apis/{GROUP}/{VERSION}/namespaces/{trial.metadata.namespace}/{PLURAL}/{trial.metadata.name}"
 
 
@@ -313,7 +313,7 @@ def _digest(trial: MultiStepTrial) -> str:
         return task.bundle.digest
     if source is not None:
         return source.digest
-    text = task.inline or task  # a remote task that was never resolved has only its address
+    text = task.inline or task  # a remote task that was never resolved has no digest, only its address
     return _sha256(json.dumps(text.model_dump(mode="json"), sort_keys=True))
 
 

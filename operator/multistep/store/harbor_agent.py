@@ -11,7 +11,7 @@ from multistep.engine.plan import TrialPlan
 
 
 def agent_info(plan: TrialPlan, journal: Journal) -> dict[str, Any]:
-    """Return Harbor's AgentInfo: as one of Harbor's agents reported it, or for our own agents their name and our version."""
+    """Return Harbor's AgentInfo: as reported by Harbor's agent, or, for Multistep's own agents, their name and our version."""
     agent = journal.agent
     if agent is None:
         version = "unknown" if plan.hosted is not None else own_version()

@@ -27,13 +27,13 @@ _NO_ROOM = "left out: no room within the results limits"
 _LOG_PLACES = {LOGS_AGENT: "agent", LOGS_VERIFIER: "verifier"}
 _MANIFEST = "manifest.json"
 _NONE_SENT: Mapping[str, Pointer] = MappingProxyType({})
-# Reserves artifacts/manifest.json before any entry; the models reject this destination, so no entry can request it.
+# First entry when artifacts are placed: it reserves artifacts/manifest.json, which specs cannot have as a destination.
 _RESERVED = ArtifactConfig.model_construct(source="", destination=_MANIFEST, exclude=[], service=None)
 
 
 @dataclass(frozen=True)
 class Pointer:
-    """The object of a file that the pod uploaded directly to the object store.
+    """The object with the contents of a file that the pod uploaded directly to the object store.
 
     object: the object's name below the trial's prefix; size, version: what the store reported when the step was
     collected; sha256: what the pod reported.
@@ -47,11 +47,11 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Received:
-    """Metadata of a download. Files have the names of the stream.
+    """Metadata of a download. Files are identified by their names in its tar stream.
 
     changed, unreadable: files that changed while they were read, and files that could not be read;
-    left_out: reason by file whose contents were not requested; cut: why the stream ends early, "" if it is complete; room: what
-    the results limits still allow, None for no limit.
+    left_out: files whose contents were not requested, with the reason; cut: why the stream ends early, "" if it is complete;
+    room: bytes and files that the results limits still allow, None for no limit.
     """
 
     changed: Sequence[str] = ()
@@ -67,7 +67,7 @@ _WHOLE = Received()
 @dataclass(frozen=True)
 class Kept:
     """An unpacked download. notes: one line for each file left out; members: files of each artifact entry; pointers: by path,
-    the objects of files that pods uploaded directly (empty on disk); used: amount counted against the limits."""
+    the objects of files that pods uploaded directly (empty on disk); used: bytes and files counted against the limits."""
 
     collected: Collected
     used: Amount
@@ -78,9 +78,8 @@ class Kept:
 
 @dataclass(frozen=True)
 class Members:
-    """The retained files of one artifact entry: its place in artifacts/, and the paths below it ("" for the place itself).
-
-    file: the name of an entry that is a single file, "" for a directory.
+    """The stored files of one artifact entry. place: the entry's path in artifacts/; paths: the stored paths below ``place``,
+    with "" for ``place`` itself; file: the file's name in the container if the entry is a single file, else "".
     """
 
     place: str
@@ -88,13 +87,13 @@ class Members:
     file: str = ""
 
     def names(self) -> dict[str, str]:
-        """Map each file's path below artifacts/ to its path in the artifact entry's source (for a single file, its name)."""
+        """Return each file's path in the artifact entry's source (for a single file, its name), by its path below artifacts/."""
         return {"/".join(part for part in (self.place, path) if part): self.file or path for path in self.paths}
 
 
 @dataclass
 class _Notes:
-    """The first MAX_NOTES notes, and the number of further ones."""
+    """Notes about files that were left out: the first MAX_NOTES notes, and the number of further files."""
 
     lines: list[str] = field(default_factory=list)
     more: int = 0
@@ -118,7 +117,7 @@ def keep(
     sent: Mapping[str, Pointer] = _NONE_SENT,
     received: Received = _WHOLE,
 ) -> Kept:
-    """Unpack into new directories of target: the logs of the part, and artifacts unless the part is "verifier".
+    """Unpack a download into new directories of target: the part's logs and, unless the part is "verifier", artifacts.
 
     types: types of all sources, logs first; sent: objects of files that the pod uploaded directly, by name in the stream (where
     they are empty). Raises StoreError.
@@ -160,21 +159,24 @@ def _members(placements: Sequence[Placement], found: Sequence[Sequence[str]], ty
 
 @dataclass(frozen=True)
 class _Sources:
-    """The requested sources, by index: path in the container, and type reported by the runner. logs: number of logs."""
+    """The sources of a download: paths in the container, and types reported by the runner.
+
+    logs: number of sources that are logs; they come first, the artifacts follow.
+    """
 
     paths: Sequence[str]
     types: Sequence[str]
     logs: int
 
     def index(self, name: str) -> int:
-        """Return the index of a member's source. Raises Skipped if that source was not requested."""
+        """Return the index of a tar member's source. Raises Skipped if that source was not requested."""
         index = name.partition("/")[0]
         if not (index.isascii() and index.isdigit() and len(index) < 9 and int(index) < len(self.types)):
             raise Skipped("it was not requested")
         return int(index)
 
     def check(self, index: int, path: str, kind: Kind) -> None:
-        """Raise Skipped for a member that contradicts the type that the runner reported of its source."""
+        """Raise Skipped if a tar member contradicts the type that the runner reported for the member's source."""
         reported = self.types[index]
         if reported not in ("file", "directory"):
             raise Skipped(f"the runner reported that the source is {reported[:40]!r}")
@@ -182,23 +184,23 @@ class _Sources:
             raise Skipped(f"the runner reported that the source is a {reported}")
 
     def name_of(self, member: Member) -> str:
-        """Return the path of a member's source, for messages."""
+        """Return the container path of a tar member's source, for messages."""
         with suppress(Skipped):
             return self.paths[self.index(member.name)]
         return "?"
 
     def wanted(self, member: Member) -> tuple[int, str]:
-        """Return the source of a member and its path below it ("" for the source itself). Raises Skipped."""
+        """Return the index of a tar member's source, and its path below that source ("" for the source itself). Raises Skipped."""
         index = self.index(member.name)
-        # Normalized here: engine.artifacts.place would never find a place for an entry with the path ".".
+        # Normalize the path: with a path ".", engine.artifacts.place would never find a free destination and never return.
         path = "/".join(safe_parts(member.name.partition("/")[2].lstrip("/")))
         self.check(index, path, member.kind)
-        is_top = self.paths[index].rstrip("/") == LOGS_ARTIFACTS  # its place is artifacts/ itself, which must be a directory
+        is_top = self.paths[index].rstrip("/") == LOGS_ARTIFACTS  # a directory becomes artifacts/, a file artifacts/artifacts
         return index, "artifacts" if is_top and self.types[index] == "file" else path
 
 
 def _found(fd: int, sources: _Sources, *, cut: bool) -> list[list[str]]:
-    """Return the paths of each artifact entry. Logs have fixed places."""
+    """Return the members' paths of each artifact entry, but not of logs, whose destinations are fixed."""
     found = [[""] if kind in ("file", "directory") else [] for kind in sources.types]
     for member in islice(members(fd, cut=cut), MAX_MEMBERS):
         with suppress(Skipped):
@@ -210,7 +212,7 @@ def _found(fd: int, sources: _Sources, *, cut: bool) -> list[list[str]]:
 
 @dataclass
 class _Unpacking:
-    """One pass over a stream. places: target directory of each source; incomplete: what is missing of each source."""
+    """One pass over a download's tar. places: target directory of each source; incomplete: what is missing of each source."""
 
     sources: _Sources
     places: Sequence[str]
@@ -223,7 +225,7 @@ class _Unpacking:
     reached: int = 0
 
     def run(self, fd: int, target: Path) -> None:
-        """Unpack the members that fit the limits, and list those that do not."""
+        """Unpack the tar members that fit the results limits, and record those that do not."""
         self.incomplete = [Incomplete() for _ in self.sources.paths]
         for names, reason in ((self.received.changed, CHANGED), (self.received.unreadable, UNREADABLE)):
             for name in names:
@@ -251,7 +253,7 @@ class _Unpacking:
             self.pointers[place] = self.sent[member.name]
 
     def _cut_off(self, why: str) -> None:
-        """Mark the last source reached, and all after it, as incomplete."""
+        """Mark the source at which the stream ended early, and all later sources, as incomplete."""
         for index in range(self.reached, len(self.incomplete)):
             if self.sources.types[index] in ("file", "directory"):
                 self.incomplete[index].whole_reason = f"cut off: {why}"

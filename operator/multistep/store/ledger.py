@@ -1,6 +1,6 @@
-"""Counts how much of the results volume each trial uses: read once per namespace from the trials' notes, then in memory.
+"""Counts how much of the results volume each trial uses. A note in each trial's directory stores its usage.
 
-Only code on the event loop may use the ledger. The functions that read and write the notes may run in threads.
+The notes of a namespace are read once. Only code on the event loop may use the ledger; notes may be read and written in threads.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from multistep.store.tar import MAX_MEMBERS
 from multistep.store.tree import walk
 
 NOTE = "usage"
-ADMITTED_BYTES = 2**20  # admitted of each download even if a limit is exceeded
-HEADER_BYTES = 2048  # allowance for the header of each file in a download
+ADMITTED_BYTES = 2**20  # this many bytes of each download are accepted even if a limit is exceeded
+HEADER_BYTES = 2048  # allowance for each file's tar header, which does not count against the limits
 _NO_LIMIT = 2**62
 
 
 @dataclass(frozen=True)
 class Collection:
-    """One download of a step's outputs to the volume. step: index of the step; part: which of its outputs."""
+    """One download of a step's logs and artifacts to the volume. step: index of the step; part: all, or one pod's outputs."""
 
     attempt: int
     step: int
     part: Part
 
 
-Usage = Mapping[Collection | None, Amount]  # of one trial, by collection; None: all collections of a trial without a note
+Usage = Mapping[Collection | None, Amount]  # of a trial, by collection; key None: total of a trial without a note
 
 
 @dataclass
@@ -57,8 +57,8 @@ class Ledger:
             self.bytes[namespace] = sum(amount.bytes for usage in found.values() for amount in usage.values())
 
     def room(self, namespace: str, trial: str, collection: Collection) -> Room:
-        """Return how much a collection may store. It replaces an earlier one of the same attempt, step and part, which so does not
-        count."""
+        """Return how much a collection may store. An earlier collection of the same attempt, step and part does not count,
+        because it is replaced."""
         trials = self.trials[namespace]
         own = {each: amount for each, amount in trials.get(trial, {}).items() if each != collection}
         others = total(amount for name, usage in trials.items() if name != trial for amount in usage.values())
@@ -70,11 +70,11 @@ class Ledger:
         return room(self.limits, step=step, trial=used, namespace=taken)
 
     def left(self, namespace: str) -> int:
-        """Return the bytes that the namespace may still collect."""
+        """Return how many more bytes the namespace's trials may store."""
         return self.limits.namespace.bytes - self.bytes[namespace] - self.reserved[namespace]
 
     def take(self, namespace: str, trial: str, collection: Collection, amount: Amount) -> None:
-        """Count the files and bytes of a collection that was unpacked."""
+        """Record the files and bytes of an unpacked collection. If it replaced a collection, that one no longer counts."""
         usage = self.trials[namespace].setdefault(trial, {})
         self.bytes[namespace] += amount.bytes - usage.get(collection, Amount()).bytes
         usage[collection] = amount
@@ -92,8 +92,8 @@ class Ledger:
 class Admission:
     """Checks the size of one download while it arrives, and reserves its bytes in the namespace until it is unpacked.
 
-    room: what the results limits still allow for this download, None for no limit. The first ADMITTED_BYTES, which
-    contain the reward, are accepted even beyond the limits. Files' headers (HEADER_BYTES each) do not count against ``room``.
+    room: bytes and files that the results limits still allow, None for no limit. The first ADMITTED_BYTES, which contain
+    the reward, are accepted even beyond the limits. Files' tar headers (HEADER_BYTES each) do not count against ``room``.
     """
 
     def __init__(self, ledger: Ledger, namespace: str, room: Room | None) -> None:
@@ -104,7 +104,7 @@ class Admission:
         self._free = ADMITTED_BYTES + (room.files * HEADER_BYTES if room else 0)
 
     def admit(self, size: int) -> None:
-        """Reserve bytes. Raises CollectionCut."""
+        """Reserve the next ``size`` bytes of the download. Raises CollectionCut if the results limits do not allow them."""
         if self._room is None:
             return
         if self._size + size > self._room.bytes + self._free:
@@ -134,7 +134,7 @@ def write_note(to: TrialDirectory, collection: Collection, amount: Amount) -> No
 
 
 def usage_on_disk(top: Path) -> dict[str, Usage]:
-    """Read the usage of all trials of a namespace, by path below its directory."""
+    """Read the usage of all trials of a namespace, by the trial's path (NAME/UID). top: the namespace's directory."""
     return {f"{path.parent.name}/{path.name}": _usage(TrialDirectory(path)) for path in top.glob("*/*") if path.is_dir()}
 
 
@@ -153,5 +153,5 @@ def _collection(line: list[str]) -> Collection:
 
 
 def _measured(top: Path) -> Amount:
-    """Measure the files of a trial without a valid note, which an earlier release collected."""
+    """Measure a trial's files, because the trial has no valid note (an earlier release collected it)."""
     return total(Amount(each.info.st_size if stat.S_ISREG(each.info.st_mode) else 0, 1) for each in walk(top))

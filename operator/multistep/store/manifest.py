@@ -16,14 +16,14 @@ NAME = "manifest.jsonl"
 VERSION = 1
 _FILES, _NAMED = "files", "named"
 _PLAIN = re.compile(r"(?:[\w.@+=,~ -]+/)*[\w.@+=,~ -]+")
-_MAX_PLAIN_BYTES = 700  # S3 accepts names of 1024 bytes, which include the prefix and the trial
+_MAX_PLAIN_BYTES = 700  # longest path used in an object's name: S3 limits names to 1024, with the bucket's prefix and the trial
 
 Kind = Literal["file", "directory", "link"]
 
 
 @dataclass(frozen=True)
 class Line:
-    """A file, directory or link; lines have the order of the tar. mode: permission bits; mtime: whole seconds since the epoch.
+    """A manifest line: a file, directory or link, in the tar's order. mode: permission bits; mtime: whole seconds since the epoch.
 
     Files only: size, sha256, object (the object's name below the trial's prefix), version (the object's ETag, "" if unknown).
     """
@@ -39,13 +39,13 @@ class Line:
     version: str = ""
 
     def encode(self) -> bytes:
-        """Return the line as JSON. Bytes of a name that are not UTF-8 are written as lone surrogates."""
+        """Return the line as JSON. Bytes of a path that are not UTF-8 are written as lone surrogates."""
         fields = {name: value for name, value in asdict(self).items() if value != "" or name in ("path",)}
         return json.dumps(fields).encode() + b"\n"
 
     @classmethod
     def decode(cls, data: bytes) -> Line:
-        """Parse a line. Raises StoreError."""
+        """Parse a line. Raises StoreError if it is invalid."""
         try:
             return cls(**json.loads(data))
         except (ValueError, TypeError) as error:
@@ -53,12 +53,12 @@ class Line:
 
 
 def head(trial: Mapping[str, Any]) -> bytes:
-    """Return the first line: version and trial."""
+    """Return the manifest's first line: the format's version, and the trial."""
     return json.dumps({"version": VERSION, **trial}).encode() + b"\n"
 
 
 def check_head(data: bytes) -> None:
-    """Raise StoreError for a manifest that this version cannot read."""
+    """Raise StoreError if this operator cannot read the manifest's version. data: the manifest's first line."""
     try:
         version = json.loads(data)["version"]
     except (ValueError, TypeError, KeyError):

@@ -1,4 +1,4 @@
-"""A place that has results of trials: the volume, or an object store."""
+"""The common interface of the stores of trial results: the volume and the object store."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from multistep.store.key import TrialKey
 
 
 class Place(Protocol):
-    """What the results server and garbage collection need of a place. Every call may raise StoreError."""
+    """A store of trial results, for the results server and garbage collection. Every method may raise StoreError."""
 
     async def exists(self, key: TrialKey) -> bool:
-        """Return whether this place has results of the trial."""
+        """Return whether this store has results of the trial."""
 
     def archive(self, key: TrialKey) -> AsyncGenerator[bytes, None]:
         """Yield the trial directory as a tar stream."""
@@ -21,13 +21,13 @@ class Place(Protocol):
         """Return at most limit bytes of one file; None if it does not exist. A negative offset counts from the end."""
 
     async def trials(self) -> dict[TrialKey, float | None]:
-        """Return every trial with results, and since when it is marked as deleted (seconds since the epoch)."""
+        """Return every trial with results, with the time of its deletion mark (seconds since the epoch), None without a mark."""
 
     async def mark_gone(self, key: TrialKey, now: float) -> None:
         """Mark the trial as deleted since ``now``."""
 
     async def unmark(self, key: TrialKey) -> None:
-        """Delete the deletion mark, because the trial exists."""
+        """Delete the trial's deletion mark."""
 
     async def remove(self, key: TrialKey) -> None:
         """Delete a trial's results, if they exist."""

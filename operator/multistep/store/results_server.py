@@ -15,8 +15,8 @@ from multistep.store.place import Place
 from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
 
-MAX_DOWNLOADS = 8  # concurrently; further ones are queued
-WRITE_TIMEOUT_SECONDS = 60.0  # for one chunk; a stalled reader must not hold a slot
+MAX_DOWNLOADS = 8  # maximum concurrent downloads; further ones are queued
+WRITE_TIMEOUT_SECONDS = 60.0  # for one chunk, so that a stalled reader does not block a download slot
 
 MAX_PART_BYTES = 1024 * 1024
 
@@ -48,7 +48,7 @@ class _Results:
             try:
                 await self._send(place, key, response)
             except (StoreError, TimeoutError):
-                _cut(request)  # abort without the end of the body, so that the reader detects the error
+                _cut(request)  # close the connection before the body's end, so that the reader detects the error
                 return response
             await response.write_eof()
         return response
@@ -71,7 +71,7 @@ class _Results:
         return web.Response(body=part, headers=_headers(key) | {"Content-Type": "application/octet-stream"})
 
     def _allowed(self, request: web.Request) -> TrialKey:
-        """Return the requested trial. Raises 404 both for a missing trial and for a wrong token, so as not to reveal which."""
+        """Return the requested trial. Raises 404 both for a missing trial and a wrong token, to hide which trials exist."""
         shown = request.match_info
         try:
             key = TrialKey(shown["namespace"], shown["name"], shown["uid"])

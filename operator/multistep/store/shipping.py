@@ -1,8 +1,8 @@
 """Uploads finished trials to an object store: PREFIX/NAMESPACE/NAME/UID/ has the files and a manifest, which is written last.
 
-Every operation is idempotent: object names are derived from the contents' paths, and a note on the volume lists the uploaded
+Every operation is idempotent: object names are derived from the files' paths, and a note on the volume lists the uploaded
 files. PREFIX/_trials/ has an empty object for each trial in the store, created before the trial's other objects and deleted
-after them. PREFIX/_gone/ has an empty object for each trial that no longer exists; its time is when that was detected.
+after them. PREFIX/_gone/ has an object for each trial that no longer exists, created when the operator detects this.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class Shipping:
         return self.results.url(key)
 
     async def _put_manifest(self, key: TrialKey, lines: Spool, former: Stored | None) -> None:
-        """Write the manifest if its version is still the former one: the condition stops a writer that lost the lease.
+        """Write the manifest only if it is unchanged since ``former``: this stops an operator that lost the leader lease.
 
-        A large manifest needs a multipart upload, which stores do not support with a condition.
+        A large manifest is written without this condition: it needs a multipart upload, which cannot have one.
         """
         async with aclosing(lines.chunks()) as chunks:
             if lines.size > PART_BYTES:
@@ -80,7 +80,7 @@ class Shipping:
                 await self._bucket.put_if(manifest_name(key), whole, former.version if former else None)
 
     async def _ship(self, key: TrialKey, found: Found, sent: frozenset[bytes], pointers: Mapping[str, Pointer]) -> Line | None:
-        """Upload one file, and return the manifest's line of a file, directory or link."""
+        """Return the manifest's line of a file, directory or link, after uploading the file; None for other types."""
         line = _line(found)
         if line is None or line.kind != "file":
             return line
@@ -121,7 +121,7 @@ class Shipping:
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return all results. If one fails, wait for the others before raising, so that their uploads need not be repeated."""
+    """Run the coroutines concurrently. If one raises, wait for the others before raising, so that no upload is interrupted."""
     found: list[T] = []
     for each in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(each, BaseException):
@@ -131,12 +131,12 @@ async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 def _sent(line: Line) -> bytes:
-    """Return a file's line in the note of uploaded files: a digest, whose length does not depend on the path."""
+    """Return a file's line in the note that lists uploaded files. It is a digest, so that a long path needs no long line."""
     return hashlib.sha256(f"{line.size} {line.sha256} {line.object}".encode(errors="surrogateescape")).hexdigest().encode()
 
 
 def _line(found: Found) -> Line | None:
-    """Return the manifest's line; None for file types that tar archives of results exclude, too (e.g. sockets)."""
+    """Return the manifest's line. Return None for file types that tar archives of results also exclude (e.g. sockets)."""
     info = found.info
     mode, mtime = stat.S_IMODE(info.st_mode), int(info.st_mtime)
     if stat.S_ISDIR(info.st_mode):

@@ -17,7 +17,7 @@ _LINES_BYTES = 64 * 1024
 class Spool:
     """A download in a nameless file, which the kernel deletes when it is closed or the operator dies.
 
-    admit: called with the bytes of each write; raises to reject it.
+    admit: callback that gets the number of bytes before each write, and raises to reject the write.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from multistep.store.directory import TrialDirectory
 from multistep.store.keep import Kept, Members, Pointer, Received, keep
 from multistep.store.ledger import Collection, write_note
 
-_MEMBERS, _POINTERS = "members", "pointers"  # kinds of internal data about steps (see TrialDirectory.keep)
+_MEMBERS, _POINTERS = "members", "pointers"  # names of hidden files with data about steps (see TrialDirectory.keep)
 
 
 class Step(Protocol):
@@ -79,7 +79,7 @@ def _place(step: Step) -> str:
 
 
 def picked(to: TrialDirectory, attempt: int, step: Step, entry: int) -> Generator[bytes, None, None]:
-    """Return the retained files of one artifact entry as a tar stream. Raises StoreError if the step was not collected."""
+    """Return a tar stream of one artifact entry's stored files. entry: its index. Raises StoreError if they were not collected."""
     kept = to.kept(_MEMBERS, attempt).get(step.index)
     if kept is None:
         raise StoreError(f"the files collected in step {step.name!r} no longer exist")

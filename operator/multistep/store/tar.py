@@ -13,19 +13,19 @@ from typing import Literal
 from multistep.errors import StoreError
 
 BLOCK = 512
-MAX_MEMBERS = 200_000  # per download; the names are in memory while the artifacts are placed
-MAX_EXTENDED_BYTES = 64 * 1024  # maximum size of an extended header, which has two paths and some numbers
+MAX_MEMBERS = 200_000  # maximum members of a download; all their names are in memory at once
+MAX_EXTENDED_BYTES = 64 * 1024  # maximum size of an extended header; a valid one has two paths and some numbers
 _SIZE_LIMIT = 2**62
 
 Kind = Literal["file", "directory", "link", "other"]
 _KINDS: Mapping[bytes, Kind] = {b"0": "file", b"\0": "file", b"7": "file", b"5": "directory", b"2": "link"}
-_HEADER_ONLY = frozenset(b"123456")  # types without contents; their size field is ignored
+_HEADER_ONLY = frozenset(b"123456")  # types of members without contents; the header's size field is ignored
 _EXTENDED = {b"x": "", b"L": "path", b"K": "linkpath"}
 
 
 @dataclass(frozen=True)
 class Member:
-    """One member. target: a link's target; mode: permission bits; mtime: seconds since the epoch; offset, size: of the contents."""
+    """A tar member. target: a link's target; mode: permission bits; mtime: seconds since the epoch; offset, size: its contents."""
 
     name: str
     kind: Kind
@@ -39,7 +39,7 @@ class Member:
 def members(fd: int, *, cut: bool = False) -> Iterator[Member]:
     """Yield the members of a tar file, in order. Raises StoreError for an invalid file.
 
-    cut: the file is known to end early; only its complete members are yielded.
+    cut: whether the file ends early. If so, an incomplete last member is omitted; otherwise it is an error.
     """
     length, position = os.fstat(fd).st_size, 0
     extended: dict[str, bytes] = {}
@@ -59,7 +59,7 @@ def members(fd: int, *, cut: bool = False) -> Iterator[Member]:
 
 
 def _header(fd: int, position: int, length: int) -> bytes:
-    """Return a header block; b"" at the end of the archive."""
+    """Return the header block at a position; b"" at the end of the archive."""
     block = os.pread(fd, BLOCK, position)
     if position >= length or not block.strip(b"\0"):
         return b""

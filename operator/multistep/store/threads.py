@@ -34,7 +34,7 @@ class Threads:
             raise
 
     def close(self) -> None:
-        """Accept no more calls. Running calls continue to their end."""
+        """Reject further calls; calls that already run continue to their end."""
         self._pool.shutdown(wait=False)
 
 

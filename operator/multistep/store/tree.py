@@ -15,7 +15,7 @@ from errno import EILSEQ, EINVAL, ELOOP, ENAMETOOLONG, ENOTDIR
 from multistep.store.tar import Member
 
 MAX_DEPTH = 128
-MAX_PATH_BYTES = 2048  # of a relative path; leaves room for a prefix, here and where users copy the results
+MAX_PATH_BYTES = 2048  # longest relative path. The system's limit also counts the directory before it, here or at a user's
 CHUNK_BYTES = 1024 * 1024
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -24,12 +24,12 @@ _UNWRITABLE_NAME = frozenset({ENAMETOOLONG, EILSEQ, EINVAL, ELOOP})
 
 
 class Skipped(Exception):
-    """A member that cannot or must not be written. The message is the reason."""
+    """Raised for a tar member that cannot or must not be written. The message is the reason."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of a walk. path: relative to the top; parent, name: directory descriptor and name to open it; info: by lstat."""
+    """A file, directory or link found by ``walk``. path: relative to the top; parent: descriptor of its directory; info: lstat."""
 
     path: str
     parent: int
@@ -72,7 +72,7 @@ def _enter(levels: list[_Level], name: str) -> Iterator[Entry]:
 
 @dataclass
 class _Level:
-    """One open directory of a walk."""
+    """One directory that ``walk`` has open."""
 
     fd: int
     prefix: str
@@ -110,7 +110,7 @@ def open_below(top: str | os.PathLike[str], path: str) -> int:
 
 
 def pread_all(fd: int, offset: int, size: int) -> Iterator[bytes]:
-    """Yield bytes of a file in chunks; stop early at its end."""
+    """Yield ``size`` bytes of a file, starting at ``offset``, in chunks. Stop early if the file ends."""
     while size > 0 and (chunk := os.pread(fd, min(size, CHUNK_BYTES), offset)):
         yield chunk
         offset += len(chunk)
@@ -139,7 +139,7 @@ class TreeWriter:
         os.close(self._top)
 
     def add(self, path: str, member: Member, source: int) -> None:
-        """Write one member at a relative path. source: file descriptor of its contents. Raises Skipped or OSError."""
+        """Write one tar member at a relative path. source: file descriptor of the tar. Raises Skipped or OSError."""
         parts = safe_parts(path)
         if member.kind == "other":
             raise Skipped("neither a file nor a directory nor a symbolic link")
@@ -198,7 +198,7 @@ class TreeWriter:
             return os.open(name, _DIRECTORY, dir_fd=parent)
         except FileNotFoundError:
             pass
-        except OSError as error:  # a link or a file has the name
+        except OSError as error:  # a link or a file has the directory's name
             if error.errno not in (ENOTDIR, ELOOP):
                 raise
             self._delete(parent, name)
@@ -212,7 +212,7 @@ class TreeWriter:
 
 
 def safe_parts(path: str) -> tuple[str, ...]:
-    """Return the names in a path, () for the top. Raises Skipped for a path that leads out of the tree or is too long."""
+    """Split a path into names; () for the tree's top. Raises Skipped for a path that leads out of the tree or is too long."""
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if path.startswith("/") or ".." in parts or "\0" in path:
         raise Skipped("its path leads out of the results")
@@ -233,5 +233,5 @@ def _write_file(parent: int, name: str, member: Member, source: int) -> None:
 
 
 def _owner_mode(mode: int) -> int:
-    """Return the mode with read and write for the owner (the operator), and with execute for the owner if anyone has it."""
+    """Return the mode with read and write for the owner (the operator), and with execute for the owner if anyone may execute."""
     return mode | stat.S_IRUSR | stat.S_IWUSR | (stat.S_IXUSR if mode & 0o111 else 0)

@@ -30,9 +30,9 @@ from multistep.store.threads import as_store_error
 
 
 class Volume:
-    """Results below root. unpack_threads: size of the thread pool. Raises StoreError if root is unusable.
+    """The results of all trials, below root. unpack_threads: size of the thread pool. Raises StoreError if root is unusable.
 
-    limits: returns the results limits for a volume's size in bytes.
+    limits: function that returns the results limits for the volume's size in bytes.
     check: called, in any thread, before each visible change; raises if this process may not write.
     """
 
@@ -54,7 +54,7 @@ class Volume:
         self.collections = Collections(self.disk, self._ledger)
 
     def close(self) -> None:
-        """Accept no more calls."""
+        """Reject further calls; calls that already run continue to their end."""
         self.disk.close()
 
     async def start_attempt(self, key: TrialKey, attempt: int) -> None:
@@ -88,7 +88,7 @@ class Volume:
         await self.disk.run(key, "marking", lambda to: to.mark_gone(now))
 
     async def unmark(self, key: TrialKey) -> None:
-        """Delete the deletion mark, because the trial exists."""
+        """Delete the trial's deletion mark."""
         await self.disk.run(key, "unmarking", lambda to: to.unmark())
 
     async def exists(self, key: TrialKey) -> bool:
@@ -96,7 +96,7 @@ class Volume:
         return await self.disk.run(key, "checking", lambda to: to.path.is_dir())
 
     async def trials(self) -> dict[TrialKey, float | None]:
-        """Return every trial with results, and since when it is marked as deleted (seconds since the epoch)."""
+        """Return every trial with results, with the time of its deletion mark (seconds since the epoch), None without a mark."""
         return await self.disk.of_root(lambda: dict(self._trials()))
 
     def _trials(self) -> Iterator[tuple[TrialKey, float | None]]:
@@ -109,7 +109,7 @@ class Volume:
                 yield key, TrialDirectory(path).gone_since()
 
     async def archive(self, key: TrialKey) -> AsyncGenerator[bytes, None]:
-        """Yield the trial directory as a tar stream (PAX, uncompressed), in chunks of about 256 KiB. StoreError if missing."""
+        """Yield the trial directory as an uncompressed PAX tar stream in chunks of about 256 KiB. Raises StoreError if missing."""
         async for chunk in self.disk.stream(key, tar_chunks(self.disk.path(key))):
             yield chunk
 
@@ -129,7 +129,7 @@ class Volume:
                 yield chunk
 
     async def note(self, key: TrialKey, name: str, data: bytes) -> None:
-        """Append to a hidden file of the trial, which is deleted with it."""
+        """Append to a hidden file of the trial's results, which is deleted with them."""
         await self.disk.run(key, "writing notes", lambda to: to.note(name, data))
 
     async def notes(self, key: TrialKey, name: str) -> bytes:

@@ -30,20 +30,20 @@ import (
 // patience is how long a child may continue after its transfer was cancelled, so that it can remove the staging directory.
 const patience = 5 * time.Second
 
-// job is the request to a child: an upload if it has a target, else a download.
+// job is the request to a child process: an upload if it has a target, else a download.
 type job struct {
 	User    users.User    `json:"user"`
 	Target  string        `json:"target,omitempty"`
 	Sources []wire.Source `json:"sources,omitempty"`
 }
 
-// reply is the child's response to a job, to an upload's body and to merge.
+// reply is the child's response to the job, to the body of an upload, and to the request to merge an upload.
 type reply struct {
 	Error   *wire.Error       `json:"error,omitempty"`
 	Sources []wire.SourceType `json:"sources,omitempty"`
 }
 
-// child is a running `runner transfer`.
+// child is a running process `runner transfer`.
 type child struct {
 	user     users.User
 	requests *os.File
@@ -147,7 +147,7 @@ func (c *child) end(limit time.Duration) {
 // Upload is an upload with the permissions of its user; see files.Upload.
 type Upload struct{ child *child }
 
-// NewUpload prepares an upload into target. The caller must close the Upload.
+// NewUpload starts a child process that uploads into target as the user. The caller must close the Upload.
 func NewUpload(ctx context.Context, reaper *reap.Reaper, target string, user users.User) (*Upload, error) {
 	child, _, err := start(ctx, reaper, job{User: user, Target: target})
 	if err != nil {
@@ -175,7 +175,7 @@ func (u *Upload) Merge() error {
 	return err
 }
 
-// Close deletes the staging directory.
+// Close ends the child, which deletes the staging directory.
 func (u *Upload) Close() error {
 	u.child.end(patience)
 	return nil
@@ -187,7 +187,7 @@ type Download struct {
 	types []wire.SourceType
 }
 
-// OpenDownload opens the sources. The caller must close the Download.
+// OpenDownload starts a child process that opens the sources as the user. The caller must close the Download.
 func OpenDownload(ctx context.Context, reaper *reap.Reaper, sources []wire.Source, user users.User) (*Download, error) {
 	child, first, err := start(ctx, reaper, job{User: user, Sources: sources})
 	if err != nil {
@@ -199,7 +199,7 @@ func OpenDownload(ctx context.Context, reaper *reap.Reaper, sources []wire.Sourc
 // Types returns the type of each source.
 func (d *Download) Types() []wire.SourceType { return d.types }
 
-// Send writes the tar stream. The trailer lists unreadable and changed files.
+// Send writes the sources as a tar stream. The trailer lists unreadable and changed files.
 func (d *Download) Send(stream io.Writer) (frames.Trailer, error) {
 	body := frames.NewBody(d.child.frames)
 	_, err := io.Copy(stream, source{body, d.child})
@@ -209,7 +209,7 @@ func (d *Download) Send(stream io.Writer) (frames.Trailer, error) {
 	return body.Trailer(), nil
 }
 
-// source is the body that a child sends.
+// source reads the body that a child sends: the tar stream of a download.
 type source struct {
 	body  *frames.Body
 	child *child

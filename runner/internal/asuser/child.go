@@ -12,7 +12,7 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// Arguments is the command line of the child.
+// Arguments is the command line of a child process.
 var Arguments = []string{"runner", "transfer"}
 
 // Main runs the command `runner transfer`, the child. It returns an error if PID 1 ended the transfer early.

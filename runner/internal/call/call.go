@@ -59,7 +59,8 @@ func relayRefusal(conn net.Conn, response []byte) error {
 	return errors.New("PID 1 refuses to talk to this caller")
 }
 
-// relay copies both ways. At the end of stdin it closes the sending direction; PID 1 closes the connection after the last response.
+// relay copies stdin to the connection, and the connection to stdout. At the end of stdin it closes the sending direction; PID 1
+// closes the connection after the last response.
 func relay(conn *net.UnixConn) error {
 	var asked atomic.Bool
 	go func() {
@@ -76,7 +77,8 @@ func relay(conn *net.UnixConn) error {
 	return nil
 }
 
-// copyAll is io.Copy with a buffer of bufferBytes. It hides ReadFrom and WriteTo, because a plain buffer works on every kernel.
+// copyAll is io.Copy with a buffer of bufferBytes. It hides the methods ReadFrom and WriteTo, which use system calls such as
+// splice, because a plain buffer works on every kernel.
 func copyAll(to io.Writer, from io.Reader) error {
 	_, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, bufferBytes))
 	return err

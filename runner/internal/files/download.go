@@ -41,7 +41,7 @@ type source struct {
 	failed  bool
 }
 
-// OpenDownload opens the sources, so that Send sends the same files whose types Types returns. The caller closes the Download.
+// OpenDownload opens the sources once, so that Types and Send use the same files. The caller must close the Download.
 func OpenDownload(wanted []wire.Source) *Download {
 	download := &Download{buffer: make([]byte, copyBytes)}
 	for _, want := range wanted {
@@ -205,8 +205,8 @@ func (d *Download) enter(dir directory, name string, info fs.FileInfo) error {
 	return d.sendDirectory(dir)
 }
 
-// sendFile sends the file with the size that it has at the start, padded with zeros if it shrinks. If sent is set, it sends the
-// file without its contents.
+// sendFile sends the file with the size that it has at the start, padded with zeros if it shrinks. If sent is set, the operator
+// already has the contents, and sendFile sends only the tar header.
 func (d *Download) sendFile(member string, file *os.File, sent bool) error {
 	info, err := file.Stat()
 	if err != nil {

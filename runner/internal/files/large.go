@@ -94,7 +94,7 @@ func (l *large) add(index int, rel string, size int64, file *os.File) {
 	l.files = append(l.files, wire.LargeFile{Source: index, Path: rel, Size: size, Binary: binary})
 }
 
-// OpenOne opens a regular file of a source by its path in the source; "" is the source itself.
+// OpenOne opens a regular file by its path relative to a source; "" opens the source itself.
 func OpenOne(source, rel string) (*os.File, error) {
 	opened := openSource(wire.Source{Path: source})
 	if rel == "" {

@@ -16,7 +16,8 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// Create creates the file name, owned by owner, for appending and reading. It unlinks an existing file instead of writing to it.
+// Create creates a file at the path name, owned by owner, for appending and reading. It unlinks an existing file instead of writing
+// to it.
 func Create(name string, owner users.User) (*os.File, error) {
 	root, base, err := paths.OpenParent(name)
 	if err != nil {
@@ -37,7 +38,7 @@ func Create(name string, owner users.User) (*os.File, error) {
 	return file, nil
 }
 
-// own changes the file's owner. A file of PID 1's own user has the right owner already.
+// own changes the file's owner. It does nothing for PID 1's own user, which already owns the file.
 func own(file *os.File, owner users.User) error {
 	if owner.Own {
 		return nil
@@ -45,7 +46,7 @@ func own(file *os.File, owner users.User) error {
 	return file.Chown(owner.UID, owner.GID)
 }
 
-// WriteExitCode recreates the file name and writes status to it.
+// WriteExitCode creates a file at the path name that contains status. It replaces an existing file.
 func WriteExitCode(name string, owner users.User, status int) error {
 	file, err := Create(name, owner)
 	if err != nil {
@@ -83,7 +84,8 @@ func Remove(name string) error {
 	return removeAll(root, base)
 }
 
-// Captures reads files within a total budget in bytes, because a hello response contains all records in one frame.
+// Captures reads the files that phases capture. All of them share a budget in bytes, because a hello response contains all records
+// in one frame.
 type Captures struct {
 	mu   sync.Mutex
 	left int64
@@ -94,7 +96,8 @@ func NewCaptures(budget int64) *Captures {
 	return &Captures{left: budget}
 }
 
-// Read reads files. The result is nil for a file that is missing, not regular, or behind an untrusted link.
+// Read reads the files, and maps each path to its content, or to nil if the file is missing, not regular, or behind an untrusted
+// link.
 func (c *Captures) Read(wanted []wire.File) map[string]*wire.Captured {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,8 +144,8 @@ func changeTime(info fs.FileInfo) syscall.Timespec {
 	return info.Sys().(*syscall.Stat_t).Ctim
 }
 
-// holds returns whether the file still has this content. It reads the file again, because ctime does not show two writes within
-// one tick of the kernel's clock.
+// holds returns whether the file still has this content. It reads the file again, because two writes within one tick of the
+// kernel's clock can have the same ctime.
 func holds(file *os.File, content []byte) bool {
 	again := make([]byte, len(content)+1)
 	n, err := file.ReadAt(again, 0)

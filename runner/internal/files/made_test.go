@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// TestCaptureReportsChanges rewrites a file continuously. capture must not return content that the file never had,
-// unless it sets Changed.
+// TestCaptureReportsChanges rewrites a file continuously. If capture returns content that the file never had, it must set Changed.
 func TestCaptureReportsChanges(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "reward.txt")
 	ones, twos := bytes.Repeat([]byte("1"), 1<<16), bytes.Repeat([]byte("2"), 1<<16)

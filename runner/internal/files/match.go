@@ -18,7 +18,7 @@ func excluded(name string, patterns []string) bool {
 	return false
 }
 
-// match is fnmatch with * and ? also matching slashes. It backtracks only to the last star, which is sufficient and fast.
+// match works like fnmatch(3); * and ? also match slashes. It backtracks only to the last star, which is sufficient and fast.
 func match(pattern, name []rune) bool {
 	star, retry := -1, 0
 	p, n := 0, 0

@@ -17,7 +17,8 @@ import (
 	"multistep.dev/runner/internal/users"
 )
 
-// NewUpload prepares an upload into target and creates target if it is missing. The caller must close the Upload, also on error.
+// NewUpload prepares an upload into target and creates target if it is missing. The caller must close the Upload, also after an
+// error of Unpack or Merge.
 func NewUpload(target string, owner users.User) (*Upload, error) {
 	root, err := paths.Make(target)
 	if err != nil {
@@ -90,7 +91,8 @@ func (u *Upload) move(name string) error {
 	return u.target.Rename(path.Join(u.name, name), name)
 }
 
-// mergeInto merges a directory. It moves the whole directory if the target lacks it, and replaces an existing file or link.
+// mergeInto merges a staged directory into the target. It moves the whole directory if the target lacks it, or has a file or link
+// in its place.
 func (u *Upload) mergeInto(name string) error {
 	present, err := u.target.Lstat(name)
 	if err == nil && !present.IsDir() {
@@ -122,8 +124,8 @@ func (u *Upload) makeInTarget(name string) error {
 	return u.target.Lchown(name, u.owner.UID, u.owner.GID)
 }
 
-// passMode sets a target directory's mode to the staged directory's mode. An existing directory keeps its mode if the stream has
-// members below it but no entry for it.
+// passMode sets a target directory's mode to the staged directory's mode. An existing directory keeps its mode if the tar stream
+// contains files in it, but not the directory itself.
 func (u *Upload) passMode(name string, present fs.FileInfo) error {
 	if u.dirs[name] == keepMode && present != nil {
 		return nil
@@ -135,7 +137,8 @@ func (u *Upload) passMode(name string, present fs.FileInfo) error {
 	return u.target.Chmod(name, info.Mode())
 }
 
-// lastModes sets the modes that would have prevented the merge, from the deepest directory to the highest.
+// lastModes sets the directory modes that would have prevented the merge (such as read-only), from the deepest directory to the
+// highest.
 func (u *Upload) lastModes() error {
 	for _, name := range slices.Backward(slices.Sorted(maps.Keys(u.dirs))) {
 		if mode := u.dirs[name]; mode != keepMode {
@@ -147,7 +150,8 @@ func (u *Upload) lastModes() error {
 	return nil
 }
 
-// carry copies a staged file or link to another filesystem under a temporary name, and renames it there.
+// carry copies a staged file or link to the filesystem that is mounted inside the target, under a temporary name, and renames it
+// there.
 func (u *Upload) carry(name string) error {
 	aside := path.Join(path.Dir(name), ".multistep-upload-"+rand.Text())
 	if err := u.copyTo(name, aside); err != nil {

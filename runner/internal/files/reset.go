@@ -10,8 +10,8 @@ import (
 	"multistep.dev/runner/internal/users"
 )
 
-// Reset makes name an empty directory, not a link, with this mode and owner. If keep is set, it keeps an existing directory's
-// contents.
+// Reset creates or empties the directory at the path name, and sets its mode and owner. It replaces a file or link at this path. If
+// keep is set, it keeps an existing directory's contents.
 func Reset(name string, mode uint32, owner users.User, keep bool) error {
 	root, err := realDirectory(name)
 	if err != nil {
@@ -26,7 +26,7 @@ func Reset(name string, mode uint32, owner users.User, keep bool) error {
 	return dress(root, mode, owner)
 }
 
-// realDirectory opens the directory name. It creates it if it is missing, and replaces anything but a directory.
+// realDirectory opens the directory at the path name. It creates a missing directory, and replaces a file or link at this path.
 func realDirectory(name string) (*os.Root, error) {
 	parent, base, err := paths.MakeParent(name)
 	if err != nil {
@@ -36,7 +36,7 @@ func realDirectory(name string) (*os.Root, error) {
 	return directoryIn(parent, base)
 }
 
-// directoryIn opens the directory name in root. It creates it if it is missing, and replaces anything but a directory.
+// directoryIn opens the directory called name in root. It creates a missing directory, and replaces a file or link of this name.
 func directoryIn(root *os.Root, name string) (*os.Root, error) {
 	info, err := root.Lstat(name)
 	if err == nil && !info.IsDir() {
@@ -57,7 +57,7 @@ func directoryIn(root *os.Root, name string) (*os.Root, error) {
 	return paths.Enter(root, name, info)
 }
 
-// dress sets the owner and mode of an open directory. It uses no name, which could refer to another file by now.
+// dress sets the owner and mode of an open directory. It does not use the name, which may refer to another file by now.
 func dress(root *os.Root, mode uint32, owner users.User) error {
 	directory, err := root.Open(".")
 	if err != nil {

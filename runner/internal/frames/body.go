@@ -10,7 +10,7 @@ import (
 	"io"
 )
 
-// Trailer is the payload of an E frame.
+// Trailer is the payload of the E frame that ends a body. Changed and Unreadable list files of a download.
 type Trailer struct {
 	Size       int64    `json:"size"`
 	SHA256     string   `json:"sha256"`
@@ -19,7 +19,7 @@ type Trailer struct {
 	Unreadable []string `json:"unreadable,omitempty"`
 }
 
-// Body reads a body of D frames. It returns io.EOF at the E frame.
+// Body reads a body: D frames up to an E frame. Its Read returns io.EOF at the E frame.
 type Body struct {
 	frames  *Reader
 	digest  hash.Hash
@@ -112,7 +112,7 @@ type BodyWriter struct {
 
 const bodyFrameBytes = 256 << 10
 
-// NewBodyWriter starts a body.
+// NewBodyWriter returns a writer of a body to stream.
 func NewBodyWriter(stream io.Writer) *BodyWriter {
 	return &BodyWriter{stream: stream, digest: sha256.New(), buffer: make([]byte, 0, bodyFrameBytes)}
 }
@@ -143,7 +143,7 @@ func (w *BodyWriter) flush() error {
 	return err
 }
 
-// Finish writes the rest of the body and the trailer. It sets the trailer's size and digest.
+// Finish writes the buffered rest of the body and the trailer, whose size and digest it sets.
 func (w *BodyWriter) Finish(trailer Trailer) error {
 	if err := w.flush(); err != nil {
 		return err

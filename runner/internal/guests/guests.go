@@ -1,9 +1,9 @@
 // Package guests admits processes of other containers of the pod, which act in this container on behalf of the operator.
 //
-// Such a process shares the network, including the names of abstract sockets, with this container, but not the PID namespace. So
-// the kernel reports the PID 0 for it, which no process of this container can have. The operator admits guests for a time. A
-// token keeps out the pod's other containers, and proves to the guest that it is connected to PID 1: while PID 1 does not use the
-// socket's name, another process could.
+// Such a process, a guest, shares the network, including the names of abstract sockets, with this container, but not the PID
+// namespace. So the kernel reports the PID 0 for it, which no process of this container can have. The operator admits guests for a
+// time. A token keeps out the pod's other containers, and proves to the guest that it is connected to PID 1: before PID 1 listens
+// on its socket, another process could listen on a socket of the same name.
 package guests
 
 import (
@@ -24,7 +24,7 @@ const (
 	tokenBytes     = 32
 )
 
-// Admission allows guests to act as a user, until it is dismissed. With Root they may act as any user.
+// Admission is the permission for guests to act as User in this container, or as any user if Root is set, until it is dismissed.
 type Admission struct {
 	User       string
 	Root       bool
@@ -45,7 +45,7 @@ type Admissions struct {
 	connections []*Connection         // oldest first
 }
 
-// New returns an Admissions without any admission.
+// New returns an empty Admissions.
 func New() *Admissions { return &Admissions{admitted: map[string]*Admission{}} }
 
 // Admit creates an admission and returns its token in hexadecimal digits.
@@ -59,8 +59,8 @@ func (a *Admissions) Admit(id, user string, root bool) (token string) {
 	return hex.EncodeToString(secret)
 }
 
-// Dismiss ends an admission, and returns after the sessions of its guests have ended and their commands were killed. With kill it
-// also kills the processes that their finished commands left running.
+// Dismiss ends an admission, and returns after the sessions of its guests have ended and their commands were killed. If kill is
+// set, it also kills the processes that the guests' finished commands left running.
 func (a *Admissions) Dismiss(id string, kill bool) (found bool, err error) {
 	a.mu.Lock()
 	admission, found := a.admitted[id]
@@ -77,7 +77,7 @@ func (a *Admissions) Dismiss(id string, kill bool) (found bool, err error) {
 	return true, err
 }
 
-// Connection is the connection of a guest. It takes one of maxConnections places.
+// Connection is a guest's connection. At most maxConnections exist.
 type Connection struct {
 	*net.UnixConn
 	admissions *Admissions
@@ -85,9 +85,9 @@ type Connection struct {
 	ended      chan struct{}
 }
 
-// Connect takes a place for a connection from another container. If all places are taken, it closes the oldest connection whose
-// peer has not proved that it knows a token, so peers without a token keep nobody out. The caller must call Leave. On error,
-// conn stays open, and there is nothing to leave.
+// Connect registers a connection from another container. If maxConnections are registered, it closes the oldest one whose peer has
+// not proved that it knows a token, so peers without a token keep nobody out. The caller must call Leave, except after an error,
+// which leaves conn open and unregistered.
 func (a *Admissions) Connect(conn *net.UnixConn) (*Connection, error) {
 	added, evicted, err := a.add(conn)
 	if evicted != nil {
@@ -116,7 +116,7 @@ func (a *Admissions) add(conn *net.UnixConn) (added, evicted *Connection, err er
 	return added, evicted, nil
 }
 
-// Leave closes the connection and frees its place.
+// Leave closes the connection and unregisters it.
 func (c *Connection) Leave() {
 	c.Close()
 	c.admissions.mu.Lock()
@@ -135,8 +135,8 @@ func (a *Admissions) find(id string) *Admission {
 	return a.admitted[id]
 }
 
-// join makes the connection a session of the admission. It returns false if the admission was dismissed meanwhile, or the
-// connection lost its place.
+// join makes the connection a session of the admission. It returns false if meanwhile the admission was dismissed, or Connect
+// closed the connection for a newer one.
 func (c *Connection) join(id string, admission *Admission) bool {
 	c.admissions.mu.Lock()
 	defer c.admissions.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"multistep.dev/runner/internal/peer"
 )
 
-// connected returns the runner's end of a new connection.
+// connected returns the runner's end of a new socket pair.
 func connected(t *testing.T) *net.UnixConn {
 	t.Helper()
 	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)

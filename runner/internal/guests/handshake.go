@@ -22,13 +22,13 @@ const (
 	maxNonce         = 128
 )
 
-// question is a guest's first message.
+// question is a guest's first message of the handshake.
 type question struct {
 	Admission string `json:"admission"`
 	Nonce     string `json:"nonce"`
 }
 
-// proof is a guest's second message.
+// proof is a guest's second message of the handshake.
 type proof struct {
 	Proof string `json:"proof"`
 }
@@ -79,7 +79,7 @@ func (c *Connection) accept(id string, admission *Admission) (*Admission, error)
 	return admission, frames.WriteJSON(c, frames.JSON, reply{OK: true})
 }
 
-// receive reads one small JSON object.
+// receive reads one small JSON object, a message of the handshake.
 func receive(reader *frames.Reader, into any) error {
 	kind, length, err := reader.Next()
 	if err != nil {

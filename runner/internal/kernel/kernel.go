@@ -29,13 +29,13 @@ const (
 
 // Undumpable prevents processes of the same user from reading or tracing this process.
 func Undumpable() {
-	// Ignore errors: a kernel without this call has no dumps either.
+	// Ignore errors: they mean that the kernel has no dumpable flag.
 	syscall.RawSyscall(syscall.SYS_PRCTL, prSetDumpable, 0, 0)
 }
 
-// DropSetpcap removes CAP_SETPCAP permanently from this process and all programs that it executes. The kernel does not let a
-// process inspect another one that has a capability which the first one lacks. So no phase, root or not, can open the descriptors
-// of a `runner call` (which has all of the container's capabilities) between its execve and Undumpable. A container without
+// DropSetpcap removes CAP_SETPCAP permanently from this process and all programs that it executes. The kernel lets a process
+// inspect another one only if it has all capabilities of the other one. So no phase, root or not, can open the descriptors of a
+// `runner call` (which has all of the container's capabilities) between its execve and Undumpable. A container without
 // CAP_SETPCAP usually lacks CAP_DAC_OVERRIDE too; there, the program's unreadable file (see install) has the same effect.
 func DropSetpcap() error {
 	syscall.RawSyscall(syscall.SYS_PRCTL, prCapbsetDrop, capSetpcap, 0) // fails with EPERM if the process lacks CAP_SETPCAP

@@ -33,7 +33,8 @@ func count(self, mount string) *int64 {
 // noLimit is the lowest value in bytes that means "no limit". Without a limit, cgroup v1 reports a larger value.
 const noLimit = 1 << 60
 
-// limits maps the file with the OOM kills, of cgroup v1 and v2, to the file with the memory limit in the same directory.
+// limits maps the name of the file with the OOM kills (cgroup v1 and v2) to the name of the file with the memory limit in the same
+// directory.
 var limits = map[string]string{"memory.oom_control": "memory.limit_in_bytes", "memory.events": "memory.max"}
 
 // Limit returns the container's memory limit in bytes, nil if it has none or the limit is unknown.
@@ -55,8 +56,8 @@ func limit(self, mount string) *int64 {
 	return nil
 }
 
-// candidates returns the possible paths of the cgroup v2 and v1 files: at the path from /proc/self/cgroup, and at the mount's
-// root, because some containers have their own cgroup there while /proc/self/cgroup shows the host's path.
+// candidates returns the possible paths of the file with the OOM kills (cgroup v1 and v2): below the path from /proc/self/cgroup,
+// and at the mount's root, because some containers have their own cgroup there while /proc/self/cgroup shows the host's path.
 func candidates(self, mount string) (paths []string) {
 	content, _ := os.ReadFile(self)
 	for line := range strings.Lines(string(content)) {

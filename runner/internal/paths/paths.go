@@ -15,7 +15,7 @@ import (
 	"syscall"
 )
 
-// ErrLink is the error for an untrusted link.
+// ErrLink is the error for a path with an untrusted link.
 var ErrLink = errors.New("a link that an untrusted user may have created is in the way")
 
 const maxLinks = 40 // the kernel's limit
@@ -33,7 +33,8 @@ func Make(name string) (*os.Root, error) {
 	return open(name, true)
 }
 
-// OpenParent opens the parent directory of name and returns name's last element, which may be of any type or missing.
+// OpenParent opens the parent directory of the path name, and also returns the path's last element. The file at this path may be of
+// any type or missing.
 func OpenParent(name string) (*os.Root, string, error) {
 	return parent(name, false)
 }
@@ -151,8 +152,8 @@ func (w *walk) close() {
 	}
 }
 
-// Enter opens the directory name in root. It fails if name is no longer the directory that info describes, because os.Root
-// follows a link that replaced it, if the link stays inside root.
+// Enter opens the directory called name in root. It fails if this is no longer the directory that info describes: a link may have
+// replaced the directory, and os.Root follows links that stay inside root.
 func Enter(root *os.Root, name string, info fs.FileInfo) (*os.Root, error) {
 	if !info.IsDir() {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.ENOTDIR}
@@ -206,7 +207,7 @@ func ours(info fs.FileInfo) bool {
 	return uid == 0 || uid == runnerUID
 }
 
-// writable returns whether other users can replace files of others in the directory.
+// writable returns whether users other than the directory's owner can replace entries that they do not own.
 func writable(directory fs.FileInfo) bool {
 	return directory.Mode().Perm()&0o022 != 0 && directory.Mode()&fs.ModeSticky == 0
 }

@@ -24,7 +24,7 @@ import (
 // such names, so a second runner in the pod needs another name.
 const DefaultSocket = "multistep/runner"
 
-// Address returns the address of a socket. It is in the abstract namespace, so no process can replace a socket file.
+// Address returns the address of an abstract socket. It has no socket file that a process could replace.
 func Address(socket string) *net.UnixAddr {
 	return &net.UnixAddr{Name: "@" + socket, Net: "unix"}
 }
@@ -44,7 +44,8 @@ type Caller struct {
 	start uint64
 }
 
-// Identify returns the process that connected, or an error if it is not from outside the container: ErrElsewhere if it is in another one.
+// Identify returns the process that connected. It returns an error if the process is not from outside the container. The error is
+// ErrElsewhere if the process is in another container of the pod.
 func Identify(conn *net.UnixConn) (Caller, error) {
 	credentials, err := credentials(conn)
 	if err != nil {

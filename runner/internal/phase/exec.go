@@ -19,8 +19,8 @@ const (
 )
 
 // Exec runs a command and passes its output to emit while it runs, one call at a time for each stream. After Exec returned, it
-// discards the output of background processes. If ctx is cancelled, Exec kills all processes that the command started. If not,
-// it adds those that are still running to left.
+// discards the output of background processes. If ctx is cancelled, Exec kills all processes that the command started. It adds the
+// command's process tree to left, because background processes may still run.
 func (h *Host) Exec(ctx context.Context, request wire.Exec, user users.User, emit func(stream byte, data []byte), left *Background) wire.PhaseResult {
 	meter, result := newMeter(), wire.PhaseResult{}
 	if expired(request.TimeoutSeconds) {
@@ -60,13 +60,13 @@ func (h *Host) exec(ctx context.Context, request wire.Exec, user users.User, emi
 	return failure
 }
 
-// Background holds the families of finished commands that may have left processes running.
+// Background holds the process trees (see family) of finished commands, which may have left processes running.
 type Background struct {
 	mu       sync.Mutex
 	families []*family
 }
 
-// add adds the family of a finished command. It drops families that are extinct. Of the families whose supervisor was killed it
+// add adds the family of a finished command, and drops families without a process. Of the families whose supervisor was killed it
 // keeps one, because all of them have the same orphans as members.
 func (b *Background) add(added *family) {
 	b.mu.Lock()
@@ -91,7 +91,7 @@ func (b *Background) Kill() error {
 	return tree.Kill(all)
 }
 
-// clan is several families that are killed together.
+// clan is a set of families that are killed together.
 type clan []*family
 
 // Roots implements tree.Family.
@@ -102,8 +102,8 @@ func (c clan) Roots(all []kernel.Process) (pids []int) {
 	return pids
 }
 
-// Extinct implements tree.Family. A clan is extinct if all its families are. It asks every family, because each one counts the
-// passes that found no process.
+// Extinct implements tree.Family. A clan is extinct if all its families are. It calls Extinct of every family, because each one
+// counts the calls that found no process.
 func (c clan) Extinct(found int) bool {
 	extinct := true
 	for _, each := range c {

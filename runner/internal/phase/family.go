@@ -16,11 +16,11 @@ import (
 
 // family is a supervisor and its descendants.
 //
-// A supervisor runs as long as it has descendants, so each child of PID 1 is a supervisor, or an orphan of a killed
-// supervisor (only root and PID 1's own user can kill one). The phase of a killed supervisor continues: PID 1 becomes the
-// parent of its main process and waits for it, and all such orphans are the phase's family. No marker in the environment
-// identifies them (a phase can remove it, and a container's root may be unable to read other users' environments), and no
-// list of PIDs (forks make it incomplete).
+// A supervisor runs as long as it has descendants, so each child of PID 1 is a supervisor, or an orphan of a killed supervisor
+// (only root and PID 1's own user can kill one). The phase of a killed supervisor continues: PID 1 becomes the parent of its main
+// process and waits for it, and all such orphans are the phase's family. A marker in the environment could not identify them (a
+// phase can remove it, and a container's root may be unable to read other users' environments), nor could a list of PIDs (forks
+// make it incomplete).
 type family struct {
 	reaper     *reap.Reaper
 	supervisor int
@@ -37,8 +37,8 @@ const (
 	enoughEmpty = 3               // passes until a family counts as extinct: one list of processes can miss a process
 )
 
-// follow waits until the phase finishes. It kills the phase's processes if killAtEnd is set, or if ctx is done before, which
-// counts as the timeout.
+// follow waits until the phase's main process ends, or ctx is done, which counts as the timeout. It kills the phase's processes at
+// the timeout, or at the end if killAtEnd is set.
 func (f *family) follow(ctx context.Context, killAtEnd bool, result *wire.PhaseResult) *wire.Error {
 	defer func() { f.reaper.Unwatch(f.main) }()
 	status, failure, ended := f.wait(ctx)
@@ -72,7 +72,7 @@ func limited(ctx context.Context, seconds *float64) (context.Context, context.Ca
 	return context.WithTimeout(ctx, wire.Seconds(*seconds))
 }
 
-// expired returns whether a timeout is zero or negative, so that the command must not be started.
+// expired returns whether a timeout is zero or negative. If it is, the command must not be started.
 func expired(seconds *float64) bool { return seconds != nil && *seconds <= 0 }
 
 func describe(status syscall.WaitStatus, result *wire.PhaseResult) {
@@ -86,7 +86,7 @@ func describe(status syscall.WaitStatus, result *wire.PhaseResult) {
 	}
 }
 
-// wait waits until the main process ends, fails to start, or ctx is done; then ended is false.
+// wait waits until the main process ends or fails to start. ended is false if ctx is done first.
 func (f *family) wait(ctx context.Context) (status syscall.WaitStatus, failure *wire.Error, ended bool) {
 	for {
 		select {
@@ -144,7 +144,7 @@ func (f *family) killed() bool {
 	return f.end != nil && *f.end != 0
 }
 
-// Roots implements tree.Family.
+// Roots implements tree.Family. The roots are the supervisor's children, or the orphans if the supervisor was killed.
 func (f *family) Roots(all []kernel.Process) (pids []int) {
 	parent, except := f.supervisor, map[int]bool(nil)
 	if f.killed() {
@@ -160,8 +160,8 @@ func (f *family) Roots(all []kernel.Process) (pids []int) {
 	return pids
 }
 
-// Extinct implements tree.Family. A supervisor that exits by itself has no descendants left. Without a supervisor the family is
-// extinct after several passes in a row found no process.
+// Extinct implements tree.Family. A supervisor that exits by itself has no descendants left. If it was killed, the family is
+// extinct after enoughEmpty calls in a row that found no process.
 func (f *family) Extinct(found int) bool {
 	if !f.killed() {
 		return f.end != nil

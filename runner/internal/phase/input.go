@@ -30,8 +30,8 @@ func (h *Host) newInput(text string) (input, error) {
 	return input{text, ends[0], os.NewFile(uintptr(ends[1]), "input")}, nil
 }
 
-// feed writes the text in the background, since a pipe holds less than the largest text. It ends when the command has read the
-// text, or no process has the read end any more. Call it after the command was started, or failed to start.
+// feed writes the text in the background, because a pipe holds less than the largest text. Writing ends when the command has read
+// the text, or no process has the read end open any more. Call it after the command was started, or failed to start.
 func (i input) feed() {
 	if i.pipe == nil {
 		return

@@ -11,11 +11,11 @@ import (
 
 const copyBytes = 32 << 10
 
-// maxPipe is the largest capacity of a pipe in bytes, unless root raised it.
+// maxPipe is the largest capacity of a pipe in bytes, unless root raised the kernel's limit.
 const maxPipe = 1 << 20
 
-// output copies a phase's output to a file of limited size and keeps the tail in memory, or passes it on. It reads until all
-// writers have closed the pipe, even after the phase's end, so that no writer gets SIGPIPE.
+// output copies a phase's output to a file of limited size and keeps the tail in memory, or passes the output to passOn. It reads
+// until all writers have closed the pipe, even after the phase's end, so that no writer gets SIGPIPE.
 type output struct {
 	mu        sync.Mutex
 	pipe      *os.File
@@ -33,12 +33,13 @@ type output struct {
 	kept      bool // the file stays open for reading
 }
 
-// newOutput starts copying to file and returns the pipe's write end. It always closes file, also on error.
+// newOutput starts to copy output to file and returns the pipe's write end. The output closes file; newOutput closes it on error.
 func newOutput(file *os.File, limit int64, tailLimit int) (*output, int, error) {
 	return open(&output{file: file, left: limit, limit: limit, tailLimit: tailLimit, writing: true})
 }
 
-// newStream starts to pass on output and returns the pipe's write end. passOn may not keep its argument.
+// newStream starts to pass output to passOn and returns the pipe's write end. passOn must not keep its argument, whose memory is
+// reused.
 func newStream(passOn func([]byte)) (*output, int, error) {
 	return open(&output{passOn: passOn})
 }
@@ -89,7 +90,7 @@ func (o *output) letGo() {
 	o.buffer = nil
 }
 
-// drain reads at most what the pipe can hold now: a background process may write forever.
+// drain reads what the pipe holds now, but not more than its capacity, because a background process may write forever.
 func (o *output) drain() {
 	o.conn.Control(func(fd uintptr) {
 		for taken := 0; taken < maxPipe; {
@@ -161,7 +162,8 @@ func (o *output) closeUnused() {
 	}
 }
 
-// end returns the tail, the size in bytes and whether the file was truncated. It releases the tail's memory and passes on nothing more.
+// end returns the tail, the size in bytes and whether the file was truncated. It releases the tail's memory; later output is not
+// passed to passOn.
 func (o *output) end() (tail string, bytes int64, truncated bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

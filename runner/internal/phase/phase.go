@@ -62,7 +62,7 @@ func (h *Host) Run(request wire.Start) wire.PhaseResult {
 	return result
 }
 
-// meter measures a command's duration and counts the OOM kills meanwhile.
+// meter measures a command's duration and counts the OOM kills in the container during that time.
 type meter struct {
 	started time.Time
 	kills   *int64
@@ -131,7 +131,8 @@ func (h *Host) output(request wire.Start, user users.User) (*output, int, error)
 	return newOutput(file, request.Output.MaxBytes, tail)
 }
 
-// writeExitCode writes the exit code as a shell reports it. It writes no file if the code is 0 or the phase timed out.
+// writeExitCode writes the exit code to a file, as a shell reports it (128 + N for signal N). It writes no file if the code is 0 or
+// the phase timed out.
 func writeExitCode(path string, user users.User, result wire.PhaseResult) *wire.Error {
 	status := 0
 	switch {

@@ -20,7 +20,8 @@ type outputs struct {
 	recent []*output // outputs whose files can be read, oldest first
 }
 
-// add registers an output. It closes older files if more than maxOpen are open, or if deleted ones exceed maxDeleted bytes.
+// add registers an output. It closes the oldest files if more than maxOpen are open, or if deleted files take more than maxDeleted
+// bytes.
 func (o *outputs) add(id string, added *output) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -64,7 +65,7 @@ func (h *Host) Printed(id string, offset, limit int64) (wire.Printed, bool) {
 	return Part(tail, size, offset, limit), tail != nil
 }
 
-// keep sets whether the file stays open for reading. It returns false if there is no file.
+// keep sets whether the output file stays open for reading. It returns false if the output has no open file.
 func (o *output) keep(kept bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -81,7 +81,7 @@ func (c *connections) remove(conn net.Conn) {
 	c.forget(addressOf(conn), conn)
 }
 
-// forget removes a connection from the map. It does nothing if the connection was dropped before.
+// forget unregisters a connection. It does nothing if drop has closed the connection before.
 func (c *connections) forget(address string, conn net.Conn) {
 	conns := c.byAddress[address]
 	at := slices.Index(conns, conn)

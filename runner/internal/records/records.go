@@ -85,7 +85,7 @@ func (s *Store) Once(id, op string, do func() (any, *wire.Error)) (Record, *wire
 	return s.add(Record{id, op, done, started, &now, true, result}).record, nil
 }
 
-// reserve waits until no other session has the id reserved, and reserves it until free is called.
+// reserve reserves the id until the caller calls free. It first waits until other sessions have freed the id.
 func (s *Store) reserve(id string) (free func()) {
 	for {
 		s.mu.Lock()
@@ -108,7 +108,7 @@ func (s *Store) release(id string, mine chan struct{}) {
 	close(mine)
 }
 
-// Find returns the record of id, if it exists. A record of another op is a conflict.
+// Find returns the record of id, if it exists. If the record belongs to another op, it returns an error (a conflict).
 func (s *Store) Find(id, op string) (Record, bool, *wire.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +136,7 @@ func (s *Store) add(record Record) *entry {
 	return added
 }
 
-// Wait waits until the record or ctx is done and returns the record.
+// Wait waits until the operation is finished or ctx is done, and returns the record.
 func (s *Store) Wait(ctx context.Context, id string) (Record, *wire.Error) {
 	s.mu.Lock()
 	entry, found := s.entries[id]
@@ -163,7 +163,7 @@ func (s *Store) Get(id string) (Record, *wire.Error) {
 	return Record{}, wire.Errorf(wire.CodeNotFound, "nothing has the id %q", id)
 }
 
-// Acknowledge marks a finished record as fetched.
+// Acknowledge marks a finished record as received by the operator.
 func (s *Store) Acknowledge(id string) (Record, *wire.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +178,7 @@ func (s *Store) Acknowledge(id string) (Record, *wire.Error) {
 	return entry.record, nil
 }
 
-// All returns all records with their results, in the order of creation. The operator replays the trial from them.
+// All returns all records with their results, in the order of creation. From them the operator reconstructs the trial's progress.
 func (s *Store) All() []Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,7 +189,7 @@ func (s *Store) All() []Record {
 	return all
 }
 
-// Settled returns false while any finished record is unacknowledged.
+// Settled returns whether the operator has acknowledged all finished records.
 func (s *Store) Settled() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -28,7 +28,7 @@ const (
 
 var pause = time.Second // before a retry, multiplied by the number of failed attempts
 
-// Run sends size bytes of the file in one PUT request. It retries transient errors until the timeout.
+// Run sends the first request.Size bytes of the file in one PUT request. It retries transient errors until the timeout.
 func Run(request wire.Send, file *os.File) wire.SendResult {
 	ctx, cancel := context.WithTimeout(context.Background(), wire.Seconds(request.TimeoutSeconds))
 	defer cancel()
@@ -53,8 +53,8 @@ func failed(err error) wire.SendResult {
 	return wire.SendResult{Error: wire.Errorf("Send", "%v", err)}
 }
 
-// newClient returns a client that ignores the proxy variables of the environment, which the image sets, and follows no redirects,
-// because the URL is signed.
+// newClient returns a client that ignores proxy variables, which the image may set, and follows no redirects, because the URL is
+// signed.
 func newClient(ca string) (*http.Client, error) {
 	dialer := net.Dialer{Timeout: connectTimeout}
 	transport := &http.Transport{

@@ -30,10 +30,10 @@ import (
 
 const (
 	defaultPort = 9876
-	// garbagePercent keeps the heap small: it counts against the trial's memory limit.
+	// garbagePercent is this process's GOGC value. It keeps the heap small, which counts against the trial's memory limit.
 	garbagePercent = 40
 	runtimeDir     = "/run/multistep"
-	// captureBudget is the limit, in bytes, of all captured files. Base64 adds a third; the rest of the 8 MiB of a frame
+	// captureBudget is the limit, in bytes, of all files that phases capture. Base64 adds a third; the rest of the 8 MiB of a frame
 	// is for the other fields of a hello response.
 	captureBudget = 4 << 20
 )
@@ -87,9 +87,9 @@ func forgetSignals() {
 // stoppedLook is the interval between two checks for stopped exec sessions.
 const stoppedLook = 3 * time.Second
 
-// endStopped kills each process of an exec session (such as `runner call`) that is stopped at two checks in a row. A root agent
-// can stop such a process with SIGSTOP, which the operator cannot distinguish from an unresponsive node. The kubelet reports a
-// killed process.
+// endStopped kills each process of an exec session (such as `runner call`) that is stopped at two checks in a row. A root agent can
+// stop such a process with SIGSTOP, which the operator cannot distinguish from an unresponsive node. If the process is killed, the
+// kubelet reports the end of the session to the operator.
 func endStopped() {
 	stopped := map[int]uint64{} // start times by PID
 	for ; ; time.Sleep(stoppedLook) {
@@ -134,7 +134,8 @@ func newRunner(version, defaultUser string) (*session.Runner, error) {
 	}, nil
 }
 
-// makeRuntimeDir creates the directory for files that belong to no task. No other process runs in the container yet.
+// makeRuntimeDir creates the runtime directory, for files that are not the task's. It can trust the path, because no other process
+// runs in the container yet.
 func makeRuntimeDir() (string, error) {
 	err := os.MkdirAll(runtimeDir, 0o755)
 	if err == nil {

@@ -16,7 +16,7 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// guestBuffer is the size in bytes of a guest's read buffer. It is small, as many guests may connect.
+// guestBuffer is the size in bytes of a guest's read buffer. It is small, because many guests may connect at once.
 const guestBuffer = 4 << 10
 
 // guest is the session of a guest: a process of another container that the operator admitted (package guests).
@@ -60,7 +60,7 @@ func (g *guest) dispatch(op wire.Op, payload []byte) error {
 }
 
 // user resolves the user of a request; "" is the admitted user. It reads the user database for each request, because a guest may
-// install users. refusal means that the guest may not act as this user, unknown that the user does not exist.
+// install users. It returns refusal if the guest may not act as this user, and unknown if the user does not exist.
 func (g *guest) user(name string) (user users.User, refusal *wire.Error, unknown error) {
 	admitted, err := g.Host.User(g.admission.User)
 	if name == "" {
@@ -99,7 +99,7 @@ func (g *guest) exec(request wire.Exec) error {
 	return g.answerResult(executed{PhaseResult: result})
 }
 
-// executed is the result of a command without the field captures, which this field hides.
+// executed is a command's result without the field captures: its own field Captures hides the embedded one.
 type executed struct {
 	wire.PhaseResult
 	Captures *struct{} `json:"captures,omitempty"`
@@ -112,7 +112,7 @@ func (g *guest) answerResult(result any) error {
 	}{answerOK, result})
 }
 
-// watch calls gone when the guest closes its connection. It reads nothing: the guest may have sent further requests.
+// watch calls gone when the guest closes its connection. It reads nothing from the connection, which may contain further requests.
 func (g *guest) watch(gone func()) (stop func(), err error) {
 	raw, err := g.conn.SyscallConn()
 	if err != nil {
@@ -132,7 +132,8 @@ func (g *guest) watch(gone func()) (stop func(), err error) {
 	}, nil
 }
 
-// outputSender sends output as D frames. The first byte of a frame is its stream.
+// outputSender sends a command's output to the guest as D frames. The first byte of a payload is the stream, phase.Stdout or
+// phase.Stderr.
 type outputSender struct {
 	mu     sync.Mutex
 	to     io.Writer

@@ -25,7 +25,8 @@ var operations = map[string]operation{
 	"dismiss":     {3, named((*Session).dismiss, wire.NewDismiss())},
 }
 
-// decoded decodes a request over its defaults, refuses an invalid one, and calls do for a valid one.
+// decoded decodes a payload into request, which contains the default values. It refuses an invalid request, and calls do for a
+// valid one.
 func decoded[R interface{ Check() error }](s *Session, payload []byte, request R, do func(R) error) error {
 	err := wire.Decode(payload, &request)
 	if err == nil {
@@ -37,7 +38,7 @@ func decoded[R interface{ Check() error }](s *Session, payload []byte, request R
 	return do(request)
 }
 
-// checked returns a handler of decoded requests.
+// checked returns a handler that decodes and checks a request and then calls do.
 func checked[R interface{ Check() error }](do func(*Session, R) error, defaults R) func(*Session, []byte) error {
 	return func(s *Session, payload []byte) error {
 		return decoded(s, payload, defaults, func(request R) error { return do(s, request) })

@@ -1,4 +1,4 @@
-// Package session implements one session: requests and responses, strictly in order.
+// Package session implements one session of the runner protocol: requests and responses, strictly in order.
 package session
 
 import (
@@ -104,7 +104,8 @@ func (s *Session) next() error {
 	return s.handle(op, payload)
 }
 
-// stray skips a frame of a body without a request: its sender may have missed a refusal. It responds once, at the body's end.
+// stray skips a body frame that belongs to no request: the sender may have sent the body before it received a refusal. stray
+// responds once, at the body's end.
 func (s *Session) stray(kind byte) error {
 	if kind == frames.Data {
 		return nil
@@ -222,7 +223,8 @@ func (s *Session) wait(request wire.Wait) error {
 	return s.answerRecord(s.Store.Wait(ctx, request.ID))
 }
 
-// output responds with a part of a phase's output. It reads the state first: if the state is done, the output is complete.
+// output responds with a part of a phase's output. It reads the record's state before the output, so that the output is complete if
+// the state is done.
 func (s *Session) output(request wire.Output) error {
 	record, refusal := s.Store.Get(request.ID)
 	if refusal != nil {
@@ -239,7 +241,7 @@ func (s *Session) output(request wire.Output) error {
 	}{answerOK, record.State, printed})
 }
 
-// ending returns the part of the output that the record has (its tail).
+// ending returns the requested part of the output from a record's result, which contains only the output's tail.
 func ending(result any, request wire.Output) wire.Printed {
 	switch result := result.(type) {
 	case wire.PhaseResult:

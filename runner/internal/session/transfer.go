@@ -13,7 +13,7 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// runtimePrefix is the prefix of a target that stands for the runtime directory.
+// runtimePrefix at the start of an upload's target stands for the runtime directory.
 const runtimePrefix = "$RUNTIME/"
 
 func (s *Session) reset(request wire.Reset) error {
@@ -63,21 +63,21 @@ func (s *Session) upload(request wire.Upload) error {
 	return s.answerRecord(record, refusal)
 }
 
-// uploading is an upload that this process, or a process of another user, writes.
+// uploading is an upload: a files.Upload of this process, or an asuser.Upload of a process of another user.
 type uploading interface {
 	Unpack(stream io.Reader) error
 	Merge() error
 	Close() error
 }
 
-// downloading is a download that this process, or a process of another user, reads.
+// downloading is a download: a files.Download of this process, or an asuser.Download of a process of another user.
 type downloading interface {
 	Types() []wire.SourceType
 	Send(stream io.Writer) (frames.Trailer, error)
 	Close()
 }
 
-// target returns the path of an upload's target.
+// target returns the absolute path of an upload's target, in which it replaces runtimePrefix.
 func (s *Session) target(request wire.Upload) (string, *wire.Error) {
 	place := request.Target
 	if rest, found := strings.CutPrefix(place+"/", runtimePrefix); found {

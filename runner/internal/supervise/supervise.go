@@ -25,15 +25,15 @@ type Spec struct {
 	User users.User `json:"user"`
 }
 
-// Report is one message to PID 1 on ReportFD: first PID, then Error or Status.
+// Report is one message of a supervisor to PID 1 on ReportFD: first PID (unless the fork failed), then Error or Status.
 type Report struct {
 	PID    int         `json:"pid,omitempty"`
 	Error  *wire.Error `json:"error,omitempty"`
 	Status *int        `json:"status,omitempty"` // wait status
 }
 
-// Descriptors that PID 1 passes in addition to stdin (/dev/null), stdout and stderr (the output pipes). StdinFD is the stdin of
-// the command.
+// Descriptors that PID 1 passes to a supervisor in addition to stdin (/dev/null), stdout and stderr (the output pipes). StdinFD is
+// the stdin of the command.
 const (
 	SpecFD   = 3
 	ReportFD = 4
@@ -85,8 +85,8 @@ func supervise(report *json.Encoder) error {
 	return nil
 }
 
-// letGo closes the descriptors that only the command may hold. PID 1 sees EOF of the output, and that stdin has no reader any
-// more, only after the supervisor has closed its own copies.
+// letGo closes the supervisor's copies of descriptors that only the command may hold: until then, PID 1 sees no EOF of the output,
+// and cannot see that the command closed its stdin.
 func letGo(failed *os.File) {
 	failed.Close()
 	syscall.Close(SpecFD)

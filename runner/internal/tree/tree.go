@@ -69,7 +69,7 @@ type hunt struct {
 	started time.Time
 }
 
-// pass signals every living member once. It returns the number of members seen for the first time and of living members.
+// pass signals every living member once. It returns how many members it saw for the first time, and how many are alive.
 func (h *hunt) pass(signal syscall.Signal) (fresh, living int) {
 	all, err := kernel.Processes()
 	if err != nil {
@@ -117,8 +117,8 @@ func members(all []kernel.Process, roots []int) (found []kernel.Process) {
 	return found
 }
 
-// killAll kills all processes of the container except PID 1, in one system call that no process can evade. This includes other
-// phases' background processes and exec sessions (which reconnect), so it is the last resort.
+// killAll kills all processes of the container except PID 1, in one system call that no process can evade. Because this includes
+// other phases' background processes and exec sessions (which the operator opens again), it is the last resort.
 func killAll() {
 	if os.Getpid() == 1 {
 		syscall.Kill(-1, syscall.SIGKILL)

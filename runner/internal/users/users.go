@@ -20,7 +20,7 @@ type User struct {
 	Own        bool // PID 1's user with its current groups: credentials stay unchanged
 }
 
-// String returns the user for an error message.
+// String returns the user's name and IDs for an error message.
 func (u User) String() string {
 	if u.Name == "" {
 		return fmt.Sprintf("%d:%d", u.UID, u.GID)
@@ -28,7 +28,7 @@ func (u User) String() string {
 	return fmt.Sprintf("%q (%d:%d)", u.Name, u.UID, u.GID)
 }
 
-// Become switches this process to the user. A process of root loses all capabilities by this, unless the user is root, too.
+// Become switches this process to the user. A root process thereby loses all capabilities, unless the user is root too.
 func (u User) Become() error {
 	if u.Own || (os.Getuid() != 0 && u.UID == os.Getuid() && u.GID == os.Getgid()) {
 		return nil
@@ -47,7 +47,7 @@ type NoSuchUser struct{ message string }
 
 func (e NoSuchUser) Error() string { return e.message }
 
-// Database holds the paths of the files.
+// Database holds the paths of the passwd file and the group file.
 type Database struct{ Passwd, Group string }
 
 // System is the image's user database.
@@ -67,8 +67,8 @@ func (d Database) Own() User {
 	return user
 }
 
-// Lookup resolves "name", "uid", "name:group" and "uid:gid"; "" is Own.
-// As in an image's USER, a named group replaces all groups from /etc/group.
+// Lookup resolves "name", "uid", "name:group" and "uid:gid"; "" is the user of this process. As in an image's USER, a named group
+// replaces all groups from /etc/group.
 func (d Database) Lookup(spec string) (User, error) {
 	if spec == "" {
 		return d.Own(), nil
@@ -105,7 +105,7 @@ func (d Database) byID(uid int) (User, bool) {
 	return d.find(func(u User) bool { return u.UID == uid })
 }
 
-// find returns the first entry of /etc/passwd that fits accepts.
+// find returns the first entry of /etc/passwd for which fits returns true.
 func (d Database) find(fits func(User) bool) (user User, found bool) {
 	eachLine(d.Passwd, func(fields []string) bool {
 		if len(fields) < 6 || fields[0] == "" {
@@ -149,7 +149,7 @@ func parseID(text string) (int, error) {
 	return int(id), err
 }
 
-// groupsOf returns the user's own group and those that /etc/group lists it in.
+// groupsOf returns the user's primary group, and the groups of which the user is a member in /etc/group.
 func (d Database) groupsOf(user User) []int {
 	groups := []int{user.GID}
 	eachLine(d.Group, func(fields []string) bool {

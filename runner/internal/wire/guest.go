@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// Admit is the request admit.
+// Admit is the request admit: it permits guests (package guests) to act as User, or as any user if Root is set.
 type Admit struct {
 	Op
 	User string `json:"user"`
 	Root bool   `json:"root"`
 }
 
-// Check rejects a user that cannot exist.
+// Check rejects a user with a NUL byte.
 func (a Admit) Check() error {
 	if strings.ContainsRune(a.User, 0) {
 		return errors.New("a NUL in user")
@@ -20,13 +20,14 @@ func (a Admit) Check() error {
 	return nil
 }
 
-// AdmitResult is the result of an admit: a token in hexadecimal digits, or the reason why there is none.
+// AdmitResult is the result of an admit: a token in hexadecimal digits, or an error if the user does not exist.
 type AdmitResult struct {
 	Token string `json:"token,omitempty"`
 	Error *Error `json:"error,omitempty"`
 }
 
-// Dismiss is the request dismiss. Admission is the id of the admit.
+// Dismiss is the request dismiss: it ends an admission. Admission is the id of the request admit that created it. Kill also kills
+// background processes.
 type Dismiss struct {
 	Op
 	Admission string `json:"admission"`
@@ -36,16 +37,16 @@ type Dismiss struct {
 // NewDismiss returns a request with the defaults of optional fields.
 func NewDismiss() Dismiss { return Dismiss{Kill: true} }
 
-// Check accepts every request: an unknown admission is not found.
+// Check accepts every request. If the admission does not exist, Found is false in the result.
 func (d Dismiss) Check() error { return nil }
 
-// DismissResult is the result of a dismiss. Error reports processes that could not be killed.
+// DismissResult is the result of a dismiss. Error is set if processes could not be killed.
 type DismissResult struct {
 	Found bool   `json:"found"`
 	Error *Error `json:"error,omitempty"`
 }
 
-// Exec is a guest's request exec.
+// Exec is a guest's request exec: it runs a command and returns its output and result.
 type Exec struct {
 	Op
 	Command

@@ -14,7 +14,8 @@ import (
 )
 
 // Protocols lists the protocol versions of this runner. It includes earlier versions for an operator that was rolled back.
-// Version 2 adds output, survey, send, and sent files in a download. Version 3 adds guests (admit and dismiss) and the stdin of start.
+// Version 2 adds the requests output, survey and send, and the field sent in a download's sources. Version 3 adds guests (admit and
+// dismiss) and the stdin of start.
 var Protocols = []int{1, 2, 3}
 
 // Agree returns the highest version that both sides support, and false if none is common.
@@ -110,13 +111,13 @@ func (o Op) CheckID() error {
 	return nil
 }
 
-// Ack is the request ack.
+// Ack is the request ack: the caller has received the result of a finished operation.
 type Ack struct{ Op }
 
 // Check accepts every request.
 func (a Ack) Check() error { return nil }
 
-// Command holds the fields that start and healthcheck share.
+// Command holds the fields that start, healthcheck and exec share.
 type Command struct {
 	Argv []string          `json:"argv"`
 	User string            `json:"user"`
@@ -148,7 +149,7 @@ type File struct {
 	MaxBytes int64  `json:"maxBytes"`
 }
 
-// Start is the request start.
+// Start is the request start: it runs a command as a phase.
 type Start struct {
 	Op
 	Command
@@ -215,7 +216,7 @@ type Captured struct {
 	Changed   bool   `json:"changed,omitempty"` // while it was read: the file may never have had this content
 }
 
-// PhaseResult is the result of a start.
+// PhaseResult is the result of a start or an exec.
 type PhaseResult struct {
 	ExitCode        *int                 `json:"exitCode"`
 	Signal          *int                 `json:"signal"`
@@ -230,7 +231,7 @@ type PhaseResult struct {
 	Captures        map[string]*Captured `json:"captures"`
 }
 
-// Healthcheck is the request healthcheck.
+// Healthcheck is the request healthcheck: it repeats a command until the command succeeds or has failed Retries times.
 type Healthcheck struct {
 	Op
 	Command
@@ -257,7 +258,7 @@ type HealthcheckResult struct {
 	DurationSeconds float64 `json:"durationSeconds"`
 }
 
-// Wait is the request wait.
+// Wait is the request wait: it returns a record as soon as the operation is finished, or at the timeout.
 type Wait struct {
 	Op
 	TimeoutSeconds float64 `json:"timeoutSeconds"`
@@ -266,7 +267,7 @@ type Wait struct {
 // Check accepts every request.
 func (w Wait) Check() error { return nil }
 
-// Output is the request output.
+// Output is the request output: it returns a part of the output of a phase, which may still run.
 type Output struct {
 	Op
 	Offset   int64 `json:"offset"`
@@ -291,7 +292,7 @@ type Printed struct {
 	Base64 []byte `json:"base64"`
 }
 
-// Note is the request note.
+// Note is the request note: it stores data of the operator as a record.
 type Note struct {
 	Op
 	Data json.RawMessage `json:"data"`
@@ -307,7 +308,7 @@ func (n Note) Check() error {
 	return nil
 }
 
-// Directory is one directory of a reset.
+// Directory is one directory of the request reset. If Keep is set, the directory keeps its contents.
 type Directory struct {
 	Path string `json:"path"`
 	Mode uint32 `json:"mode"`
@@ -315,7 +316,7 @@ type Directory struct {
 	Keep bool   `json:"keep"`
 }
 
-// Reset is the request reset.
+// Reset is the request reset: it empties or creates directories, and sets their mode and owner.
 type Reset struct {
 	Op
 	Directories []Directory `json:"directories"`
@@ -336,7 +337,7 @@ type ResetResult struct {
 	Error *Error `json:"error"`
 }
 
-// Upload is the request upload.
+// Upload is the request upload: it unpacks a tar stream into the directory Target.
 type Upload struct {
 	Op
 	Target string `json:"target"`
@@ -352,14 +353,14 @@ type UploadResult struct {
 	SHA256 string `json:"sha256"`
 }
 
-// Source is one source of a download or a survey.
+// Source is one file or directory of a download or a survey.
 type Source struct {
 	Path    string   `json:"path"`
 	Exclude []string `json:"exclude"`
 	Sent    []string `json:"sent"` // files ("" is the source itself) to send without their contents
 }
 
-// Survey is the request survey.
+// Survey is the request survey: it lists at most Limit files of at least MinBytes.
 type Survey struct {
 	Op
 	Sources  []Source `json:"sources"`
@@ -378,7 +379,7 @@ type LargeFile struct {
 	Binary bool   `json:"binary"`
 }
 
-// Send is the request send.
+// Send is the request send: it uploads a file to a presigned URL. Path is relative to Source; "" is Source itself.
 type Send struct {
 	Op
 	Source         string            `json:"source"`
@@ -406,7 +407,7 @@ type SendResult struct {
 	Error   *Error `json:"error"`
 }
 
-// Download is the request download.
+// Download is the request download: it returns the sources as a tar stream.
 type Download struct {
 	Op
 	Sources []Source `json:"sources"`

@@ -1,6 +1,6 @@
-"""Simulated nodes: KWOK beside the local cluster; their pods run nothing. An exec into such a pod reaches the Simulation.
+"""Simulate nodes with KWOK beside the local cluster. Their pods run no containers; an exec session reaches the Simulation.
 
-KWOK's exec runs a command on the host, so a mount that only KWOK sees replaces the runner with our program.
+KWOK runs the command of an exec session on the host. A mount that only KWOK sees puts a program of the bench at the runner's path.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ Object = dict[str, Any]
 
 
 def available() -> bool:
-    """Return whether KWOK is installed. hack/peers.py sets the variable where a cluster of localkube runs."""
+    """Return whether KWOK is installed. `make bench` installs it and sets MULTISTEP_KWOK only for a cluster of localkube."""
     return "MULTISTEP_KWOK" in os.environ
 
 
 def placement() -> Object:
-    """Return the part of a pod template that places the pod on simulated nodes only."""
+    """Return the pod spec fields that place a pod on simulated nodes only."""
     return {"nodeSelector": {LABEL: VALUE}, "tolerations": [{**TAINT, "operator": "Equal"}]}
 
 
 @asynccontextmanager
 async def simulated_nodes(client: Client, namespace: str, pods: Sequence[str], socket: Path, *, count: int) -> AsyncIterator[None]:
-    """Run nodes whose pods are simulated. pods: names of pods that get exec sessions; socket: of the Simulation."""
+    """Run simulated nodes for the duration. pods: names of pods that get exec sessions; socket: path of the Simulation's socket."""
     names = [f"simulated-{number}" for number in range(count)]
     with tempfile.TemporaryDirectory(prefix="multistep-kwok-") as directory:
         place = Path(directory)
@@ -63,7 +63,7 @@ async def simulated_nodes(client: Client, namespace: str, pods: Sequence[str], s
 
 
 def _settings(namespace: str, pods: Sequence[str], socket: Path) -> str:
-    """Return KWOK's stages, and an Exec per pod, which passes the pod's name to the program."""
+    """Return KWOK's configuration: its stages, and one Exec per pod that passes socket and pod name to the bench's program."""
     stages = Path(os.environ["MULTISTEP_KWOK_STAGES"])
     documents = [(stages / name).read_text() for name in _STAGES]
     return "\n---\n".join([*documents, *(json.dumps(_exec(namespace, pod, socket)) for pod in pods)])
@@ -81,7 +81,7 @@ def _exec(namespace: str, pod: str, socket: Path) -> Object:
 
 @contextmanager
 def _running(place: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run KWOK in the cluster's network, with our program mounted at the runner's path."""
+    """Run KWOK in the first node's network namespace, with the bench's program mounted at the runner's path."""
     config, runner = load_config(), Path(RUNNER)
     pki, node = Pki(config.paths.pki), config.first
     arguments = [
@@ -94,11 +94,11 @@ def _running(place: Path) -> Iterator[subprocess.Popen[bytes]]:
         f"--tls-cert-file={pki.certificate('kubelet')}",
         f"--tls-private-key-file={pki.key('kubelet')}",
         "--cidr=10.200.0.0/16",
-        "--node-lease-duration-seconds=40",  # a shorter lease would make the cluster count the nodes as failed
+        "--node-lease-duration-seconds=40",  # renewed every 10 s; without renewals, a node counts as failed after 24 s
     ]
     script = f'mount --make-rprivate / && mount --bind "$0" {runner.parent} && exec "$@"'
     inside = ["unshare", "--mount", "sh", "-c", script, str(_built(place)), os.environ["MULTISTEP_KWOK"]]
-    runner.parent.mkdir(exist_ok=True)  # mount point
+    runner.parent.mkdir(exist_ok=True)  # the mount point must exist on the host
     with (place / "kwok.log").open("wb") as log:
         kwok = subprocess.Popen([*network.enter(node), *inside, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
@@ -106,7 +106,7 @@ def _running(place: Path) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         kwok.terminate()
         kwok.wait()
-        with suppress(OSError):  # another bench on this machine uses it
+        with suppress(OSError):  # another bench on this machine uses the directory
             runner.parent.rmdir()
 
 

@@ -1,6 +1,6 @@
-"""Runners of simulated pods: all in one process, each with its own state, with the runner's real protocol.
+"""Simulate the runners of all simulated pods in one process. Each runner has its own state and speaks the real protocol.
 
-A working agent is at most a timer: no process, no stream, no load on the machine.
+A working agent costs at most a timer: no process, no stream, no load on the machine.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from multistep.runner_client.frames import DATA, END, MESSAGE, FrameReader, enco
 from tests.support.fake_runner import PHASES, FakeRunner
 from tests.support.played import rewarded
 
-PROBE_SECONDS: Final = 1.0  # period of a kubelet's readiness probe
-IDLE_SECONDS: Final = 30.0  # timeout of a session without a request
+PROBE_SECONDS: Final = 1.0  # period of the simulated kubelet's readiness probes
+IDLE_SECONDS: Final = 30.0  # timeout of an exec session without a request
 LEAVING_SECONDS: Final = 0.05
 LAST_NOTE: Final = "/last/end"
 CHUNK_BYTES: Final = 1 << 16
@@ -31,17 +31,17 @@ Json = dict[str, Any]
 
 
 class SimulatedRunner(FakeRunner):
-    """PID 1 of a simulated pod. changed: called when a phase finished or was acknowledged."""
+    """The runner of one pod. works: called when a phase starts; changed: called when a phase finishes or is acknowledged."""
 
     def __init__(self, pod_uid: str, works: Callable[[SimulatedRunner, str], object], changed: Callable[[], object]) -> None:
         super().__init__(pod_uid, finish="manual")
         self._works = works
         self._changed = changed
         self._ended = asyncio.Event()
-        self.ended_at: float | None = None  # end of the last agent phase until the next phase starts; time of the event loop
+        self.ended_at: float | None = None  # event-loop time of the agent phase's end; None once the next phase starts
 
     def answer(self, request: Json) -> Json:
-        """Answer as the real runner does; do not keep requests."""
+        """Answer like the fake runner, but do not keep the request, to save memory."""
         answered = super().answer(request)
         self.requests.clear()
         if request["op"] == "ack":
@@ -49,7 +49,7 @@ class SimulatedRunner(FakeRunner):
         return answered
 
     async def wait(self, request: Json) -> Json:
-        """Return the record once the phase is done, or its current state after the request's timeout."""
+        """Return the phase's record as soon as the phase has finished, or else after the request's timeout."""
         record = self.records.get(request["id"])
         if record is not None and record["state"] == "running":
             with suppress(TimeoutError):
@@ -77,9 +77,9 @@ class SimulatedRunner(FakeRunner):
 
 
 class Simulation:
-    """All runners of a namespace, and the kubelets' readiness probes.
+    """Simulates all runners of a namespace and the kubelets' readiness probes.
 
-    held: suffix of the ids of phases that run until ``release``; other phases finish at once. rewards: rewards from each verifier.
+    held: suffix of the ids of phases that run until ``release``; other phases finish at once. rewards: written by each verifier.
     """
 
     def __init__(self, client: Client, namespace: str, socket: Path, *, held: str, rewards: Mapping[str, float]) -> None:
@@ -88,11 +88,11 @@ class Simulation:
         self._socket = socket
         self._held = held
         self._verdict = rewarded(json.dumps(rewards))
-        self._uids: dict[str, str] = {}  # by pod name
-        self._runners: dict[str, SimulatedRunner] = {}  # by pod uid
+        self._uids: dict[str, str] = {}  # pod uid by pod name
+        self._runners: dict[str, SimulatedRunner] = {}  # runner by pod uid
         self._working: dict[str, tuple[SimulatedRunner, str]] = {}  # by pod name: the runner whose agent works, and the phase's id
         self._probed: set[str] = set()  # pods with a readiness probe in progress
-        self._ready: dict[str, bool] = {}  # by pod name: the readiness in its status
+        self._ready: dict[str, bool] = {}  # by pod name: the readiness that the pod's status shows
         self._tasks: set[asyncio.Task[None]] = set()
         self.released_and_waiting = 0  # number of agents that finished and whose next phase has not started yet
         self.lags: list[float] = []  # seconds from an agent's end to the start of the next phase
@@ -110,12 +110,12 @@ class Simulation:
 
     @property
     def pods(self) -> list[str]:
-        """Return the existing pods."""
+        """Return the names of the existing pods."""
         return list(self._uids)
 
     @property
     def working(self) -> list[str]:
-        """Return the pods whose agents work."""
+        """Return the names of the pods whose agents work."""
         return list(self._working)
 
     def release(self, pod: str) -> None:
@@ -138,7 +138,7 @@ class Simulation:
             runner.end(id, **(self._verdict if id.endswith("/verifier") else {}))
 
     def _changed(self, pod: str, runner: SimulatedRunner) -> None:
-        """Start a probe if the readiness changed and no probe is in progress."""
+        """Start a readiness probe of the pod if its readiness changed and no probe is in progress."""
         if self._ready.get(pod, True) != runner.ready and pod not in self._probed:
             self._probed.add(pod)
             self._do(self._probe(pod, runner))
@@ -187,7 +187,7 @@ class Simulation:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # -- sessions
+    # -- exec sessions
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -199,7 +199,7 @@ class Simulation:
             writer.close()
 
     async def _runner(self, pod: str) -> SimulatedRunner:
-        while pod not in self._uids:  # the watch lags behind
+        while pod not in self._uids:  # the watch has not reported the pod yet
             await asyncio.sleep(0.05)
         uid = self._uids[pod]
         if uid not in self._runners:
@@ -237,7 +237,7 @@ class Simulation:
 def _last_word(request: Json, answer: Json) -> bool:
     """Return whether the operator closes the session after this answer: the phase still runs, or the last step is finished.
 
-    The real runner sees the end of its stdin. KWOK does not pass it on, so the stream would stay open until its idle timeout.
+    The real runner then sees the end of its stdin. KWOK does not report that, so the stream would stay open until its idle timeout.
     """
     record = answer.get("record") or {}
     waited = request["op"] == "wait" and record.get("state") == "running"

@@ -1,4 +1,4 @@
-"""Run the fake cluster's contract tests against a real cluster, and test the client where only a real cluster can."""
+"""Run the fake cluster's contract tests against a real cluster, and test behaviour of the client that only a real cluster shows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _without_operator() -> Iterator[None]:
 
 @pytest.fixture
 async def cluster(client: Client) -> AsyncIterator[Client]:
-    """Return the client of a cluster in which our CRD is installed."""
+    """Return the client of a cluster in which the trials' CRD is installed."""
     crd = yaml.safe_load((ROOT / "crds" / "multistep.dev_multisteptrials.yaml").read_text())
     await client.apply(crd, field_manager="multistep-e2e")
     await eventually(lambda: _served(client))
@@ -74,7 +74,7 @@ async def test_a_watch_reports_every_change(client: Client, namespace: str) -> N
         async with asyncio.timeout(DEADLINE_SECONDS):
             async for event in events:
                 seen.append((event.type, event.object["data"]["n"]))
-                if event.type == "ADDED":  # the object comes from the watch now, not from the initial list
+                if event.type == "ADDED":  # only now: an earlier change could be part of the initial list
                     await client.apply({**config_map, "data": {"n": "2"}})
                     await client.delete(CONFIG_MAPS, namespace, "w")
                 if event.type == "DELETED":

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.xdist_group("cluster")  # one pytest-xdist worker runs 
 
 MEBIBYTE = 2**20
 
-# On a busy node a container runtime may close a command's stdin before the command read it: tests send EOF after the output.
+# On a busy node the container runtime may close a command's stdin before the command has read it all. Tests therefore send EOF
+# only after they have received the command's output.
 
 
 async def open_exec(client: Client, pod: Pod, *argv: str) -> ExecStream:
@@ -136,7 +137,7 @@ async def test_a_cut_connection_is_a_lost_stream_both_ways(client: Client, pod: 
 
 async def test_fifty_streams_are_open_at_once(client: Client, pod: Pod) -> None:
     streams = await asyncio.gather(*(open_exec(client, pod, "cat") for _ in range(50)))
-    pod_names = await client.list_all(PODS, pod.namespace)  # requests use another connection pool than exec sessions
+    pod_names = await client.list_all(PODS, pod.namespace)  # succeeds: requests do not share a connection pool with exec sessions
     assert pod_names
     for number, stream in enumerate(streams):
         await stream.send(str(number).encode())
@@ -153,7 +154,7 @@ async def test_a_slow_reader_holds_the_command_back(client: Client, pod: Pod) ->
     stream = await open_exec(client, pod, "sh", "-c", "head -c 200M /dev/zero; echo done >&2")
     await stream.receive()
     before = _peak_mebibytes()
-    await asyncio.sleep(2)  # no condition to wait for: give the sender time to fill the memory
+    await asyncio.sleep(2)  # fixed wait: time in which a sender that ignores back-pressure would fill the memory
     assert _peak_mebibytes() - before < 20
     await stream.close()
 
@@ -177,7 +178,7 @@ async def test_throughput(client: Client, pod: Pod, way: str) -> None:
     assert (got, stream.status) == (size, ExitStatus(0)), stream.exit_details
     await stream.close()
     print(f"{way}: {size / 1e6 / seconds:.0f} MB/s, {work:.1f} s of our own, {_peak_mebibytes() - before} MiB more at the peak")
-    assert work < 30  # CPU seconds of this process; measured: 2 s, and 280 s with a quadratic join
+    assert work < 30  # CPU seconds of this process: 2 s as measured, 280 s if chunks are joined in quadratic time
     assert _peak_mebibytes() - before < 50
 
 

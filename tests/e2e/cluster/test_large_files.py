@@ -19,7 +19,7 @@ from tests.support.tar_streams import facts, many_small_files, odd_files, one_la
 pytestmark = pytest.mark.xdist_group("cluster")  # one pytest-xdist worker runs all tests of the group and creates the pods once
 
 MEBIBYTE = 2**20
-GROWTH_BYTES = 64 * MEBIBYTE  # growth of the client's peak memory, independent of the transferred size
+GROWTH_BYTES = 64 * MEBIBYTE  # permitted growth of the client's peak memory, whatever the transferred size
 ANSWER_SECONDS = 300.0
 
 Stream = Callable[[], Iterable[bytes]]
@@ -85,6 +85,6 @@ async def test_odd_names_contents_modes_links_and_empty_directories_round_trip(
 ) -> None:
     files = await round_trip(client, runner_pod, lambda: [odd_files()], tmp_path)
     sent, came = facts(files[0]), facts(files[1], "0")
-    leading = came.keys() - sent.keys()  # parent directories that were not sent themselves
+    leading = came.keys() - sent.keys()  # parent directories, for which the sent tar file has no entries
     assert {name: came[name] for name in sent} == sent
     assert all(any(name.startswith(f"{each}/") for name in sent) for each in leading)

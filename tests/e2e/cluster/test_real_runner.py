@@ -168,7 +168,7 @@ async def test_a_stream_cut_while_a_phase_runs_loses_nothing(client: Client, run
         async with session(client, runner_pod) as talk:
             await talk.start(phase)
             waiting = asyncio.create_task(talk.wait(id, 20))
-            await asyncio.sleep(0.2)  # no condition to wait for: the request needs time to be sent
+            await asyncio.sleep(0.2)  # fixed wait, because no condition shows that the request was sent
             line.cut()
             with pytest.raises(StreamLost):
                 await waiting
@@ -203,7 +203,7 @@ async def test_an_upload_cut_in_the_middle_leaves_no_record_and_is_sent_again(cl
 async def test_a_stalled_line_ends_at_the_time_limit(client: Client, runner_pod: Pod) -> None:
     async with cutter(client.connection) as line, session(client, runner_pod) as talk:
         line.flowing.clear()
-        talk._frames.timeout_seconds = 1.0  # set only after hello, which may take longer
+        talk._frames.timeout_seconds = 1.0  # set only after the session's hello request, which may take longer than 1 s
         async with asyncio.timeout(DEADLINE_SECONDS):  # without this timeout, a failure would hang the test
             with pytest.raises(StreamLost, match="silent for 1 s"):
                 await talk.wait("none", 0)
@@ -230,7 +230,7 @@ async def test_a_session_from_inside_the_container_is_refused(client: Client, ru
 
 
 async def test_a_long_trial_sends_hello_with_every_result(client: Client, runner_pod: Pod) -> None:
-    """Test a status whose phases printed more than fits into one frame."""
+    """The phases print more in total (as JSON) than one frame holds; hello returns the last 4096 bytes of each phase's output."""
     prefix = secrets.token_hex(4)
     async with session(client, runner_pod) as talk:
         for number in range(300):

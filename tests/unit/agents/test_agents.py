@@ -39,7 +39,7 @@ def outcome(played: Played) -> tuple[str, str] | None:
 
 
 def phase(played: Played) -> list[str]:
-    """Return the operations of the agent's phase."""
+    """Return those of the played operations that belong to the agent phase."""
     return [each for each in played.ids if each in ("a/solution", "a/instruction", "a/agent")]
 
 
@@ -98,7 +98,7 @@ def test_the_oracle_of_a_single_step_task_has_the_roots_solution() -> None:
 def test_how_an_agent_ends(agent: str, results: Mapping[str, Any], wanted: object) -> None:
     played = run(agent, {"a/agent": results})
     assert outcome(played) == wanted
-    assert "a/verifier" in played.ids  # the verifier runs however the agent ended
+    assert "a/verifier" in played.ids  # the verifier runs whether or not the agent succeeded
 
 
 @pytest.mark.parametrize("layout", [StepLayout("do it"), StepLayout("do it", solution=True)])

@@ -1,4 +1,4 @@
-"""Trials with Harbor's agents: one setup, then a run or a resume per step, each admitted by the runner separately; failures."""
+"""Test trials with Harbor's agents: one setup, then one run per step. Only during these the runner admits the agent host."""
 
 from __future__ import annotations
 
@@ -68,6 +68,15 @@ def test_a_preinstalled_class_of_the_users_never_acts_as_root() -> None:
     assert not any(each.root for each in played.operations if isinstance(each, Admit))
 
 
+def test_an_agents_image_replaces_its_installation_and_its_programs_come_first_in_path() -> None:
+    played = play(hosted({**OWN, "image": "registry.example/own:1"}))
+    assert not any(each.root for each in played.operations if isinstance(each, Admit))
+    setup, step = played.operation("/host/agent-setup").request, played.operation("b/host/agent").request
+    assert setup["agent"]["preinstalled"]
+    assert setup["environment"]["path"] == step["environment"]["path"] == "/multistep-agent/bin"
+    assert play(hosted(OWN)).operation("/host/agent-setup").request["environment"]["path"] == ""
+
+
 def test_a_class_of_the_users_that_was_root_once_may_change_verdicts() -> None:
     users = THREE + '[agent]\nuser = "1000"\n[verifier]\nuser = "root"\n'
     assert isolation(hosted(toml=users), "0") == "User"
@@ -134,7 +143,7 @@ def test_a_failed_setup_of_harbors_agent_loses_the_attempt_before_a_step_began()
 
 
 def test_a_failed_setup_of_a_users_class_is_the_agents_own_failure() -> None:
-    """The class can read the environment: if its failed setup were retried, it could give up on hard tasks without a score."""
+    """A user's class can read the environment. If failed setups were retried, it could avoid a score on hard tasks by failing."""
     slow: Mapping[str, Any] = {"timedOut": True, "exitCode": None, "captures": {}}
     played = play(hosted(OWN), {"/host/agent-setup": slow})
     assert played.operation("/agent-setup-dismiss").kill
@@ -202,7 +211,7 @@ def test_an_agent_that_calls_the_provider_gets_key_and_url() -> None:
 
 
 def closed(failure: str | None = None) -> dict[str, Any]:
-    """Return the result of closing a step at the gateway. failure: kind of the last failed request."""
+    """Return the gateway's response to the closing of a step. failure: kind of the last failed request."""
     usage = {
         "inputTokens": 7,
         "cachedTokens": 0,
@@ -226,6 +235,13 @@ def test_the_gateways_count_replaces_the_agents_also_for_an_agent_that_counts_al
     ]
 
 
+def test_model_requests_of_the_setup_count_in_the_trial_but_in_no_step() -> None:
+    reports = {"/host/agent-setup-model-usage": closed(), "a/host/model-usage": closed()}
+    journal = play(hosted(CREDENTIALS), reports).journal
+    assert journal.setup_usage is not None and journal.setup_usage.input_tokens == 7
+    assert [run.usage.input_tokens for run in journal.steps if run.usage and run.usage.source == "Gateway"] == [7]
+
+
 def test_a_failure_of_the_provider_loses_the_attempt_whatever_the_agent_says() -> None:
     played = play(hosted(CREDENTIALS), {"b/host/model-usage": closed("Provider")})
     assert played.journal.lost is not None
@@ -242,6 +258,13 @@ def test_a_rejected_key_ends_the_trial_at_once() -> None:
 def test_a_spent_budget_is_the_agents_own_failure() -> None:
     run = play(hosted(CREDENTIALS), {"a/host/model-usage": closed("Budget")}).journal.steps[0]
     assert run.exception is not None and (run.exception.type, run.exception.phase) == ("BudgetExceededError", "agent")
+
+
+def test_a_spent_budget_of_the_sweep_is_not_the_agents_failure() -> None:
+    journal = play(hosted(CREDENTIALS), {"a/host/model-usage": closed("SweepBudget")}).journal
+    assert journal.lost is not None
+    assert (journal.lost.reason, journal.lost.final) == ("SweepBudgetSpent", False)
+    assert journal.steps[0].exception is None
 
 
 def test_what_only_the_agent_says_about_its_provider_is_no_evidence() -> None:

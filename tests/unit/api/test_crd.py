@@ -1,4 +1,4 @@
-"""The CRDs in crds/ match the models, and retain every field that the models write."""
+"""Test that the CRDs in crds/ match the models and retain every field that the models write."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_lists_are_atomic(kind: Kind) -> None:
 
 
 def values(annotation: Any) -> st.SearchStrategy[Any]:
-    """Return JSON values with the shape of a field's annotation. Constraints are ignored, because pruning ignores them."""
+    """Return a strategy for JSON values of the annotated type. It ignores constraints, because pruning ignores them."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return values(arguments[0])

@@ -1,4 +1,4 @@
-"""The references in docs/ and the skill: tables match the models, and all names in the text exist."""
+"""Test the references in docs/ and skills/create-task/SKILL.md: tables match the models, and all names in the text exist."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_the_skill_can_be_found() -> None:
 
 
 def dotted(text: str) -> Iterator[str]:
-    """Yield the field paths with dots in a text's code, without file names."""
+    """Yield the dotted field paths in the text's inline code, but no file names."""
     for each in code(text):
         if re.fullmatch(r"[a-z]\w*(\.[a-z]\w*)+", each) and not re.search(r"\.(sh|toml|json|md|txt|yaml|py)$", each):
             yield each

@@ -34,6 +34,10 @@ def test_tasks_may_come_from_elsewhere() -> None:
         ({"tasks": []}, "spec.tasks: List should have at least 1 item after validation, not 0; got []"),
         ({"tasks": None}, "spec: must have exactly one of tasks and tasksFrom"),
         ({"tasksFrom": {"git": {"url": "https://g"}}}, "spec: must have exactly one of tasks and tasksFrom"),
+        (
+            {"budget": {"costUSD": 5}, "agents": [{"name": "x", "agent": {"name": "codex", "model": "a/b", "access": "Direct"}}]},
+            "spec: budget needs the model gateway: agent 'x' must have access Gateway",
+        ),
         ({"tasks": None, "tasksFrom": {}}, "spec.tasksFrom: must have exactly one of oci, git and url"),
         ({"tasks": [{**TASK, "name": None}]}, "spec.tasks[0].name: is required, but missing"),
         ({"tasks": [TASK, TASK]}, "spec: tasks: names must be unique; 'hello' occurs more than once"),

@@ -96,6 +96,11 @@ def test_null_is_absent() -> None:
             "spec.agent: credentials: the model gateway does not know MY_KEY, only ANTHROPIC_API_KEY",
         ),
         ({"agent": {"importPath": "a.B"}}, "spec.agent.importPath: should match pattern"),
+        (
+            {"agent": {"name": "codex", "model": "a/b", "limits": {"costUSD": 1}}},
+            "spec.agent: limits need the model gateway: access must be Gateway",
+        ),
+        ({"agent": {"name": "nop", "limits": {"costUSD": 1}}}, "spec.agent: limits is not allowed: the nop agent uses no model"),
         ({"agent": {"name": "nop", "model": "a/b"}}, "spec.agent: model is not allowed: the nop agent uses no model"),
         (
             {"agent": {"name": "cluade-code"}},

@@ -1,4 +1,4 @@
-"""Unknown keys are found, and a similar known key is suggested."""
+"""Unknown keys of task.toml and resources are found, and a similar known key is suggested."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _MISSING = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason":
 
 @contextmanager
 def serving(secrets: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    """Serve Secrets and yield the server's URL. secrets: base64 values by key, for each NAMESPACE/NAME."""
+    """Serve Secrets and yield the server's URL. secrets: for each NAMESPACE/NAME, the base64 values of the Secret by key."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -29,7 +29,7 @@ def serving(secrets: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Log nothing."""
+            """Log nothing, so that the test's output stays short."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = Thread(target=server.serve_forever, args=(0.01,))

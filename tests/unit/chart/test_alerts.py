@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[3]
 RULES = ROOT / "charts" / "multistep" / "files" / "alerts.yaml"
 ALERTS = {each["alert"]: each for group in yaml.safe_load(RULES.read_text())["groups"] for each in group["rules"]}
 
-Series = Mapping[str, str]  # values per minute in promtool's notation
+Series = Mapping[str, str]  # maps a series to its values in promtool's notation, one per minute
 
 IDLE = {"multistep_build_info": "1x120", 'multistep_leading{namespace="s", job="m", pod="a"}': "1x120"}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A test of an alert: it fires at this minute with the series `fires`, and not with the similar series `quiet`."""
+    """A test of one alert: at `minute`, the alert fires for the series `fires`, and does not fire for the series `quiet`."""
 
     fires: Series
     quiet: Series
@@ -144,7 +144,7 @@ def quiet(name: str, case: Case) -> object:
 
 
 def question(name: str, series: Series, minute: int, firing: int) -> object:
-    """Return a promtool test that this number of alerts fires at this minute. Series not given are those of an idle operator."""
+    """Return a promtool test: at `minute`, `firing` alerts of this name fire. It adds the metrics of IDLE that `series` lacks."""
     own = {each.partition("{")[0] for each in series}
     shown = {each: values for each, values in IDLE.items() if each.partition("{")[0] not in own} | dict(series)
     return {
@@ -162,7 +162,7 @@ def question(name: str, series: Series, minute: int, firing: int) -> object:
 
 
 def test_a_case_that_expects_the_contrary_fails(tmp_path: Path) -> None:
-    """promtool detects a wrong expectation."""
+    """promtool fails if a test's expectation is wrong."""
     name, case = next(iter(CASES.items()))
     file = tmp_path / "alerts.test.yaml"
     tests = [question(name, case.fires, case.minute, 0)]

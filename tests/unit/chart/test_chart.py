@@ -1,4 +1,4 @@
-"""The chart gives the operator all that it needs, and no more."""
+"""The chart's objects for the operator: CRD, pod, settings, monitoring and `helm test`; and errors in its values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from multistep.settings import Settings
 from tests.unit.chart.chart_objects import container_of, granted, operator_role, variables_of
 from tests.unit.chart.conftest import CHART, ROOT, Object, Render, the
 
-# -- the CRD
+# -- the custom resource definitions
 
 
 def test_the_charts_crds_are_those_of_the_repository() -> None:
@@ -37,7 +37,7 @@ def test_the_crd_can_be_left_to_others(render: Render) -> None:
     assert not [each for each in render({"crds": {"install": False}}) if each["kind"] == "CustomResourceDefinition"]
 
 
-# -- the pod
+# -- the operator's pod
 
 
 def test_the_pod_is_restricted(render: Render) -> None:
@@ -90,7 +90,7 @@ def test_a_claim_that_exists_is_used(render: Render) -> None:
     assert {"name": "results", "persistentVolumeClaim": {"claimName": "mine"}} in volumes
 
 
-# -- settings
+# -- the operator's settings
 
 
 def test_the_variables_are_settings_with_these_meanings(render: Render, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_values_that_mean_nothing_are_refused_with_what_would_be_right(render: R
     ids=".".join,
 )
 def test_an_unknown_key_is_reported_at_its_place(render: Render, path: list[str]) -> None:
-    """The schema avoids `propertyNames`, because Helm's JSON schema library reports its errors at a random location."""
+    """The schema avoids `propertyNames`, because Helm's JSON schema library reports errors of that keyword at a random path."""
     values: Any = "x"
     for key in reversed(path):
         values = {key: values}
@@ -245,7 +245,7 @@ def test_the_schema_and_the_page_about_the_chart_are_what_settings_and_values_ma
 
 
 def keys(schema: Object, values: object) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield, for each table of values.yaml, its keys in the schema and its keys in the values."""
+    """Yield, for each mapping of values.yaml, its keys in the schema and its keys in the values."""
     if "properties" in schema and isinstance(values, dict):
         yield list(schema["properties"]), list(values)
         for key, below in schema["properties"].items():
@@ -305,7 +305,7 @@ def test_the_rules_are_those_that_promtool_has_tried(render: Render) -> None:
     rule = the(render({"metrics": {"rules": {"enabled": True, "labels": {"release": "prometheus"}}}}), "PrometheusRule")
     assert rule["metadata"]["labels"]["release"] == "prometheus"
     assert rule["spec"] == yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
-    assert "{{ $value" in str(rule)  # the placeholder is Prometheus', not Helm's
+    assert "{{ $value" in str(rule)  # Prometheus replaces this placeholder, so Helm must not
 
 
 def test_the_dashboard_is_brought_to_grafana_as_it_is(render: Render) -> None:

@@ -1,4 +1,4 @@
-"""The chart installs the model gateway, and shares a Secret between it and the operator."""
+"""The chart installs the model gateway, and gives the gateway and the operator the same Secret."""
 
 from __future__ import annotations
 
@@ -30,22 +30,18 @@ def gateway_variables(objects: list[Object]) -> dict[str, str]:
 
 
 def secret_of(objects: list[Object]) -> dict[str, str]:
-    """Return the text of the gateway's Secret by key."""
+    """Return the decoded values of the gateway's Secret, by key."""
     return {key: b64decode(value).decode() for key, value in the(objects, "Secret", gateway=True)["data"].items()}
 
 
-def files(pod: Object, container: Object) -> dict[str, tuple[str, str]]:
-    """Return the Secret and the key of each file that the pod's container gets from a Secret, by path."""
+def secrets_at(pod: Object, container: Object) -> dict[str, str]:
+    """Return the names of the Secrets that the container mounts with all their keys, by the mount's path."""
     mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
-    return {
-        f"{mounts[volume['name']]}/{item['path']}": (volume["secret"]["secretName"], item["key"])
-        for volume in pod["volumes"]
-        if "secret" in volume
-        for item in volume["secret"]["items"]
-    }
+    secrets = {each["name"]: each["secret"] for each in pod["volumes"] if "secret" in each}
+    return {mounts[name]: secret["secretName"] for name, secret in secrets.items() if secret.keys() == {"secretName"}}
 
 
-# -- the pod
+# -- the gateway's pod
 
 
 def test_the_pod_of_the_gateway_is_restricted(render: Render) -> None:
@@ -79,7 +75,7 @@ def test_the_variables_are_the_gateways_settings(render: Render, monkeypatch: py
 
 
 def test_service_links_cannot_replace_the_port(render: Render) -> None:
-    """With service links, the gateway's own Service would set MULTISTEP_GATEWAY_PORT in the pod to tcp://..."""
+    """If Kubernetes' service links were enabled, the gateway's own Service would set MULTISTEP_GATEWAY_PORT to tcp://..."""
     objects = render()
     assert the(objects, "Service", gateway=True)["metadata"]["name"].upper().replace("-", "_") == "MULTISTEP_GATEWAY"
     assert pod_of(objects)["enableServiceLinks"] is False
@@ -121,7 +117,7 @@ def test_it_can_have_a_proxy_and_its_certificates(render: Render) -> None:
     assert proxy in container["env"] and mount in container["volumeMounts"] and volume in pod["volumes"]
 
 
-# -- the ledger
+# -- the volume claim of the gateway's ledger
 
 
 def test_the_ledger_is_on_a_claim_that_outlives_the_release(render: Render) -> None:
@@ -155,7 +151,7 @@ def test_the_ledger_may_be_kept_in_the_pod_only(render: Render) -> None:
     assert {"name": "ledger", "emptyDir": {"sizeLimit": "1Gi"}} in pod_of(objects)["volumes"]
 
 
-# -- the Secret
+# -- the Secret that gateway and operator share
 
 
 def test_the_secret_has_keys_that_the_gateway_accepts(render: Render, tmp_path: Path) -> None:
@@ -169,15 +165,17 @@ def test_the_secret_has_keys_that_the_gateway_accepts(render: Render, tmp_path: 
     assert secret_of(render())["k1"] != secret["k1"]
 
 
-@pytest.mark.parametrize("kept", [{"k1", "admin-token"}, {"k1"}, set()])
+@pytest.mark.parametrize("kept", [{"k1", "admin-token"}, {"k1"}, {"k2", "k10", "admin-token"}, set()])
 def test_an_upgrade_keeps_what_the_secret_has(render: Render, kept: set[str]) -> None:
-    """Helm reads the existing Secret from the cluster."""
+    """During an upgrade, the chart reads the existing Secret from the cluster and keeps its values. It creates what is missing, but
+    no `k1` again after a rotation to another signing key."""
     data = {key: b64encode(f"{key} of before".encode()).decode() for key in kept}
     with secrets_api.serving({"multistep-system/multistep-gateway": data}) as url:
         objects = render(arguments=["--dry-run=server", "--kube-apiserver", url])
     secret = secret_of(objects)
     assert {key: secret[key] for key in kept} == {key: f"{key} of before" for key in kept}
-    assert {key for key, value in secret.items() if value.isalnum()} == {"k1", "admin-token"} - kept
+    needed = {"admin-token"} if kept & {"k1", "k2"} else {"k1", "admin-token"}
+    assert {key for key, value in secret.items() if value.isalnum()} == needed - kept
 
 
 def test_an_installation_creates_the_secret(render: Render) -> None:
@@ -186,19 +184,18 @@ def test_an_installation_creates_the_secret(render: Render) -> None:
 
 
 @pytest.mark.parametrize("existing", ["", "mine"])
-def test_gateway_and_operator_mount_the_same_secret(render: Render, existing: str) -> None:
+def test_gateway_and_operator_mount_all_keys_of_the_same_secret(render: Render, existing: str) -> None:
     objects = render({"gateway": {"existingSecret": existing}})
     pod, variables = pod_of(objects), gateway_variables(objects)
     keys, token = variables["MULTISTEP_GATEWAY_SIGNING_KEYS_DIR"], variables["MULTISTEP_GATEWAY_ADMIN_TOKEN_FILE"]
     name = existing or the(objects, "Secret", gateway=True)["metadata"]["name"]
-    assert files(pod, pod["containers"][0]) == {f"{keys}/k1": (name, "k1"), token: (name, "admin-token")}
-    assert not token.startswith(keys)  # the token is outside of the directory of signing keys
+    assert secrets_at(pod, pod["containers"][0]) == {keys: name} and token == f"{keys}/admin-token"
     shared, operator = variables_of(objects)["MULTISTEP_GATEWAY_SECRET_DIR"], the(objects, "Deployment")["spec"]["template"]["spec"]
-    assert files(operator, container_of(objects)) == {f"{shared}/{key}": (name, key) for key in ("k1", "admin-token")}
+    assert secrets_at(operator, container_of(objects)).get(shared) == name
     assert [each["kind"] for each in objects if each["kind"] == "Secret"] == ([] if existing else ["Secret"])
 
 
-# -- the operator
+# -- the operator's settings for the gateway
 
 
 def test_the_operator_knows_the_gateways_urls(render: Render, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +222,7 @@ def test_without_the_gateway_none_of_it_is_created_or_mentioned(render: Render) 
     assert not [each for each in objects if of_gateway(each)] and "gateway" not in json.dumps(objects).lower()
 
 
-# -- names and labels
+# -- names and labels of the gateway's objects
 
 
 def test_no_selector_of_the_operator_selects_the_gateway_nor_the_other_way_round(render: Render) -> None:
@@ -245,7 +242,7 @@ def test_no_selector_of_the_operator_selects_the_gateway_nor_the_other_way_round
 
 
 def test_names_stay_short_enough_for_a_statefulset(render: Render) -> None:
-    """The longest label of a StatefulSet's pods is its name, a hyphen and a hash of 10 characters; labels have at most 63."""
+    """A label value has at most 63 characters; the longest of a StatefulSet's pods is its name, a hyphen and 10 characters."""
     objects = render({"fullnameOverride": "f" * 63, "nameOverride": "n" * 63})
     stateful = the(objects, "StatefulSet", gateway=True)
     name = stateful["metadata"]["name"]

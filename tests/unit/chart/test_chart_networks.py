@@ -1,4 +1,4 @@
-"""The chart limits who may connect to whom."""
+"""The chart's network policies: who may connect to the operator, the model gateway and the trials."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ TESTER = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "multistep-t
 
 
 def test_by_default_everybody_reaches_the_results_and_nobody_the_metrics(render: Render) -> None:
-    """A token protects the results. No policy can select the API server's proxy, which reads them. `helm test` reads metrics."""
+    """The results port admits everybody, because no policy can select the API server's proxy; a token protects the results.
+
+    The metrics port admits only the pod of `helm test`.
+    """
     objects = render()
     policy = the(objects, "NetworkPolicy")["spec"]
     results, metrics = policy["ingress"]
@@ -64,7 +67,7 @@ def _labels(deployment: Object) -> dict[str, str]:
     return dict(deployment["spec"]["template"]["metadata"]["labels"])
 
 
-# -- the model gateway
+# -- network policies of the model gateway
 
 
 OPERATOR, GATEWAY = (

@@ -1,4 +1,4 @@
-"""The chart grants the operator what it needs, and no more."""
+"""The RBAC rules that the chart grants the operator for each setting."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.unit.chart.chart_objects import container_of, granted, operator_role, variables_of
 from tests.unit.chart.conftest import Object, Render, the
 
-# -- rights
+# -- RBAC rules
 
 
 def test_the_operator_has_these_rights_and_no_others(render: Render) -> None:

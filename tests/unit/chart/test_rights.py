@@ -36,7 +36,7 @@ def test_limited_to_namespaces_it_has_the_same_rights_there(program: str) -> Non
     assert granted(program, ["namespaces={a,b}"]) == granted(program, [])
 
 
-# -- audit logs
+# -- rights that were used, read from audit logs of the API server
 
 
 EVENT = {
@@ -50,7 +50,7 @@ EVENT = {
 
 
 def logged(directory: Path, *changes: object) -> Path:
-    """Write an audit log with one event per change, each a copy of EVENT with that change; return its directory."""
+    """Write an audit log with a copy of EVENT for each change, with that change applied; return the directory of the log."""
     events = [json.dumps({**EVENT, **change}) for change in changes if isinstance(change, dict)]
     (directory / "audit.log").write_text("".join(f"{line}\n" for line in events))
     return directory

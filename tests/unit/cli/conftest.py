@@ -37,7 +37,7 @@ def pytest_asyncio_loop_factories(
 
 @pytest.fixture(autouse=True)
 def interruptible() -> Iterator[None]:
-    """Handle SIGINT as in a terminal: processes that a shell starts in the background ignore it."""
+    """Let SIGINT interrupt the tests. A process that a shell started in the background ignores SIGINT otherwise."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -45,7 +45,7 @@ def interruptible() -> Iterator[None]:
 
 @pytest.fixture
 def task(tmp_path: Path) -> Path:
-    """Return the directory of a task with one step. Its image needs no build."""
+    """Return the directory of a task with one step and a prebuilt image."""
     directory = tmp_path / "my-task"
     for path, text in {
         "task.toml": TASK_TOML,
@@ -68,7 +68,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> CliCluster:
 
 @pytest.fixture
 def invoke(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Invoke:
-    """Return a function that runs a command line without kubeconfig, runner and container engines."""
+    """Return a function that runs a `multistep` command; it finds no kubeconfig, runner binary or container engine."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "no-kubeconfig"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setattr("multistep.cli.image.images.find_runner", lambda: None)

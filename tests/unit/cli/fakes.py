@@ -1,4 +1,4 @@
-"""An in-memory cluster for the commands: objects, a watch that yields scripted statuses, and results behind a service's proxy."""
+"""An in-memory cluster for the commands: objects, a watch with scripted statuses, and results behind the API server's proxy."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from multistep.errors import ClusterError, Conflict, NotFound, Unavailable
 from multistep.kube.protocols import ExecStream, Object
 from multistep.kube.resources import Resource
 from multistep.kube.watch import WatchEvent
+from multistep.pods import identity
 from tests.support.fake_runner import FakeRunner
 
 START = "2026-01-01T00:00:00Z"
@@ -58,7 +59,7 @@ FAILED = status("Failed", reason="InvalidSpec", message="no image")
 
 
 def tar_of(files: Mapping[str, bytes]) -> bytes:
-    """Return an uncompressed tar."""
+    """Return an uncompressed tar with these files."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for name, data in files.items():
@@ -70,7 +71,7 @@ def tar_of(files: Mapping[str, bytes]) -> bytes:
 
 @dataclass
 class CliCluster:
-    """An in-memory cluster. story: the statuses that a watch of any trial yields, in order. served: response bodies by path."""
+    """An in-memory cluster. story: the statuses that a watch of any object yields. served: bodies of GET responses by path."""
 
     story: Sequence[Mapping[str, Any]] = ()
     served: dict[str, bytes] = field(default_factory=lambda: {RESULTS_PATH: tar_of({"result.json": b"{}"})})
@@ -83,17 +84,17 @@ class CliCluster:
     namespace: str = "default"
     missing_namespaces: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()  # kinds of objects (such as Secret) that the user may not create
-    runners: dict[str, FakeRunner] = field(default_factory=dict)  # by pod name
+    runners: dict[str, FakeRunner] = field(default_factory=dict)  # fake runners that exec sessions reach, by pod name
     exec_fails: Exception | None = None
 
     def put(self, kind: str, name: str, **fields: Any) -> Object:
-        """Store an object."""
+        """Store an object in namespace default and return it."""
         found = {"kind": kind, "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"}, **fields}
         self.objects[kind, name] = found
         return found
 
     def of(self, kind: str) -> list[Object]:
-        """Return all objects of a kind."""
+        """Return all stored objects of a kind."""
         return [each for (its, _), each in self.objects.items() if its == kind]
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
@@ -162,7 +163,7 @@ class CliCluster:
         if self.exec_fails:
             raise self.exec_fails
         try:
-            return self.runners[pod].stream()
+            return self.runners[pod if container == identity.CONTAINER else f"{pod}/{container}"].stream()
         except KeyError:
             raise NotFound(f"pod {pod}", status=404, reason="NotFound") from None
 
@@ -171,7 +172,7 @@ class CliCluster:
         yield self
 
     def _admit(self, manifest: Mapping[str, Any]) -> None:
-        """Validate an object as the API server does, also in a dry run."""
+        """Reject denied kinds and missing namespaces, as the API server does, also in a dry run."""
         if manifest["kind"] in self.denied:
             raise ClusterError(f"{manifest['kind']} is forbidden", status=403, reason="Forbidden")
         namespace = manifest["metadata"]["namespace"]

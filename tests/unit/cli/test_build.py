@@ -23,7 +23,7 @@ LOCALKUBE = CurrentCluster("localkube", "https://10.243.0.2:6443")
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Return a function that puts scripts into PATH. Each logs its calls to a file, whose path the function returns."""
+    """Return a function that puts shell scripts into PATH. Each script logs its calls to the file that the function returns."""
     log = tmp_path / "calls"
 
     def make(**bodies: str) -> Path:

@@ -16,7 +16,7 @@ POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace":
 
 
 async def test_fields_that_commands_set_are_theirs_and_not_the_operators(tmp_path: Path) -> None:
-    """The commands name themselves as the field manager of their writes. If they named the operator, its next server-side apply
+    """Commands write with their own field manager's name. With the operator's name, the operator's next server-side apply
     would silently remove the fields that the commands set."""
 
     async def handle(_: web.Request) -> web.StreamResponse:

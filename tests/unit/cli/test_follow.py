@@ -1,4 +1,4 @@
-"""Following a trial: progress lines, the table and the outcome."""
+"""What the commands print while they follow a trial: progress lines, the table of steps and the outcome."""
 
 from __future__ import annotations
 

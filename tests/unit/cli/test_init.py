@@ -49,7 +49,7 @@ def test_the_solution_is_worth_one_and_nothing_is_worth_zero(tmp_path: Path, sol
 
 
 def moved(script: Path, app: Path, tests: Path, task: Path) -> str:
-    """Return the reward that a test.sh writes, with the environment's paths moved below a temporary directory."""
+    """Run a test.sh, with the container's paths replaced by temporary directories, and return the reward that it writes."""
     tests.mkdir(exist_ok=True)
     result = tests / "reward.txt"
     for source in (task / "tests/helpers.sh", script):

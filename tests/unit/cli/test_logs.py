@@ -1,4 +1,4 @@
-"""`multistep logs`: from runners and results, across steps, attempts and interrupted streams; and escaping for terminals."""
+"""`multistep logs` reads from runners and stored results, over several steps and attempts, and escapes output for terminals."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def running(runner: FakeRunner, id: str, text: bytes, *, done: bool = True) -> None:
-    """Add a phase with this output to a runner. done: whether the phase has ended."""
+    """Add to a fake runner a phase whose output is this text. done: whether the phase has finished."""
     runner.answer({"op": "start", "id": id})
     runner.printed[id] = text
     if done:
         runner.end(id)
 
 
-def story(cluster: CliCluster, *reported: dict[str, Any]) -> None:
-    """Set the statuses that successive reads of the trial return; the last one is repeated."""
-    cluster.put("MultiStepTrial", "t", status=reported[0])
+def story(cluster: CliCluster, *reported: dict[str, Any], agent: str = "oracle") -> None:
+    """Create trial "t"; each read of it returns the next of these statuses, and finally always the last one."""
+    cluster.put("MultiStepTrial", "t", spec={"agent": {"name": agent}}, status=reported[0])
     left = iter(reported)
     get, last = cluster.get, reported[-1]
 
@@ -73,7 +73,7 @@ def test_a_running_pod_is_asked_and_nothing_is_acknowledged(cluster: CliCluster,
 
 
 def test_one_piece_has_no_title_and_all_of_its_bytes(cluster: CliCluster, invoke: Invoke) -> None:
-    text = b"\x1b]0;owned\x07\xff\x00\r\n" * 60_000  # larger than one part
+    text = b"\x1b]0;owned\x07\xff\x00\r\n" * 60_000  # larger than the piece that one request returns
     runner = cluster.runners["t-1"] = FakeRunner()
     running(runner, "1/a/agent", text, done=False)
     story(cluster, RUNNING)
@@ -307,3 +307,36 @@ def test_a_runner_of_an_earlier_release_is_waited_for(cluster: CliCluster, invok
     story(cluster, RUNNING)
     done = invoke("logs", "t")
     assert done.exit_code == 2 and "earlier release" in done.stderr
+
+
+# -- agents of Harbor, which the agent host runs
+
+
+def test_the_output_of_an_agent_of_harbor_is_read_from_its_host(cluster: CliCluster, invoke: Invoke) -> None:
+    environment, host = cluster.runners["t-1"], cluster.runners["t-1/agent-host"] = FakeRunner(), FakeRunner()
+    running(environment, "1/a/setup", b"made\n")
+    running(host, "1/a/host/agent", b"thinking\n")
+    running(environment, "1/a/verifier", b"tested\n")
+    running(host, "1/b/host/agent", b"more\n", done=False)
+    running(environment, "1/b/verifier", b"not yet\n")
+    story(cluster, TWO_STEPS, agent="claude-code")
+    done = invoke("logs", "t")
+    shown = {"step 1 a, setup": "made", "step 1 a, agent": "thinking", "step 1 a, verifier": "tested", "step 2 b, agent": "more"}
+    assert (done.exit_code, done.stdout) == (0, "".join(f"==> {title} <==\n{text}\n" for title, text in shown.items()))
+    assert not any(each["acknowledged"] for each in host.records.values())
+
+
+def test_the_output_of_an_agent_of_harbor_is_followed_into_the_results(cluster: CliCluster, invoke: Invoke) -> None:
+    cluster.runners["t-1"], host = FakeRunner(), FakeRunner()
+    cluster.runners["t-1/agent-host"] = host
+    running(host, "1/a/host/agent", b"thinking\n", done=False)
+    stored(cluster, "steps/a/agent/output.txt", b"done\n", offset=9)
+    story(cluster, RUNNING, RUNNING, COMPLETE, agent="claude-code")
+    done = invoke("logs", "-f", "t")
+    assert done.stdout == "==> step 1 a, agent <==\nthinking\ndone\n"
+
+
+def test_the_output_of_an_agent_of_harbor_is_read_from_the_results(cluster: CliCluster, invoke: Invoke) -> None:
+    stored(cluster, "steps/a/agent/output.txt", b"thinking\n")
+    story(cluster, COMPLETE, agent="claude-code")
+    assert invoke("logs", "t", "--step", "1", "--phase", "agent").stdout == "thinking\n"

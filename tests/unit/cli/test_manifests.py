@@ -79,6 +79,13 @@ def test_every_option_reaches_the_spec(task: Path, invoke: Invoke) -> None:
     }
 
 
+def test_the_budget_of_a_trial_reaches_the_spec(task: Path, invoke: Invoke) -> None:
+    options = ["--agent", "codex", "--model", "openai/x", "--key-from-secret", "keys:openai", "--max-cost", "0.5"]
+    *_, trial = _documents(invoke("package", task, *options, "--max-input-tokens", "1000", "--max-output-tokens", "10").stdout)
+    parse_trial(trial)
+    assert trial["spec"]["agent"]["limits"] == {"costUSD": 0.5, "inputTokens": 1000, "outputTokens": 10}
+
+
 def test_package_names_the_image_that_build_makes(task: Path, invoke: Invoke) -> None:
     (task / "task.toml").write_text("[[steps]]\nname = 'a'\n")
     (task / "environment").mkdir()

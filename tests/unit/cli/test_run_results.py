@@ -98,7 +98,7 @@ def test_where_results_cannot_be(uri: str) -> None:
 
 
 class Replaced(CliCluster):
-    """A cluster whose operator is unreachable for the first few requests."""
+    """A cluster whose operator cannot be reached at first. The first requests fail with the HTTP statuses in `codes`."""
 
     def __init__(self, *codes: int) -> None:
         super().__init__()

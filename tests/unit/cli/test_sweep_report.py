@@ -22,7 +22,7 @@ Outcomes = Mapping[tuple[str, str], Sequence[float | str | None]]
 
 
 def put(cluster: CliCluster, sweep: str, outcomes: Outcomes, content: str = "1", **status: Any) -> None:
-    """Create a sweep and its trials. Outcomes: a number is a reward, a string a failure class, None an active trial."""
+    """Create a sweep and its trials. outcomes: each trial's reward or failure class, by task and agent; None: active."""
     uid = cluster.put("TrialSweep", sweep, status=status)["metadata"]["uid"]
     for (task, agent), those in outcomes.items():
         for attempt, outcome in enumerate(those, 1):
@@ -55,6 +55,14 @@ def test_a_report_is_a_table_of_agents_and_their_differences(invoke: Invoke, clu
     assert lines[1].startswith("good 0.932 0.922 to 0.943 0.062 0.125 16 of 16 8 of 8 - -")
     assert lines[3] == "lost - - - - 0 of 2 0 of 1 1 Infrastructure, 1 not finished -"
     assert lines[6].startswith("good poor +0.915 0.895 to 0.935 0.008 8 real")
+
+
+def test_a_report_shows_what_is_spent_of_the_budget(invoke: Invoke, cluster: CliCluster) -> None:
+    put(cluster, "s", MANY, costUSD=0.9, budget={"costUSD": 1, "since": "2026-01-01T00:00:00Z"})
+    assert "$0.90 of $1.00 spent" in invoke("sweep", "report", "s").stdout.splitlines()
+    assert "<li>$0.90 of $1.00 spent</li>" in invoke("sweep", "report", "s", "-o", "html").stdout
+    document = json.loads(invoke("sweep", "report", "s", "-o", "json").stdout)
+    assert (document["cost_usd"], document["budget_usd"]) == (0.9, 1)
 
 
 def test_a_trial_that_has_the_sweeps_label_but_not_its_uid_changes_nothing(invoke: Invoke, cluster: CliCluster) -> None:

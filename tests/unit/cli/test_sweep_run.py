@@ -50,7 +50,7 @@ HALTED = reported("Failed", done=2, counted=2)
 
 
 def made(cluster: CliCluster) -> dict[str, Any]:
-    """Return the sweep that was submitted."""
+    """Return the sweep that the command submitted; raise if it is invalid."""
     (found,) = cluster.of("TrialSweep")
     parse_sweep(found)
     return dict(found)
@@ -70,7 +70,38 @@ def tasks(task: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize(("end", "code"), [(GOOD, 0), (LOSSY, 1), (HALTED, 3)])
+POOR = {
+    **RUNNING,
+    "phase": "Suspended",
+    "conditions": [
+        {
+            "type": "Suspended",
+            "status": "True",
+            "lastTransitionTime": START,
+            "reason": "CostBudgetSpent",
+            "message": "the trials used 0.9 of 1 US dollars",
+        }
+    ],
+    "trials": {"total": 4, "created": 3, "suspended": 1, "finished": 2},
+    "costUSD": 0.9,
+    "budget": {"costUSD": 1, "since": "2026-01-01T00:00:00Z"},
+}
+
+
+def test_a_sweep_whose_budget_is_spent_shows_it(invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.put("TrialSweep", "s", status=POOR)
+    lines = invoke("sweep", "status", "s").stdout.splitlines()
+    assert "cost: 0.9 of 1 USD" in lines
+    assert lines[-1].startswith("s Suspended: 2 of 4 trials finished, 1 suspended: CostBudgetSpent: the trials used 0.9 of 1")
+
+
+def test_the_budget_of_a_sweep_reaches_its_spec(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.story = [GOOD]
+    assert invoke("sweep", "run", task, "--budget", "2.5").exit_code == 0
+    assert made(cluster)["spec"]["budget"] == {"costUSD": 2.5}
+
+
+@pytest.mark.parametrize(("end", "code"), [(GOOD, 0), (LOSSY, 1), (HALTED, 3), (POOR, 3)])
 def test_the_exit_code_reports_how_it_ended(task: Path, invoke: Invoke, cluster: CliCluster, end: Any, code: int) -> None:
     cluster.story = [RUNNING, end]
     assert invoke("sweep", "run", task).exit_code == code

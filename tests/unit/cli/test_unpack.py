@@ -1,4 +1,4 @@
-"""Unpacking the results of agents: no tar can write outside of the target directory."""
+"""Unpacking a trial's results: no tar, whatever the agent put into it, can write outside of the target directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from multistep.errors import StoreError
 
 from .fakes import tar_of
 
-Member = tuple[str, bytes, str, int]  # name, type, data or target, mode
+Member = tuple[str, bytes, str, int]  # a tar member's name, type, file contents or link target, mode
 
 
 def _tar(members: Sequence[Member]) -> io.BytesIO:

@@ -1,4 +1,4 @@
-"""Pages can be parsed by the tests, and every link in the documents has a target."""
+"""Each document can be parsed for its commands, and every relative link in a document has a target."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_relative_links_and_anchors_lead_somewhere(name: str) -> None:
 
 
 def leads_somewhere(page: pages.Page, link: str) -> bool:
-    """Return whether a relative link's file exists and has the anchor."""
+    """Return whether the file that a relative link names exists and has the link's anchor."""
     parts = urlsplit(link)
     target = (page.path.parent / unquote(parts.path)).resolve() if parts.path else page.path
     if not target.exists():

@@ -1,4 +1,4 @@
-"""Extraction of commands from a page, and comparison of their output with the page."""
+"""tests.docs.pages extracts a document's commands, and compares their output with the output that the document shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Situations in which the agent host ended, each with the decision for it."""
+"""Situations in which the agent host's container ended: by name, the trial, its pod and the expected decision."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def trial(spec: Mapping[str, Any] | None = None, **status: Any) -> MultiStepTria
 
 
 def began(spec: Mapping[str, Any] | None = None, **status: Any) -> MultiStepTrial:
-    """Return a trial that started at START and whose pod is known."""
+    """Return a trial that started at START; its status names pod t-1 with uid "p"."""
     return trial(spec, **{"attempt": 1, "pod_name": "t-1", "pod_uid": "p", "start_time": at(START), **status})
 
 
@@ -58,12 +58,12 @@ def pod(**changes: Any) -> PodFacts:
 
 
 def starting(**changes: Any) -> PodFacts:
-    """Return a pod that does not run yet."""
+    """Return a scheduled pod whose containers do not run yet."""
     return pod(**{"running": False, "phase": "Pending", "scheduled_at": NOW - 10, **changes})
 
 
 def gated(**changes: Any) -> PodFacts:
-    """Return a pod with a scheduling gate."""
+    """Return a pod that Kueue's scheduling gate holds back."""
     return starting(**{"scheduled_at": None, "gates": ("kueue.x-k8s.io/admission",), "unschedulable": "gated", **changes})
 
 
@@ -72,7 +72,7 @@ def ended(exit_code: int | None, exit_reason: str, **changes: Any) -> PodFacts:
 
 
 def judging(uid: str | None = "v", **status: Any) -> MultiStepTrial:
-    """Return a trial whose step a is verified in a separate pod."""
+    """Return a trial whose step a is being verified in a separate pod."""
     verifier = VerifierStatus(pod_name="t-1-v0", pod_uid=uid)
     return began(**{"current_step": "a", "steps": [StepStatus(name="a")], "verifier": verifier, **status})
 
@@ -125,7 +125,11 @@ TOO_SLOW = "pod t-1 did not start within environment.build_timeout_sec = 60"
 
 
 def near(decision: Decision, wanted: Decision) -> Decision:
-    """Return the wanted decision; for a wait, check the seconds approximately and replace them by the actual ones."""
+    """Return the decision that a test compares with the actual one: the wanted decision.
+
+    If both decisions wait for a number of seconds, assert that the numbers are nearly equal, and return the wanted decision with
+    the actual number.
+    """
     if isinstance(decision, Wait) and isinstance(wanted, Wait) and decision.seconds is not None and wanted.seconds is not None:
         assert decision.seconds == pytest.approx(wanted.seconds, abs=1e-3)
         return replace(wanted, seconds=decision.seconds)

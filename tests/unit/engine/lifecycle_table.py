@@ -1,4 +1,4 @@
-"""Situations of a trial by name, each with the decision for it."""
+"""Situations in the life of a trial: by name, the trial, its pod and the expected decision."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ Row = tuple[MultiStepTrial, PodFacts | None, Decision]
 
 ROWS: dict[str, Row] = {
     **HOSTS,
-    # not started yet
+    # trials that have not started yet
     "new": (trial(), None, StartAttempt(1, "t-1")),
-    # suspended
+    # suspended trials
     "suspended": (trial(SUSPEND), None, Suspend()),
     "suspended, waiting to begin again": (began(SUSPEND, **AGAIN, attempts=LOST), None, Suspend()),
     "suspended while the pod was made": (began(SUSPEND, pod_uid=None), pod(), Adopt()),
@@ -91,7 +91,7 @@ ROWS: dict[str, Row] = {
     "released and resumed": (began(**AGAIN, attempts=LOST, conditions=PAUSED), None, Resume()),
     "released and begun again": (began(**AGAIN, attempts=[LOST[0].model_copy(update={"reason": "Suspended"})]), None, CreatePod()),
     "suspended and resumed before it began": (trial(conditions=PAUSED), None, StartAttempt(1, "t-1")),
-    # prestarted
+    # prestarted trials: they are suspended, but the operator creates and prepares their pod before they are resumed
     "prestarted, new": (trial(PRESTART), None, StartAttempt(1, "t-1")),
     "prestarted, begun": (began(PRESTART, pod_uid=None), None, CreatePod()),
     "prestarted while the pod starts": (began(PRESTART), starting(), Wait("PodStarting", ON_ITS_WAY, 30.0)),
@@ -102,7 +102,7 @@ ROWS: dict[str, Row] = {
     "prestarted, and the pod was lost": (began(PRESTART, **AGAIN, attempts=LOST), None, Suspend()),
     "prestarted, and not wanted any more": (began({**PRESTART, "prestart": False}, conditions=PAUSED), pod(), RELEASED),
     "prestarted, stopped": (trial({**PRESTART, "stop": True}), None, STOPPED),
-    # stopped
+    # trials that a user stopped
     "stopped": (in_step({"stop": True}), pod(), STOPPED),
     "stopped before it began": (trial({"stop": True}), None, STOPPED),
     "stopped while suspended": (in_step({**SUSPEND, "stop": True}, conditions=PAUSED), pod(), STOPPED),
@@ -115,6 +115,11 @@ ROWS: dict[str, Row] = {
         began(**AGAIN, attempts=[LOST[0], LOST[0].model_copy(update={"number": 2})]),
         None,
         Wait("BackingOff", "attempt 2 failed: Evicted", 1.6),
+    ),
+    "out of the sweep's budget": (
+        began(**AGAIN, attempts=[AttemptStatus(number=1, reason="SweepBudgetSpent", end_time=at(NOW - 0.4))]),
+        None,
+        Wait("BackingOff", "attempt 1 failed: SweepBudgetSpent", 0.6),
     ),
     "lost without a time": (began(**AGAIN, attempts=[AttemptStatus(number=1)]), None, CreatePod()),
     "made before a crash": (began(pod_uid=None), pod(), Adopt()),
@@ -264,7 +269,7 @@ ROWS: dict[str, Row] = {
         ended(137, "Error", reason="Evicted", disruption="TerminationByKubelet", message=FILLED_NODE),
         PhaseDied("OutOfDiskError", FILLED_NODE),
     ),
-    # queued or gated
+    # pods that are queued or have scheduling gates
     "queued": (
         began(),
         gated(queue="team"),
@@ -292,7 +297,7 @@ ROWS: dict[str, Row] = {
         pod(queue="team", disruption="EvictedByKueue", message="WorkloadEvictedDueToPreempted: for others"),
         FailAttempt("EvictedByKueue", "WorkloadEvictedDueToPreempted: for others"),
     ),
-    # starting
+    # pods that are starting
     "no such image": (
         began(),
         starting(waiting_reason="ErrImagePull", waiting_message="x: not found"),
@@ -343,7 +348,7 @@ ROWS: dict[str, Row] = {
     "nearly too slow": (began(), starting(scheduled_at=NOW - 50), Wait("PodStarting", ON_ITS_WAY, 10)),
     "running": (began(), pod(), Drive()),
     "running and slow once": (began(), pod(scheduled_at=START - 9999), Drive()),
-    # the deadline
+    # the trial's deadline
     "before the deadline": (began(WITH_DEADLINE, start_time=at(NOW - 99)), pod(), Drive()),
     "at the deadline": (began(WITH_DEADLINE), pod(), DEADLINE),
     "at the deadline, without a pod": (began(WITH_DEADLINE, pod_uid=None), None, DEADLINE),

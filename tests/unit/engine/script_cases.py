@@ -52,7 +52,7 @@ def everything(results: Mapping[str, Mapping[str, Any]] | None = None, **changes
     return play(made, results, **changes)
 
 
-# -- errors
+# -- steps, specs and results for tests of errors
 
 ALL = ["a", "b", "c"]
 ABORT, CONTINUE = {"onAgentError": "Abort"}, {"onAgentError": "Continue"}
@@ -60,11 +60,11 @@ NO_REWARD = rewarded()
 STARTED_NOT = {"exitCode": None, "error": {"code": "NoSuchUser", "message": "no user alice"}}
 
 
-# -- gates, early stop, the trial's reward
+# -- a task for tests of gates, early stop and the trial's reward
 
 GATED = THREE.replace('name = "b"\n', 'name = "b"\nmin_reward = 0.5\n')
 
 
-# -- single-step tasks
+# -- a single-step task
 
 SINGLE = IMAGE + "[verifier]\ntimeout_sec = 7\n"

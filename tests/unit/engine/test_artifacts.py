@@ -12,7 +12,7 @@ from multistep.engine.artifacts import Placement, manifest, pass_entries, place
 from multistep.engine.operations import LOGS_ARTIFACTS
 
 FILE = ("",)
-Entry = tuple[str, Sequence[str]] | tuple[str, Sequence[str], str]  # source, collected members, destination
+Entry = tuple[str, Sequence[str]] | tuple[str, Sequence[str], str]  # source, collected paths below it, destination
 
 
 def entry(source: str, destination: str | None = None, *exclude: str) -> ArtifactConfig:
@@ -43,7 +43,7 @@ def test_a_pass_has_the_implicit_directory_then_task_trial_step(levels: Sequence
 @pytest.mark.parametrize(
     ("entries", "wanted"),
     [
-        # base names
+        # an entry without a destination is stored under the base name of its source
         ([("/app/greet.sh", FILE)], ["greet.sh"]),
         ([("/app/src/", ["", "a", "b/c"])], ["src"]),
         ([("relative/x.txt", FILE)], ["x.txt"]),
@@ -60,8 +60,8 @@ def test_a_pass_has_the_implicit_directory_then_task_trial_step(levels: Sequence
             [("/a", FILE, "x"), ("/b", FILE, "c/x"), ("/d", FILE, "2/c/x"), ("/c/x", FILE)],
             ["x", "c/x", "2/c/x", "3/c/x"],
         ),
-        ([("/a/d", ["", "x"]), ("/b/d", ["", "y"])], ["d", "b/d"]),  # directories are not merged
-        ([("/a/d", ["", "x"]), ("/x", FILE, "d/y")], ["d", "x"]),  # no entry is placed inside another entry's directory
+        ([("/a/d", ["", "x"]), ("/b/d", ["", "y"])], ["d", "b/d"]),  # two directories with one base name are not merged
+        ([("/a/d", ["", "x"]), ("/x", FILE, "d/y")], ["d", "x"]),  # no entry is stored inside another entry's directory
         ([("/x", FILE, "d/y"), ("/a/d", ["", "z"])], ["d/y", "a/d"]),
         ([("/x", FILE, "d/y"), ("/a/d", FILE)], ["d/y", "a/d"]),  # a file cannot replace a directory that another entry needs
         ([(LOGS_ARTIFACTS, ["", "x"]), ("/app/x", FILE)], ["", "app/x"]),
@@ -69,11 +69,11 @@ def test_a_pass_has_the_implicit_directory_then_task_trial_step(levels: Sequence
         ([(LOGS_ARTIFACTS, ["", "d", "d/x"]), ("/app/d", ["", "y"])], ["", "app/d"]),
         ([("/app/x", FILE), (LOGS_ARTIFACTS, ["", "x"])], ["x", "logs/artifacts"]),
         ([("/app/x", FILE), (LOGS_ARTIFACTS, ["", "y"])], ["x", ""]),
-        # entries with the same source share a place, unless their destinations differ
+        # entries with the same source are stored at the same path, unless their destinations differ
         ([("/a/x", FILE), ("/a/x", FILE)], ["x", "x"]),
         ([("/a/x", FILE), ("/a/x", FILE, "y")], ["x", "y"]),
         ([("/b/x", FILE), ("/a/x", FILE), ("/b/x", FILE), ("/a/x", FILE)], ["x", "a/x", "x", "a/x"]),
-        # missing sources reserve no place
+        # a missing source reserves no path
         ([("/a/x", ()), ("/b/x", FILE)], ["x", "x"]),
         ([("/b/x", FILE), ("/a/x", ())], ["x", "a/x"]),
     ],
@@ -94,7 +94,7 @@ SOURCES = st.sampled_from(["/", "/a", "/b", "/a/x", "/b/x", "/b/a", "/2", LOGS_A
 
 
 def tree(files: list[str]) -> tuple[str, ...]:
-    """Return the paths of a directory with these files: the directory, its subdirectories, and those files that do not conflict."""
+    """Return the paths that exist after writing these files to an empty directory. A file below another file is skipped."""
     found: dict[str, None] = {"": None}
     taken: set[str] = set()
     for path in files:
@@ -108,7 +108,8 @@ def tree(files: list[str]) -> tuple[str, ...]:
 TREES = st.just(()) | st.just(FILE) | st.lists(PATHS, min_size=1, max_size=3).map(tree)
 DESTINATIONS = st.none() | PATHS
 GIVEN = st.tuples(SOURCES, DESTINATIONS, TREES).map(
-    # a file at the path /logs/artifacts is stored as a directory with the file "artifacts": the destination must be a directory
+    # Without a destination, /logs/artifacts is stored as the step's artifacts directory itself, so it must be a directory: if it is
+    # a file, replace it by a directory that contains the file "artifacts".
     lambda each: (each[0], each[1], ("", "artifacts")) if each[:2] == (LOGS_ARTIFACTS, None) and each[2] == FILE else each
 )
 

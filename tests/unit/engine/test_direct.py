@@ -1,4 +1,4 @@
-"""Which large file is uploaded next, decided from records only."""
+"""The operator derives from the runner's records alone which large file the pod uploads to the object store as its next one."""
 
 from __future__ import annotations
 

@@ -12,14 +12,14 @@ import pytest
 from multistep.api.failures import ATTEMPTS, EXCEPTIONS, FAILED, WAITING, Failure
 from multistep.engine import failure_class as failures
 from multistep.engine.journal import Journal, StepRun
-from multistep.engine.suspensions import SUSPENDED
+from multistep.engine.suspensions import SUSPENDED, SWEEP_BUDGET_SPENT
 
 OPERATOR = Path(__file__).parents[3] / "operator" / "multistep"
 MADE_OF = {"OutOfMemory": "OutOfMemoryError", "OutOfDisk": "OutOfDiskError"}  # lifecycle._died removes the suffix Error
 
 
 def made(*calls: str) -> Iterator[str]:
-    """Yield every reason in the operator's code that is part of the first argument of one of these calls."""
+    """Yield every failure reason in the first argument of a call of these functions, found in the operator's code."""
     for file in [*(OPERATOR / "engine").glob("*.py"), *(OPERATOR / "reconcile").glob("*.py"), *(OPERATOR / "agents").glob("*.py")]:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and re.sub(r".*[._]", "", "." + ast.unparse(node.func)) in calls and node.args:
@@ -48,7 +48,8 @@ def test_a_reason_has_one_row_in_its_table() -> None:
 
 
 def test_only_outside_causes_are_tried_again() -> None:
-    assert {row.failure_class for row in ATTEMPTS if row.reason != SUSPENDED} == {"Infrastructure", "Provider"}
+    users = (SUSPENDED, SWEEP_BUDGET_SPENT)  # the trial continues when the user wants it to
+    assert {row.failure_class for row in ATTEMPTS if row.reason not in users} == {"Infrastructure", "Provider"}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_only_outside_causes_are_tried_again() -> None:
         ("PodDeleted", "Infrastructure"),
         ("ImageNotFound", "Task"),
         ("DeadlineExceeded", "User"),
-        ("OutOfnvidia.com/gpu", "Infrastructure"),  # a reason of the kubelet that no table lists
+        ("OutOfnvidia.com/gpu", "Infrastructure"),  # a kubelet's reason that no table lists
     ],
 )
 def test_whose_doing_it_is_that_a_trial_failed(reason: str, wanted: str) -> None:
@@ -71,7 +72,10 @@ def test_a_broken_environment_is_the_tasks_until_an_agent_has_run() -> None:
 
 
 def test_a_failed_setup_is_the_agents_only_if_it_ends_the_trial() -> None:
-    """The setup of a custom class ends the trial; that of one of Harbor's agents ends the attempt, which has no journal."""
+    """If a custom agent class fails in its setup, the trial ends. If one of Harbor's agents does, only the attempt ends.
+
+    Only the first case has a journal.
+    """
     assert failures.of_failed("AgentSetupFailed", Journal()) == "Agent"
     assert failures.of_failed("AgentSetupFailed", None) == "Infrastructure"
 

@@ -6,6 +6,7 @@ from typing import get_args
 
 import pytest
 
+from multistep.api.trial_status import AttemptStatus
 from multistep.engine import lifecycle
 from multistep.engine.decisions import (
     Decision,
@@ -38,3 +39,8 @@ def test_every_decision_and_every_rule_is_in_the_table() -> None:
 def test_a_rule_can_be_asked_about_any_situation(rule: Rule) -> None:
     answers = [rule(Situation(situation, facts, "t-1", NOW, 60.0)) for situation, facts, _ in ROWS.values()]
     assert None in answers and any(answers)
+
+
+def test_suspensions_and_spent_budgets_of_the_sweep_use_no_retry() -> None:
+    reasons = ("Evicted", "Suspended", "SweepBudgetSpent", "ProviderFailed")
+    assert lifecycle.faults([AttemptStatus(number=1, reason=reason) for reason in reasons]) == 2

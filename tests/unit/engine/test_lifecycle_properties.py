@@ -63,7 +63,7 @@ CONDITIONS = st.lists(
         type=st.sampled_from(["Complete", "Failed", "Ready", "Suspended"]),
         status=st.sampled_from(["True", "False", "Unknown"]),
         last_transition_time=st.just(at(NOW)),
-        reason=st.sampled_from(["x", "QueuedByKueue"]),
+        reason=st.sampled_from(["x", "QueuedByKueue", "QueuedForModel"]),
     ),
     max_size=2,
 )

@@ -10,7 +10,7 @@ from tests.unit.engine.verifier_table import NO_POD, VERIFIERS
 
 @pytest.mark.parametrize("name", VERIFIERS)
 def test_what_is_decided_of_a_verifiers_pod(name: str) -> None:
-    """Decide in each situation of a verifier's pod; the agent's pod runs, except in the situation "complete"."""
+    """For each situation in VERIFIERS, the decision is the expected one. The agent's pod runs, except in situation "complete"."""
     situation, facts, wanted = VERIFIERS[name]
     agents = NO_POD if name == "complete" else pod()
     decision = after(situation, agents, verifier=facts)

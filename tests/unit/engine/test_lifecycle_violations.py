@@ -1,4 +1,4 @@
-"""Runners and containers that break the protocol, and pods that are lost."""
+"""Decisions about lost pods, restarted containers, killed exec sessions and runners that violate the protocol."""
 
 from __future__ import annotations
 

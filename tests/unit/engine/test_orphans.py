@@ -91,7 +91,7 @@ def test_a_pod_that_its_trial_names_is_never_an_orphan_and_every_other_is_one_in
     assert bool(why(pod, trial)) == (old_enough and not wanted)
 
 
-# -- results
+# -- results of deleted trials
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_the_fate_of_results(alive: bool, since: float | None, keep: float | Non
 def test_results_are_removed_only_after_a_trial_was_gone_at_every_check_for_as_long_as_they_are_kept(
     seen: list[bool], keep: float | None
 ) -> None:
-    """Check every ten seconds; the mark is the only state between checks."""
+    """The checks are ten seconds apart. Only one value is kept from check to check: when the trial was first found missing."""
     gone_since: float | None = None
     for look, alive in enumerate(seen):
         now = NOW + 10 * look

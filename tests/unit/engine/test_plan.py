@@ -13,7 +13,7 @@ from tests.support.played import COMPLETE, IMAGE, plan
 
 
 def task(head: str = "", step: str = "", environment: str = "") -> str:
-    """Return a task.toml with one step. head: tables of the task; step, environment: contents of these tables."""
+    """Return a task.toml with one step. head: other tables; step, environment: contents of [[steps]] and [environment]."""
     return f'[environment]\ndocker_image = "img"\n{environment}\n{head}\n[[steps]]\nname = "a"\n{step}'
 
 
@@ -159,7 +159,7 @@ def test_a_hooks_timeout_can_be_sent_to_the_runner(reported: str, wanted: float 
     assert step(task(f'[[verifier.collect]]\ncommand = "x"\ntimeout_sec = {reported}')).hooks == (Hook("x", "", wanted),)
 
 
-# -- variables
+# -- environment variables and their templates
 
 
 def test_variables_of_the_verifier_task_then_step_then_trial() -> None:
@@ -222,11 +222,11 @@ def test_a_task_without_a_name_is_called_as_its_directory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "root", "wanted"),  # wanted: solution_directory, solve_script, task_tests, step_tests, workdir, setup
+    ("files", "root", "wanted"),  # wanted: the step's fields in the order in which the test compares them
     [
         (COMPLETE, StepLayout(), ("a", True, False, True, False, False)),
         (StepLayout(instruction=""), COMPLETE, (None, True, True, False, False, False)),
-        (StepLayout(solution=True), COMPLETE, ("a", False, True, False, False, False)),  # the task's solve.sh is not used
+        (StepLayout(solution=True), COMPLETE, ("a", False, True, False, False, False)),  # does not fall back to the task's solve.sh
         (StepLayout(workdir=True, setup=True), StepLayout(), (None, False, False, False, True, True)),
         (StepLayout(tests=True), StepLayout(tests=True), (None, False, True, True, False, False)),
     ],
@@ -266,7 +266,7 @@ def test_a_single_step_task_is_one_step_from_the_root() -> None:
     assert (only.verifier.task_tests, only.verifier.step_tests) == (True, False)
 
 
-# -- images
+# -- which image the pod runs
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_environment_files_are_uploaded_only_beside_a_mere_image(layout: Mapping
     assert plan(task(), **layout).environment_files is wanted
 
 
-# -- isolation
+# -- isolation of the verifier from the agent
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from multistep.engine.plan_size import MOST_CHARACTERS, MOST_ENTRIES, MOST_HOSTS
 from multistep.errors import InvalidSpec
 from tests.support.world import manifest
 
-STEPS = 1000  # the limit of a task's steps
+STEPS = 1000  # the highest number of steps that a task may have
 VARIABLES = {f"V{number}": "${X:-y}" for number in range(256)}
 HOOKS = [{"command": "x"}]
 
@@ -41,7 +41,7 @@ def planned(steps: int, env: TrialEnv | None = None, spec: dict[str, Any] | None
 @pytest.mark.parametrize(
     ("fields", "where"),
     [
-        ({"spec": {"extraInstructions": ["x" * 1_400_000]}}, "extraInstructions"),  # 1.4 GB over all steps
+        ({"spec": {"extraInstructions": ["x" * 1_400_000]}}, "extraInstructions"),  # 1.4 GB, as each of the 1000 steps has a copy
         ({"spec": {"artifacts": [{"source": f"/a{number}"} for number in range(256)]}}, "artifacts"),
         ({"artifacts": [{"source": "/a"}] * 256}, "artifacts"),
         ({"env": TrialEnv(verifier=VARIABLES)}, "variables"),

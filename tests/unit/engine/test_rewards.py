@@ -31,7 +31,7 @@ TXT: dict[bytes, float | str] = {
     b"1_000.5": 1000.5,
     b".5": 0.5,
     b"1e-400": 0.0,
-    "٣".encode(): 3.0,  # any Unicode digit, as in float()
+    "٣".encode(): 3.0,  # Unicode digits are accepted, as by float()
     b"": "RewardFileEmptyError",
     b" ": "VerifierOutputParseError",
     b"\n": "VerifierOutputParseError",
@@ -87,7 +87,7 @@ JSON: dict[bytes, Mapping[str, Number] | str] = {
 
 
 def reported(parse: object, *files: bytes | None) -> object:
-    """Return a parser's result, or the type of its error."""
+    """Return what a parser of reward files returns, or the type of its error."""
     try:
         return parse(*files)  # type: ignore[operator]
     except RewardError as error:

@@ -1,4 +1,4 @@
-"""Which of a step's collected files are retained under the results limits, and how the status describes the others."""
+"""Which of a step's collected files are retained under the size limits of results, and how the status describes the others."""
 
 from __future__ import annotations
 

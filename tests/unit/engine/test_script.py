@@ -1,4 +1,4 @@
-"""The order of a task's operations, and the parameters of each operation."""
+"""The order and the parameters of a trial's operations, such as uploads and phases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from multistep.engine.rewards import REWARD_JSON, REWARD_TXT
 from tests.support.played import FAULT, IMAGE, THREE, plan, play, rewarded
 from tests.unit.engine.script_cases import ABORT, ALL, CONTINUE, GATED, NO_REWARD, SINGLE, STARTED_NOT, everything
 
-# -- order
+# -- order of operations
 
 
 def test_the_order_of_operations_of_a_task_with_everything() -> None:
@@ -131,7 +131,7 @@ def test_times_and_collections_are_reported() -> None:
 
 
 def test_tests_in_the_image_live_until_the_first_verification() -> None:
-    """Tests in the image are deleted only before steps that follow a verification."""
+    """A step's start deletes the image's /tests only if an earlier step was verified. Here, verification is disabled."""
     off = play(plan(spec={"verifier": {"disable": True}}))
     assert {off.operation(f"{name}/begin").directories for name in "abc"} == {(Directory("/logs/agent"),)}
 
@@ -167,7 +167,7 @@ def test_a_missing_instruction_is_a_step_error_and_no_agent_runs() -> None:
         ("mean", ["1", "0.5", "0"], {"reward": 0.5}, ALL, [None, True, None]),
         ("final", ["1", "0.5", "0"], {"reward": 0.0}, ALL, [None, True, None]),
         ("mean", ["1", "0.4", "0"], {"reward": 0.7}, ["a", "b"], [None, False]),
-        ("final", ["1", "0.4", "0"], {"reward": 0.4}, ["a", "b"], [None, False]),  # of the step at which the trial stopped
+        ("final", ["1", "0.4", "0"], {"reward": 0.4}, ["a", "b"], [None, False]),  # b's failed gate makes b the last step
         ("mean", ["1", "x", "0"], {"reward": 1.0}, ["a", "b"], [None, None]),
         ("final", ["1", "x", "0"], None, ["a", "b"], [None, None]),
     ],
@@ -216,7 +216,7 @@ def test_the_order_of_operations_of_a_single_step_task() -> None:
         "task/collect",
         "task/end",
     ]
-    # planted files are not deleted, except reward files, which are deleted when the verifier starts
+    # files that the agent put here stay, except reward files, which are deleted when the verifier starts
     assert played.operation("task/verify").directories == (
         Directory("/logs/verifier", keep=True),
         Directory("/tests", mode=0o755, keep=True),

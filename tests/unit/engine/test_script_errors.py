@@ -13,7 +13,7 @@ from tests.unit.engine.script_cases import ABORT, ALL, CONTINUE, EVERYTHING, FUL
 
 Row = tuple[Mapping[str, Any], Mapping[str, Any], str | None, str | None, list[str]]
 
-ROWS: dict[str, Row] = {  # by situation: results, spec, the step's exception, the trial's exception, started steps
+ROWS: dict[str, Row] = {  # for each situation: results, spec, step's exception, trial's exception, started steps
     "nothing goes wrong": ({}, {}, None, None, ALL),
     "setup.sh exits non-zero": ({"a/setup": {"exitCode": 3, "tail": "oh\n"}}, {}, "RuntimeError", None, ["a"]),
     "setup.sh is killed": ({"a/setup": {"exitCode": None, "signal": 9}}, {}, "RuntimeError", None, ["a"]),
@@ -121,7 +121,7 @@ def test_what_goes_wrong(name: str) -> None:
             {"a/setup": {"exitCode": 1, "tail": "Traceback:\n  line 1\nno"}},
             "setup.sh exited with status 1:\nTraceback:\n  line 1\nno",
         ),
-        ({"a/setup": {"exitCode": 1, "tail": "x" * 600 + "\ny\nz"}}, "setup.sh exited with status 1:\ny\nz"),  # whole lines only
+        ({"a/setup": {"exitCode": 1, "tail": "x" * 600 + "\ny\nz"}}, "setup.sh exited with status 1:\ny\nz"),  # no partial line
         ({"a/setup": {"exitCode": 1, "tail": "cut\n" + "y" * 498 + "\nz"}}, "setup.sh exited with status 1:\n" + "y" * 498 + "\nz"),
         ({"a/setup": {"exitCode": None, "signal": 11}}, "setup.sh was killed by signal 11"),
         ({"a/setup": {"exitCode": 137, "oomKills": 2}}, "exited with status 137 (the container ran out of memory meanwhile)"),
@@ -157,7 +157,7 @@ def test_an_exception_shows_what_happened(results: Mapping[str, Mapping[str, Any
 
 
 def test_a_default_timeout_can_be_reported() -> None:
-    """A runner may report a timeout that was never set."""
+    """A runner may report that a phase timed out although the phase has no timeout; the message then names no seconds."""
     made = plan(IMAGE + '[[steps]]\nname = "a"\n[steps.verifier]\ntimeout_sec = inf', CONTINUE)
     exceptions = [play(made, {name: {"timedOut": True}}).journal.steps[0].exception for name in ("a/agent", "a/verifier")]
     assert [each and each.message for each in exceptions] == [

@@ -1,4 +1,4 @@
-"""A script is replayed from the records of the runner."""
+"""A trial's script is replayed from the runner's records, to find the operation that comes next."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from multistep.engine.replay import Replay, replay
 from multistep.engine.rewards import REWARD_JSON
 from tests.support.played import COMPLETE, FAULT, THREE, captured, plan, play, rewarded, scope
 from tests.unit.engine.script_cases import EVERYTHING, FULL, GATED, SHARED, SINGLE
-
-# -- replay
 
 
 def test_replay_waits_for_what_runs_and_reports_since_when() -> None:

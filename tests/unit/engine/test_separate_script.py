@@ -1,4 +1,4 @@
-"""The script of steps with a separate verifier."""
+"""The script of operations for steps with a separate verifier."""
 
 from __future__ import annotations
 

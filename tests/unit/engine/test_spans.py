@@ -64,7 +64,7 @@ DONE: dict[str, Any] = {
 
 
 def shape(found: list[Span]) -> list[tuple[str, str, float, float, str]]:
-    """Return name, parent's name, start and end in seconds since the creation, and error of each span."""
+    """Return for each span: name, parent's name, start and end in seconds since the trial's creation, error."""
     names = {each.id: each.name for each in found}
     return [(each.name, names.get(each.parent, ""), each.start - 1000, each.end - 1000, each.error) for each in found]
 

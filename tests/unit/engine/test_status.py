@@ -1,4 +1,4 @@
-"""What the status of a trial shows."""
+"""A trial's status in each state of the trial: conditions, steps, rewards and failure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def holding(made: TrialStatus) -> dict[str, str]:
     return {each.type: each.status for each in made.conditions}
 
 
-# -- conditions
+# -- conditions of a status
 
 RUNNING = {
     "Complete": "False",
@@ -88,7 +88,7 @@ def test_the_same_situation_makes_the_same_status() -> None:
     assert to_json(again) == to_json(first)
 
 
-# a trial from start to end
+# -- a trial's status from its start to its end
 
 
 def test_a_change_of_a_finished_trial_is_noted_and_nothing_else() -> None:
@@ -230,7 +230,7 @@ def test_a_whole_and_a_bare_step_can_be_read_back() -> None:
         assert status.step_run(status.step_status(made)) == made
 
 
-# -- suspended
+# -- statuses of suspended trials
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_time_suspended_adds_up_once_the_trial_has_started() -> None:
     started = status.attempt_started(trial(suspend=True), 1, "t-1", "task", None, NOW)
     assert started.suspended_seconds is None
     once = status.at_current_step(trial(started), NOW + 50)
-    assert once.suspended_seconds == 51  # a status has times in whole seconds
+    assert once.suspended_seconds == 51  # not 50: NOW has a fraction, and a status stores times in whole seconds
     again = status.at_current_step(trial(status.suspended(trial(once, suspend=True), NOW + 100)), NOW + 130)
     assert again.suspended_seconds == 82
     assert status.at_current_step(trial(again), NOW + 500).suspended_seconds == 82
@@ -282,7 +282,7 @@ def test_an_attempt_after_a_suspension_started_when_that_ended() -> None:
     assert [(each - THEN).total_seconds() for each in started if each] == [0, 100]
 
 
-# failure classes
+# -- failure classes
 
 
 def test_the_time_of_a_verifiers_pod_stays_when_it_is_created_again_as_root() -> None:
@@ -304,9 +304,9 @@ def test_a_complete_trial_reports_what_ended_it_and_nothing_after_a_gate_or_all_
     exceptions = {"a": StepException("AgentTimeoutError", "late", AGENT), "": StepException("OverflowError", "inf")}
     for steps, own, wanted in (
         ([run("a", exception=exceptions["a"])], None, ("Agent", "AgentTimeoutError", "a")),
-        ([run("a", exception=exceptions["a"])], exceptions["a"], ("Agent", "AgentTimeoutError", "a")),  # a single-step trial
+        ([run("a", exception=exceptions["a"])], exceptions["a"], ("Agent", "AgentTimeoutError", "a")),  # single-step task
         ([run("a")], exceptions[""], ("Verifier", "OverflowError", None)),
-        ([run("a", exception=exceptions["a"]), run("b")], None, None),  # the trial continued
+        ([run("a", exception=exceptions["a"]), run("b")], None, None),  # the trial continued, so it reports no failure
         ([run("a", gate_passed=False, gate_failure="low")], None, None),
     ):
         failure = status.complete(trial(), Journal(steps=steps, exception=own), None, NOW).failure

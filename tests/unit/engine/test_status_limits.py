@@ -24,7 +24,7 @@ from multistep.engine.status_size import (
 )
 from tests.unit.engine.status_cases import NOW, run, trial
 
-# size limits
+# -- limits of texts and rewards in a status
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_the_column_shows_the_reward(rewards: Mapping[str, float] | None, text: 
 
 
 def hostile(number: int) -> StepRun:
-    """Return a step of the largest size that a verifier and an agent can cause."""
+    """Return a step whose rewards and exception are larger than a status may store, as a hostile verifier and agent cause them."""
     rewards = {f"{number}-{key}-{'🎉' * 30}": 1e-300 for key in range(80)}
     return run(f"step-{number}", rewards=rewards, exception=StepException("RuntimeError", "🎉" * 5000, "agent"))
 
@@ -119,7 +119,7 @@ def test_whatever_agent_and_verifier_do_the_status_can_be_written() -> None:
         assert [each["name"] for each in content["steps"]] == [f"step-{number}" for number in range(100)]
         assert all(each["rewards"] and each["exception"]["type"] == "RuntimeError" for each in content["steps"])
         assert [each["reason"] for each in content["attempts"]] == ["Evicted"] * 2
-        assert to_json(parse_status({"status": content})) == content  # parsing a status does not change it, so no write follows
+        assert to_json(parse_status({"status": content})) == content  # reading it back changes nothing, so no write follows
 
 
 def long_step(number: int, message: str = "") -> StepRun:

@@ -166,7 +166,7 @@ def test_a_task_of_a_place_names_the_revision_and_its_own_directory(source: Any,
     assert found.model_dump(mode="json", by_alias=True, exclude_unset=True) == {"name": "one", **task}
 
 
-# -- facts
+# -- facts that a sweep reads from a trial
 
 
 def trial(status: Any = None, number: str = "3", spec: Any = None, **annotations: str) -> dict[str, Any]:
@@ -234,3 +234,21 @@ def test_whatever_a_status_holds_time_never_runs_backwards(status: Any) -> None:
     found = facts(trial(status))
     assert found.pod_seconds >= 0
     assert found.since is None or found.state == "Active"
+
+
+def test_the_cost_of_all_attempts_counts_as_far_as_it_is_known() -> None:
+    paid = {"name": "a", "usage": {"costUSD": 0.25}}
+    attempts = [{"number": 1, "reason": "Evicted", "steps": [paid, {"name": "b", "usage": {}}]}]
+    assert facts(trial({"attempts": attempts, "steps": [paid, {"name": "b"}]})).cost_usd == 0.5
+    assert facts(trial({"steps": [{"name": "b"}]})).cost_usd is None
+
+
+def test_a_refusal_by_the_sweeps_budget_has_the_time_at_which_the_step_started() -> None:
+    def attempt(reason: str, **more: Any) -> dict[str, Any]:
+        return {"number": 1, "reason": reason, "endTime": "2026-01-01T00:00:30Z", **more}
+
+    steps = [{"name": "a", "startTime": "2026-01-01T00:00:00Z"}, {"name": "b", "startTime": "2026-01-01T00:00:10Z"}]
+    start = facts(trial({"attempts": [attempt("SweepBudgetSpent", steps=steps), attempt("Evicted", steps=steps)]})).refused_at
+    assert start is not None
+    assert facts(trial({"attempts": [attempt("SweepBudgetSpent")]})).refused_at == start + 20
+    assert facts(trial({"attempts": [attempt("Evicted", steps=steps)]})).refused_at is None

@@ -1,4 +1,4 @@
-"""A sweep's counts: each trial is created once, within the concurrency limit, and all trials are counted."""
+"""How a sweep creates and counts its trials: each one once, within the concurrency limit."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_sweep_that_dies_anywhere_makes_each_trial_once_and_never_too_many_at_
             break
         for number in to_create(counts, Limits(parallelism)):
             name = grid.trial_name("s", number)
-            if name not in cluster:  # otherwise the API server rejects the name
+            if name not in cluster:  # the API server rejects a second object with this name
                 cluster[name], creations = TrialFacts(number, "Active"), creations + 1
             assert sum(each.state == "Active" for each in cluster.values()) <= parallelism
             if data.draw(st.booleans(), label="dies"):

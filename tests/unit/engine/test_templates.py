@@ -15,11 +15,11 @@ VARIABLES = {"SET": "value", "EMPTY": "", "TEMPLATE": "${SET}"}
         ("${SET}", "value"),
         ("${SET:-default}", "value"),
         ("${EMPTY}", ""),
-        ("${EMPTY:-default}", ""),  # set but empty counts as set
+        ("${EMPTY:-default}", ""),  # an empty variable counts as set
         ("${UNSET:-default}", "default"),
         ("${UNSET:-}", ""),
         ("${UNSET:-a:-b}c}", "a:-b}c"),
-        ("${TEMPLATE}", "${SET}"),  # values are not expanded again
+        ("${TEMPLATE}", "${SET}"),  # templates in a variable's value are not expanded
         ("", ""),
         ("pre-${SET}", "pre-${SET}"),
         ("${SET}-post", "${SET}-post"),

@@ -31,7 +31,7 @@ NOTHING: Mapping[str, Any] = {"override": None, "maximum": None, "multiplier": N
         (60.0, {"override": 90.0, "maximum": 80.0}, 80.0),
         (60.0, {"default_multiplier": 2.0}, 120.0),
         (60.0, {"multiplier": 0.5}, 30.0),
-        (60.0, {"multiplier": 3.0, "default_multiplier": 2.0}, 180.0),  # the phase's multiplier replaces the default
+        (60.0, {"multiplier": 3.0, "default_multiplier": 2.0}, 180.0),  # the phase's own multiplier replaces the default one
         (60.0, {"multiplier": 0.0, "default_multiplier": 2.0}, 0.0),
         (60.0, {"maximum": 20.0, "multiplier": 3.0}, 60.0),  # the maximum applies before the multiplier
         (None, {"multiplier": 3.0}, None),

@@ -37,7 +37,7 @@ def in_environment(text: str) -> str:
         (f'artifacts = ["/y", {{source = "/x", service = "db"}}]\n{IMAGE}{STEPS}', {}, "artifacts[1].service"),
         (f'{IMAGE}{STEPS}artifacts = [{{source = "/x", service = "db"}}]', {}, "steps[1].artifacts[0].service"),
         (STEPS, COMPOSE, "environment/docker-compose.yaml"),
-        (in_environment(""), COMPOSE, "environment/docker-compose.yaml"),  # rejected although docker_image is set
+        (in_environment(""), COMPOSE, "environment/docker-compose.yaml"),  # rejected even with a docker_image
         (in_environment(""), {**COMPOSE, "dockerfile": True}, "environment/docker-compose.yaml"),
     ],
 )
@@ -85,7 +85,7 @@ def test_a_trajectory_is_refused_for_an_agent_that_should_load_it(toml: str, fil
     with pytest.raises(InvalidTask) as caught:
         plan(toml, COMMAND, **files)
     assert caught.value.field == path
-    assert plan(toml, **files)  # accepted for the oracle, which runs the task's solution instead, as in Harbor
+    assert plan(toml, **files)  # as in Harbor, the oracle does not load trajectory.json, so it accepts the task
     (found,) = unsupported(parse_task(toml), TaskLayout(**files))
     assert (found.path, found.refused) == (path, False)
 

@@ -1,4 +1,4 @@
-"""Which variables a template uses."""
+"""Which of a trial's variables the templates of its task and spec use."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.support.played import COMPLETE, IMAGE, plan
 
 
 def task(head: str = "", step: str = "", environment: str = "") -> str:
-    """Return a task.toml with one step. head: tables of the task; step, environment: contents of these tables."""
+    """Return a task.toml with one step. head: other tables; step, environment: contents of [[steps]] and [environment]."""
     return f'[environment]\ndocker_image = "img"\n{environment}\n{head}\n[[steps]]\nname = "a"\n{step}'
 
 
@@ -120,7 +120,7 @@ def test_a_compose_file_in_tests_is_refused() -> None:
     with pytest.raises(InvalidSpec, match=r"^tests/docker-compose\.yaml: .*not supported"):
         environment(TASK_SEPARATE, root=StepLayout(tests=True, tests_compose=True))
     with pytest.raises(InvalidSpec, match=r"^tests/docker-compose\.yaml: .*not supported"):
-        environment(TASK_OWN, root=StepLayout(tests=True, tests_compose=True))  # rejected although docker_image is set
+        environment(TASK_OWN, root=StepLayout(tests=True, tests_compose=True))  # rejected even with a docker_image
 
 
 @pytest.mark.parametrize("text", ['os = "windows"', 'tpu = {type = "v5", topology = "2x2"}'])
@@ -134,7 +134,7 @@ def test_what_the_agents_environment_cannot_be_the_verifiers_cannot_either(text:
     [(["separate", "separate"], "Separate"), (["separate", "shared"], "User"), (["shared", "shared"], "Shared")],
 )
 def test_isolation_is_that_of_the_step_where_it_is_least(modes: list[str], wanted: str) -> None:
-    """The first step's verifier runs as the agent's user, which matters only if they share an environment."""
+    """Agent and verifier of the first step have the same user, which weakens isolation only if they share an environment."""
     steps = "".join(
         f'[[steps]]\nname = "s{number}"\n[steps.verifier]\nenvironment_mode = "{mode}"\nuser = "{user}"\n'
         for number, (mode, user) in enumerate(zip(modes, ("alice", "judge"), strict=True))

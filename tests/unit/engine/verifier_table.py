@@ -1,4 +1,4 @@
-"""Situations with the pod of a separate verifier by name, each with the decision for it."""
+"""Situations of a separate verifier's pod: by name, the trial, that pod and the expected decision."""
 
 from __future__ import annotations
 

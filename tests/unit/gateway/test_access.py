@@ -1,4 +1,4 @@
-"""Which step tokens the gateway accepts and what they allow; and no provider key leaves the gateway."""
+"""Which step tokens the gateway accepts, what they allow, and that no answer or log contains a provider's key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OTHER_KEY = SigningKey(KEY.id, b"another secret of the same length")
 
 
 def unsigned() -> str:
-    """Return a token whose header says that it needs no signature."""
+    """Return a step token without a signature: its header names the algorithm "none"."""
     claims = jwt.decode(token_for("messages"), options={"verify_signature": False})
     return jwt.encode(claims, None, algorithm="none", headers={"kid": KEY.id})
 

@@ -10,22 +10,26 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
 from multistep.errors import GatewayUnavailable
 from multistep.gateway.client import GatewayAdmin
+from multistep.gateway.dialects import Usage
+from multistep.gateway.prices import cost_usd
 from multistep.gateway.settings import GatewaySettings
 from tests.support.fake_model import fake_model
 from tests.support.servers import HERE, ROOT, free_port
-from tests.unit.gateway.world import ADMIN_TOKEN, World, step_of, token_for, write_secrets
+from tests.unit.gateway.world import ADMIN_TOKEN, MODELS, World, step_of, token_for, write_secrets
 
 STREAMS, REQUESTS = 20, 6
+LONG = "say: " + "word " * 60
 
 
 @dataclass
 class Process:
-    """The real process of a gateway, which can be killed and started again on the same ports."""
+    """A gateway in its own process, which can be killed and started again on the same ports."""
 
     environment: dict[str, str]
     admin: GatewayAdmin
@@ -56,7 +60,7 @@ class Process:
 
 @asynccontextmanager
 async def process(directory: Path) -> AsyncIterator[tuple[World, Process]]:
-    """Run a gateway's process in front of a fake model."""
+    """Run a gateway in its own process, in front of a fake model; yield clients of both ports, and the process."""
     port, admin_port = free_port(HERE), free_port(HERE)
     given = {**write_secrets(directory), "port": port, "admin_port": admin_port}
     variables = {f"MULTISTEP_GATEWAY_{name.upper()}": str(value) for name, value in given.items()}
@@ -107,7 +111,7 @@ async def test_two_kills_under_twenty_streams_neither_lose_nor_double_a_request(
     recorded = sum(each.requests - each.incomplete for each in usages)
     entries = it.model.entries
     unfinished = [each for each in entries if each.outcome != "answered"]
-    # The gateway records an answer before the agent has all of it: a kill in between leaves a recorded answer that the agent lacks.
+    # The gateway records an answer before the agent has all of it. If it is killed in between, the agent repeats the request.
     assert complete <= recorded <= len(entries) - len(unfinished)
     assert sum(each.incomplete for each in usages) >= len(unfinished) >= 2
     assert sum(each.requests for each in usages) >= len(entries)
@@ -149,3 +153,29 @@ async def test_on_shutdown_open_requests_may_finish(tmp_path: Path) -> None:
         seen = await call
         assert (seen.status, seen.error) == (200, "")
         assert b"message_stop" in seen.body
+
+
+async def test_three_kills_under_twenty_agents_do_not_exceed_a_budget_of_one_dollar(tmp_path: Path) -> None:
+    async with process(tmp_path) as (it, gateway):
+
+        async def agent(number: int) -> None:
+            token = token_for("messages", uid=f"uid-{number}", sweep="s", sweepLimits={"costUSD": 1.0})
+            while (await it.call("messages", "-slow-20", stream=True, text=LONG, token=token)).status != 400:
+                await asyncio.sleep(0.05)
+
+        ended = asyncio.gather(*map(agent, range(STREAMS)))
+        for least in (STREAMS // 2, STREAMS // 2, 1):  # a killed request counts with its reservation of 0.02 US dollars
+            reached = asyncio.create_task(streams_in_flight(it, least))
+            either: set[asyncio.Future[Any]] = {reached, ended}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            reached.cancel()
+            await gateway.stop(signal.SIGKILL)
+            await gateway.start()
+            await it.register()
+        await ended
+        usages = [await it.admin.close(step_of(f"uid-{number}")) for number in range(STREAMS)]
+
+    seen = [Usage(input=each.input, cached=each.cached, output=each.output) for each in it.model.entries]
+    charged = [cost_usd("anthropic", MODELS["messages"], each) for each in seen]
+    assert 0 < sum(cost or 0.0 for cost in charged) <= 1.0
+    assert {each.last_failure.kind for each in usages if each.last_failure} == {"SweepBudget"}

@@ -1,4 +1,4 @@
-"""Sweeps take turns, whatever their size; concurrency shrinks when the provider refuses requests, and recovers."""
+"""Sweeps of any size take turns with their requests; the concurrency limit shrinks when a provider answers 429, and recovers."""
 
 from __future__ import annotations
 

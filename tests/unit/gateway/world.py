@@ -36,7 +36,7 @@ UPSTREAM_PATHS: dict[Provider, str] = {"openai": "/v1", "anthropic": "", "gemini
 
 @dataclass(frozen=True)
 class Seen:
-    """An answer as an agent received it. error: class of the exception that interrupted it; "": none."""
+    """An answer as an agent received it. error: class name of the exception that interrupted the answer, or ""."""
 
     status: int
     body: bytes
@@ -56,23 +56,23 @@ class World:
     settings: GatewaySettings
 
     def credential(self, provider: Provider, base_url: str | None = "") -> Credential:
-        """Return a credential. base_url: "" for the fake model's URL, None for the URL in the gateway's settings."""
+        """Return a provider's credential. base_url: "" for the fake model's URL, None for the URL in the gateway's settings."""
         url = self.model.url + UPSTREAM_PATHS[provider] if base_url == "" else base_url
         return Credential.model_validate({"provider": provider, "key": REAL_KEYS[provider], "baseURL": url})
 
     async def register(self) -> None:
-        """Register a credential of each provider under the provider's name."""
+        """Register a credential of each provider with the gateway; its id is the provider's name."""
         for provider in REAL_KEYS:
             await self.admin.register(provider, self.credential(provider))
 
     async def call(self, api: Api, suffix: str = "", *, stream: bool = False, **more: Any) -> Seen:
-        """Send a request to the API's model in MODELS. suffix: added to the model's name; more: arguments of ``send``."""
+        """Send a request for the API's model in MODELS. suffix: appended to the model's name; more: other arguments of send."""
         return await self.send(api, MODELS[api] + suffix, stream=stream, **more)
 
     async def send(
         self, api: Api, model: str, *, stream: bool, token: str | None = None, text: str = "say: hello", read: int | None = None
     ) -> Seen:
-        """Send a request. read: number of pieces of the answer after which the agent disconnects; None: read all."""
+        """Send a request as an agent. read: number of chunks of the answer after which the agent disconnects; None: never."""
         path, headers, body = request_of(api, model, token or token_for(api), stream=stream, text=text)
         status, got, answer_headers = 0, b"", {}
         try:
@@ -89,7 +89,7 @@ class World:
 
 
 def token_for(api: Api, uid: str = "uid-1", step: str = "0", key: SigningKey = KEY, **claims: Any) -> str:
-    """Return a step token for an API's credential. claims: further claims, by their names in the token."""
+    """Return a step token for requests to this API. claims: further or replaced claims, by their names in the token."""
     given = {
         "sub": f"{uid}/1/{step}/agent",
         "trial": uid,
@@ -130,7 +130,7 @@ def request_of(
 def write_secrets(directory: Path) -> dict[str, Any]:
     """Write a gateway's keys and token to files; return settings that use them and allow providers without TLS."""
     keys = directory / "keys"
-    keys.mkdir()
+    keys.mkdir(parents=True, exist_ok=True)
     (keys / KEY.id).write_bytes(KEY.secret)
     token = directory / "admin-token"
     token.write_text(ADMIN_TOKEN)
@@ -140,7 +140,7 @@ def write_secrets(directory: Path) -> dict[str, Any]:
 
 @asynccontextmanager
 async def world(directory: Path, retry_after: float = 0.2, register: bool = True, **settings: Any) -> AsyncIterator[World]:
-    """Run a fake model, and a gateway in this process. register: whether to register credentials of all providers."""
+    """Run a gateway in this process, in front of a fake model. register: whether to register a credential of each provider."""
     given = GatewaySettings(**{**write_secrets(directory), "stop_seconds": 1.0, **settings})
     async with fake_model(retry_after=retry_after) as model, running(given) as ports:
         connector = aiohttp.TCPConnector(limit=0)
@@ -153,7 +153,7 @@ async def world(directory: Path, retry_after: float = 0.2, register: bool = True
 
 
 def documents(body: bytes) -> list[Any]:
-    """Return the JSON documents of an answer, streamed or not."""
+    """Return the JSON documents in an answer's body: one per server-sent event, or one if the answer is not streamed."""
     if not body.startswith((b"data:", b"event:")):
         return [json.loads(body)]
     data = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]

@@ -83,7 +83,7 @@ def test_messages_report_rewards_and_reasons_whatever_is_in_them() -> None:
 
 
 def test_without_conditions_kstatus_would_take_a_trial_for_done() -> None:
-    """Without the CRD's default conditions, kstatus reports a new trial as finished."""
+    """kstatus reports a new trial without conditions as finished; the CRD's default conditions prevent this."""
     assert kstatus({"metadata": {"generation": 1}}) == "Current"
     assert kstatus({"metadata": {"generation": 1}, "status": STATES["not seen yet"][0]}) == "InProgress"
 

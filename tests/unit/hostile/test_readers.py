@@ -101,7 +101,7 @@ def test_records(value: Any) -> None:
     read(lambda: read_record(value), RunnerError)
 
 
-# -- rewards
+# -- reward files
 
 GOOD_REWARD = b'{"reward": 0.5, "style": 1, "deep": [{"a": null}]}'
 NUMBERS = [
@@ -218,7 +218,7 @@ def odd_tar() -> bytes:
 
 
 def mended(data: bytes) -> bytes:
-    """Return the data with correct checksums in all possible headers, so that the parser gets beyond the first one."""
+    """Return the data with correct checksums in all blocks that look like tar headers, so that the parser accepts these headers."""
     blocks = [bytearray(data[start : start + 512]) for start in range(0, len(data), 512)]
     for block in blocks:
         if len(block) == 512 and block[257:262] == b"ustar":

@@ -30,19 +30,19 @@ from multistep.sources.task import strip_canary
 from tests.unit.sources.trees import tree
 
 TOML = '[environment]\ndocker_image = "img"\n[[steps]]\nname = "a"\n'
-STALL_SECONDS = 1.0  # regression: stalls used to last from 2.8 s to minutes
+STALL_SECONDS = 1.0  # limit of a stall of the event loop; stalls used to last from 2.8 s to minutes
 SLOW_PATTERN = "*a" * 14 + "b"
 
 
 class Loop:
-    """Measures the longest time for which the event loop was blocked."""
+    """A measurement of the longest time for which the event loop was blocked."""
 
     def __init__(self) -> None:
         self.stall = 0.0
 
     @asynccontextmanager
     async def measured(self) -> AsyncIterator[Loop]:
-        """Measure within a with block."""
+        """Measure while the with block runs."""
 
         async def tick() -> None:
             before = time.monotonic()
@@ -86,7 +86,7 @@ async def test_a_slow_ignore_pattern_fails_its_trial_only(tmp_path: Path) -> Non
 
 
 async def test_a_key_of_task_toml_with_very_many_parts_fails_its_trial_only(tmp_path: Path) -> None:
-    """Memory and CPU time grow with the square of the number of parts; the machine's speed decides which limit is reached first."""
+    """Memory and CPU time grow with the square of the key's parts; the machine's speed decides which limit is exceeded first."""
     async with Loop().measured() as loop:
         with pytest.raises((SourceError, InvalidSpec), match=r"more memory to read|more than \d+ s of CPU time"):
             await read(tmp_path, packed({"task.toml": b"a." * 120_000 + b"b = 1\n"}))
@@ -177,7 +177,7 @@ async def test_a_server_that_was_killed_is_started_again(tmp_path: Path) -> None
     server.close()
 
 
-# -- the concurrency limit
+# -- the limit of concurrent reads
 
 
 def asker(name: str, namespace: str = "a") -> Metadata:
@@ -248,7 +248,7 @@ async def test_an_answer_that_is_none_is_a_failed_read(tmp_path: Path, monkeypat
         await server.read(Order("bundle", "a", "b"))
 
 
-# -- no superlinear time: CPU time for n and 4n, with a wide margin
+# -- parsers take linear time: inputs of size 4n may take at most 10 times the CPU time of inputs of size n
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:

@@ -1,6 +1,7 @@
 """A search for inputs that take more than linear time: random tokens of each grammar, repeated n and 4n times.
 
-Ignore patterns and keys of TOML can take more: they are read in a child process of limited CPU time (test_reading.py).
+Ignore patterns and TOML keys can take more than linear time, so a child process with limited CPU time reads them
+(test_reading.py).
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from multistep.sources.task import strip_canary
 from multistep.store.redact import Redactor
 from multistep.store.tar import members
 
-FEW, MANY = 2_000, 8_000  # repetitions
-WIDE_FACTOR, NOISE_SECONDS = 10.0, 0.05  # linear time is a factor of 4
-SHAPES = 40  # random inputs per parser
+FEW, MANY = 2_000, 8_000  # how often an input repeats its piece
+WIDE_FACTOR, NOISE_SECONDS = 10.0, 0.05  # allowed factor; a parser in linear time needs 4 times as long for MANY as for FEW
+SHAPES = 40  # number of random inputs for each parser
 FOUND = (MultistepError, RewardError, ValueError, RecursionError)
 
 
@@ -115,7 +116,7 @@ PARSERS: dict[str, tuple[list[str], Callable[[str], object]]] = {
 
 
 def cpu_seconds(work: Callable[[str], object], text: str, tries: int) -> float:
-    """Return the least CPU time of this number of tries. The parser may raise an error."""
+    """Return the least CPU time of this number of runs of a parser, whose errors are ignored."""
     taken = []
     for _ in range(tries):
         start = time.process_time()

@@ -26,7 +26,7 @@ few = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, Hea
 
 
 async def assert_clear_end(world: World) -> None:
-    """Run the trial until it ends with a condition. Every exception raised until then is one of Multistep's."""
+    """Run the trial, and check that it ends with a condition and that each exception raised until then is one of Multistep's."""
     await world.run(most=120)
     assert [error for error in world.errors if not isinstance(error, MultistepError)] == []
     kind, reason, message = world.condition
@@ -42,7 +42,7 @@ async def assert_clear_end(world: World) -> None:
 
 @dataclass
 class Lying(Wrapped):
-    """Replaces bytes from runners. lie: returns the replacement of a chunk, given its number over all sessions and its bytes."""
+    """A cluster that replaces what runners send. lie: returns a chunk's replacement, given its number (from 1) and its bytes."""
 
     lie: Callable[[int, bytes], bytes]
     heard: int = 0
@@ -150,7 +150,7 @@ async def test_any_reward_file_may_be_odd(as_json: bytes | None, as_text: bytes 
     await assert_clear_end(World(results={"b/verifier": {"captures": captures}}))
 
 
-# -- resources
+# -- arbitrary specs and statuses
 
 
 @few
@@ -166,7 +166,7 @@ async def test_any_spec_ends_clearly(spec: Any) -> None:
 @few
 @given(st.data())
 async def test_any_status_that_somebody_writes_ends_clearly(apart: bool, data: st.DataObject) -> None:
-    """Overwrite the status with an arbitrary one after an arbitrary number of the trial's writes."""
+    """After any number of the operator's status writes, another client overwrites the status with an arbitrary one."""
     config = SEPARATE if apart else CONFIG
     trial = manifest({"activeDeadlineSeconds": 900}, config=config)
     world = World(trial=trial, durations={"a/agent": 50.0, "a/verifier/verifier": 50.0, "b/agent": 50.0})

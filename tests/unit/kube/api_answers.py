@@ -1,4 +1,4 @@
-"""An API server with prepared answers."""
+"""A client of an API server that returns prepared responses."""
 
 from __future__ import annotations
 

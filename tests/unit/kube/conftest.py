@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let retries follow without a pause."""
+    """Let the client retry failed requests without a pause."""
     for module in ("requests", "watch"):
         monkeypatch.setattr(f"multistep.kube.{module}.pause_seconds", lambda *_: 0.0)
     monkeypatch.setattr("multistep.kube.gate.MAX_PAUSE_SECONDS", 0.0)

@@ -64,7 +64,7 @@ async def test_stdin_comes_back_and_the_half_close_ends_it() -> None:
         await stream.send_eof()
         assert await read_all(stream) == b"hello world"
         assert stream.status == ExitStatus(0)
-        assert await stream.receive() == b""  # after the end of the stream, every further read returns it again
+        assert await stream.receive() == b""  # each read after the end of the stream returns the end again
 
 
 async def test_a_session_runs_over_it() -> None:
@@ -218,7 +218,7 @@ async def test_a_refused_handshake_reports_why() -> None:
         with pytest.raises(NotFound, match='pods "pod" not found'):
             await open_exec(connection, "ns", "pod", "main", ["x"])
         await connection.close()
-    assert len(server.seen) == 1  # a rejection is not retried
+    assert len(server.seen) == 1  # the client does not retry a rejected handshake
 
 
 async def test_a_handshake_is_tried_again_while_the_server_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +230,7 @@ async def test_a_handshake_is_tried_again_while_the_server_is_unavailable(monkey
         if len(server.seen) == 1:
             raise web.HTTPServiceUnavailable
         if len(server.seen) == 2:
-            await over.wait()  # longer than the handshake's timeout
+            await over.wait()  # delays the response until the client's handshake has timed out
         socket = web.WebSocketResponse(protocols=(V5,))
         await socket.prepare(request)
         await socket.send_bytes(SUCCESS)
@@ -280,7 +280,7 @@ async def test_a_slow_reader_slows_the_writer_down() -> None:
         while before != sent:
             before = sent
             await asyncio.sleep(0.05)
-        assert sent < 16_000_000  # what the buffers of kernel and transports hold, not all 65 MB
+        assert sent < 16_000_000  # not all 65 MB: the server is blocked once kernel and transport buffers are full
         assert len(await read_all(stream)) == 2000 * 32_768 - 32_768
 
 
@@ -318,7 +318,7 @@ async def test_closing_does_not_wait_for_a_dead_peer(monkeypatch: pytest.MonkeyP
         started = time.monotonic()
         await stream.close()
         await stream.close()
-        assert time.monotonic() - started < 5  # the websocket's own close timeout is 10 s
+        assert time.monotonic() - started < 5  # less than the websocket library's own close timeout of 10 s
         gone.set()
 
 

@@ -1,4 +1,4 @@
-"""The fence: a replica that is not the leader can read, but not write."""
+"""The fence of the API client: a replica that is not the leader can read, but not write."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def test_each_frame_of_a_long_message_is_checked() -> None:
     assert gate.asked == 3
 
 
-# -- Fenced: the fence around simulated clusters
+# -- Fenced: the same fence for in-memory clusters
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "lease" not in name and "metadata" not in name])

@@ -1,4 +1,4 @@
-"""The gate limits concurrent requests: fewer when the server is overloaded, more again when it responds."""
+"""The limit of concurrent requests to the API server: lower when the server is overloaded, higher again when it responds."""
 
 from __future__ import annotations
 

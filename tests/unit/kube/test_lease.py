@@ -18,7 +18,7 @@ NAMESPACE, NAME, SECONDS = "multistep-system", "multistep", 15.0
 
 @dataclass
 class Place:
-    """A cluster, and one clock per replica; the clocks differ."""
+    """A cluster in which replicas, whose clocks may differ, compete for one Lease."""
 
     cluster: FakeCluster = field(default_factory=FakeCluster)
     passed: float = 0.0
@@ -32,7 +32,7 @@ class Place:
         return dict(self.cluster.objects["Lease", NAMESPACE, NAME]["spec"])
 
     async def until_taken(self, lease: Lease, *, most_seconds: float = 60.0) -> float:
-        """Attempt to acquire the lease once per second. Return the seconds it took."""
+        """Attempt to acquire the lease once per second until it is held; return the seconds that passed."""
         started = self.passed
         await lease.attempt()
         while not lease.held:
@@ -84,7 +84,7 @@ async def test_a_holder_stops_trusting_it_before_another_takes_it(place: Place) 
         place.passed += 0.5
         await second.attempt()
         assert not (first.held and second.held)
-    assert not was_held  # the first stopped leading before the second acquired the lease
+    assert not was_held  # replica a stopped leading before replica b acquired the lease
     with pytest.raises(NotLeading, match="does not hold the lease multistep-system/multistep"):
         first.check()
 
@@ -94,7 +94,7 @@ async def test_one_that_slept_past_its_time_never_has_it_again(place: Place) -> 
     await first.attempt()
     place.passed += SECONDS
     assert not first.held
-    for _ in range(2):  # not even while no other replica has acquired it
+    for _ in range(2):  # both attempts fail, although no other replica has acquired the lease
         with pytest.raises(NotLeading):
             await first.attempt()
     assert not first.held
@@ -141,7 +141,7 @@ async def test_of_two_that_find_it_free_one_gets_it(place: Place) -> None:
 
 
 class Slowly:
-    """A lease whose attempts yield to other tasks between read and write."""
+    """A wrapper of a lease: during an attempt, other tasks can run between the read and the write."""
 
     def __init__(self, lease: Lease) -> None:
         read = lease._read

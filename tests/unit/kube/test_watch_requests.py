@@ -72,7 +72,7 @@ async def test_a_watch_survives_cuts_and_large_objects() -> None:
 
 
 def recorded_pauses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list to which each back-off of a watch appends its attempt number."""
+    """Replace the pauses of watches; return a list to which each pause appends the number of the attempt."""
     pauses: list[int] = []
 
     def pause(attempt: int) -> float:

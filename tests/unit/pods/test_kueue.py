@@ -1,4 +1,4 @@
-"""Kueue labels of a trial's pods, and how the operator reads Kueue's actions on them."""
+"""The Kueue labels of a trial's pods, and what the operator reads from pods that Kueue gates or evicts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OWN = {"multistep.dev/verifier-queue": "judges"}
 
 
 def labels(trial: dict[str, str], template: dict[str, str] | None = None, *, verifier: bool = False) -> dict[str, str]:
-    """Return the Kueue labels of a pod, given the labels of the trial and of its pod template."""
+    """Return the Kueue labels that a trial's pod gets. trial, template: labels of the trial and of its pod template."""
     spec: dict[str, Any] = {"task": {"inline": {"config": {}}}}
     if template is not None:
         spec["environment"] = {"podTemplate": {"metadata": {"labels": {"team": "a", **template}}}}

@@ -8,6 +8,7 @@ import pytest
 
 from multistep.api.task_toml import EnvironmentConfig
 from multistep.api.trial import parse_trial
+from multistep.api.trial_status import VerifierStatus
 from multistep.kube.protocols import Object
 from multistep.pods.facts import pod_facts
 from multistep.pods.manifest import PodRequest, manifest
@@ -68,7 +69,7 @@ def test_the_image_is_the_one_that_the_kubelet_resolved() -> None:
 
 
 def created(environment: Object) -> Object:
-    """Return the pod of a trial's third attempt."""
+    """Return the pod manifest for a trial's third attempt. environment: the trial's spec.environment."""
     trial = world.manifest({"environment": environment})
     status = {"attempt": 3, "podName": "t-3"}
     request = PodRequest(
@@ -105,3 +106,32 @@ def test_the_container_does_not_know_which_trial_or_attempt_it_is() -> None:
 
 def test_a_pod_template_may_choose_the_host_name() -> None:
     assert created({"podTemplate": {"spec": {"hostname": "box"}}})["spec"]["hostname"] == "box"
+
+
+def agents_pod(how: str, verifier: bool = False) -> Object:
+    """Return the spec of the pod of an agent with an image."""
+    agent = {"name": "codex", "model": "openai/gpt-5", "image": "registry.example/codex:1"}
+    trial = parse_trial({**world.manifest({"agent": agent}), "status": {"attempt": 1, "podName": "t-1"}})
+    settings = Settings(operator_image="op:1", agent_host_image="host:1", agent_image_mount=how)
+    separate = VerifierStatus(pod_name="t-1-v") if verifier else None
+    created: Object = manifest(PodRequest(trial, EnvironmentConfig(), "img:1", "task", settings, separate))["spec"]
+    return created
+
+
+def test_an_agents_image_is_mounted_read_only_into_the_environment_only() -> None:
+    spec = agents_pod("Volume")
+    environment, host = spec["containers"]
+    mount = {"name": "multistep-agent", "mountPath": "/multistep-agent", "readOnly": True, "subPath": "multistep-agent"}
+    assert mount in environment["volumeMounts"] and mount not in host["volumeMounts"]
+    assert {"name": "multistep-agent", "image": {"reference": "registry.example/codex:1"}} in spec["volumes"]
+    assert [each["name"] for each in spec["initContainers"]] == ["install-runner"]
+    assert "registry.example/codex:1" not in str(agents_pod("Volume", verifier=True))
+
+
+def test_without_image_volumes_an_init_container_copies_the_agents_program() -> None:
+    spec = agents_pod("Copy")
+    _, copy = spec["initContainers"]
+    assert copy["image"] == "registry.example/codex:1"
+    assert copy["command"] == ["/multistep/runner", "copy", "/multistep-agent", "/multistep-agent-copy"]
+    mount = {"name": "multistep-agent", "mountPath": "/multistep-agent", "readOnly": True}
+    assert mount in spec["containers"][0]["volumeMounts"]

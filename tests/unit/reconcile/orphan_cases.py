@@ -22,7 +22,7 @@ RUNNING = {"phase": "Running", "attempt": 2, "podName": "t-2"}
 
 
 class Scene:
-    """A cluster, a volume, and the garbage collection of both."""
+    """A cluster and a results volume, with the garbage collector of both."""
 
     def __init__(self, root: Path, **settings: Any) -> None:
         self.cluster = FakeCluster()

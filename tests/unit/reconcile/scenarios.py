@@ -1,4 +1,4 @@
-"""Trials that must end the same whatever happens to the operator while they run."""
+"""Trials that must end the same, wherever the operator crashes and whichever of its calls fail."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from multistep.settings import ModelLimit
 from tests.support.fake_models import FakeModels, counted, failed
 from tests.support.fake_runner import Json
 from tests.support.played import outcome, rewarded
@@ -20,10 +21,10 @@ WAITS = {"a/agent": 100.0, "b/agent": 100.0}
 class Scenario:
     """A trial and its expected end.
 
-    options: arguments of World. condition: expected type and reason; reward: expected "reward" of the trial; attempts: reasons of
-    the failed attempts. living: also let each call fail without killing the operator.
-    fully: after a crash at each point, test all VARIANTS of what the next operator reads (test_crashes); otherwise test only the
-    first one and, in turn, one of the others.
+    options: arguments of World. condition, reward, attempts: expected type and reason of the condition, expected reward, and
+    expected reasons of failed attempts. living: whether test_crashes also lets each call fail while the operator survives.
+    fully: whether test_crashes tries all VARIANTS after each crash. Otherwise it tries two: the first one, and one of the others,
+    a different one after each crash.
     """
 
     options: Mapping[str, Any]
@@ -74,7 +75,11 @@ HOSTED_OPTIONS: Mapping[str, Any] = {
 
 KEY_OF = {"name": "OPENAI_API_KEY", "value": "sk"}
 WITH_GATEWAY: Json = {"agent": {"name": "terminus-2", "model": "openai/m", "credentials": [KEY_OF]}}
-GATEWAY_SETTINGS = {"agent_host_image": "agent-host", "gateway_url": "http://gateway"}
+GATEWAY_SETTINGS = {
+    "agent_host_image": "agent-host",
+    "gateway_url": "http://gateway",
+    "models": [ModelLimit(model="openai/m", max_active=1)],
+}
 
 
 def _gateway(**reports: Any) -> Any:

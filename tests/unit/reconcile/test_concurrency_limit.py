@@ -23,7 +23,7 @@ def keys(namespace: str, count: int) -> list[Key]:
 
 
 class Woken(list[Key]):
-    """The requeued keys, in order."""
+    """A list of the keys that a limit requeued, in order."""
 
     def __call__(self, key: Key) -> None:
         self.append(key)
@@ -37,7 +37,7 @@ async def test_who_finds_no_place_is_woken_when_one_is_free() -> None:
     assert (bound.held, bound.waiting, woken) == (2, 1, [])
     bound.release(first)
     assert (bound.held, bound.waiting, woken) == (2, 0, [third])
-    assert bound.acquire(third)  # it already holds the slot
+    assert bound.acquire(third)  # third already has the freed slot
 
 
 async def test_asking_again_keeps_the_place_in_the_line() -> None:
@@ -63,7 +63,7 @@ async def test_of_those_that_wait_the_namespace_with_the_fewest_places_is_served
 
 
 async def test_a_slow_namespace_does_not_take_all_places_from_a_fast_one() -> None:
-    """Namespace slow keeps its slots; fast releases them at once."""
+    """Keys of namespace slow never release their slots; keys of namespace fast release them at once."""
     woken = Woken()
     bound = ConcurrencyLimit(4, woken)
     slow, fast = keys("slow", 100), keys("fast", 100)
@@ -110,7 +110,7 @@ async def test_freeing_what_is_not_held_changes_nothing() -> None:
     assert (bound.held, bound.waiting) == (1, 1)
 
 
-# -- pods
+# -- slots of pods that are starting
 
 
 def starts(limit: int, woken: Woken) -> PodStarts:
@@ -201,7 +201,7 @@ def test_pods_that_stand_still_hold_up_their_own_namespace_only(still: PodFacts)
             bound.settle(key)
         assert woken == []
         await asyncio.sleep(STARTING_SECONDS + 1)
-        assert woken == impossible[2:]  # a minute later, the next two may start
+        assert woken == impossible[2:]  # a pod that does not start has a slot for one minute only
 
     check()
 
@@ -214,7 +214,7 @@ async def test_a_pod_that_does_not_start_holds_its_place_for_a_minute_only_and_a
     bound.saw(a, POD)
     bound.acquire(b)
     await asyncio.sleep(STARTING_SECONDS - 1)
-    bound.saw(a, POD)  # unchanged, so the minute does not restart
+    bound.saw(a, POD)  # the pod has not changed, so its minute does not restart
     assert woken == []
     await asyncio.sleep(2)
     assert woken == [b]

@@ -1,7 +1,7 @@
 """Kill the operator at every point where it calls the outside world, start a new one with an empty memory, compare the results.
 
-Such points are before each call to API server and store, after each write (it is stored, but the response is lost),
-before each frame that is sent (the frame is lost) and before each one that is received (the response is lost).
+The operator is killed before each call to the API server or the results volume, after each write (it is stored, but the
+response is lost), and before each frame to or from a runner (the frame is lost).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ VARIANTS = (
 
 
 def after(course: Course, at: int, variant: str) -> World | None:
-    """Return the world that the next operator finds after a crash at point ``at``. variant: one of VARIANTS; None is returned if
-    it cannot occur at this point."""
+    """Return the world that the next operator finds after a crash at point ``at``; None if the variant (one of VARIANTS) cannot
+    occur there."""
     match variant:
         case "read the version before":
             return course.in_the_past(at, lambda versions: versions - 1)
@@ -55,7 +55,7 @@ async def undisturbed(options: Mapping[str, Any]) -> World:
 
 
 def failing(point: str) -> Exception:
-    """Return the error that a surviving operator gets when the call at this point fails."""
+    """Return the exception that the call at this point raises in tests in which the call fails and the operator survives."""
     if point.startswith(("send", "receive")):
         return StreamLost("the stream was cut")
     return StoreError("no space left") if point.startswith("volume") else Unavailable("no answer")
@@ -74,14 +74,14 @@ async def course_of(scenario: Scenario) -> Course:
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
 async def test_wherever_the_operator_dies_and_whatever_the_next_one_reads_the_trial_ends_the_same(scenario: Scenario) -> None:
-    """Points between two changes of the world leave the same state; test only one of them."""
+    """Crashes between the same two changes of the world leave the same state, so only one of these points is tested."""
     course = await course_of(scenario)
     runs: Counter[str] = Counter()
     for number, at in enumerate({state: at for at, state in enumerate(course.states)}.values()):
         for variant in VARIANTS if scenario.fully else (VARIANTS[0], VARIANTS[1:][number % len(VARIANTS[1:])]):
             if (world := after(course, at, variant)) is not None:
                 await world.run(first=1.0)
-                await world.run(first=300.0)  # the resync lists everything again
+                await world.run(first=300.0)  # the resync, after 300 s, requeues missed events
                 course.assert_same_end(world, f"{variant}, at point {at}: {course.trace[at]}")
                 runs[f"run died, {variant}"] += 1
     tally.crashes.update(scenarios=1, points=len(course.trace), states=len(set(course.states)), **runs)
@@ -129,7 +129,7 @@ async def test_wherever_the_trial_is_deleted_nothing_of_it_continues(name: str) 
             if first:
                 delete_trial(world)
             await world.run(first=first)
-            left = [each for each in world.cluster.objects.values() if "trial-uid" not in owners(each)]  # GC deletes the others
+            left = [each for each in world.cluster.objects.values() if "trial-uid" not in owners(each)]  # GC deletes owned ones
             assert left == [], point
             assert_each_phase_once(world)
             assert sum(each.startswith("create Pod") for each in world.cluster.writes) <= len(course.world.cluster.runners)
@@ -141,7 +141,7 @@ def owners(each: Object) -> list[str]:
 
 
 async def test_dying_repeatedly_is_no_worse() -> None:
-    """The points are random, with a fixed seed."""
+    """The operator dies at random points, chosen with a fixed seed."""
     calm = await undisturbed(LONG)
     wanted, points = end_of(calm), len(calm.faults.trace)
     chance = random.Random(1)
@@ -169,7 +169,7 @@ async def test_whatever_becomes_of_watch_events_the_trial_ends_the_same(events: 
 
 @dataclass
 class Stale(Wrapped):
-    """A cluster whose at-th read of the trial (from 1) returns an older version."""
+    """A cluster whose at-th read of the trial (from 1) returns its status from ``back`` writes ago."""
 
     at: int
     back: int
@@ -214,7 +214,7 @@ async def test_a_stale_read_of_the_trial_is_found_out_by_its_first_write() -> No
 
 @dataclass
 class Late(Wrapped):
-    """A cluster that returns the pod's readiness some reads late, as a slow kubelet reports it."""
+    """A cluster that reports the pod's readiness ``reads`` reads late, as if the kubelet were slow."""
 
     reads: int
     reported: list[Object] = field(default_factory=list)
@@ -239,7 +239,7 @@ async def test_a_readiness_that_comes_late_costs_time_only(reads: int) -> None:
 
 @dataclass
 class Vanishing(Wrapped):
-    """A cluster that deletes the pod between its read and the exec, and loses the watch event."""
+    """A cluster in which the pod is deleted after the operator has read it and before its first exec session."""
 
     gone: bool = False
 
@@ -280,7 +280,7 @@ class Jittery(Wrapped):
 
 @pytest.mark.parametrize(("options", "seeds"), [(LONG, range(30)), (APART, range(15))], ids=["long phases", "verified apart"])
 async def test_two_operators_at_once_start_each_phase_once(options: Mapping[str, Any], seeds: range) -> None:
-    """A Lease does not fence: the former leader may still be working."""
+    """A Lease cannot stop a former leader's requests, so two operators may work on a trial for a while."""
     wanted = end_of(await undisturbed(options))
     conflicts = 0
     for seed in seeds:
@@ -298,5 +298,5 @@ async def test_two_operators_at_once_start_each_phase_once(options: Mapping[str,
             world.end_phases()
         assert end_of(world) == wanted, f"seed {seed}"
         assert_each_phase_once(world)
-    assert conflicts > len(seeds)  # the calls of the operators interleaved
+    assert conflicts > len(seeds)  # shows that the calls of the two operators interleaved
     print(f"\n{len(seeds)} trials with two operators at once, {conflicts} conflicting writes")

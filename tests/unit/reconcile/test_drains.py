@@ -1,4 +1,4 @@
-"""What a drain of the node finds: pods that can be evicted, or disruption budgets that make it wait."""
+"""Drains of a trial's node: its pods can be evicted, or PodDisruptionBudgets make the drain wait."""
 
 from __future__ import annotations
 

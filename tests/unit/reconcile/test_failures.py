@@ -1,4 +1,4 @@
-"""Failure classes, from what the cluster reports to what the trial's status reports."""
+"""From a failure in the cluster to the failure class in the trial's status."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from multistep.errors import ClusterError
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import PODS, Resource
 from multistep.reconcile import driver
+from multistep.settings import ModelLimit
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeRunner, FakeStream
 from tests.support.world import KEY, SEPARATE, World, manifest
+from tests.unit.reconcile.scenarios import HOSTED, HOSTED_OPTIONS
 
 LONG = {"a/agent": 100.0, "b/agent": 100.0, "b/verifier/verifier": 100.0}
 
 
 @dataclass
 class Refusing:
-    """A cluster that rejects some pods. refusals: errors of the next creations, by pod name."""
+    """A cluster that rejects some pods. refusals: for each pod name, the errors of the next attempts to create it."""
 
     cluster: FakeCluster
     refusals: dict[str, list[ClusterError]] = field(default_factory=dict)
@@ -61,6 +63,16 @@ async def test_a_pod_that_a_policy_denies_is_tried_for_a_minute_and_then_the_tri
     assert 60 <= world.now - before < 75
     assert world.status.failure == TrialFailure(class_="Infrastructure", reason="PodForbidden")
     assert (world.status.rewards, world.status.attempts, world.pods) == (None, [], [])
+
+
+async def test_a_trial_whose_pod_exceeds_a_quota_leaves_its_models_slot_to_others() -> None:
+    limited = {"agent_host_image": "agent-host", "models": [ModelLimit(model="openai/m", max_active=1)]}
+    world = refusing({"t-1": [no(QUOTA)]}, trial=manifest(HOSTED), **{**HOSTED_OPTIONS, "settings": limited})
+    slots = world.reconciler.model_slots
+    await world.reconcile()
+    assert (world.condition[1], slots.active("openai/m")) == ("QuotaExceeded", 0)
+    await world.run(until=lambda: world.status.current_step == "a")
+    assert slots.active("openai/m") == 1
 
 
 async def test_what_is_forbidden_for_a_moment_and_a_quota_that_is_full_for_long_do_no_harm() -> None:
@@ -141,7 +153,7 @@ async def test_a_container_started_again_in_its_pod_is_judged_by_the_end_of_the_
 
 
 async def test_another_container_in_the_pod_is_a_restart() -> None:
-    """A new container ID shows the restart, because the restart count may be lost with the container."""
+    """The operator compares container IDs, because the restart count may be lost with the container."""
     world = World(durations=LONG)
     await world.run(until=lambda: world.status.current_step == "b")
     world.runner.records.clear()
@@ -184,7 +196,7 @@ async def test_an_agent_that_kills_exec_sessions_fails_within_minutes_and_is_not
     world = World(durations=LONG)
     await world.run(until=lambda: world.status.current_step == "b")
     world.runner.killed = 10**6
-    world.now += 100  # the agent's phase has finished, so the pod is not ready
+    world.now += 100  # the agent's phase has finished; until its result is read, the pod is unready
     world.end_phases()
     started = world.now
     await world.run()

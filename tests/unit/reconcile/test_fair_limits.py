@@ -19,7 +19,7 @@ EVENTS = st.lists(st.tuples(st.sampled_from(["acquire", "acquire", "first", "rel
 
 
 class Holders:
-    """The keys that hold slots of a limit, and those that want slots. served: all keys that got slots, in order."""
+    """A limit, the keys that hold its slots, and the keys that wait for slots. served: all keys that got slots, in order."""
 
     def __init__(self, slots: int, most_each: int | None) -> None:
         self.limit = ConcurrencyLimit(slots, self._grant, most_each=most_each)
@@ -36,7 +36,7 @@ class Holders:
             self._grant(key)
 
     def release(self, key: Key) -> None:
-        self.held.pop(key, None)  # before the release, which may grant the slot to another key
+        self.held.pop(key, None)  # before limit.release, which may grant the slot to another key
         self.limit.release(key)
 
     def _grant(self, key: Key) -> None:
@@ -79,7 +79,7 @@ def test_any_events_keep_the_limit_and_everybody_is_served(
 
 @given(st.integers(1, 4), st.lists(st.integers(1, 12), min_size=2, max_size=5))
 def test_queued_namespaces_are_served_in_turn(slots: int, sizes: list[int]) -> None:
-    """A namespace with one key is served within as many grants as there are namespaces, whatever the others queue."""
+    """A namespace with one key is served after about one grant for each namespace, however many keys the others have queued."""
 
     @in_virtual_time
     async def check() -> None:
@@ -107,7 +107,7 @@ JOBS = st.lists(
 def test_any_jobs_keep_the_limit_and_lose_no_slot_when_cancelled(slots: int, events: Events) -> None:
     @in_virtual_time
     async def check() -> None:
-        jobs: BackgroundJobs[tuple[Key, int], int] = BackgroundJobs(slots, lambda key: jobs.settle(key))  # releases unused slots
+        jobs: BackgroundJobs[tuple[Key, int], int] = BackgroundJobs(slots, lambda key: jobs.settle(key))  # free unused slots
         tasks: dict[tuple[Key, int], asyncio.Task[int]] = {}
         gates: dict[tuple[Key, int], asyncio.Event] = {}
 
@@ -142,7 +142,7 @@ def test_any_jobs_keep_the_limit_and_lose_no_slot_when_cancelled(slots: int, eve
 
 
 async def test_an_object_created_again_under_its_name_gets_no_second_job_with_the_slot_of_the_first() -> None:
-    """Regression: a deleted trial's job and the job of its successor with the same name used to run with one slot."""
+    """Regression: a deleted trial's job and the job of its successor with the same name used to share one slot."""
     woken: list[Key] = []
     jobs: BackgroundJobs[str, str] = BackgroundJobs(2, woken.append)
     gate = asyncio.Event()

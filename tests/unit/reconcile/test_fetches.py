@@ -1,4 +1,4 @@
-"""Remote tasks in the reconciler: resolved once, fetched once, and fetched without blocking a worker."""
+"""Remote tasks of trials: their revision is resolved once, and they are fetched once, without blocking a reconcile worker."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def task(text: str = TOML) -> bytes:
 
 
 class Outside:
-    """A remote source with a branch and its commits. error: raised by each fetch, unless None."""
+    """A remote source with a branch and its commits. error: what each fetch raises, or None."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -264,7 +264,7 @@ async def test_only_a_few_are_fetched_at_once_and_namespaces_take_turns(outside:
 
 
 class Crowd:
-    """Namespaces that fetch tasks; each download takes a minute. started: start times of the fetches in seconds, by namespace."""
+    """Trials and sweeps that need downloads of one minute each. started: start times of the downloads in seconds, by namespace."""
 
     def __init__(self, directory: Path, **changes: Any) -> None:
         self.directory = directory
@@ -285,7 +285,7 @@ class Crowd:
         return Fetched("c1", "sha256:0")
 
     def ask(self, namespace: str, name: str, *, sweep: bool = False) -> None:
-        """Reconcile once a trial or sweep whose task no other one uses."""
+        """Reconcile a new trial or sweep once. No other one uses its task."""
         kind = self.sweeps if sweep else self.trials
         kind[namespace, name] = Request("git", f"https://{namespace}/{name}{'s' * sweep}")
         self._wake(kind, (namespace, name))
@@ -309,14 +309,14 @@ def test_forty_slow_downloads_of_a_namespace_do_not_delay_another_namespaces_tri
         crowd = Crowd(tmp_path, task_fetches=slots)
         for number in range(20):
             crowd.ask("crowd", f"t{number}")
-            crowd.ask("crowd", f"t{number}", sweep=True)  # a sweep may have a trial's name
+            crowd.ask("crowd", f"t{number}", sweep=True)  # a trial and a sweep may have the same name
         await asyncio.sleep(1)
         for namespace in ("second", "third", "fourth"):
             crowd.ask(namespace, "t")
         await asyncio.sleep(4000)
-        alone = slots == 1  # then the other namespaces wait for the download in the only slot
+        alone = slots == 1  # with one slot, the others wait until the running download has finished
         assert crowd.started["second"] == [60 if alone else 1]
-        # They wait for at most one download of each other namespace, although "crowd" has many in the queue.
+        # Namespaces third and fourth wait for at most one download of every other namespace, although "crowd" has queued many.
         assert max(crowd.started["third"][0], crowd.started["fourth"][0]) <= (180 if alone else 61)
         assert len(crowd.started["crowd"]) == 40 and len(crowd.fetched) == 43
         assert crowd.most == slots
@@ -346,7 +346,8 @@ async def test_a_server_with_errors_is_asked_less_and_less_whoever_asks(outside:
 async def test_a_changed_file_in_the_cache_is_fetched_again(outside: Outside) -> None:
     source = {"url": {"url": "https://e.example/t.tar.gz", "digest": digest_of(task())}}
     outside.commits[digest_of(task())] = task()
-    for name, waits in (("a", 1), ("b", 2)):  # trial b first reads the changed file, which costs one more wait
+    # Trial a waits once, for the fetch. Trial b waits twice: its first load deletes the changed file, its second fetches.
+    for name, waits in (("a", 1), ("b", 2)):
         load, _ = loader(outside)
         for _ in range(waits):
             with pytest.raises(SourceError) as caught:

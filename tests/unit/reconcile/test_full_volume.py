@@ -1,4 +1,4 @@
-"""A full results volume: reported in the status, retried, and harmless."""
+"""A full results volume is reported in the trial's status; writes are retried, and no reward changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WRITES = ["keep_step a", "keep_step c", "finish", "redact"]
 
 
 class FullVolume(FakeVolume):
-    """A volume that fails the named write, and all writes after it, until it has free space. again: number of failed writes."""
+    """A results volume that becomes full at the write named ``at``, until ``has_room`` is set. again: number of failed writes."""
 
     def __init__(self, at: str) -> None:
         super().__init__()

@@ -1,8 +1,10 @@
-"""Trials with one of Harbor's agents: the pod's agent host, its exec sessions, and whose records the operator trusts."""
+"""Trials with one of Harbor's agents: the agent host's exec sessions, and which of the pod's runners the operator trusts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+import pytest
 
 from multistep.kube.protocols import ExecStream
 from multistep.pods import agent_host
@@ -10,7 +12,7 @@ from tests.support.fake_models import FakeModels, counted, failed
 from tests.support.fake_runner import DEFAULTS, FakeRunner
 from tests.support.played import outcome
 from tests.support.world import World, manifest
-from tests.unit.reconcile.scenarios import GATEWAY_SETTINGS, HOSTED, HOSTED_OPTIONS, WITH_GATEWAY
+from tests.unit.reconcile.scenarios import GATEWAY_SETTINGS, HOSTED, HOSTED_OPTIONS, WITH_GATEWAY, lose_pod
 
 
 def containers(world: World) -> list[str]:
@@ -49,11 +51,12 @@ async def test_the_token_and_the_request_are_in_no_record() -> None:
     await world.run()
     (call,) = [each for each in world.runner.requests if each.get("id") == "1/a/host/agent" and each["op"] == "start"]
     assert '"token": "' + "ab" * 32 in call["stdin"] and call["argv"] == ["multistep-host", "step"]
+    assert call["output"]["path"] == "/run/multistep-host/output.txt"  # for `multistep logs`
     assert all("stdin" not in each for each in world.runner.records.values())
 
 
 async def test_records_of_the_agent_host_are_not_believed_from_the_environment() -> None:
-    """An agent may control the environment's runner and forge a record of its outcome there."""
+    """An agent may control the runner in the environment's container, and forge a record of its own outcome there."""
     world = World(trial=manifest(HOSTED), **HOSTED_OPTIONS)
     host, opened = FakeRunner(results={"1//host/agent-setup": outcome()}), world.cluster.open_exec
 
@@ -77,7 +80,7 @@ async def test_with_the_gateway_the_key_is_in_no_request_and_the_usage_is_the_wi
     sent = [each["stdin"] for each in world.runner.requests if "stdin" in each]
     assert len(sent) == 4 and not any('"sk"' in each for each in sent)
     assert '"OPENAI_API_KEY": "token of b"' in sent[2] and "http://gateway/openai/v1" in sent[2]
-    assert models.closed == ["1/a", "1/b", "1/c"]
+    assert models.closed == ["1/-", "1/a", "1/b", "1/c"]
     used = [each.usage for each in world.status.steps]
     assert [each and (each.input_tokens, each.source) for each in used] == [(100, "Gateway"), (50, "Gateway"), None]
     assert used[1] is not None and used[1].incomplete == 2
@@ -90,6 +93,34 @@ async def test_a_trial_waits_for_a_gateway_that_does_not_answer() -> None:
     assert [each.reason for each in world.status.conditions if each.type == "Reconciling"] == ["GatewayUnavailable"]
     await world.run()
     assert world.condition[0] == "Complete" and world.status.attempts == []
+
+
+async def test_the_usage_of_a_step_that_lost_its_pod_is_counted_in_its_attempt_and_its_token_is_blocked() -> None:
+    models = FakeModels({"1/a": counted((100, 10, 5)), "2/a": counted((200, 20, 7))})
+    options = {**HOSTED_OPTIONS, "settings": GATEWAY_SETTINGS, "happens": {50.0: lose_pod}}
+    world = World(trial=manifest({**WITH_GATEWAY, "infrastructureRetries": 1}), **options, models=models)
+    await world.run()
+    assert world.condition[0] == "Complete", world.condition
+    (lost,) = world.status.attempts
+    assert [each.usage and each.usage.input_tokens for each in (lost.steps[0], world.status.steps[0])] == [100, 200]
+    assert models.closed[:4] == ["1/-", "1/a", "2/-", "2/a"]
+
+
+@pytest.mark.parametrize("stops", [False, True])
+async def test_an_attempt_ends_after_the_gateway_has_counted_but_a_stop_does_not_wait_for_the_gateway(stops: bool) -> None:
+    models = FakeModels({"1/a": counted((100, 10, 5))})
+
+    def fault(world: World) -> None:
+        models.down = 10**6 if stops else 3
+        world.change_trial(stop=True) if stops else lose_pod(world)
+
+    options = {**HOSTED_OPTIONS, "settings": GATEWAY_SETTINGS, "happens": {50.0: fault}}
+    world = World(trial=manifest({**WITH_GATEWAY, "infrastructureRetries": 1}), **options, models=models)
+    await world.run()
+    if stops:
+        assert world.condition[:2] == ("Failed", "Stopped"), world.condition
+    else:
+        assert world.status.attempts[0].steps[0].usage is not None and models.down == 0
 
 
 async def test_without_a_gateway_the_trial_says_how_to_do_without() -> None:
@@ -120,7 +151,7 @@ async def test_a_failure_of_the_provider_is_no_reward_and_its_own_class() -> Non
 
 
 async def test_a_custom_class_that_gives_up_in_its_setup_scores_0() -> None:
-    """It could read the environment first, so an exclusion would let it skip hard tasks."""
+    """The class can read the environment first: if such a failure were excluded from the score, it could skip hard tasks."""
     spec = {"agent": {"importPath": "my.agents:Mine", "model": "openai/m"}}
     gives_up = {"/host/agent-setup": outcome(error=("RuntimeError", "too hard"))}
     world = World(trial=manifest(spec), **{**HOSTED_OPTIONS, "results": gives_up})
@@ -128,3 +159,19 @@ async def test_a_custom_class_that_gives_up_in_its_setup_scores_0() -> None:
     failure = world.status.failure
     assert world.condition[:2] == ("Failed", "AgentSetupFailed") and world.status.attempts == []
     assert failure is not None and (failure.class_, failure.score) == ("Agent", 0.0)
+
+
+async def test_a_poll_of_an_agent_that_works_opens_a_session_with_the_agent_host_only() -> None:
+    """The agent of 100 s is polled after 60 s, and has ended when its pod becomes unready."""
+    world = World(trial=manifest(HOSTED), **HOSTED_OPTIONS)
+    opened, sessions = world.cluster.open_exec, list[tuple[str | None, str]]()
+
+    async def open_exec(namespace: str, pod: str, container: str, argv: Sequence[str]) -> ExecStream:
+        sessions.append((world.status.current_step, container))
+        return await opened(namespace, pod, container, argv)
+
+    world.cluster.open_exec = open_exec  # type: ignore[method-assign]
+    await world.run()
+    assert world.condition[0] == "Complete" and world.status.attempts == []
+    of_first = [container for step, container in sessions if step == "a"]
+    assert of_first == ["agent-host", "agent-host", "main"]

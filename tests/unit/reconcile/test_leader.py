@@ -1,4 +1,7 @@
-"""A leader is suspended at every call in turn; another replica takes over; the first resumes while it works, or after it."""
+"""The leading replica is suspended before one of its calls (each test run tries another call), and a second replica takes over.
+
+The first replica resumes while the second one works on the trial, or after the trial has finished.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ STARTS_NOTHING = {"receive", "send_eof", "close", "spool", "collected", "records
 
 
 class Nap:
-    """The point at which a process is suspended: before its at-th call (from 1)."""
+    """The suspension of a process before its at-th call (from 1); the process resumes when ``wake`` is set."""
 
     def __init__(self, at: int) -> None:
         self._at = at
@@ -60,16 +63,16 @@ class Wrapped:
 
 
 class Sleeper:
-    """Two replicas; the first leads and is suspended.
+    """Two replicas of the operator; the first one leads, is suspended, and resumes when the second one leads.
 
-    on_the_wire: whether the first replica has already sent its request, which arrives when the replica resumes.
+    on_the_wire: whether the first replica is suspended after it sent a request, which arrives when the replica resumes.
     """
 
     def __init__(self, options: Mapping[str, Any], at: int, *, on_the_wire: bool = False) -> None:
         self.world = World(**options)
         self.passed = 0.0
         self.nap = Nap(at)
-        self.did: list[str] = []  # calls that the first replica makes after it resumed
+        self.did: list[str] = []  # calls of the first replica after it resumed
         leases = FakeCluster()
         self.first, self.second = (self._lease(leases, name) for name in ("first", "second"))
         cluster, volume = self.world.cluster, self.world.volume
@@ -112,7 +115,10 @@ class Sleeper:
         return running
 
     async def run(self, looks: int) -> None:
-        """Suspend and resume the first replica, and run the trial to its end. looks: reconciles by the second in between."""
+        """Suspend and resume the first replica, and run the trial to its end.
+
+        looks: how often the second replica reconciles while the first one is suspended.
+        """
         running = await self.fall_asleep()
         woken = self.world.looks + looks
         await self.world.run(until=lambda: self.world.looks >= woken)
@@ -121,7 +127,7 @@ class Sleeper:
         await self.world.run()
 
 
-# Options of the world, looks of ``Sleeper.run``, and the distance between the calls at which the first replica is suspended.
+# For each story: options of the world, the argument `looks` of ``Sleeper.run``, and n: the test suspends before every n-th call.
 STORIES = [(LONG, 1, 2), (LONG, 4, 5), (LONG, 1000, 5), (APART, 1, 7), (APART, 1000, 13)]
 
 
@@ -151,9 +157,9 @@ async def test_a_replica_that_wakes_past_its_lease_does_nothing(options: Mapping
 async def test_a_request_that_arrives_after_the_lease_was_lost_changes_nothing(
     options: Mapping[str, Any], looks: int, step: int
 ) -> None:
-    """A request already sent cannot be fenced: versions, uids, names and ids make it harmless.
+    """The lease check cannot stop a sent request: resource versions, uids, names and operation ids make it harmless.
 
-    A pod that it creates stays idle and is an orphan.
+    A pod that such a request creates stays idle, and is deleted as an orphan.
     """
     wanted, points = without_idle_pods(await undisturbed(options)), await calls_of(options)
     for at in range(1, points + 1, step):
@@ -165,7 +171,7 @@ async def test_a_request_that_arrives_after_the_lease_was_lost_changes_nothing(
 
 
 def without_idle_pods(world: World) -> dict[str, Any]:
-    """Return the end of a trial, without the pods that executed nothing."""
+    """Return a trial's end as ``end_of`` does, without the pods in which no phase was started."""
     end = end_of(world)
     idle = {uid for uid, runner in world.cluster.runners.items() if not runner.starts}
     pods = [name for name in end["pods"] if world.cluster.objects["Pod", KEY[0], name]["metadata"]["uid"] not in idle]

@@ -52,7 +52,7 @@ def trial(namespace: str, number: int, **spec: Any) -> Object:
 
 
 def runner_of(pod: Object) -> FakeRunner:
-    """Return a runner whose verifier gives the trial's own reward."""
+    """Return a fake runner whose verifier writes the reward that ``reward_of`` assigns to the pod's trial."""
     results = {"1/task/verifier": rewarded(txt=str(reward_of(identity.trial_of(pod) or ("", ""))))}
     return FakeRunner(pod["metadata"]["uid"], results=results, files={"/logs/agent": {"log.txt": b"agent"}})
 
@@ -76,13 +76,13 @@ def assert_all_complete(cluster: FakeCluster, count: int) -> None:
     assert all(set(each.starts.values()) == {1} for each in cluster.runners.values())
 
 
-# -- deterministic, in virtual time
+# -- deterministic tests in virtual time
 
 
 class World:
-    """A queue, a reconciler and a cluster in memory, in the loop's virtual time.
+    """A work queue, a reconciler and an in-memory cluster, in virtual time.
 
-    refused: n, to answer every n-th call with 429, or 0. impossible: a namespace whose pods are never scheduled.
+    refused: if n, every n-th call is answered with 429; if 0, none is. impossible: a namespace whose pods are never scheduled.
     """
 
     def __init__(self, *, starting_pods: int, open_execs: int, refused: int = 0, impossible: str = "") -> None:
@@ -111,7 +111,7 @@ class World:
         return [each for key, each in self.cluster.objects.items() if key[0] == "Pod" and each["status"]["phase"] == "Pending"]
 
     def _changed(self, type: str, found: Object) -> None:
-        """Deliver the change as the watches do, and act as scheduler and kubelet."""
+        """Deliver a change to the operator as its watches do; schedule and start new pods."""
         kind, namespace, name = found["kind"], found["metadata"]["namespace"], found["metadata"]["name"]
         reported = None if type == "ADDED" else type
         if kind == KIND:
@@ -138,9 +138,9 @@ class World:
 
 
 class Shedding:
-    """A cluster that rejects every n-th call and counts open exec sessions. Every call takes a short time.
+    """A slow cluster that rejects every ``one_of``-th call (0: none) and counts open exec sessions.
 
-    quota: maximum number of pods in a namespace, 0: none; over_quota: number of creations that the quota rejected.
+    quota: highest number of pods in a namespace, or 0 for no quota; over_quota: number of creations that the quota rejected.
     """
 
     def __init__(self, cluster: FakeCluster, one_of: int) -> None:
@@ -222,7 +222,7 @@ async def test_many_trials_wait_for_a_small_quota_and_only_one_asks_again() -> N
         while len(world.finished) < count:
             await asyncio.sleep(1)
     assert_all_complete(world.cluster, count)
-    assert world.edge.over_quota < 2 * count  # polling every ten seconds would cause ten times as many
+    assert world.edge.over_quota < 2 * count  # one attempt every ten seconds would cause ten times as many
     assert max(writes(world, (CROWD, f"t{number}")) for number in range(count)) <= 12
     assert quotas.waiting == 0
     await world.queue.stop()
@@ -254,9 +254,9 @@ async def test_a_namespace_of_impossible_pods_stops_nobody_and_is_slowed_down_it
         world.cluster.put(trial(FEW, number))
     while len(world.finished) < 20:
         await asyncio.sleep(1)
-    assert world.time() - started < 20  # five at a time, two seconds each
+    assert world.time() - started < 20  # pods start five at a time and take two seconds
     await asyncio.sleep(55)
-    assert len(world.starting) == 10  # five more each minute, so that an autoscaler sees pending pods
+    assert len(world.starting) == 10  # after a minute, the first five pods have released their slots to five more
     await world.queue.stop()
 
 
@@ -306,7 +306,7 @@ async def test_pods_that_start_when_the_operator_starts_are_counted(
         await app._count_starting_pods(client)
         assert app.reconciler.starts.held == 3
     async with client_of("http://127.0.0.1:1") as client:
-        await app._count_starting_pods(client)  # an unreachable API server raises no error here
+        await app._count_starting_pods(client)  # logs a warning: the API server is unreachable
     assert "could not be counted yet" in caplog.text
     app.volume.close()
 
@@ -375,7 +375,7 @@ async def test_five_hundred_trials_complete_while_the_api_server_is_slow_and_ref
             finished += done
         grown = kibibytes(pid, "VmHWM") - idle
     assert_all_complete(cluster, TRIALS)
-    # Without fair turns these trials would finish last. The exact position depends on the watch: their events arrive last.
+    # The trials of FEW were created last, so they would finish last if the namespaces did not take turns.
     assert max(finished.index((FEW, f"t{number}")) for number in range(TRIALS - 5, TRIALS)) < TRIALS / 2
     assert load.most_starting <= STARTING_PODS and load.most_execs <= EXEC_SESSIONS
     assert load.most_in_flight <= MOST_IN_FLIGHT

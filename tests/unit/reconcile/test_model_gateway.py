@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
 
-from multistep.api.records import Record
 from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.engine.hosted_agent import HostedAgent
 from multistep.engine.model_access import report
 from multistep.engine.operations import HostCall
 from multistep.engine.plan import TrialEnv
-from multistep.errors import GatewayUnavailable, InvalidSpec
+from multistep.errors import GatewayUnavailable, InvalidSpec, NotFound
 from multistep.gateway.client import GatewayAdmin
-from multistep.reconcile.model_gateway import ModelGateway, connect
+from multistep.gateway.keyring import Keyring
+from multistep.gateway.tokens import verify
+from multistep.reconcile.model_gateway import ModelGateway, connect, with_model_access
 from tests.support.played import plan
 from tests.support.world import manifest
 from tests.unit.gateway.world import ADMIN_TOKEN, KEY, World, world
@@ -40,8 +44,26 @@ def trial() -> MultiStepTrial:
     return parse_trial({**manifest(), "status": {"attempt": 1}})
 
 
-def gateway(here: World) -> ModelGateway:
-    return ModelGateway(here.admin, f"http://127.0.0.1:{here.port}", KEY)
+async def no_sweep(namespace: str, name: str) -> Mapping[str, Any]:
+    raise NotFound(f"{namespace}/{name}")
+
+
+def owned(uid: str, agent: Mapping[str, Any] | None = None) -> MultiStepTrial:
+    """Return a trial of the sweep "nightly" with this UID."""
+    owner = {"apiVersion": "multistep.dev/v1alpha1", "kind": "TrialSweep", "name": "nightly", "uid": uid, "controller": True}
+    found = manifest({"agent": agent} if agent else {})
+    return parse_trial({**found, "metadata": {**found["metadata"], "ownerReferences": [owner]}, "status": {"attempt": 1}})
+
+
+def gateway(here: World, sweep: Mapping[str, Any] | None = None) -> ModelGateway:
+    """Return the operator's client of the gateway. sweep: the only sweep in the cluster."""
+
+    async def get_sweep(namespace: str, name: str) -> Mapping[str, Any]:
+        if sweep is None or (namespace, name) != (trial().metadata.namespace, "nightly"):
+            raise NotFound(name)
+        return sweep
+
+    return ModelGateway(here.admin, f"http://127.0.0.1:{here.port}", Keyring(here.settings.signing_keys_dir), get_sweep)
 
 
 async def ask(here: World, variables: Mapping[str, str]) -> int:
@@ -50,7 +72,7 @@ async def ask(here: World, variables: Mapping[str, str]) -> int:
 
 
 def reported(data: Mapping[str, Any]) -> Any:
-    return report(Record("1/a/host/model-usage", "note", "done", 1.0, 1.0, True, data))
+    return report(data)
 
 
 async def test_a_steps_token_works_until_the_step_is_closed_and_its_usage_is_the_models(tmp_path: Path) -> None:
@@ -66,6 +88,21 @@ async def test_a_steps_token_works_until_the_step_is_closed_and_its_usage_is_the
         assert (found.usage.requests, found.usage.source, found.failure) == (1, "Gateway", None)
         assert await ask(here, variables) == 401
         assert reported(await ours.close(trial(), "a")) == found
+
+
+async def test_a_sweep_created_again_under_its_name_is_another_sweep_to_the_gateway(tmp_path: Path) -> None:
+    """Sweeps take turns and have budgets at the gateway by this claim, so a new sweep must not inherit what a deleted one spent."""
+
+    async def claim(uid: str) -> str:
+        sweep = {"metadata": {"uid": uid}, "spec": {}}
+        variables = await gateway(here, sweep).variables(owned(uid), hosted(here.model.url), CALL)
+        return verify(variables["OPENAI_API_KEY"], {KEY.id: KEY.secret}).sweep
+
+    async with world(tmp_path) as here:
+        namespace = trial().metadata.namespace
+        assert [await claim("1"), await claim("2")] == [f"{namespace}/nightly/1", f"{namespace}/nightly/2"]
+        variables = await gateway(here).variables(trial(), hosted(here.model.url), CALL)
+        assert verify(variables["OPENAI_API_KEY"], {KEY.id: KEY.secret}).sweep == ""
 
 
 async def test_a_step_without_a_request_has_no_usage_rather_than_0(tmp_path: Path) -> None:
@@ -90,27 +127,134 @@ async def test_a_key_that_no_header_can_have_is_the_users_error(tmp_path: Path, 
 
 async def test_a_gateway_that_does_not_answer_is_no_failure_of_the_trial(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
-        nobody = ModelGateway(GatewayAdmin(here.http, "http://127.0.0.1:9", ADMIN_TOKEN), "http://127.0.0.1:9", KEY)
+        nobody = ModelGateway(
+            GatewayAdmin(here.http, "http://127.0.0.1:9", ADMIN_TOKEN),
+            "http://127.0.0.1:9",
+            Keyring(here.settings.signing_keys_dir),
+            no_sweep,
+        )
         with pytest.raises(GatewayUnavailable):
             await nobody.variables(trial(), hosted(here.model.url), CALL)
 
 
-async def test_the_newest_signing_key_of_the_secret_is_used(tmp_path: Path) -> None:
-    (tmp_path / "k1").write_bytes(b"1" * 32)
-    (tmp_path / "k2").write_bytes(b"2" * 32)
-    (tmp_path / "admin-token").write_text("t" * 32)
-    (tmp_path / "gateway").mkdir()
-    async with world(tmp_path / "gateway") as here:
-        assert connect(here.http, "http://g", "http://a", tmp_path)._signing == ("k2", b"2" * 32)
+def signed_by(variables: Mapping[str, str]) -> str:
+    """Return the id of the key that signed the step's token."""
+    return str(jwt.get_unverified_header(variables["OPENAI_API_KEY"])["kid"])
 
 
-@pytest.mark.parametrize(("model", "kind"), [("gpt-5-mini-fail-401", "Configuration"), ("o3-fail-401", None)])
+def signing_keys(directory: Path, *numbers: int) -> Path:
+    """Write signing keys to a new directory, as if it was a mounted Secret; k1 is the key that the tests' gateways have."""
+    directory.mkdir(parents=True)
+    for number in numbers:
+        (directory / f"k{number}").write_bytes(KEY.secret if number == 1 else bytes([48 + number]) * 32)
+    (directory / "admin-token").write_text(ADMIN_TOKEN)
+    return directory
+
+
+def connected(here: World, secret: Path) -> ModelGateway:
+    return connect(here.http, f"http://127.0.0.1:{here.port}", f"http://127.0.0.1:{here.admin_port}", secret, no_sweep)
+
+
+async def test_the_signing_key_with_the_highest_number_signs(tmp_path: Path) -> None:
+    secret = signing_keys(tmp_path / "keys", 1, 2, 10)
+    async with world(tmp_path) as here:
+        variables = await connected(here, secret).variables(trial(), hosted(f"{here.model.url}/v1"), CALL)
+        assert signed_by(variables) == "k10"
+        assert await ask(here, variables) == 200
+
+
+async def test_a_new_signing_key_is_not_used_before_the_gateway_has_it(tmp_path: Path) -> None:
+    """The copies of the Secret in the operator's and in the gateway's pod are not updated at the same time."""
+    secret = signing_keys(tmp_path / "operators", 1, 2)
+    async with world(tmp_path) as here:
+        variables = await connected(here, secret).variables(trial(), hosted(f"{here.model.url}/v1"), CALL)
+        assert signed_by(variables) == "k1"
+        assert await ask(here, variables) == 200
+
+
+async def test_tokens_of_an_older_signing_key_work_after_both_processes_restarted(tmp_path: Path) -> None:
+    async with world(tmp_path / "before") as here, world(tmp_path / "after", register=False) as later:
+        asked = hosted(f"{here.model.url}/v1")
+        variables = await gateway(here).variables(trial(), asked, CALL)
+        operator = connected(later, signing_keys(tmp_path / "operators", 1, 2))
+        operator.remember(asked)
+        waiting = asyncio.create_task(later.call("chat", token=variables["OPENAI_API_KEY"]))
+        while not await later.admin.wanted():
+            await asyncio.sleep(0.01)
+        await operator.renew()
+        assert (await waiting).status == 200
+
+
+async def test_a_gateway_with_none_of_the_operators_signing_keys_is_waited_for(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        other = connected(here, signing_keys(tmp_path / "operators", 2))
+        with pytest.raises(GatewayUnavailable, match="none of the operator's signing keys"):
+            await other.variables(trial(), hosted(here.model.url), CALL)
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"), [("gpt-5-fail-401", "Configuration"), ("gpt-5-fail-401-x", None), ("o3-fail-401", None)]
+)
 async def test_a_rejected_model_is_evidence_only_if_it_is_the_trials(tmp_path: Path, model: str, kind: str | None) -> None:
-    """A program could ask for a model that does not exist in order not to be scored."""
-    spec = {"agent": {"name": "codex", "model": "openai/gpt-5-mini"}}
+    """Only the trial's own model counts: otherwise an agent could request a missing model in order not to be scored."""
+    spec = {"agent": {"name": "codex", "model": "openai/gpt-5-fail-401"}}
     asked = parse_trial({**manifest(spec), "status": {"attempt": 1}})
     async with world(tmp_path) as here:
         variables = await gateway(here).variables(asked, hosted(f"{here.model.url}/v1"), CALL)
         assert (await here.send("chat", model, stream=False, token=variables["OPENAI_API_KEY"])).status == 401
         failure = reported(await gateway(here).close(asked, "a")).failure
     assert (failure and failure.kind) == kind
+
+
+async def test_the_trials_limits_are_the_budget_of_all_its_steps(tmp_path: Path) -> None:
+    agent = {"name": "codex", "model": "openai/gpt-5-mini", "credentials": [{"name": "OPENAI_API_KEY", "value": "x"}]}
+    limited = parse_trial({**manifest({"agent": {**agent, "limits": {"costUSD": 0.01}}}), "status": {"attempt": 1}})
+    async with world(tmp_path) as here:
+        variables = await gateway(here).variables(limited, hosted(f"{here.model.url}/v1"), CALL)
+        assert await ask(here, variables) == 400, "without a maximum of its own, the request may cost 0.26 USD"
+        failure = reported(await gateway(here).close(limited, "a")).failure
+        assert failure.kind == "Budget"
+        assert "the trial's budget has no room for this request: 0.0 of 0.01 US dollars are used" in failure.message
+
+
+async def test_the_budget_of_the_sweep_is_read_for_each_step(tmp_path: Path) -> None:
+    sweep: dict[str, Any] = {"metadata": {"uid": "1"}, "spec": {"budget": {"costUSD": 0.01}}}
+    async with world(tmp_path) as here:
+        ours = gateway(here, sweep)
+        variables = await ours.variables(owned("1"), hosted(f"{here.model.url}/v1"), CALL)
+        assert await ask(here, variables) == 400
+        failure = reported(await ours.close(owned("1"), "a")).failure
+        assert failure.kind == "SweepBudget"
+        assert "the sweep's budget has no room for this request" in failure.message
+        sweep["spec"]["budget"]["costUSD"] = 1
+        next_step = replace(CALL, id="1/b/host/agent", model_access="b")
+        assert await ask(here, await ours.variables(owned("1"), hosted(f"{here.model.url}/v1"), next_step)) == 200
+
+
+async def test_a_refusal_by_the_sweeps_budget_counts_although_a_later_request_succeeded(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        ours = gateway(here, {"metadata": {"uid": "1"}, "spec": {"budget": {"costUSD": 0.02}}})
+        token = (await ours.variables(owned("1"), hosted(f"{here.model.url}/v1"), CALL))["OPENAI_API_KEY"]
+        assert (await here.call("chat", token=token)).status == 400
+        assert (await here.send("chat", "gpt-4o-mini", stream=False, token=token)).status == 200
+        assert reported(await ours.close(owned("1"), "a")).failure.kind == "SweepBudget"
+
+
+@pytest.mark.parametrize("sweep", [None, {"metadata": {"uid": "2"}, "spec": {}}])
+async def test_a_trial_of_a_deleted_sweep_starts_no_step(tmp_path: Path, sweep: Mapping[str, Any] | None) -> None:
+    async with world(tmp_path) as here:
+        with pytest.raises(GatewayUnavailable, match="the sweep nightly of the trial does not exist"):
+            await gateway(here, sweep).variables(owned("1"), hosted(here.model.url), CALL)
+
+
+async def test_the_agent_host_can_ask_how_long_the_provider_stalled_the_step(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        models, asked = gateway(here), hosted(here.model.url)
+        call = replace(CALL, max_stalled=60.0, request={"env": {"MODE": "fast"}})
+        variables = await models.variables(trial(), asked, call)
+        request = with_model_access(call, asked, variables, models.stalls_url).request
+        assert request["env"] == {**variables, "MODE": "fast"} and request["stalls"]["maxSeconds"] == 60
+        headers = {"Authorization": f"Bearer {request['stalls']['token']}"}
+        async with here.http.get(request["stalls"]["url"], headers=headers) as answer:
+            assert (answer.status, await answer.json()) == (200, {"stalledSeconds": 0.0})
+        assert "stalls" not in with_model_access(CALL, asked, variables, models.stalls_url).request

@@ -14,7 +14,7 @@ from multistep.kube.protocols import Object
 from multistep.kube.resources import Resource
 from tests.unit.reconcile.orphan_cases import KEEP, NOW, RUNNING, Scene
 
-# -- results
+# -- retention
 
 
 async def test_results_outlive_their_trial_for_as_long_as_they_are_kept(scene: Scene) -> None:
@@ -57,7 +57,7 @@ async def test_two_trials_of_one_name_each_have_their_own_results(scene: Scene) 
 
 
 async def test_a_trial_that_came_back_restarts_its_retention(scene: Scene) -> None:
-    """A restored cluster contains the trial again, with the same uid; its retention time restarts."""
+    """After a restore of the cluster, the trial exists again with the same uid; its next deletion restarts the retention."""
     key = await scene.results()
     await scene.once()
     scene.trial()
@@ -115,7 +115,7 @@ async def test_only_what_is_of_its_shard_is_removed(tmp_path: Path, shard: str, 
 
 
 async def test_what_a_trial_has_that_was_given_to_another_shard_is_left_alone(scene: Scene) -> None:
-    """The trial's pod and results were created while it belonged to this shard."""
+    """Pod and results were created while the trial belonged to this shard; now another shard's operator is responsible."""
     trial = scene.trial(status=RUNNING)
     trial["metadata"]["labels"] = {"multistep.dev/shard": "b"}
     scene.cluster.put(trial)
@@ -127,7 +127,7 @@ async def test_what_a_trial_has_that_was_given_to_another_shard_is_left_alone(sc
 
 
 async def test_results_of_namespaces_that_are_not_watched_are_left_alone(tmp_path: Path) -> None:
-    """The operator cannot know whether their trials still exist."""
+    """The operator does not list the trials of such namespaces, so it cannot know whether they still exist."""
     scene = Scene(tmp_path, namespaces=["default", "b"])
     for namespace in ("default", "b", "c"):
         await scene.results(namespace=namespace)
@@ -159,7 +159,7 @@ async def test_litter_on_the_volume_is_deleted_when_it_is_old_and_free_space_is_
     assert scene.metrics.results_free._value.get() > 0
 
 
-# -- periodic runs
+# -- periodic runs of the garbage collector
 
 
 async def test_it_starts_soon_after_the_start_and_then_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

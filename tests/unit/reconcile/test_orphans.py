@@ -1,4 +1,4 @@
-"""Garbage collection of orphans, in a cluster in memory and a real directory: what it deletes and retains, and its races."""
+"""Garbage collection of orphans in an in-memory cluster and a real directory: what it deletes, and its races with reconciles."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.fake_cluster import FakeCluster
 from tests.support.world import KEY, SEPARATE, World, manifest
 from tests.unit.reconcile.orphan_cases import KEEP, NOW, RUNNING, Scene
 
-# -- pods
+# -- orphaned pods
 
 
 async def test_pods_that_no_trial_waits_for_are_removed_and_no_others(scene: Scene) -> None:
@@ -146,7 +146,7 @@ async def test_results_in_an_object_store_are_kept_as_long_and_removed_then(scen
 
 
 class RemovedAround:
-    """A cluster whose orphans are deleted, without any grace period, before and after each call of the reconciler."""
+    """A cluster in which orphans are deleted, without grace period, before and after each API call that the reconciler makes."""
 
     def __init__(self, cluster: FakeCluster, remove: Callable[[], Awaitable[None]]) -> None:
         self._cluster, self._remove = cluster, remove
@@ -177,7 +177,7 @@ async def test_a_trial_is_never_disturbed_however_often_orphans_are_removed(tmp_
     calm = World(**options, durations={"a/agent": 100.0})
     await calm.run()
     assert rounds > 50
-    if not options:  # with options, the operator replaces pods, and OrphanRemoval may delete an old one first
+    if not options:  # with options, the trial has several pods, and OrphanRemoval may delete an unused one
         assert metrics.orphans_deleted.labels("pod")._value.get() == metrics.orphans_deleted.labels("results")._value.get() == 0
     assert world.condition[0] == "Complete" and world.status.attempts == [] and world.status.rewards == calm.status.rewards
     assert list(await volume.trials()) == [TrialKey(*KEY, "trial-uid")]

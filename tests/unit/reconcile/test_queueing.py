@@ -1,4 +1,4 @@
-"""Trials whose pods an external queue admits, reconciled in a cluster in memory with a minimal Kueue."""
+"""Trials whose pods wait in a Kueue queue, reconciled in an in-memory cluster with a minimal Kueue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.world import KEY, SEPARATE, START, World, manifest
 QUEUE = "kueue.x-k8s.io/queue-name"
 GATE = {"name": "kueue.x-k8s.io/admission"}
 SHORT = {"environment": {"docker_image": "img"}, "steps": [{"name": "a"}]}
-STRIDE = 4  # distance between the crash points; trying all would take a minute
+STRIDE = 4  # every 4th crash point is tried; trying all would take a minute
 EVICTED = {"type": "TerminationTarget", "status": "True", "reason": "WorkloadEvictedDueToPreempted", "message": "for others"}
 
 
@@ -59,7 +59,7 @@ def suspended(world: World) -> str:
 
 async def test_a_queued_trial_waits_visibly_and_its_deadline_with_it() -> None:
     world = queued({"activeDeadlineSeconds": 500})
-    assert await world.reconcile() is None  # requeued by events only
+    assert await world.reconcile() is None  # no timer: only an event requeues it
     waiting = "pod t-1 waits in the queue team until Kueue admits it"
     assert (world.status.phase, world.condition[1:], suspended(world)) == ("Pending", ("QueuedByKueue", waiting), "True")
     writes = world.status_writes
@@ -85,7 +85,7 @@ async def test_a_trial_that_kueue_evicts_waits_in_the_queue_again() -> None:
     admit(world)
     await world.reconcile()
     pod = world.cluster.objects["Pod", KEY[0], "t-1"]
-    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"  # it exists until Kueue removes its finalizer
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"  # the pod exists until Kueue removes its finalizer
     world.cluster.set_pod_status(KEY[0], "t-1", conditions=[EVICTED])
     await world.run(until=lambda: world.condition[1] == "QueuedByKueue")
     (lost,) = world.status.attempts
@@ -156,7 +156,7 @@ async def test_a_queued_trial_that_is_suspended_gives_up_its_place_and_takes_ano
 
 
 async def played(faults: Faults, plans: dict[str, Loaded]) -> World:
-    """Admit the trial, evict it once and admit it again."""
+    """Run a trial to its end: Kueue admits its pod, evicts it once, and admits the pod of the next attempt."""
     spec = {"podCleanup": "Never", "activeDeadlineSeconds": 1000}
     world = queued(spec, SHORT, durations={"a/agent": 100.0}, faults=faults, plans=plans)
 

@@ -1,4 +1,4 @@
-"""Trials whose pods exceed a quota: one retries, the others are queued, and none starves."""
+"""Trials whose pods exceed a quota: one of them retries, the others are queued, and each gets its pod in the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL, LARGE = pod(), pod("8")
 
 
 class Trials:
-    """Trials that want pods; woken: when each key was requeued, in order."""
+    """Trials that want pods. woken: each requeued key with the time, in order."""
 
     def __init__(self) -> None:
         self.woken: list[tuple[float, Key]] = []
@@ -30,7 +30,7 @@ class Trials:
         self.quotas = Quotas(lambda key: self.woken.append((self.time(), key)), self.time)
 
     def reconcile(self, key: Key, refusal: str | None = None, wanted: Object = SMALL, *, first: bool = False) -> bool:
-        """Reconcile once; return whether the trial may try to create its pod.
+        """Reconcile a trial once; return whether it may try to create its pod.
 
         refusal: message with which the creation is rejected; "": it succeeds; None: the trial does not try.
         """
@@ -56,7 +56,7 @@ async def test_the_first_tries_again_later_each_time_and_the_others_wait() -> No
     pauses = []
     for _ in range(9):
         pauses.append(trials.quotas.pause(A))
-        assert not trials.reconcile(A, FULL)  # too early
+        assert not trials.reconcile(A, FULL)  # A must not try again during its pause
         await asyncio.sleep(pauses[-1] or 0)
         assert trials.reconcile(A, FULL)
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, BACKOFF.last]
@@ -77,7 +77,7 @@ async def test_who_gets_a_pod_lets_the_next_one_try_at_once() -> None:
 @in_virtual_time
 async def test_who_is_refused_beside_the_first_does_not_make_it_later() -> None:
     trials = Trials()
-    trials.quotas.may_try(A, SMALL, first=False), trials.quotas.may_try(B, SMALL, first=False)  # both ask before any is rejected
+    trials.quotas.may_try(A, SMALL, first=False), trials.quotas.may_try(B, SMALL, first=False)  # both may try
     for each in (A, B):
         trials.quotas.tried(each, SMALL, FULL, first=False)
     assert (trials.quotas.pause(A), trials.quotas.pause(B)) == (1, None)
@@ -117,7 +117,7 @@ async def test_a_line_that_is_gone_when_there_is_room_wakes_nobody() -> None:
 async def test_who_wants_no_pod_any_more_leaves_the_line() -> None:
     trials = Trials()
     trials.reconcile(A, FULL), trials.reconcile(B), trials.reconcile(C)
-    trials.quotas.settle(A)  # stopped, deleted, or its reconcile failed before it tried
+    trials.quotas.settle(A)  # A's reconcile ends without a try: A was stopped or deleted, or an error occurred
     assert [key for _, key in trials.woken] == [B]
     trials.quotas.settle(C)
     assert (trials.quotas.waiting, len(trials.woken)) == (1, 1)

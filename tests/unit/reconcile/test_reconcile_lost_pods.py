@@ -1,4 +1,4 @@
-"""A trial continues after its pod was lost, and ends when its container ends."""
+"""A trial restarts after its pod was lost, and ends when a phase ended its own container."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_a_deleted_pod_is_replaced_and_the_attempt_on_record() -> None:
     first, second = world.cluster.runners.values()
     assert {id[0] for id in first.starts} == {"1"} and {id[0] for id in second.starts} == {"2"}
     assert set(second.starts.values()) == {1}
-    assert len(second.starts) == 35  # all phases, from step 1
+    assert len(second.starts) == 35  # the second pod runs all phases, from step 1
 
 
 async def test_after_the_last_retry_the_trial_fails_without_a_reward() -> None:
@@ -101,7 +101,7 @@ async def test_a_phase_that_runs_out_of_memory_ends_the_trial_and_is_not_tried_a
     last = world.status.steps[-1]
     assert last.exception and (last.name, last.exception.type, last.exception.phase) == ("c", "OutOfMemoryError", "agent")
     assert last.completion_time is not None
-    assert world.status.rewards == {"reward": 0.75, "style": 0.5}  # the mean over the verified steps
+    assert world.status.rewards == {"reward": 0.75, "style": 0.5}  # the mean over the verified steps a and b
     assert (world.status.attempt, world.status.attempts) == (1, [])
     assert world.pods == []
 
@@ -110,7 +110,7 @@ async def test_a_phase_that_runs_out_of_memory_ends_the_trial_and_is_not_tried_a
     ("id", "phase"), [("a/setup", "setup"), ("a/agent", "agent"), ("b/agent", "agent"), ("b/verifier", "verifier")]
 )
 async def test_a_container_that_ends_soon_after_a_phase_started_is_that_phases_failure(id: str, phase: str) -> None:
-    """No record of the phase exists yet: only the broken session shows which phase it was."""
+    """The operator has read no record of the phase yet: only the broken exec session shows which phase was starting."""
 
     def end_container(_: Any) -> dict[str, Any]:
         terminated = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}

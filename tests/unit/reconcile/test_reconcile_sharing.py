@@ -25,7 +25,7 @@ from tests.support.fake_volume import FakeSpool, FakeVolume
 from tests.support.world import KEY, World, manifest
 from tests.unit.reconcile.reconciler_cases import LONG, ran
 
-# -- concurrent writes by others
+# -- concurrent writes by other clients
 
 
 @dataclass
@@ -99,7 +99,7 @@ def give_to(world: World, shard: str) -> None:
 
 
 def operator_of(world: World, shard: str) -> None:
-    """Let the operator of this shard reconcile from now on."""
+    """Replace the world's operator by one of this shard."""
     world.settings = {"shard": shard}
     world.reconciler = world.fresh()
 
@@ -142,7 +142,7 @@ async def test_pods_have_their_trials_shard() -> None:
     assert labels["multistep.dev/shard"] == "a" and "other" not in labels
 
 
-# -- exec sessions
+# -- exec sessions: when they open, and what they fetch
 
 
 async def test_a_session_is_kept_for_a_phase_that_started_in_it_and_not_for_one_that_was_found_running() -> None:
@@ -157,7 +157,7 @@ async def test_a_session_is_kept_for_a_phase_that_started_in_it_and_not_for_one_
 
 
 async def test_a_phase_that_takes_long_is_visited_less_and_less() -> None:
-    """No event reports the end of the first phase; each wait is as long as the phase has run so far."""
+    """No event arrives while the phase runs; each wait is about as long as the phase has run so far."""
     world = World(durations={"a/agent": 100_000.0})
     waits = []
     for _ in range(12):
@@ -197,7 +197,7 @@ async def test_a_collection_that_is_cut_off_is_kept_as_far_as_it_came_and_noted_
     await world.run()
     assert world.errors == [] and world.condition[1] == "TrialComplete"
     assert [step.artifacts and step.artifacts.incomplete for step in world.status.steps] == [["it has more bytes than that"]] * 3
-    assert world.execs == 4  # one extra session for each step
+    assert world.execs == 4  # one session for the trial, and a new one after each of three broken-off collections
 
 
 async def test_a_session_ends_at_its_timeout_and_gives_its_slot_back() -> None:

@@ -38,7 +38,7 @@ async def test_a_trial_of_short_phases_runs_to_its_end_at_once_in_one_session() 
     assert status.results == "http://127.0.0.1:8080/results/default/t/trial-uid"
     assert world.execs == 1
     assert world.errors == []
-    assert world.pods == []  # deleted, as podCleanup is Always
+    assert world.pods == []  # the pod was deleted, as podCleanup is Always
     assert set(world.runner.starts.values()) == {1}
 
 
@@ -136,7 +136,7 @@ async def test_an_upload_that_fails_for_good_fails_the_trial_and_keeps_what_was_
     assert [step.rewards for step in world.status.steps] == [{"reward": 1}, None]
 
 
-# -- waiting
+# -- trials that wait, and events that change nothing
 
 
 async def test_a_suspended_trial_waits_without_a_pod_and_continues_when_resumed() -> None:
@@ -203,7 +203,7 @@ async def test_no_session_is_opened_while_a_phase_is_known_to_run() -> None:
         world.now += 1
         await world.reconcile()
     assert world.execs == 1
-    world.now += 60  # when the operator checks anyway, in case an event was lost
+    world.now += 60  # now the operator opens a session even without an event
     await world.reconcile()
     assert world.execs == 2
 
@@ -258,7 +258,7 @@ async def test_a_trial_that_is_gone_is_nobodys_business() -> None:
     assert world.errors == []
 
 
-# -- the deadline
+# -- the trial's deadline
 
 
 async def test_at_its_deadline_a_trial_fails_with_what_it_had() -> None:

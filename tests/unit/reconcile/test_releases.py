@@ -1,4 +1,4 @@
-"""Operators and runners of different releases: a trial waits for an operator with its runner's protocol; no phase runs twice."""
+"""Operators and runners of different releases: a trial waits for an operator that supports its runner; no phase runs twice."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ DURATIONS = {"a/agent": 100.0, "c/verifier": 40.0}
 
 
 async def test_a_trial_waits_for_an_operator_that_speaks_to_its_runner_and_continues(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the agent runs, an operator too old for its runner is installed, and then a newer one that supports the runner.
+    """While the agent runs, an operator is installed that is too old for the pod's runner, and later one that supports it.
 
-    In between, the trial waits, for longer than the operator would tolerate a broken runner.
+    Meanwhile the trial waits, for longer than an operator tolerates a runner that violates the protocol.
     """
     calm = World(durations=DURATIONS)
     await calm.run()

@@ -25,7 +25,7 @@ class Watched:
         self.cluster, self.event_filter, self.metrics = FakeCluster(), EventFilter(), Metrics()
         self.added: list[Key] = []
         self.slept: list[float] = []
-        self.meanwhile: list[Any] = []  # events that arrive while the comparison waits
+        self.meanwhile: list[Any] = []  # events that arrive while the resync waits for late events
         self.resync = Resync(
             self.cluster, self.event_filter, lambda _, key: self.added.append(key), self.metrics, shard=Shard(), sleep=self._sleep
         )
@@ -48,7 +48,7 @@ class Watched:
 
 @pytest.fixture
 async def watched() -> Watched:
-    """A trial and its pod, both reported by the watch."""
+    """Return a cluster with a trial and its pod, which the watch has reported."""
     watched = Watched()
     trial = await make_trial(watched.cluster, "default", "t")
     await make_pod(watched.cluster, "default", "p", trial)
@@ -106,7 +106,7 @@ async def test_what_is_reported_while_it_waits_is_only_late(watched: Watched) ->
 
 @pytest.mark.parametrize("known", [False, True])
 async def test_what_comes_and_goes_while_it_waits_was_observed(watched: Watched, known: bool) -> None:
-    """The list contains the trial, but its DELETED event arrives before the comparison."""
+    """The resync lists the trial; while it waits for late events, the trial's DELETED event arrives."""
     trial = await make_trial(watched.cluster, "default", "brief")
     if known:
         watched.send(trial, "ADDED")
@@ -138,7 +138,7 @@ async def test_a_watch_that_is_behind_again_and_again_is_stalled_until_it_is_not
 async def test_after_the_store_was_restored_from_an_older_copy_everything_is_requeued_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The pod did not change since the copy, but its remembered version may not exist in the restored store."""
+    """Trial u did not change, but is requeued: the version that the operator remembers may be missing in the restored store."""
     watched, restored = Watched(), []
     watched.resync._restored = lambda: restored.append(True)
     for name in ("t", "u"):
@@ -185,7 +185,7 @@ async def test_an_unfinished_sweep_is_requeued_by_every_resync_and_a_finished_on
 
 
 def test_what_a_pod_or_the_store_is_gets_asked_within_a_minute() -> None:
-    """The minute includes jitter and the grace period for late events."""
+    """The minute includes jitter (20 %) and the time for which the resync waits for late events."""
     assert Settings().resync_seconds * 1.2 + GRACE_SECONDS <= 60
 
 

@@ -1,4 +1,4 @@
-"""Steps with a separate verifier pod: its lifecycle, and the trial's when that pod ends too early."""
+"""Steps with a separate verifier's pod: the pod's lifecycle and network policy, and the trial's end if the pod ends too early."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_the_agents_pod_sees_no_tests_and_no_verdicts() -> None:
     assert not any(request.get("target") == "/tests" for request in agents.requests)
     assert not any("VERIFIER" in json.dumps(request) for request in agents.requests)
     resets = [each["path"] for request in agents.requests if request["op"] == "reset" for each in request["directories"]]
-    assert "/tests" not in resets and resets.count("/logs/verifier") == 1  # only once, before the first step
+    assert "/tests" not in resets and resets.count("/logs/verifier") == 1  # once: before the first step
     assert len(verifiers) == 3
     for step, runner in zip("abc", verifiers, strict=True):
         assert {id.split("/")[1] for id in runner.starts} == {step}
@@ -155,7 +155,7 @@ async def test_the_verifiers_pod_is_created_of_the_verifiers_environment() -> No
     (container,) = pod["spec"]["containers"]
     assert (container["image"], container["workingDir"], container["resources"]["limits"]) == ("judge", "/judge", {"cpu": "2"})
     assert pod["metadata"]["labels"][identity.LABEL_ROLE] == "verifier"
-    assert pod["spec"]["initContainers"]  # runnerInImage is about the agent's image; this one needs the runner
+    assert pod["spec"]["initContainers"]  # they add the runner: runnerInImage concerns only the agent's image
     assert identity.trial_of(pod) == KEY
     verifier = list(world.cluster.runners.values())[1]
     start = next(each for each in verifier.requests if each["op"] == "start")
@@ -250,7 +250,7 @@ async def test_an_agent_that_got_hold_of_its_pod_cannot_forge_a_verdict() -> Non
     assert world.status.steps[0].rewards == {"reward": 1}
 
 
-# -- networks
+# -- network policies
 
 LIMITED: Any = {**SEPARATE, "environment": {**CONFIG["environment"], "network_mode": "allowlist", "allowed_hosts": ["10.0.0.7"]}}
 ENFORCED = {"network_policy_enforced": True}
@@ -280,11 +280,11 @@ async def test_the_policy_selects_its_pod_and_no_network_allows_nothing() -> Non
     policy, pod = world.cluster.objects["NetworkPolicy", *KEY[:1], "t-1"], world.cluster.objects["Pod", "default", "t-1"]
     assert policy["spec"]["egress"] == []
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
-    assert pod["metadata"]["labels"]["multistep.dev/network"] == "Limited"  # not selected by the chart's policy for other trials
+    assert pod["metadata"]["labels"]["multistep.dev/network"] == "Limited"  # the chart's general policy excludes this pod
 
 
 async def test_a_public_network_denies_ingress_alone() -> None:
-    """Only the kubelet may reach the readiness port: policies admit traffic from the pod's node."""
+    """The policy admits no ingress; readiness probes still work, as policies always admit traffic from the pod's own node."""
     world = World(settings=ENFORCED, durations={"a/agent": 5.0})
     await world.reconcile()
     assert created(world, "NetworkPolicy") == ["t-1"]
@@ -296,7 +296,7 @@ async def test_a_public_network_denies_ingress_alone() -> None:
     }
     assert world.cluster.writes.index("create NetworkPolicy default/t-1") < world.cluster.writes.index("create Pod default/t-1")
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
-    assert "multistep.dev/network" not in pod["metadata"]["labels"]  # the chart's policy limits its egress
+    assert "multistep.dev/network" not in pod["metadata"]["labels"]  # so the chart's policy limits the pod's egress
 
 
 async def test_where_nobody_enforces_policies_none_is_created() -> None:

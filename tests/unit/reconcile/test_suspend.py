@@ -22,7 +22,7 @@ def rewards(world: World) -> list[Any]:
 
 
 async def in_step(name: str, spec: dict[str, Any] | None = None, **options: Any) -> World:
-    """Return a trial whose agent is running in that step."""
+    """Return a world with a trial in which this step's agent is running."""
     world = World(trial=manifest(spec), **{"durations": LONG, **options})
     await world.run(until=lambda: world.status.current_step == name and world.status.steps[-1].phase == "Agent")
     return world
@@ -281,7 +281,7 @@ async def test_an_attempt_started_when_its_trial_continued() -> None:
     assert (second.start_time - first.end_time).total_seconds() == 500
 
 
-# -- stop
+# -- stopping a trial
 
 
 async def test_a_stopped_trial_has_failed_with_what_it_had_and_without_pods() -> None:

@@ -1,4 +1,4 @@
-"""Suspend and resume a trial at every point where the operator calls the outside world, and kill the operator there, too."""
+"""Suspend a trial, and kill the operator, at points where the operator calls the API server, a runner or the results volume."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.support.world import MIXED, World, manifest, timeless
 
 LONG: Mapping[str, float] = {"/healthcheck": 3.0, "a/agent": 100.0, "b/verifier": 40.0, "c/agent": 200.0}
 POLICIES = ["Pause", "ReleaseAfterStep", "Release"]
-STRIDE = 7  # distance between the points, which differ per policy; trying all would take minutes
+STRIDE = 7  # each test tries every 7th point, from another first point for each policy; all would take minutes
 
 
 class Meddling(Faults):
-    """Faults that call an action at the at-th crash point (from 1)."""
+    """Faults that also call an action at the operator's at-th call of the outside world (from 1)."""
 
     def __init__(self, at: int, action: Callable[[], None]) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Meddling(Faults):
 
 @dataclass
 class Suspension:
-    """A trial that is suspended at a point, waits, and is resumed."""
+    """A trial that is suspended at a given point of its run, and resumed 1000 s later."""
 
     policy: str
     durations: Mapping[str, float]
@@ -137,7 +137,7 @@ async def test_whenever_the_operator_dies_while_a_trial_is_suspended_it_continue
     suspension = Suspension(policy, LONG)
     first = suspension.world(10**9)
     await first.run(until=lambda: first.status.current_step == "b" and first.status.steps[-1].phase == "Verifier")
-    at = len(first.faults.trace)  # just after the operator closed its session with a long phase
+    at = len(first.faults.trace)  # just after the operator closed its exec session while a long phase runs
     calm = await suspension.play(at)
     wanted, points = reported(calm), len(calm.faults.trace)
     assert calm.status.suspended_seconds

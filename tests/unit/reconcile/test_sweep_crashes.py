@@ -24,7 +24,7 @@ def suspend(world: SweepWorld) -> None:
 
 
 def resume_later(world: SweepWorld) -> None:
-    """Resume the sweep 50 seconds after it was suspended; otherwise no event would follow once its active trials have finished."""
+    """Resume the sweep after 50 seconds: once its active trials have finished, no other event would requeue a suspended sweep."""
     change = world.cluster.objects["TrialSweep", *KEY]["metadata"]["generation"]
 
     def resume() -> None:
@@ -69,7 +69,7 @@ async def test_wherever_it_happens_each_trial_is_created_once_and_the_sweep_ends
 
 
 def comparable(world: SweepWorld, options: dict[str, Any]) -> Any:
-    """Return what must be equal in all runs. How far a sweep gets before its deadline or budget depends on when it reconciles."""
+    """Return what must be equal in all runs: the sweep's end, or only its reason if a deadline or budget ended it."""
     if "manifest" in options and {"activeDeadlineSeconds", "stopWhen"} & options["manifest"]["spec"].keys():
         return world.why, not world.live
     return end_of(world)
@@ -140,7 +140,7 @@ class Jittery(Wrapped):
 
 @pytest.mark.parametrize("seed", range(15))
 async def test_two_operators_at_once_make_each_trial_once_and_never_too_many(seed: int) -> None:
-    """A Lease does not fence: the former leader may still be working. Here it gets no watch events, only its own writes."""
+    """A Lease cannot stop a former leader that still works. Here, the former leader sees its own writes but no watch events."""
     calm, chance = await undisturbed({}), random.Random(seed)
     world = SweepWorld(wrap=lambda cluster: cast(Cluster, Jittery(cluster, chance)))
     old = world.fresh()
@@ -158,7 +158,7 @@ async def test_two_operators_at_once_make_each_trial_once_and_never_too_many(see
 
 
 class Stale(Wrapped):
-    """A cluster whose at-th read of the sweep (from 1) returns the state before its last writes."""
+    """A cluster whose at-th read of the sweep (from 1) returns the sweep as it was ``back`` versions before."""
 
     def __init__(self, cluster: FakeCluster, at: int, back: int) -> None:
         super().__init__(cluster)

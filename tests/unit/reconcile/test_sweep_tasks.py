@@ -1,4 +1,4 @@
-"""Sweeps with remote tasks: resolved once, retained by name, whatever happens to the source and the operator."""
+"""Sweeps with remote tasks: the task list is resolved once and kept, whatever happens to the source and the operator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMMITS = [f"{number}" * 40 for number in range(3)]
 
 
 class Place:
-    """A branch whose directory contains tasks; records the fetch requests."""
+    """A git branch whose directory contains tasks. asked: the requests to fetch from it."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.cache = tmp_path
@@ -198,7 +198,7 @@ async def test_a_config_map_of_that_name_that_somebody_else_created_is_reported(
 
 @pytest.mark.parametrize("end", ["deleted", "deleting", "relabelled"])
 async def test_a_sweep_that_is_deleted_while_its_fetch_is_queued_releases_the_slot(place: Place, end: str) -> None:
-    """Regression: such a sweep used to keep the slot that it got later; after taskFetches of them, no task could be fetched."""
+    """Regression: such a sweep used to keep the slot that it got later; after a few such sweeps, no slot for fetches was left."""
     gate = asyncio.Event()
     fetch = place.fetch
 
@@ -214,7 +214,7 @@ async def test_a_sweep_that_is_deleted_while_its_fetch_is_queued_releases_the_sl
     other = Metadata(namespace="other", name="s", uid="u")
     with pytest.raises(SourceError):
         fetches.ask(other, Request("git", "https://elsewhere/x", many=True), started=False)
-    await made.reconcile()  # queued behind the other sweep
+    await made.reconcile()  # its fetch waits for the other sweep's slot
     found = made.cluster.objects["TrialSweep", *KEY]
     if end == "deleted":
         del made.cluster.objects["TrialSweep", *KEY]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -294,7 +295,7 @@ async def test_a_sweep_of_another_shard_is_left_alone() -> None:
 
 
 async def started(world: SweepWorld) -> bytes:
-    """Let the sweep create its first trials. Return a copy of the store."""
+    """Let the sweep create its first trials; return a backup of the cluster's store."""
     while await world.reconcile() is not None:
         pass
     assert len(world.live) == 3
@@ -329,3 +330,27 @@ async def test_a_finished_sweep_whose_store_is_restored_from_an_older_copy_runs_
     assert world.why == ("Complete", "SweepComplete")
     assert world.status.trials.model_dump(exclude_defaults=True)["finished"] == len(world.trials) == 8
     assert world.status.excluded == {"Infrastructure": 1}
+
+
+async def test_a_sweep_whose_cost_budget_is_spent_is_suspended_until_the_budget_is_raised() -> None:
+    world = SweepWorld(sweep(budget={"costUSD": 1}))
+    while await world.reconcile() is not None:
+        pass
+    refused = world.live[0]
+    start = datetime.fromtimestamp(world.now + 1, UTC).isoformat()
+    attempt = {"number": 1, "reason": "SweepBudgetSpent", "steps": [{"name": "a", "startTime": start, "usage": {"costUSD": 0.75}}]}
+    world.cluster.put({**refused, "status": {"phase": "Pending", "attempt": 2, "attempts": [attempt]}})
+    await world.reconcile()
+    assert world.why == ("Suspended", "CostBudgetSpent")
+    assert world.status.cost_usd == 0.75
+    assert [each["spec"].get("suspend") for each in world.live] == [True] * 3
+    world.now += 60
+    world.change(budget={"costUSD": 5})
+    await world.reconcile()
+    assert world.status.phase == "Running"
+    assert [each["spec"].get("suspend") for each in world.live] == [None] * 3
+    reasons = [each["reason"] for each in world.cluster.events]
+    assert reasons == ["SweepStarted", "CostBudgetSpent", "Resumed"]
+    await world.run()
+    assert world.why == ("Complete", "SweepComplete")
+    assert_each_once(world)

@@ -13,8 +13,10 @@ from multistep.metrics import Metrics
 from multistep.reconcile.tally import RECENT_SECONDS, Tally
 from multistep.settings import Settings
 from multistep.sources.trial_task import Loaded
+from tests.support.fake_models import FakeModels, counted, failed
 from tests.support.faults import Faults, Killed
 from tests.support.world import KEY, REWARDS, START, World, manifest
+from tests.unit.reconcile.scenarios import GATEWAY_SETTINGS, HOSTED_OPTIONS, WITH_GATEWAY
 
 LABELED = {"metrics_labels": ["namespace", "agent"]}
 LONG = {"b/agent": 100.0}
@@ -25,7 +27,7 @@ def value(world: World, name: str, **labels: str) -> float | None:
 
 
 def given(**options: Any) -> World:
-    """Return a trial whose steps have rewards 1, 0.5 and 0; its own reward is their mean."""
+    """Return a world with a trial whose steps have rewards 1, 0.5 and 0; the trial's reward is their mean."""
     return World(**{"results": {f"{step}/verifier": result for step, result in REWARDS.items()}, **options})
 
 
@@ -92,7 +94,7 @@ async def points() -> list[str]:
 
 
 async def test_whatever_answer_is_lost_all_is_counted_once() -> None:
-    """A failed write may or may not have been stored; the next reconcile finds out which."""
+    """The write whose response is lost may have been stored or not; the next reconcile finds out."""
     plans: dict[str, Loaded] = {}
     for number, point in enumerate(await points(), 1):
         if not point.startswith("apply_status"):
@@ -106,7 +108,7 @@ async def test_whatever_answer_is_lost_all_is_counted_once() -> None:
 
 
 async def test_when_the_operator_dies_around_a_write_nothing_is_counted_twice() -> None:
-    """A trial is missed only if the operator dies between its last write of the status and the count."""
+    """Only one crash leaves a trial uncounted: a crash after the operator's last write of the status and before it counts."""
     missed, plans = [], dict[str, Loaded]()
     for number, point in enumerate(await points(), 1):
         if not point.startswith(("apply_status", "create_event")):
@@ -146,12 +148,12 @@ async def test_a_trial_that_ended_is_reported_once_and_again_after_a_restart_if_
     fresh(RECENT_SECONDS).saw(trial)
     assert reported == ["trial-uid"] * 2
     another = trial.model_copy(update={"metadata": trial.metadata.model_copy(update={"uid": "another"})})
-    restarted.saw(another)  # another trial with the same name
+    restarted.saw(another)  # a new trial with the name of the first one
     assert reported == ["trial-uid"] * 2 + ["another"]
 
 
 def lost_at(attempt: int, *, lost: int) -> MultiStepTrial:
-    """Return a trial whose first attempts failed, each after its only step, and whose current one has not started a step."""
+    """Return a trial in this attempt, whose first ``lost`` attempts failed. Every attempt has finished one step."""
     step = {"name": "a", "completionTime": at(1)}
     attempts = [{"number": number, "reason": "Evicted", "steps": [step]} for number in range(1, lost + 1)]
     status = {"phase": "Pending", "attempt": attempt, "attempts": attempts, "steps": [step] if attempt > lost else []}
@@ -174,3 +176,37 @@ def test_a_step_that_nobody_saw_before_its_attempt_was_lost_is_counted() -> None
         tally.saw(trial)
     counted = metrics.registry.get_sample_value("multistep_steps_finished_total", {"agent": "oracle", "outcome": "Complete"})
     assert counted == 1
+
+
+async def test_model_usage_of_each_step_is_counted_once_also_that_of_a_step_that_the_provider_failed() -> None:
+    used = counted((100, 10, 5), heldSeconds=2.5)
+    models = FakeModels({"1/a": used, "1/b": failed("Provider"), "2/a": used, "2/b": {}})
+    world = World(
+        trial=manifest({**WITH_GATEWAY, "infrastructureRetries": 1}),
+        **{**HOSTED_OPTIONS, "settings": GATEWAY_SETTINGS},
+        models=models,
+    )
+    await world.run()
+    assert world.status.phase == "Complete" and len(world.status.attempts) == 1
+    labels = {"agent": "terminus-2", "model": "openai/m"}
+    by_gateway = {**labels, "source": "Gateway"}
+    assert value(world, "model_tokens_total", kind="input", **by_gateway) == 100 + 1 + 100
+    assert value(world, "model_tokens_total", kind="cached", **by_gateway) == 20
+    assert value(world, "model_tokens_total", kind="output", **by_gateway) == 10
+    assert value(world, "model_tokens_total", kind="input", source="Agent", **labels) == 200
+    assert value(world, "model_cost_usd_total", **by_gateway) == 0.75
+    assert value(world, "model_requests_total", **labels) == 3
+    assert value(world, "model_held_seconds_total", **labels) == 5.0
+    assert value(world, "provider_failures_total", **labels) == 1
+
+
+def test_the_usage_of_a_step_that_the_trials_end_cut_off_is_counted() -> None:
+    metrics = Metrics(Settings())
+    tally = Tally(metrics, lambda: START)
+    condition = {"type": "Failed", "status": "True", "reason": "Stopped", "lastTransitionTime": at(1)}
+    status = {"phase": "Running", "attempt": 1, "steps": [{"name": "a", "usage": {"inputTokens": 7, "source": "Gateway"}}]}
+    stopped = {**status, "phase": "Failed", "conditions": [condition]}
+    for each in (status, status, stopped, stopped):
+        tally.saw(parse_trial({**manifest(), "status": each}))
+    labels = {"agent": "oracle", "model": "", "kind": "input", "source": "Gateway"}
+    assert metrics.registry.get_sample_value("multistep_model_tokens_total", labels) == 7

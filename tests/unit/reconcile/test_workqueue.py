@@ -18,7 +18,7 @@ A, B = ("ns", "a"), ("ns", "b")
 
 
 class Worker:
-    """Records the keys it is called with; blocks while ``gate`` is closed."""
+    """A worker that records the keys it is called with; it blocks while ``gate`` is not set."""
 
     def __init__(self, *answers: float | Exception | None) -> None:
         self.calls: list[Key] = []
@@ -169,7 +169,7 @@ async def test_a_queue_that_stops_ends_what_takes_too_long() -> None:
     queue.add(A)
     await asyncio.sleep(0.01)
     await queue.stop(within_seconds=0.01)
-    assert (worker.busy, queue._busy) == (1, {})  # it was cancelled before it finished
+    assert (worker.busy, queue._busy) == (1, {})  # the worker was cancelled during its call
 
 
 def pauses(*errors: Unavailable, monkeypatch: pytest.MonkeyPatch) -> list[float]:
@@ -200,7 +200,7 @@ async def test_a_key_that_is_due_sooner_stays_so() -> None:
     queue.start()
     queue.add_within(A, 0.0)
     queue.add_within(A, 1000.0)
-    while worker.calls != [A, A]:  # the second call was scheduled by the first one's result
+    while worker.calls != [A, A]:  # the first call's result requeues the key after 0.01 s
         await asyncio.sleep(0.001)
     await queue.stop()
 
@@ -221,7 +221,7 @@ async def test_events_that_come_while_a_key_is_worked_on_are_not_put_off_by_what
 
 
 async def test_events_at_the_same_moment_requeue_a_key_once_on_the_loop_of_production() -> None:
-    """uvloop's call_later returns a handle without a due time for tiny delays, so the queue stores the due times itself."""
+    """In production, uvloop's call_later returns handles without a due time for tiny delays, so the queue stores due times."""
     worker = Worker()
     queue = WorkQueue(worker, workers=1)
     queue.start()

@@ -12,7 +12,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def step(name: str, reward: float | None = None, **fields: Any) -> dict[str, Any]:
-    """Return a step's status."""
+    """Return a step's entry in a trial's status."""
     return {"name": name, **({} if reward is None else {"rewards": {"reward": reward}}), **fields}
 
 
@@ -28,7 +28,7 @@ def trial(
     steps: list[dict[str, Any]] | None = None,
     **status: Any,
 ) -> dict[str, Any]:
-    """Return a sweep's trial. ended: its condition, None if it is active; failure: class and reason (class Agent: score 0)."""
+    """Return a sweep's trial. ended: type of its true condition, or None for an active trial; failure: failure class and reason."""
     over = {"completionTime": (START + timedelta(seconds=seconds)).isoformat()} if ended else {}
     conditions = [{"type": ended, "status": "True", "reason": "Because", "lastTransitionTime": START.isoformat()}] if ended else []
     return {
@@ -56,7 +56,7 @@ def _failure(class_: str, reason: str) -> dict[str, Any]:
 
 
 def sweep(outcomes: Mapping[tuple[str, str], Sequence[float | str | None]]) -> list[Row]:
-    """Return rows by task and agent. Outcomes: a number is a reward, a string a failure class, None an active trial."""
+    """Return a report's rows. outcomes: each trial's reward (number) or failure class (str), by task and agent; None: active."""
     found = []
     for (task, agent), those in outcomes.items():
         for attempt, outcome in enumerate(those, 1):

@@ -16,7 +16,7 @@ _VOID = {"meta", "link", "br"}
 
 
 class Document(HTMLParser):
-    """Parses a page into its elements, which must be closed in order, and its text."""
+    """A parsed HTML page: its elements, which must be closed in order, and its text."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

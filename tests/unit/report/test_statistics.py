@@ -50,7 +50,7 @@ def test_the_interval_is_students_of_the_tasks_means() -> None:
     means = [0.5, 1.0, 0.0, 0.5]
     spread = (sum((each - 0.5) ** 2 for each in means) / 3) ** 0.5 / 4**0.5
     assert found is not None
-    assert found.low == pytest.approx(0.5 - 3.182446305284263 * spread)  # Student's t, 3 degrees of freedom, 97.5 %
+    assert found.low == pytest.approx(0.5 - 3.182446305284263 * spread)  # 97.5 % quantile of Student's t for 3 degrees of freedom
     assert found.high == pytest.approx(0.5 + 3.182446305284263 * spread)
 
 
@@ -156,7 +156,7 @@ def test_a_difference_is_not_real_when_there_is_too_little_to_judge_by() -> None
 
 
 def test_a_few_tasks_that_differ_by_nearly_the_same_show_nothing_either() -> None:
-    """Student's test alone would report a significant difference: three similar values suggest a tiny variance."""
+    """Student's t-test alone would find a significant difference, because three similar values have a tiny sample variance."""
     found = difference({"a": [1], "b": [1], "c": [1]}, {"a": [0], "b": [0], "c": [0.01]})
     assert found is not None
     assert (found.p, found.is_real) == (0.25, False)
@@ -171,7 +171,7 @@ def test_tasks_that_all_differ_by_the_same_report_no_interval_in_either_directio
 
 
 def test_p_is_about_the_share_of_all_ways_to_swap_the_two_that_differ_as_much() -> None:
-    """Compare p with Fisher's randomisation test over all permutations."""
+    """Compare p with Fisher's randomisation test: for every subset of the tasks, swap the two agents' rewards in these tasks."""
     dice = random.Random(11)
     for shift in (0.0, 0.15, 0.4):
         first = {str(n): [dice.random() + shift] for n in range(12)}

@@ -1,4 +1,4 @@
-"""The summary of rows: standings, pairs, steps, durations, failures."""
+"""The summary of a report's rows: standings of agents, comparisons of agents in pairs, steps, durations, failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report's warnings: uneven exclusions, and tasks in which the oracle fails, too."""
+"""A report's warnings: agents with different shares of excluded trials, and tasks in which the oracle fails, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions with a fake runner."""
+"""Sessions with fake runners, for tests of the runner client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def session(runner: FakeRunner, **breaks: float) -> Session:
 
 
 class Scripted:
-    """A hostile runner: it sends its scripted answers, whatever the request."""
+    """The stream of a hostile runner, which sends scripted answers whatever the client requests."""
 
     exit_details = ""
 

@@ -41,7 +41,7 @@ async def everything(talk: Session) -> None:
 
 
 async def until_done(runner: FakeRunner, **breaks: int) -> int:
-    """Break the first session, and open new ones until all operations are done. Return the number of lost sessions."""
+    """Run ``everything`` in a session that breaks, then in new ones until it completes; return the number of broken sessions."""
     lost = 0
     while True:
         try:
@@ -68,7 +68,7 @@ async def test_a_stream_lost_at_any_frame_is_lost_and_nothing_is_done_twice(side
 
 
 class Cut:
-    """A stream that breaks after a number of bytes, anywhere in a frame. traffic: bytes transferred, by direction."""
+    """A stream that breaks after a number of sent or received bytes. traffic: the chunks of bytes in each direction."""
 
     exit_details = ""
 
@@ -108,7 +108,7 @@ class Cut:
 
 
 def inside(chunks: list[bytes]) -> list[int]:
-    """Return offsets at which to break a stream: around the ends of frames, in their headers, and in the middle."""
+    """Return byte offsets at which a test breaks a stream of these chunks: in the first bytes and in the middle of each chunk."""
     ends = [0, *itertools.accumulate(map(len, chunks))]
     near = {end + offset for end in ends for offset in (1, 3, 5, 6)} | {(a + b) // 2 for a, b in itertools.pairwise(ends)}
     return sorted(each for each in near if 0 < each <= ends[-1])

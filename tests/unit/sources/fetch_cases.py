@@ -1,4 +1,4 @@
-"""Fetch tasks from real servers."""
+"""Helpers that fetch tasks from real servers, and check what is fetched or rejected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from multistep.sources.fetch.request import Fetched, Request, Rules
 
 
 async def fetched(cache: Cache, request: Request, **rules: Any) -> tuple[Fetched, Bundle]:
-    """Fetch in the child process, put the task into the cache, and read it back."""
+    """Fetch a task in the child process, put it into the cache, and read it back from there."""
     found = await child.fetch(request, Rules(**{"insecure_hosts": ("127.0.0.1:*",), **rules}), cache.directory)
     if found.file:
         cache.put(request.key(found.revision), found)

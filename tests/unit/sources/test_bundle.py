@@ -1,4 +1,4 @@
-"""Bundles: the same directory gives the same bytes, and hostile bytes give an error."""
+"""Task bundles: packing the same directory gives the same bytes, and unpacking hostile bytes raises an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cache of fetched tasks: bounded, kept across restarts, and untrusted."""
+"""The cache of fetched tasks: it has a size limit, survives restarts, and drops incomplete and corrupt files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_least_used_goes_first(tmp_path: Path) -> None:
     put(cache, "b", b"1234")
     for name, seconds in (("a", 200), ("b", 100)):
         os.utime(cache.find(name).path, (seconds, seconds))  # type: ignore[union-attr]
-    cache = opened(tmp_path, most=10)  # a restart: the order of use is kept
+    cache = opened(tmp_path, most=10)  # a restarted operator knows the order of use
     put(cache, "c", b"1234")
     assert [read(cache, key) for key in "abc"] == [b"1234", None, b"1234"]
     put(cache, "large", b"x" * 100)

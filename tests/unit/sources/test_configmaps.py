@@ -24,7 +24,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 class Cluster:
-    """The ConfigMaps of a namespace."""
+    """A cluster with only the ConfigMaps of one namespace."""
 
     def __init__(self, config_maps: list[dict[str, Any]]) -> None:
         self._config_maps = {found["metadata"]["name"]: found for found in config_maps}

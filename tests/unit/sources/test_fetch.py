@@ -22,11 +22,11 @@ from tests.unit.sources.fetch_cases import fetched, refused, same
 BASIC = {"username": git_server.USER, "password": git_server.PASSWORD}
 
 
-# -- git
+# -- tasks in git repositories
 
 
 class Repository:
-    """A repository with the task in tasks/t, and a bare copy that a server serves."""
+    """A git working tree with the task in tasks/t, and a bare repository that a server serves."""
 
     def __init__(self, work: Path, bare: Path) -> None:
         self._work = work
@@ -34,7 +34,7 @@ class Repository:
         self._git("init", "-q", "-b", "main")
 
     def commit(self, *names: str) -> str:
-        """Commit and push all files. names: tags of the commit."""
+        """Commit and push all files; return the commit's hash. names: tags to create for the commit."""
         self._git("add", "-A")
         self._git("-c", "user.name=n", "-c", "user.email=e", "commit", "-q", "--allow-empty", "-m", "m")
         for name in names:
@@ -135,7 +135,7 @@ async def test_pointers_of_large_file_storage_are_no_files(
     assert "LFS" in str(await refused(cache, Request("git", f"{git.url}/git/r.git", path="tasks/t")))
 
 
-# -- registries
+# -- tasks in container registries
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ async def test_a_layer_that_was_changed_is_refused(registry: servers.Registry, c
 
 
 async def many(cache: Cache, request: Request) -> dict[str, Bundle]:
-    """Fetch all tasks at once. Return them by name, and check that each is the same when fetched alone."""
+    """Fetch all tasks of a directory at once and return them by name; check that each task is the same when fetched alone."""
     found = await child.fetch(request, Rules(insecure_hosts=("127.0.0.1:*",)), cache.directory)
     assert not found.file
     for each in found.tasks:

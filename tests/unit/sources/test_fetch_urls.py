@@ -18,7 +18,7 @@ from multistep.sources.fetch.request import Request
 from tests.support import servers
 from tests.unit.sources.fetch_cases import fetched, refused, same
 
-# -- URLs
+# -- tasks at URLs
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ async def test_a_file_in_an_object_store_is_had_with_its_keys(s3: servers.S3, ca
 
 
 class Played:
-    """A server that returns scripted responses, and records requests."""
+    """A server that returns scripted responses by path. asked: path and Authorization header of each request."""
 
     def __init__(self) -> None:
         self.answers: dict[str, web.Response] = {}
@@ -132,7 +132,7 @@ async def test_another_digest_is_refused(here: Played, cache: Cache) -> None:
     assert (await refused(cache, Request("url", f"{here.url}/t", digest=digest_of(b"y")))).reason == "TaskDigestMismatch"
 
 
-# -- the operator's rules
+# -- sources that the operator's rules reject
 
 
 @pytest.mark.parametrize("kind", ["oci", "git", "url"])

@@ -1,4 +1,4 @@
-"""Links are followed within the bundle, and never outside of it."""
+"""Symbolic links of a task's bundle are followed within the bundle, and never outside of it."""
 
 from __future__ import annotations
 

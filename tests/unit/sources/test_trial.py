@@ -24,7 +24,7 @@ from tests.unit.sources.trees import task
 
 
 class Cluster:
-    """ConfigMaps with bundles, and the number of reads of each ConfigMap."""
+    """A cluster with task bundles in ConfigMaps. reads: how often each ConfigMap was read."""
 
     def __init__(self) -> None:
         self.maps: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -39,7 +39,7 @@ class Cluster:
         return self.maps[namespace, name]
 
     def bundle(self, namespace: str, text: str) -> Mapping[str, Any]:
-        """Package a task that contains this text into ConfigMaps. Return the trial's reference to it."""
+        """Store a task that contains this text in ConfigMaps; return the spec.task.bundle for trials with this task."""
         data = gzip.compress(b"".join(tar_chunks(sorted(task({"environment/text": text}).entries.items()))))
         maps = split(data, "task")
         self.maps |= {(namespace, each["metadata"]["name"]): each for each in maps}
@@ -101,7 +101,7 @@ def test_plans_are_bounded_and_what_was_dropped_is_created_again() -> None:
 
 
 def test_kept_plans_count_the_texts_of_the_trial_itself() -> None:
-    """A plan may have 4 MiB of extra instructions and variables; 512 such plans would exceed the operator's memory."""
+    """The cache limits the total size of plans, because 512 plans with 4 MiB of extra instructions each would exceed the memory."""
     cluster = Cluster()
     bundle = cluster.bundle("a", "text")
     for number in range(40):

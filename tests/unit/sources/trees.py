@@ -1,4 +1,4 @@
-"""Create bundles for tests: a path ending in '/' is a directory, a text starting with '-> ' a link."""
+"""Create task bundles from texts by path: a path that ends in '/' is a directory, a text that starts with '-> ' is a link."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tree(files: dict[str, str]) -> Bundle:
 
 
 def task(files: dict[str, str] | None = None) -> Bundle:
-    """Return a task with one step "a" that has tests. files: texts of files to add or replace, by path; "(absent)": remove it."""
+    """Return a task with one step "a" that has tests. files: texts of files to add or replace by path; "(absent)" removes one."""
     base = {"task.toml": TOML, "steps/a/instruction.md": "do", "steps/a/tests/test.sh": "#!/bin/sh\n"}
     return tree({path: text for path, text in {**base, **(files or {})}.items() if text != "(absent)"})
 

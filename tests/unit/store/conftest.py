@@ -1,4 +1,4 @@
-"""Provide a volume for each test."""
+"""Provide a results volume for each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Create tars as valid and hostile runners send them, and volumes to unpack them on."""
+"""Create tars as valid and hostile runners send them, unpack them on a results volume, and read the results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEADER_ONLY = (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTY
 
 @dataclass(frozen=True)
 class Step:
-    """The attributes of a step that a volume reads."""
+    """The attributes of a step that the results volume uses."""
 
     name: str = "one"
     directory: str | None = "one"
@@ -29,7 +29,7 @@ class Step:
 
 
 def member(name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, mode: int = 0o644, target: str = "") -> bytes:
-    """Return one member's header and contents."""
+    """Return one tar member: its header and its padded contents."""
     info = tarfile.TarInfo()
     info.name, info.type, info.mode, info.linkname = name, kind, mode, target
     data = b"" if kind in _HEADER_ONLY else data
@@ -38,22 +38,22 @@ def member(name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, mode: in
 
 
 def tar(*members: bytes) -> bytes:
-    """Return a whole tar."""
+    """Return a tar of these members, with its end marker."""
     return b"".join(members) + bytes(1024)
 
 
 def directory(name: str, mode: int = 0o755) -> bytes:
-    """Return a directory's member."""
+    """Return the tar member of a directory."""
     return member(f"{name.rstrip('/')}/", kind=tarfile.DIRTYPE, mode=mode)
 
 
 def link(name: str, target: str) -> bytes:
-    """Return a symbolic link's member."""
+    """Return the tar member of a symbolic link."""
     return member(name, kind=tarfile.SYMTYPE, target=target)
 
 
 def entries(*sources: str) -> tuple[ArtifactConfig, ...]:
-    """Return artifact entries with only a source."""
+    """Return artifact entries of a task.toml that have a source only."""
     return tuple(ArtifactConfig(source=source) for source in sources)
 
 
@@ -66,7 +66,7 @@ async def keep(
     attempt: int = 1,
     key: TrialKey = KEY,
 ) -> Collected:
-    """Spool a download and store it, as the operator does."""
+    """Spool a runner's download and unpack it into the step's results, as the operator does."""
     async with volume.collections.spool(key) as spool:
         for start in range(0, len(data), 70_000):
             await spool.write(data[start : start + 70_000])
@@ -74,7 +74,7 @@ async def keep(
 
 
 def trial_path(volume: Volume, key: TrialKey = KEY) -> Path:
-    """Return a trial's directory."""
+    """Return the directory of a trial's results."""
     return volume.root / key.namespace / key.name / key.uid
 
 

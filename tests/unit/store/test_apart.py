@@ -1,4 +1,4 @@
-"""Results of a step with a separate verifier: collected in two parts, with the verifier's input and its records."""
+"""Results of a step with a separate verifier: collected from the agent's and the verifier's pod; and the verifier's input."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ async def keep(volume: Volume, stream: bytes, types: tuple[str, ...], part: Part
 
 
 async def handed_over(volume: Volume, entry: int) -> dict[str, bytes | str | None]:
-    """Return the members of one entry's stream by name: a file's contents, a link's target, or None for a directory."""
+    """Return what the verifier's pod receives for an artifact entry.
+
+    Each path maps to the file's contents, to the link's target, or to None for a directory.
+    """
     data = b"".join([chunk async for chunk in volume.collections.collected(KEY, attempt=1, step=STEP, entry=entry)])
     with tarfile.open(fileobj=io.BytesIO(data)) as stream:
         return {

@@ -1,4 +1,4 @@
-"""Harbor's files as dicts and texts; tests/harbor checks that Harbor itself loads them."""
+"""The contents of result files in Harbor's format. tests/harbor checks that Harbor itself can load these files."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ async def test_more_downloads_than_are_allowed_at_once_wait_for_each_other(volum
         nonlocal most
         running.append(1)
         most = max(most, len(running))
-        await two.wait()  # until both allowed requests run, however late the second one arrives
+        await two.wait()  # until both allowed downloads are running
         await asyncio.sleep(0.02)
         yield b"all"
         running.pop()

@@ -1,4 +1,4 @@
-"""Upload of finished trials: to a real S3 server, and to a store in memory where only the order of operations matters."""
+"""Upload of finished trials' results to an object store: a real S3 server, or memory where only the order of calls matters."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def memory(check: Callable[[], None] = lambda: None) -> Bucket:
 
 
 def awkward(top: Path) -> None:
-    """Create results with file types and names that a file system accepts, and archives or stores may not."""
+    """Create results with file types and names that a file system accepts, but an archive or object store may not."""
     (top / "steps/one/artifacts").mkdir(parents=True)
     (top / "steps/one/empty").mkdir()
     files = {
         b"result.json": b"{}",
         b"steps/one/artifacts/empty": b"",
-        b"steps/one/artifacts/binary": bytes(range(256)) * 9000,  # larger than one part of an upload
+        b"steps/one/artifacts/binary": bytes(range(256)) * 9000,  # larger than one part of a multipart upload
         "steps/one/artifacts/größe 大.txt".encode(): b"unicode",
         b"steps/one/artifacts/not-\xff-utf-8": b"bytes",
         b"steps/one/artifacts/#?%{}\\^`'\"<>|": b"signs",
@@ -130,7 +130,7 @@ async def test_what_is_there_is_not_sent_again(volume: Volume, monkeypatch: pyte
     await shipped.ship(KEY)
     assert before & set(names) == {f"_trials/{KEY}"}
     names.clear()
-    (trial_path(volume) / "result.json").write_text('{"again": true}')  # finishing again changes the timestamp
+    (trial_path(volume) / "result.json").write_text('{"again": true}')  # as if the trial were finished again
     await shipped.ship(KEY)
     assert set(names) == {f"_trials/{KEY}", f"{KEY}/files/result.json"}
     assert await tar_of(shipped.results) == await tar_of(volume)
@@ -187,7 +187,10 @@ async def test_results_that_are_in_the_store_are_not_replaced_by_what_came_onto_
 
 
 async def collected_directly(volume: Volume, s3: servers.S3, shown: str | None = None) -> tuple[Shipping, bytes, Pointer]:
-    """Collect a step whose only artifact the pod uploaded to the store itself. shown: reported digest; None: the right one."""
+    """Collect a step with one artifact, which its pod uploaded to the object store.
+
+    shown: the digest that the pod reports; None: the correct digest.
+    """
     data = bytes(range(256)) * 1000
     shipped = Shipping(Bucket.open(f"s3://{s3.bucket}/x"), volume)
     invitation = await shipped.uploads.invite(KEY, 1, 0, 0)

@@ -209,7 +209,7 @@ async def test_cancelling_waits_for_the_thread_that_uses_the_file(volume: Volume
     def slow(fd: int, *_: object) -> None:
         started.set()
         go_on.wait(10)
-        seen.append(os.fstat(fd).st_nlink)  # fails, or sees another file, if the spool is closed by now
+        seen.append(os.fstat(fd).st_nlink)  # fails, or reads another file, if the cancelled task has already closed the spool
 
     monkeypatch.setattr("multistep.store.steps.keep", slow)
     task = asyncio.create_task(keep(volume, tar()))
@@ -250,7 +250,7 @@ async def test_free_bytes(volume: Volume) -> None:
     assert await volume.disk.free_bytes() > 0
 
 
-# -- deleted trials
+# -- results of deleted trials
 
 
 async def test_a_mark_reports_since_when_a_trial_is_gone_until_it_is_taken_away(volume: Volume) -> None:

@@ -80,7 +80,8 @@ class Buildah:
 
 @dataclass(frozen=True)
 class Localkube(Buildah):
-    """buildah, called by localkube of a source checkout, which also builds base images that cannot be pulled."""
+    """The engine buildah, called through localkube (the test cluster in the source checkout). If a base image cannot be pulled,
+    localkube builds it."""
 
     name: str = "localkube"
     checkout: Path = Path()
@@ -94,13 +95,16 @@ class Localkube(Buildah):
         return self.ask("load", image)
 
     def ask(self, *arguments: str) -> Command:
-        """Return a command of localkube."""
+        """Return a command that calls localkube with these arguments."""
         env = {"CLUSTER": "local", "LOCALKUBE_NUMBER": self.number}
         return Command([sys.executable, "-m", "localkube", *arguments], env, self.checkout)
 
 
 def find_engine(works: Callable[[Sequence[str]], bool] | None = None) -> Engine:
-    """Return the first engine that works. Raises UsageError if none works. works: replaces ``answers`` in tests."""
+    """Return the first engine that works. Raises UsageError if none works.
+
+    works: function that reports whether a command succeeds; default: ``answers``.
+    """
     asks = works or answers
     for name in ("docker", "podman"):
         if asks([name, "info"]):
@@ -114,7 +118,7 @@ def find_engine(works: Callable[[Sequence[str]], bool] | None = None) -> Engine:
 
 
 def answers(argv: Sequence[str]) -> bool:
-    """Whether the command exists and succeeds within a few seconds."""
+    """Report whether the command exists and succeeds within a few seconds."""
     if shutil.which(argv[0]) is None:
         return False
     try:
@@ -125,7 +129,7 @@ def answers(argv: Sequence[str]) -> bool:
 
 
 def execute(command: Command, *, verbose: bool = False) -> None:
-    """Execute the command. verbose: stream its output to stderr; else a UsageError for a failure contains its last lines."""
+    """Execute the command. Raises UsageError if it fails. verbose: stream the output to stderr as it appears."""
     with tempfile.TemporaryFile() as kept:
         out = None if verbose else kept
         ended = subprocess.run(

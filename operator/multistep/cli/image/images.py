@@ -23,7 +23,8 @@ _DIGEST_LENGTH = 12
 
 @dataclass(frozen=True)
 class ImageBuild:
-    """An image to build. name: name of the result; base: name of the image without the runner; runner: binary to add, or None."""
+    """An image to build. name: name of the final image; base: name of the image before the runner is added (the same if none is
+    added); runner: path of the runner binary to add, or None."""
 
     name: str
     base: str
@@ -37,7 +38,7 @@ class ImageBuild:
 
 
 def plan_build(task: TaskDirectory, name: str | None = None) -> ImageBuild:
-    """Return the build of a task. The default name contains the digest of the build's inputs."""
+    """Return the plan to build a task's image. The default image name contains the digest of the build's inputs."""
     if not (task.environment / "Dockerfile").is_file():
         raise UsageError(
             f"{task.environment} has no Dockerfile, so there is nothing to build: add one, "
@@ -50,7 +51,8 @@ def plan_build(task: TaskDirectory, name: str | None = None) -> ImageBuild:
 
 
 def choose_engine(cluster: CurrentCluster | None) -> Engine:
-    """Return localkube's builder for a localkube cluster, as it also builds base images; else the first engine that works."""
+    """Return the engine for this cluster: for a localkube cluster localkube, because it also builds base images that cannot be
+    pulled; else the first engine that works."""
     checkout = source_checkout()
     if cluster and cluster.localkube and checkout and answers(["buildah", "--version"]):
         return Localkube(checkout=checkout, number=cluster.localkube)
@@ -58,7 +60,7 @@ def choose_engine(cluster: CurrentCluster | None) -> Engine:
 
 
 def build_image(build: ImageBuild, engine: Engine, *, verbose: bool = False) -> None:
-    """Build the Dockerfile's image and add the runner as a layer. COPY keeps USER, WORKDIR, ENTRYPOINT and CMD."""
+    """Build the Dockerfile's image and add the runner as a layer. The layer keeps USER, WORKDIR, ENTRYPOINT and CMD."""
     with working(f"building {build.name} with {engine.name}"):
         execute(engine.build(build.base, build.context, build.context / "Dockerfile"), verbose=verbose)
         if build.runner is None:
@@ -71,10 +73,10 @@ def build_image(build: ImageBuild, engine: Engine, *, verbose: bool = False) -> 
             execute(engine.build(build.name, context, context / "Dockerfile"), verbose=verbose)
 
 
-def check_pushable(build: ImageBuild) -> None:
-    """Check before the build that the name contains a registry to push to. Raises UsageError."""
-    if build.image.local:
-        raise UsageError(f"{build.name} has no registry in its name: give one with -t REGISTRY/NAME:TAG --push")
+def check_pushable(name: str) -> None:
+    """Check before the build that the image's name contains a registry to push to. Raises UsageError."""
+    if TrialImage(name).local:
+        raise UsageError(f"{name} has no registry in its name: give one with -t REGISTRY/NAME:TAG --push")
 
 
 def push_image(name: str, engine: Engine, *, verbose: bool = False) -> None:
@@ -101,7 +103,7 @@ def _load_into_kind(name: str, engine: Engine, kind: str, verbose: bool) -> None
         raise UsageError(
             f"the current context is kind-{kind}, but the command `kind`, which loads images, does not exist: install it"
         )
-    if engine == DockerLike("docker"):  # kind reads docker's images directly, and skips images that its nodes have
+    if engine == DockerLike("docker"):  # `kind load` reads the image from docker, and skips nodes that have it
         execute(_kind_command(kind, "docker-image", name), verbose=verbose)
         return
     with tempfile.TemporaryDirectory(prefix="multistep-") as directory:

@@ -49,7 +49,7 @@ def _documents(paths: str) -> Iterator[Mapping[str, Any]]:
         try:
             document = yaml.safe_load(Path(path).read_text())
         except (OSError, ValueError, yaml.YAMLError):
-            continue  # ignored here: connecting to the cluster reports the file's error
+            continue  # an unreadable kubeconfig is reported later, by the connection to the cluster
         if isinstance(document, Mapping):
             yield document
 

@@ -1,4 +1,4 @@
-"""`multistep sweep`: the options of its commands. The modules that they import have the implementation."""
+"""`multistep sweep`: the options of its subcommands. The modules that the subcommands import implement them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Exit codes:
   0    the sweep completed and all trials are scored (or it was submitted, with --detach)
   1    the sweep completed, but some trials are excluded (infrastructure, task or user failures)
   2    bad input or usage
-  3    the sweep failed: one of its limits stopped it, or it could not be run
+  3    the sweep failed: one of its limits stopped it, or it could not be run; or it is suspended as its budget is spent
   4    the cluster could not be reached
   130  Ctrl-C: the sweep continues
 """
@@ -106,6 +106,12 @@ def sweep() -> None:
 )
 @click.option("--attempts", type=click.IntRange(1, 1000), metavar="N", help="Trials per task and agent; default: 1.")
 @click.option("--parallelism", type=click.IntRange(1, 10_000), metavar="N", help="Maximum number of active trials; default: 10.")
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="USD",
+    help="Budget of all trials together: US dollars for their model requests. The sweep is suspended before it is exceeded.",
+)
 @click.option("--name", metavar="NAME", help="Name of the sweep; default: DIRECTORY-RANDOM.")
 @click.option("--timeout-multiplier", type=click.FloatRange(min=0), metavar="X", help="Multiply every timeout by X.")
 @click.option(

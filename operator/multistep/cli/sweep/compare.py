@@ -37,7 +37,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Contest:
-    """A pair of agents to compare. first, second: names; first_rows, second_rows: trials."""
+    """A pair of agents to compare. first, second: the agents' names; first_rows, second_rows: their trials."""
 
     first: str
     second: str
@@ -87,7 +87,11 @@ async def _side(connected: Cluster, namespace: str, text: str) -> Side:
 
 
 def _contests(sides: Sequence[Side]) -> list[Contest]:
-    """Return the pairs. One side: all pairs of its agents. Two sides: their only agents, else the agents that both have."""
+    """Return the pairs of agents to compare.
+
+    One side: all pairs of its agents. Two sides with one agent each: these two agents. Otherwise: each agent that both sides
+    have, with its trials on the first side and on the second side.
+    """
     if len(sides) == 1:
         (side,) = sides
         if len(side.agents) < 2:
@@ -156,7 +160,7 @@ def _warnings(contest: Contest) -> Iterator[str]:
 
 
 def _contents(rows: Sequence[Row]) -> dict[str, set[str]]:
-    """Return the known digests of each task with scored trials."""
+    """Return the known content digests of each task with scored trials."""
     found: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         if row.counts is not None:

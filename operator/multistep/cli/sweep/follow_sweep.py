@@ -11,17 +11,20 @@ from multistep.api.conditions import is_finished
 from multistep.api.sweep import SweepStatus, parse_sweep_status
 from multistep.cli.cluster import Cluster
 from multistep.cli.exits import Interrupted
-from multistep.cli.sweep.sweep_view import progress_text, sweep_view
+from multistep.cli.sweep.sweep_view import is_out_of_budget, progress_text, sweep_view
 from multistep.cli.terminal import Following
 from multistep.cli.trial.follow import versions
 from multistep.errors import Unavailable
 from multistep.kube.resources import SWEEPS
 
-LINE_SECONDS = 10.0  # minimum interval of progress lines without a terminal; a new phase is printed at once
+LINE_SECONDS = 10.0  # minimum time between two progress lines without a terminal; a phase change is printed at once
 
 
 async def follow_sweep(cluster: Cluster, namespace: str, name: str) -> SweepStatus:
-    """Follow the sweep and return its final status. Raises Interrupted, Gone, Unavailable (the sweep continues), ClusterError."""
+    """Follow the sweep until it finishes or its budget is spent, and return its status then.
+
+    Raises Interrupted, Gone, Unavailable (the sweep continues), ClusterError.
+    """
     there = f"{name} -n {namespace}"
     continues = f"sweep {name} continues; follow: multistep sweep status --follow {there}; end: kubectl delete tsw {there}"
     status = SweepStatus()
@@ -32,7 +35,7 @@ async def follow_sweep(cluster: Cluster, namespace: str, name: str) -> SweepStat
                 async for each in found:
                     status = parse_sweep_status(each)
                     lines.report(status)
-                    if is_finished(status):
+                    if is_finished(status) or is_out_of_budget(status):
                         return status
     except asyncio.CancelledError:  # Ctrl-C
         raise Interrupted(continues) from None

@@ -55,6 +55,7 @@ class SweepSession:
     runner_in_image: bool = False
     detach: bool = False
     verbose: bool = False
+    budget: float | None = None
 
     def run(self) -> Exit:
         """Validate, build the images, create the sweep and follow it, in this order."""
@@ -72,7 +73,7 @@ class SweepSession:
                 "--agent-env": self.agent_env,
                 "--image": self.image,
             },
-            **{"--queue": self.queue, "the options of a model": self.model.given},
+            **{"--queue": self.queue, "--budget": self.budget, "the options of a model": self.model.given},
         }
         if more:
             raise UsageError(f"{path} is a file: give one file alone, or directories only")
@@ -86,7 +87,7 @@ class SweepSession:
         tasks = find_tasks(self.sources)
         name = self.name or new_sweep_name(tasks)
         options = SweepOptions(
-            name, self.agents, self.attempts, self.parallelism, self.timeout_multiplier, values, self.queue, self.model
+            name, self.agents, self.attempts, self.parallelism, self.timeout_multiplier, values, self.queue, self.model, self.budget
         )
         planned = sweep_of_tasks(tasks, {}, options)
         agents = [each.agent for each in parse_sweep(planned.sweep).spec.agents]
@@ -172,7 +173,7 @@ async def _created(connected: Cluster, sweep: Manifest) -> Object:
     except Conflict as error:
         raise Conflict(_taken(metadata["name"]), status=409) from error
     except Unavailable:
-        found = await find_sweep(connected, metadata["namespace"], metadata["name"])  # the request may have succeeded
+        found = await find_sweep(connected, metadata["namespace"], metadata["name"])  # no answer came, but it may have been created
         if found is None:
             raise
         return found

@@ -16,7 +16,7 @@ from multistep.api.model import API_VERSION
 from multistep.api.sweep import SWEEP_KIND, parse_sweep
 from multistep.cli.options import ModelOptions
 from multistep.cli.task.task_directory import TaskDirectory
-from multistep.cli.trial.agent_choice import agent_entry, hosted_choice, label
+from multistep.cli.trial.agent_choice import agent_entry, check_images, hosted_choice, label
 from multistep.cli.trial.manifests import (
     Manifest,
     TrialImage,
@@ -40,7 +40,8 @@ _PROGRAM = re.compile(r"[\w./-]+")
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """The options of `sweep run`. agents: values of --agent; values: --var and --agent-env; model: options of Harbor's agents."""
+    """The options of `sweep run`. agents: values of --agent; values: --var and --agent-env; model: options of Harbor's agents;
+    budget: US dollars."""
 
     name: str
     agents: Sequence[str] = ()
@@ -50,6 +51,7 @@ class SweepOptions:
     values: Values = field(default_factory=Values)
     queue: str | None = None
     model: ModelOptions = field(default_factory=ModelOptions)
+    budget: float | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class SweepSubmission:
 
 
 def find_tasks(paths: Iterable[Path]) -> list[TaskDirectory]:
-    """Return the tasks at the paths or directly below them. UsageError: there is none, or two have the same name."""
+    """Return the tasks at the paths or directly below them. Raises UsageError if there is none or two have the same name."""
     found = [TaskDirectory.open(each) for path in paths for each in _task_paths(path)]
     twice = [name for name, count in Counter(each.name for each in found).items() if count > 1]
     if twice:
@@ -81,17 +83,22 @@ def _task_paths(path: Path) -> list[Path]:
 
 
 def new_sweep_name(tasks: Sequence[TaskDirectory]) -> str:
-    """Return a new name with the task's name, or with the name of the tasks' directory, as prefix."""
+    """Return a new sweep name that starts with the name of the only task, or of the directory of several tasks."""
     return new_name(tasks[0].name if len(tasks) == 1 else tasks[0].path.parent.name)
 
 
 def sweep_of_tasks(
     tasks: Sequence[TaskDirectory], images: Mapping[str, TrialImage], options: SweepOptions, namespace: str | None = None
 ) -> SweepSubmission:
-    """Return the sweep of tasks. images: images by task name, for tasks with none in task.toml. Raises UsageError, InvalidSpec."""
+    """Return the sweep of tasks. Raises UsageError, InvalidSpec.
+
+    images: task name -> image, for the tasks whose task.toml names no image.
+    """
     name = options.name
     parts = {task.name: bundle_config_maps(task.packed, name, task.digest, namespace) for task in tasks}
     variables, agent_env = options.values.variable_entries(name), options.values.agent_entries(name)
+    agents = [_agent(each, options.model, agent_env) for each in options.agents or ("oracle",)]
+    check_images(options.model, [each["agent"] for each in agents])
     spec = optional(timeoutMultiplier=options.timeout_multiplier, variables=variables or None)
     labels = queue_labels(options.queue)
     template = optional(metadata=labels and {"labels": labels}, spec=spec or None)
@@ -101,10 +108,11 @@ def sweep_of_tasks(
         "metadata": {"name": name},
         "spec": {
             "tasks": [_task(task, parts[task.name], images.get(task.name)) for task in tasks],
-            "agents": [_agent(each, options.model, agent_env) for each in options.agents or ("oracle",)],
+            "agents": agents,
             **optional(
                 attempts=options.attempts,
                 parallelism=options.parallelism,
+                budget=options.budget and {"costUSD": options.budget},
                 template=template or None,
             ),
         },
@@ -136,7 +144,8 @@ def _agent(text: str, options: ModelOptions, env: Sequence[Manifest]) -> Manifes
 
 
 def _words(text: str, command: str) -> list[str]:
-    """Split the command as a shell does. No shell runs the command, so UsageError is raised if it needs one (pipes etc.)."""
+    """Split the command into words as a shell does. Raises UsageError if the command needs a shell (pipes etc.), because the trial
+    runs it without a shell."""
     try:
         words = shlex.split(command)
     except ValueError as error:

@@ -33,7 +33,7 @@ class Output:
 
     @classmethod
     def parse(cls, text: str) -> Output:
-        """Parse --output. UsageError: it is neither a format nor a file name with a known ending."""
+        """Parse --output. Raises UsageError if it is neither a format nor a file name with a known ending."""
         if text in ("table", *_FILES):
             return cls(text, None)
         form = Path(text).suffix.removeprefix(".")
@@ -57,7 +57,7 @@ async def write_report(target: Target, sweep: str, texts: Sequence[str]) -> None
         print_err(f"warning: {clean(warning)}")
     for each in outputs:
         if each.form == "table":
-            print_out(standings_table(summary), *differences(summary))
+            print_out(standings_table(summary), *([Text(about.spending)] if about.spending else []), *differences(summary))
         elif each.path:
             _write(each.path, _content(each.form, about, summary))
             print_err(f"wrote {each.path}")
@@ -117,12 +117,12 @@ def _by_class(counts: Mapping[str, int]) -> str:
 
 
 def differences(summary: Summary) -> list[Text | Table]:
-    """Return the comparison of all pairs of agents, if there are several."""
+    """Return the table that compares all pairs of agents; an empty list for a single agent."""
     return [Text(), pairs_table(summary.pairs)] if summary.pairs else []
 
 
 def pairs_table(pairs: Sequence[Pair]) -> Table:
-    """Return the table of differences, first minus second."""
+    """Return the table of differences in mean reward, first agent minus second."""
     found = table("FIRST", "SECOND", "DIFFERENCE", "95 % INTERVAL", "P", "TASKS", "VERDICT", numbers=("DIFFERENCE", "P", "TASKS"))
     for each in pairs:
         estimate = each.difference.estimate
@@ -133,7 +133,7 @@ def pairs_table(pairs: Sequence[Pair]) -> Table:
 
 
 def interval(estimate: Estimate | None) -> str:
-    """Format a confidence interval; without one, a dash."""
+    """Format the estimate's confidence interval; "-" if it has none."""
     if estimate is None or estimate.low is None:
         return "-"
     return f"{number(estimate.low)} to {number(estimate.high)}"

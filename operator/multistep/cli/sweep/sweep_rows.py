@@ -20,11 +20,12 @@ from multistep.report.summary import About
 
 _GONE = 410
 _TRIES = 3
-_Owned: TypeAlias = tuple[str, Row]  # the UID of a trial's sweep, and the trial
+_Owned: TypeAlias = tuple[str, Row]  # the UID of the sweep that owns a trial, and the trial's row
 
 
 async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[About, list[Row]]:
-    """Return the sweep and its trials in their current state. Raises UsageError if neither exists."""
+    """Return the sweep and its trials in their current state; the trials may outlive the sweep. Raises UsageError if neither the
+    sweep nor any of its trials exists."""
     found = await find_sweep(cluster, namespace, sweep)
     status = parse_sweep_status(found) if found else None
     about = About(
@@ -34,6 +35,8 @@ async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[About, lis
         planned=status.trials.total or None if status else None,
         phase=status.phase or "" if status else "",
         scoring=parse_scoring(found) if found else Scoring(),
+        cost_usd=status.cost_usd if status else None,
+        budget_usd=status.budget.cost_usd if status and status.budget else None,
     )
     owned = await _rows(cluster, namespace, sweep, about.scoring)
     uid = found["metadata"]["uid"] if found else _only_owner(sweep, owned)
@@ -44,7 +47,7 @@ async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[About, lis
 
 
 def _only_owner(sweep: str, owned: Sequence[_Owned]) -> str | None:
-    """Return the owner UID of the trials of a deleted sweep; None without trials."""
+    """Return the UID of the deleted sweep that owned the trials; None if there are no trials."""
     uids = {uid for uid, _ in owned}
     if len(uids) > 1:
         raise UsageError(f"sweep {sweep!r} does not exist, and its trials belong to {len(uids)} deleted sweeps of that name")
@@ -62,7 +65,7 @@ async def _rows(cluster: Cluster, namespace: str, sweep: str, scoring: Scoring) 
 
 
 async def _read_rows(cluster: Cluster, namespace: str, sweep: str, scoring: Scoring) -> list[_Owned]:
-    """Read the trials that a sweep of this name owns. The label only narrows the list: anybody may set it on a trial."""
+    """Read the trials whose owner is a sweep of this name. The label alone is not trusted, because anybody may set it."""
     found: list[_Owned] = []
     async with aclosing(cluster.each(TRIALS, namespace, label_selector=f"{SWEEP}={sweep}")) as trials:
         async for each in trials:
@@ -75,7 +78,7 @@ async def _read_rows(cluster: Cluster, namespace: str, sweep: str, scoring: Scor
 def read_report(path: Path) -> tuple[str, Scoring, list[Row]]:
     """Return the sweep's name, its scoring and its trials from a file that `multistep sweep report -o FILE.json` wrote.
 
-    UsageError: the file is not a report.
+    Raises UsageError if the file is not a report.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The view of a sweep: progress, results so far, estimated end. Pure."""
+"""The view of a sweep on the command line: progress, results so far, estimated end. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from multistep.api.sweep import SweepStatus
 from multistep.cli.exits import Exit
 from multistep.cli.terminal import clean, clean_lines, seconds_text, table
 from multistep.cli.trial.outcome import Outcome
+from multistep.engine.sweep_status import COST_BUDGET_SPENT
 
 
 def outcome_of_sweep(status: SweepStatus) -> Outcome:
@@ -23,12 +24,20 @@ def outcome_of_sweep(status: SweepStatus) -> Outcome:
         excluded = status.trials.total - status.trials.counted
         faults = (f"{excluded} of {status.trials.total} trials are excluded",) if excluded else ()
         return Outcome(Exit.FAULT if excluded else Exit.OK, "Complete", complete.message, faults)
+    if is_out_of_budget(status) and (spent := holds(status, "Suspended")):
+        return Outcome(Exit.FAILED, "Suspended", f"{spent.reason}: {spent.message}", (spent.message,))
     now = holds(status, "Reconciling")
     return Outcome(Exit.OK, status.phase or "Submitted", f"{now.reason}: {now.message}" if now else "")
 
 
+def is_out_of_budget(status: SweepStatus) -> bool:
+    """Return whether the sweep is suspended as its budget is spent, and no trial works any more."""
+    spent = holds(status, "Suspended")
+    return spent is not None and spent.reason == COST_BUDGET_SPENT and not (status.trials.running or status.trials.pending)
+
+
 def seconds_left(status: SweepStatus, now: datetime) -> float | None:
-    """Estimate the seconds until the sweep finishes from its rate so far. None: no estimate, or it is not running."""
+    """Estimate the seconds until the sweep finishes, from its rate so far. None: not running, or no trial has finished."""
     trials = status.trials
     if status.phase != "Running" or status.start_time is None or not trials.finished:
         return None
@@ -75,8 +84,11 @@ def sweep_view(name: str, status: SweepStatus, now: datetime) -> Group:
         lines.append(Text(f"deleted trials: {trials.deleted}", style="red"))
     if status.pod_hours:
         lines.append(Text(f"pod-hours: {status.pod_hours:g}"))
+    if status.cost_usd is not None or status.budget is not None:
+        of = f" of {status.budget.cost_usd:g}" if status.budget else ""
+        lines.append(Text(f"cost: {status.cost_usd or 0.0:.4g}{of} USD"))
     text = progress_text(status, now)
-    ended = f": {clean_lines(found.why)}" if is_finished(status) and found.why else ""
+    ended = f": {clean_lines(found.why)}" if (is_finished(status) or is_out_of_budget(status)) and found.why else ""
     lines.append(Text(f"{clean(name)} {clean(text)}{ended}", style="bold"))
     return Group(*lines)
 

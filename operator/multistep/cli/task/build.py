@@ -36,7 +36,7 @@ def build(task: Path, tag: str | None, push: bool, kubeconfig: str | None, conte
 
     planned = plan_build(TaskDirectory.open(task), tag)
     if push:
-        check_pushable(planned)
+        check_pushable(planned.name)
     cluster = current_cluster(kubeconfig, context)
     engine = choose_engine(cluster)
     build_image(planned, engine, verbose=verbose)

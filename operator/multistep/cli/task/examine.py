@@ -30,7 +30,7 @@ from multistep.sources.task import CONFIG_FILE, Task, load_task
 
 @dataclass(frozen=True)
 class Problem:
-    """Why the task cannot be run. field: the key or path at fault, "" for the task as a whole."""
+    """A reason why the task cannot be run. field: the key or path with the problem, "" for the task as a whole."""
 
     field: str
     message: str
@@ -38,7 +38,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class StepSummary:
-    """A step's plan. Timeouts in seconds, None: no timeout; gate: minimum reward by key; tests: own, shared, image or none."""
+    """A step's plan. Timeouts in seconds or None; gate: minimum reward by key; tests: their source (own, shared, image, none)."""
 
     name: str
     agent_limit: float | None
@@ -51,7 +51,8 @@ class StepSummary:
 
 @dataclass(frozen=True)
 class Report:
-    """The findings. variables: variables without a default, with a field that uses each; used: variables in any template."""
+    """The result of all checks. variables: name of each variable without a default -> a field whose template uses it; used: names
+    of all variables that templates use, with or without a default."""
 
     name: str
     problems: tuple[Problem, ...] = ()
@@ -62,7 +63,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether the operator would accept the task."""
+        """Report whether the operator would accept the task."""
         return not self.problems
 
     def to_json(self) -> dict[str, Any]:
@@ -133,14 +134,14 @@ def _plan(task: Task, name: str, variables: Mapping[str, str], verification: boo
 
 
 def _ineffective(table: Mapping[str, Any], config: TaskConfig) -> Iterator[str]:
-    """Warn of the one timeout that looks inherited, but is not (as in Harbor)."""
+    """Warn that steps do not inherit the task's verifier.timeout_sec (as in Harbor)."""
     verifier = table.get("verifier")
     if config.steps and isinstance(verifier, Mapping) and "timeout_sec" in verifier:
         yield "verifier.timeout_sec: is not inherited by the steps; each has steps.verifier.timeout_sec, 600 by default"
 
 
 def _limited(config: TaskConfig) -> Iterator[str]:
-    """Warn of settings that depend on the cluster."""
+    """Warn of network modes that an operator rejects unless its settings enable them."""
     verifiers = (config.verifier, *(step.verifier for step in config.steps or []))
     environments = (config.environment, *(each.environment for each in verifiers if each.environment))
     for mode in sorted({each.network_mode for each in environments} - {"public"}):

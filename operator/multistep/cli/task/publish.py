@@ -25,7 +25,8 @@ _EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 
 @dataclass(frozen=True)
 class Published:
-    """A pushed bundle. source: entries of spec.task without the name; place: URL for messages; sent: False if it existed."""
+    """A pushed bundle. source: the fields of spec.task, except `name`, that refer to the bundle; place: the bundle's URL; sent:
+    False if the bundle already existed there."""
 
     source: Manifest
     place: str
@@ -33,7 +34,7 @@ class Published:
 
 
 def publish(task: TaskDirectory, to: str, *, plain_http: bool, secret: str | None) -> Published:
-    """Push the bundle. secret: name of the Secret that the trial references. Raises UsageError, SourceError and Unavailable."""
+    """Push the bundle. secret: name of the Secret that spec.task references. Raises UsageError, SourceError and Unavailable."""
     kind, _, place = to.partition("://")
     try:
         if kind == "oci":
@@ -48,7 +49,7 @@ def publish(task: TaskDirectory, to: str, *, plain_http: bool, secret: str | Non
 
 
 def artifact(layer: str, size: int, name: str) -> bytes:
-    """Return the deterministic manifest of an artifact with one layer."""
+    """Return the OCI manifest of an artifact whose only layer is the bundle. Equal inputs give equal bytes."""
     config = {"mediaType": _EMPTY_TYPE, "digest": digest_of(_EMPTY), "size": len(_EMPTY)}
     title = {"org.opencontainers.image.title": f"{name}.tar.gz"}
     manifest = {
@@ -109,7 +110,7 @@ def _to_bucket(task: TaskDirectory, to: str, *, secret: str | None) -> Published
     key = "/".join(each for each in (parts.path.strip("/"), name) if each)
     place = f"s3://{parts.netloc}/{key}"
     try:
-        store = S3Store(parts.netloc)  # reads the variables AWS_...
+        store = S3Store(parts.netloc)  # reads credentials from the environment variables AWS_...
         sent = not _is_there(store, key, len(task.packed))
         if sent:
             obstore.put(store, key, task.packed)
@@ -120,7 +121,7 @@ def _to_bucket(task: TaskDirectory, to: str, *, secret: str | None) -> Published
 
 
 def _is_there(store: Any, key: str, size: int) -> bool:
-    """Whether the object exists with this size; its name contains the digest."""
+    """Report whether the object exists with this size. Its content is not compared, as its name contains the digest."""
     import obstore
 
     try:

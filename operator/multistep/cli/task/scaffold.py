@@ -110,7 +110,7 @@ def scaffold(directory: Path, steps: Sequence[str]) -> None:
 
 
 def task_files(name: str, steps: Sequence[str]) -> dict[str, str]:
-    """Return the files of a task by path. name: name of the task's directory."""
+    """Return the contents of the new task's files by path. name: name of the task's directory."""
     files = {
         "task.toml": _config(name, steps),
         "environment/Dockerfile": _DOCKERFILE,
@@ -143,7 +143,7 @@ def _check_steps(steps: Sequence[str]) -> None:
 
 
 def _package(name: str) -> str:
-    """Return a directory's name as the last part of task.name."""
+    """Convert a directory's name into a valid last part of task.name."""
     return re.sub(r"\.{2,}", ".", re.sub(r"[^A-Za-z0-9._-]+", "-", name)).strip("-._") or "task"
 
 

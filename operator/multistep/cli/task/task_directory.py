@@ -15,7 +15,7 @@ from multistep.sources.bundle import Bundle, digest_of, pack
 
 @dataclass(frozen=True)
 class TaskDirectory:
-    """A directory with a task.toml, possibly invalid. table: its content, {} if it is not valid TOML; toml_error: the error."""
+    """A directory with a task.toml, possibly invalid. table: the parsed file, {} if not valid TOML; toml_error: the error."""
 
     path: Path
     table: Mapping[str, Any]
@@ -36,38 +36,38 @@ class TaskDirectory:
 
     @property
     def directory_name(self) -> str:
-        """The directory's name, the default of the task's name."""
+        """Return the directory's name, which is the default of the task's name."""
         return self.path.name
 
     @property
     def name(self) -> str:
-        """The last part of task.name, or the directory's name."""
+        """Return the last part of task.name, or the directory's name if it is unset."""
         table = self.table.get("task")
         name = table.get("name") if isinstance(table, Mapping) else None
         return name.rsplit("/", 1)[-1] if isinstance(name, str) and name else self.directory_name
 
     @property
     def environment(self) -> Path:
-        """The directory from which the environment's image is built."""
+        """Return the directory from which the environment's image is built."""
         return self.path / "environment"
 
     @property
     def needs_build(self) -> bool:
-        """Whether the image must be built: there is a Dockerfile, and task.toml names no image."""
+        """Report whether the image must be built: a Dockerfile exists, and task.toml names no image."""
         table = self.table.get("environment")
         named = isinstance(table, Mapping) and table.get("docker_image")
         return not named and (self.environment / "Dockerfile").is_file()
 
     @cached_property
     def packed(self) -> bytes:
-        """The task as a bundle's bytes."""
+        """Return the bytes of the bundle into which the task is packed."""
         return pack(self.path)
 
     @property
     def digest(self) -> str:
-        """The bundle's digest."""
+        """Return the bundle's digest."""
         return digest_of(self.packed)
 
     def bundle(self) -> Bundle:
-        """Return the bundle, checked with the operator's limits."""
+        """Return the bundle. Raises SourceError if it exceeds the operator's size limits."""
         return Bundle.open(self.packed, self.digest)

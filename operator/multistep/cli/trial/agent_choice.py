@@ -38,7 +38,7 @@ def agent_entry(agent: str, options: ModelOptions, *, command: Sequence[str] = (
         if options.given:
             raise UsageError(f"--agent {agent} uses no model: --model and its options are for agents such as claude-code")
         return {"name": agent, **optional(command=list(command) or None, env=list(env) or None)}
-    return {**_identity(agent, options.model), **_options(options), **optional(env=list(env) or None)}
+    return {**_identity(agent, options.model), **_options(agent, options), **optional(env=list(env) or None)}
 
 
 def hosted_choice(text: str, options: ModelOptions) -> Manifest | None:
@@ -47,8 +47,19 @@ def hosted_choice(text: str, options: ModelOptions) -> Manifest | None:
     return agent_entry(found["agent"], replace(options, model=found["model"])) if found else None
 
 
+def check_images(options: ModelOptions, entries: Sequence[Manifest]) -> None:
+    """Check that each --agent-image names one of the agents. Raises UsageError. entries: list of spec.agent."""
+    agents = {each.get("name") or each.get("importPath", "") for each in entries}
+    for text in options.images:
+        name, _, image = text.rpartition("=")
+        if not image or (name and name not in agents):
+            raise UsageError(
+                f"--agent-image {text}: must be IMAGE or AGENT=IMAGE, where AGENT is one of {', '.join(sorted(agents))}"
+            )
+
+
 def label(entry: Manifest) -> str:
-    """Return the agent's name as a part of trials' and sweeps' names."""
+    """Return the agent's name, or its class name, for use in the names of trials and sweeps."""
     name: str = entry.get("name") or entry["importPath"].rpartition(":")[2]
     return name
 
@@ -67,15 +78,27 @@ def _identity(agent: str, model: str | None) -> Manifest:
     return {"name": agent}
 
 
-def _options(options: ModelOptions) -> Manifest:
+def _options(agent: str, options: ModelOptions) -> Manifest:
     return optional(
         model=options.model,
         version=options.version,
         kwargs=dict(_kwarg(each) for each in options.kwargs) or None,
         credentials=[_credential(each, options.model) for each in options.keys] or None,
         baseURL=options.base_url,
+        limits=_limits(options) or None,
         preinstalled=options.preinstalled or None,
+        image=_image(options.images, agent),
     )
+
+
+def _image(images: Sequence[str], agent: str) -> str | None:
+    """Return the --agent-image of this agent: the value ``AGENT=IMAGE`` that names it, else the value ``IMAGE``."""
+    by_agent = {name: image for name, _, image in (each.rpartition("=") for each in images)}
+    return by_agent.get(agent, by_agent.get(""))
+
+
+def _limits(options: ModelOptions) -> Manifest:
+    return optional(inputTokens=options.max_input_tokens, outputTokens=options.max_output_tokens, costUSD=options.max_cost)
 
 
 def _kwarg(text: str) -> tuple[str, Any]:

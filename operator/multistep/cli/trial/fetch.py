@@ -54,7 +54,7 @@ def locate(uri: str) -> ServicePath | WebAddress:
 
 
 def check_directory(directory: Path, *, force: bool = False) -> None:
-    """Check before all other work that results can be written to the directory. force: accept files in it. Raises UsageError."""
+    """Check that results can be written to the directory. Raises UsageError. force: accept a directory that is not empty."""
     if directory.exists() and not directory.is_dir():
         raise UsageError(f"{directory} is not a directory: results are many files")
     if not force and directory.is_dir() and any(directory.iterdir()):
@@ -78,7 +78,8 @@ async def fetch_results(cluster: Cluster, name: str, status: TrialStatus, direct
 
 
 async def read_part(cluster: Cluster, uri: str, path: str, offset: int, limit: int) -> bytes | None:
-    """Return at most limit bytes of a result file; None if missing. path: URL-quoted; offset: if negative, counts from the end."""
+    """Return at most ``limit`` bytes of a result file; None if the file is missing. path: URL-quoted; offset: counted from the end
+    if negative."""
     place, asked = locate(uri), f"/files/{path}?offset={offset}&limit={limit}"
     source = _patient(cluster, place.path + asked) if isinstance(place, ServicePath) else _get(place.url + asked)
     found = b""

@@ -36,7 +36,7 @@ async def follow(cluster: Cluster, namespace: str, name: str, progress: Progress
             status = newer
             if is_finished(newer):
                 return newer
-    raise Unavailable(f"the API server ended the watch of trial {name}")  # the watch never ends without an exception
+    raise Unavailable(f"the API server ended the watch of trial {name}")  # unexpected: a watch ends only with an exception
 
 
 async def until_finished(cluster: Cluster, namespace: str, name: str, note: Callable[[str], None]) -> TrialStatus:
@@ -50,7 +50,7 @@ async def until_finished(cluster: Cluster, namespace: str, name: str, note: Call
 
 
 def describe(old: TrialStatus | None, new: TrialStatus) -> list[str]:
-    """Return the changes as lines. old: None for the first status."""
+    """Return the changes between two statuses as progress lines. old: None if ``new`` is the first status."""
     before = old or TrialStatus()
     lines = _attempt_lines(before, new)
     restarted = len(new.attempts) > len(before.attempts)
@@ -79,12 +79,12 @@ def _step_lines(index: int, former: StepStatus | None, step: StepStatus) -> list
 
 
 def _brief_faults(step: StepStatus) -> list[str]:
-    """Return a step's faults without messages, which the final table shows."""
+    """Return a step's faults without their messages, as the final table shows the messages."""
     return [*([step.exception.type] if step.exception else []), *(["gate not met"] if step.gate is False else [])]
 
 
 def _phase_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
-    """Return a line with the reason why a trial waits, or with its outcome. While steps run, they have their own lines."""
+    """Return a line on why a trial waits or on its outcome; none while a step runs, because each step has its own lines."""
     was, now = outcome(before), outcome(new)
     running = holds(new, "Reconciling") and new.phase == "Running" and new.steps
     if (was.phase, was.why) == (now.phase, now.why) or running or (is_finished(new) and is_finished(before)):

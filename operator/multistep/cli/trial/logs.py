@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from multistep.cli.trial.trial_output import Reader
 
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 5.0
-_PATIENCE_SECONDS = 120.0  # the command fails if the API server does not answer for so long
+_PATIENCE_SECONDS = 120.0  # if the API server does not answer for longer, the command fails
 
 _EPILOG = """\b
 Examples:
@@ -120,10 +120,18 @@ async def _once(cluster: Cluster, namespace: str, name: str, reader: Reader, wan
     from multistep.api.trial import parse_status
     from multistep.cli.cluster import existing_trial
 
-    status = parse_status(await existing_trial(cluster, namespace, name))
+    found = await existing_trial(cluster, namespace, name)
+    status = parse_status(found)
     _check_step(status, wanted, name)
-    await reader.show_new(status)
+    await reader.show_new(status, hosted=_is_hosted(found))
     return status
+
+
+def _is_hosted(trial: Mapping[str, Any]) -> bool:
+    """Report whether the agent host runs the trial's agent."""
+    from multistep.api.agent_spec import BUILT_IN
+
+    return trial["spec"]["agent"].get("name") not in BUILT_IN
 
 
 def _check_step(status: TrialStatus, wanted: Wanted, name: str) -> None:
@@ -138,16 +146,18 @@ def _check_step(status: TrialStatus, wanted: Wanted, name: str) -> None:
 async def _follow(cluster: Cluster, namespace: str, name: str, reader: Reader, wanted: Wanted) -> TrialStatus:
     """Poll for output until the trial finishes. Retry after errors while the pod starts or ends; no output is shown twice."""
     from multistep.api.conditions import is_finished
+    from multistep.api.trial import parse_status
     from multistep.cli.terminal import print_err
     from multistep.cli.trial.trial_output import LATER
     from multistep.errors import UsageError
 
     allowed, pause = True, _PAUSE_SECONDS
-    async for status in _versions(cluster, namespace, name):
+    async for found in _versions(cluster, namespace, name):
+        status = parse_status(found)
         before, finished = reader.shown, is_finished(status)
         try:
             if finished or allowed:
-                await reader.show_new(status)
+                await reader.show_new(status, hosted=_is_hosted(found))
         except LATER:
             if finished:
                 raise
@@ -164,9 +174,8 @@ async def _follow(cluster: Cluster, namespace: str, name: str, reader: Reader, w
     raise AssertionError("versions() ends only with an exception")
 
 
-async def _versions(cluster: Cluster, namespace: str, name: str) -> AsyncIterator[TrialStatus]:
-    """Yield the trial's status at each poll; retry while the API server is unavailable for a short time."""
-    from multistep.api.trial import parse_status
+async def _versions(cluster: Cluster, namespace: str, name: str) -> AsyncIterator[Mapping[str, Any]]:
+    """Yield the trial at each poll; retry while the API server is unavailable for a short time."""
     from multistep.cli.cluster import existing_trial, find_trial
     from multistep.cli.exits import Gone
     from multistep.errors import Unavailable
@@ -175,7 +184,7 @@ async def _versions(cluster: Cluster, namespace: str, name: str) -> AsyncIterato
     uid, clock = found["metadata"]["uid"], asyncio.get_running_loop().time
     answered = clock()
     while True:
-        yield parse_status(found)
+        yield found
         try:
             newer = await find_trial(cluster, namespace, name)
             answered = clock()

@@ -22,30 +22,30 @@ Manifest = dict[str, Any]
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _LABEL_LENGTH = 63
-_RANDOM = "bcdfghjklmnpqrstvwxz2456789"  # without vowels, so that no words appear (as Kubernetes)
+_RANDOM = "bcdfghjklmnpqrstvwxz2456789"  # without vowels, so that no words appear (as in names that Kubernetes generates)
 _RANDOM_LENGTH = 5
 _CONFIG_MAP_STEM_LENGTH = 50
 
 
 @dataclass(frozen=True)
 class TrialImage:
-    """The image of a trial. runner: whether it contains the runner."""
+    """The image of a trial. runner: whether the image contains the runner."""
 
     reference: str
     runner: bool = False
 
     @property
     def local(self) -> bool:
-        """Whether the image exists only on the nodes: its name has "localhost" instead of a registry."""
+        """Report whether the image exists only on the nodes: its name has "localhost" instead of a registry."""
         return self.reference.startswith("localhost/")
 
 
 @dataclass(frozen=True)
 class TrialRequest:
-    """The inputs of a MultiStepTrial. agent: spec.agent; variables: entries of spec.variables; resume: spec.resumeTrajectory.
+    """The inputs of a trial's manifest. agent: spec.agent; variables: entries of spec.variables; resume: spec.resumeTrajectory.
 
-    config_maps: names of the bundle's ConfigMaps, in order; source: entries of spec.task for a remote task, used instead of
-    config_maps; queue: name of a Kueue LocalQueue.
+    config_maps: names of the bundle's ConfigMaps, in order; source: the fields of spec.task that refer to a bundle outside
+    the cluster, None if the bundle is in ConfigMaps; queue: name of a Kueue LocalQueue.
     """
 
     name: str
@@ -99,7 +99,7 @@ def secret_of(name: str, values: Mapping[str, str], namespace: str | None = None
 
 
 def variable_from_secret(name: str, secret: str, key: str) -> Manifest:
-    """Return a list entry (of spec.variables or an ``env``) that sets a variable from a key of a Secret. name: the variable."""
+    """Return an entry of spec.variables or of an ``env`` list that sets the variable ``name`` from a key of a Secret."""
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
 
 
@@ -143,7 +143,7 @@ def environment(image: TrialImage | None) -> Manifest | None:
     """Return spec.environment for an image; None without one."""
     if image is None:
         return None
-    # Policy Never: no registry has a local image, and a pull from "localhost" would fail only after minutes.
+    # The policy is Never for a local image: no registry has it, and a pull from "localhost" would fail only after minutes.
     return {
         "image": image.reference,
         **optional(imagePullPolicy="Never" if image.local else None, runnerInImage=image.runner or None),

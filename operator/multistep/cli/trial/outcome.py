@@ -1,4 +1,4 @@
-"""The outcome of a trial's status: whether it finished, its faults, and the exit code. Pure."""
+"""Derives a trial's outcome from its status: phase, faults and exit code of the command. Pure functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Outcome:
 
 
 def outcome(status: TrialStatus) -> Outcome:
-    """Return the outcome of a status."""
+    """Return the outcome of a trial with this status."""
     if failed := holds(status, "Failed"):
         return Outcome(Exit.FAILED, "Failed", f"{failed.reason}: {failed.message}", (failed.message,))
     if complete := holds(status, "Complete"):

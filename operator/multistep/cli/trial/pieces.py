@@ -1,21 +1,27 @@
-"""A trial's output in pieces: one per phase, step and attempt. Pure."""
+"""Divides a trial's log (what its phases print) into pieces: one per phase, step and attempt. Pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from multistep.api.trial_status import StepStatus, TrialStatus
 from multistep.engine.journal import AGENT, HEALTHCHECK, SETUP, VERIFIER
 from multistep.errors import UsageError
 
 PHASES = (SETUP, HEALTHCHECK, AGENT, VERIFIER)
-_FILES = {AGENT: ("agent/oracle.txt", "agent/command.txt"), VERIFIER: ("verifier/test-stdout.txt",)}
+_FILES = {AGENT: ("agent/oracle.txt", "agent/command.txt", "agent/output.txt"), VERIFIER: ("verifier/test-stdout.txt",)}
+
+Place = Literal["environment", "host", "verifier"]
+"""Whose runner runs a phase: the environment's, the agent host's, or that of the pod of a separate verifier."""
+_PREFIXES: Final[Mapping[Place, str]] = {"environment": "", "host": "host/", "verifier": "verifier/"}
 
 
 @dataclass(frozen=True)
 class Piece:
-    """The output of one phase. number: the step's number, from 1; 0 and step "" for the environment's phase before all steps."""
+    """The output of one phase. number: number of the step, from 1. The environment's healthcheck, which runs before step 1, has the
+    number 0 and the step ""."""
 
     attempt: int
     number: int
@@ -27,15 +33,15 @@ class Piece:
         where = f"step {self.number} {self.step}".rstrip() if self.number else "environment"
         return f"{where}, {self.phase}{f', attempt {self.attempt}' if self.attempt > 1 else ''}"
 
-    def id(self, *, apart: bool) -> str:
-        """Return the phase's id in the runner. apart: whether the phase runs in the pod of a separate verifier."""
-        return f"{self.attempt}/{self.step}/{'verifier/' if apart else ''}{self.phase}"
+    def id(self, place: Place) -> str:
+        """Return the phase's id in the runner of this place."""
+        return f"{self.attempt}/{self.step}/{_PREFIXES[place]}{self.phase}"
 
     def files(self, current_attempt: int) -> Iterator[str]:
-        """Yield the paths in the trial's results at which the output may be: in a multi-step task in the step's directory, in a
-        single-step task at the top."""
+        """Yield the possible paths of the output in the trial's results: in the step's directory for a multi-step task, at the top
+        for a single-step task."""
         if not self.number:
-            return  # the results do not contain the output of the environment's phase
+            return  # the results do not contain the output of the environment's healthcheck
         top = "" if self.attempt == current_attempt else f"attempts/{self.attempt}/"
         for file in _FILES.get(self.phase, (f"{self.phase}.txt",)):
             yield f"{top}steps/{self.step}/{file}"
@@ -44,7 +50,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The selected output. attempt: None for the latest; step: name or number, None for all; phase: None for all."""
+    """The pieces that the user selects. attempt: None for the latest attempt; step: name or number, None for all steps; phase: None
+    for all phases."""
 
     attempt: int | None = None
     step: str | None = None
@@ -53,12 +60,14 @@ class Wanted:
 
     @property
     def one(self) -> bool:
-        """Whether the selection is a single piece, which needs no title."""
+        """Report whether the selection is a single piece, which needs no title."""
         return self.step is not None and self.phase is not None and not (self.follow and self.attempt is None)
 
 
 def pieces(status: TrialStatus, wanted: Wanted, since: int | None = None) -> list[Piece]:
-    """Return the pieces that may have output so far, in order. since: the first attempt to include; None: the latest.
+    """Return the selected pieces of a trial's log that may have output so far, in the order in which the phases ran.
+
+    since: the first attempt to include if the user selected none; None: only the latest.
 
     Raises UsageError for an attempt that does not exist.
     """

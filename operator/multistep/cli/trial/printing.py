@@ -23,19 +23,19 @@ Write = Callable[[bytes], object]
 
 
 class Form(Protocol):
-    """An output format. It shows one piece after the other."""
+    """An output format, which writes the pieces of a trial's output one after the other."""
 
     def start(self, piece: Piece) -> None:
-        """Start a piece, on a new line."""
+        """Start a piece on a new line."""
 
     def show(self, data: bytes) -> None:
-        """Show the next bytes of the piece."""
+        """Write the next bytes of the piece."""
 
     def end(self) -> None:
-        """End the piece."""
+        """End the piece: write its rest, if the format buffers any."""
 
     def close(self) -> None:
-        """End the output."""
+        """End the whole output, after the last piece."""
 
 
 class Raw:
@@ -162,7 +162,7 @@ class Tail:
         self._held: deque[bytes] = deque()
 
     def take(self, data: bytes) -> None:
-        """Add output."""
+        """Add output, and drop the oldest lines beyond the maximum number."""
         for line in re.findall(rb"[^\n]*\n|[^\n]+", data):
             if self._held and not self._held[-1].endswith(b"\n"):
                 line = self._held.pop() + line
@@ -171,7 +171,7 @@ class Tail:
                 self._held.popleft()
 
     def last(self) -> bytes:
-        """Return the last lines."""
+        """Return the last lines, and forget them."""
         held, self._held = b"".join(self._held), deque()
         return held
 

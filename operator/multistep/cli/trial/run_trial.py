@@ -108,7 +108,8 @@ class Session:
             raise Unavailable(f"{error}; {continues}") from error
 
     async def _finish(self, connected: Cluster, namespace: str, name: str, status: TrialStatus) -> Exit:
-        """Fetch the results, then show the outcome. A fetch error is printed last and sets the exit code of a faultless trial."""
+        """Fetch the results, then show the outcome. If the trial has a fault and the fetch fails, too, the exit code is that
+        of the trial's fault."""
         fault: MultistepError | None = None
         if self.results:
             try:
@@ -145,7 +146,8 @@ def check(
 
 
 def check_used(given: Collection[str], used: Collection[str], *, agents: Sequence[AgentSpec]) -> None:
-    """Report variables that no template uses and so no process receives: a UsageError, but only a warning for oracle and nop."""
+    """Raise UsageError for variables that no template uses, because no process would get their values. If all agents are oracle or
+    nop, only print a warning."""
     unused = sorted(set(given).difference(used))
     if not unused:
         return

@@ -11,7 +11,7 @@ from multistep.cli.cluster import Cluster, find_trial
 from multistep.cli.image.images import plan_build
 from multistep.cli.options import ModelOptions
 from multistep.cli.task.task_directory import TaskDirectory
-from multistep.cli.trial.agent_choice import agent_entry, label
+from multistep.cli.trial.agent_choice import agent_entry, check_images, label
 from multistep.cli.trial.manifests import (
     Manifest,
     TrialImage,
@@ -55,10 +55,12 @@ class Submission:
 
 
 def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImage | None, namespace: str | None) -> TrialRequest:
-    """Return the request for a trial with these options, still without its bundle's ConfigMaps. Raises UsageError."""
+    """Return the request for a trial with these options. make_submission adds the names of the bundle's ConfigMaps. Raises
+    UsageError."""
     env = [from_secret("--agent-env-from-secret", each) for each in options.secret_agent_env]
     chosen = options.agent or ("command" if options.command else "oracle")
     agent = agent_entry(chosen, options.model, command=options.command, env=env)
+    check_images(options.model, [agent])
     return TrialRequest(
         name=checked_name(options.name) if options.name else new_name(task.name, label(agent)),
         task_name=task.directory_name,
@@ -93,7 +95,8 @@ def make_submission(task: TaskDirectory, request: TrialRequest, values: Values, 
 
 
 def existing_image(task: TaskDirectory, image: str | None, *, runner_in_image: bool) -> TrialImage | None:
-    """Return the image in --image, else the image that `multistep build` builds; None if there is nothing to build."""
+    """Return the image that --image names, else the image that `multistep build` builds for the task; None if the task needs no
+    build."""
     if image:
         return TrialImage(image, runner=runner_in_image)
     return plan_build(task).image if task.needs_build else None
@@ -122,7 +125,7 @@ async def _create(cluster: Cluster, trial: Manifest) -> Object:
     except Conflict as error:
         raise Conflict(f"trial {metadata['name']!r} already exists: delete it, or choose another --name", status=409) from error
     except Unavailable:
-        found = await find_trial(cluster, metadata["namespace"], metadata["name"])  # the request may have succeeded
+        found = await find_trial(cluster, metadata["namespace"], metadata["name"])  # no answer came, but it may have been created
         if found is None:
             raise
         return found

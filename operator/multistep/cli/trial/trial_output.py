@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from itertools import groupby
 from typing import Final
 from urllib.parse import quote
 
@@ -14,34 +15,38 @@ from multistep.api.trial_status import TrialStatus
 from multistep.cli.cluster import Cluster
 from multistep.cli.terminal import print_err
 from multistep.cli.trial.fetch import read_part
-from multistep.cli.trial.pieces import Piece, Wanted, pieces
+from multistep.cli.trial.pieces import Piece, Place, Wanted, pieces
 from multistep.cli.trial.printing import MAX_TAIL_BYTES, Form, Tail
-from multistep.engine.journal import HEALTHCHECK, VERIFIER
+from multistep.engine.journal import AGENT, HEALTHCHECK, VERIFIER
 from multistep.errors import ClusterError, PodError, RunnerError, Unavailable, UsageError
-from multistep.pods import identity
+from multistep.pods import agent_host, identity
 from multistep.pods import manifest as pods
 from multistep.runner_client.session import OUTPUT_PROTOCOL, Session
 
 PART_BYTES: Final = 256 * 1024
-SESSION_SECONDS: Final = 10.0  # kept short: an exec session occupies memory of the API server, and proxies cut long ones
+SESSION_SECONDS: Final = 10.0  # maximum length of an exec session: sessions use memory of the API server, and proxies cut long ones
 ANSWER_SECONDS: Final = 20.0
+_WHOLE: Final = ("oracle.txt", "command.txt", "output.txt", "test-stdout.txt")  # stored files with a phase's whole output
 
 
 class Reader:
-    """Shows new output at each poll. tail: how many of the last lines of each piece to start with; None for all lines."""
+    """Shows a trial's new output at each poll. tail: number of lines to show of each piece's older output; None: all."""
 
     def __init__(self, cluster: Cluster, namespace: str, wanted: Wanted, form: Form, tail: int | None = None) -> None:
         self._cluster, self._namespace, self._wanted = cluster, namespace, wanted
         self._form, self._tail = form, tail
         self._offsets: dict[Piece, int] = {}
         self._finished: set[Piece] = set()
-        self._passed: set[Piece] = set()  # not in the pod; the results may have them
+        self._passed: set[Piece] = set()  # pieces that the pod's runner does not have; the results may contain them
         self._printed_notes: set[str] = set()
-        self._since: int | None = None  # the latest attempt at the first poll
-        self.shown = 0  # number of bytes shown
+        self._since: int | None = None  # latest attempt at the first poll; earlier ones are shown only on request
+        self.shown = 0  # number of bytes shown so far
 
-    async def show_new(self, status: TrialStatus) -> None:
-        """Show new output. Raises PodError or Unavailable if a retry may succeed, UsageError if the output cannot be read."""
+    async def show_new(self, status: TrialStatus, *, hosted: bool) -> None:
+        """Show new output. hosted: whether the agent host runs the agent.
+
+        Raises PodError or Unavailable if a retry may succeed, UsageError if the output cannot be read.
+        """
         self._since = self._since or status.attempt
         todo = [each for each in pieces(status, self._wanted, self._since) if each not in self._finished]
         if is_finished(status):
@@ -49,10 +54,10 @@ class Reader:
         else:
             self._give_up([each for each in todo if each.attempt != status.attempt])
             here = [each for each in todo if each.attempt == status.attempt and each not in self._passed]
-            if status.pod_name and status.pod_uid and here:
-                await self._of_pod(status.pod_name, status.pod_uid, here)
-            if (apart := status.verifier) and apart.pod_uid and (last := [each for each in here if each.phase == VERIFIER][-1:]):
-                await self._of_pod(apart.pod_name, apart.pod_uid, last, apart=True)
+            unknown: list[Piece] = []
+            for place, pod, uid, those in _by_place(status, here, hosted=hosted):
+                if not await self._of_pod(pod, uid, those, place, unknown):
+                    break
 
     def _give_up(self, lost: list[Piece]) -> None:
         """Skip the output of an earlier attempt, whose results can be read only when the trial has finished."""
@@ -62,12 +67,16 @@ class Reader:
         elif lost and not self._wanted.follow:
             self._print_once("the output of earlier attempts can be read when the trial has finished")
 
-    # -- the runner
+    # -- reading from the runner
 
-    async def _of_pod(self, pod: str, uid: str, todo: list[Piece], *, apart: bool = False) -> None:
+    async def _of_pod(self, pod: str, uid: str, todo: list[Piece], place: Place, unknown: list[Piece]) -> bool:
+        """Show the new output of pieces of one runner. Return whether pieces that follow them can have output.
+
+        unknown: earlier pieces that their runner does not have; those of this runner are added.
+        """
         try:
-            async with asyncio.timeout(SESSION_SECONDS + ANSWER_SECONDS), self._session(pod, uid) as session:
-                await self._read_all(session, todo, apart=apart)
+            async with asyncio.timeout(SESSION_SECONDS + ANSWER_SECONDS), self._session(pod, uid, place) as session:
+                return await self._read_all(session, todo, place, unknown)
         except TimeoutError:
             raise Unavailable(f"pod {pod} does not answer") from None
         except ClusterError as error:
@@ -79,9 +88,11 @@ class Reader:
             ) from error
 
     @asynccontextmanager
-    async def _session(self, pod: str, uid: str) -> AsyncIterator[Session]:
-        """Open an additional exec session, which only reads output."""
-        stream = await self._cluster.open_exec(self._namespace, pod, identity.CONTAINER, pods.RUNNER_CALL)
+    async def _session(self, pod: str, uid: str, place: Place) -> AsyncIterator[Session]:
+        """Open an exec session in addition to the operator's; it only reads output."""
+        hosted = place == "host"
+        container, call = (agent_host.CONTAINER, agent_host.CALL) if hosted else (identity.CONTAINER, pods.RUNNER_CALL)
+        stream = await self._cluster.open_exec(self._namespace, pod, container, call)
         async with Session(stream, pod_uid=uid, answer_timeout_seconds=ANSWER_SECONDS) as session:
             if (await session.hello(records=False)).protocol < OUTPUT_PROTOCOL:
                 raise UsageError(
@@ -89,12 +100,12 @@ class Reader:
                 )
             yield session
 
-    async def _read_all(self, session: Session, todo: list[Piece], *, apart: bool) -> None:
-        unknown: list[Piece] = []
+    async def _read_all(self, session: Session, todo: list[Piece], place: Place, unknown: list[Piece]) -> bool:
+        """Return whether no piece is still being printed."""
         until = asyncio.get_running_loop().time() + SESSION_SECONDS
         for piece in todo:
             try:
-                whole = await self._read(session, piece, until, apart=apart)
+                whole = await self._read(session, piece, until, place)
             except RunnerError as error:
                 if error.code != "NotFound":
                     raise
@@ -102,20 +113,21 @@ class Reader:
                 continue
             self._passed.update(unknown)
             if not whole:
-                return
+                return False
             self._form.end()
             self._finished.add(piece)
+        return True
 
-    async def _read(self, session: Session, piece: Piece, until: float, *, apart: bool) -> bool:
+    async def _read(self, session: Session, piece: Piece, until: float, place: Place) -> bool:
         """Show the new output of one piece. Return whether the piece is complete."""
-        id, tail = piece.id(apart=apart), self._new_tail(piece)
+        id, tail = piece.id(place), self._new_tail(piece)
         offset = self._offsets.get(piece, 0)
         if tail is not None:
             offset = max(0, (await session.output(id, 0, 1)).size - MAX_TAIL_BYTES)
         while True:
             printed = await session.output(id, offset, PART_BYTES)
             if piece.phase == HEALTHCHECK and not printed.done:
-                return False  # each try of the healthcheck replaces the output: show only that of the last try
+                return False  # each try of a healthcheck overwrites the output of the try before: show only the last try
             if printed.start > offset and tail is None:
                 self._print_once(f"{piece.title}: {printed.start - offset} bytes were dropped in the pod")
             offset = max(offset, printed.start) + len(printed.data)
@@ -127,7 +139,7 @@ class Reader:
             self._show(piece, tail.last(), None)
         return printed.done and offset >= printed.size
 
-    # -- the results
+    # -- reading from the stored results
 
     async def _of_results(self, status: TrialStatus, todo: list[Piece]) -> None:
         if status.results is None:
@@ -140,12 +152,12 @@ class Reader:
             self._finished.add(piece)
 
     async def _read_stored(self, uri: str, path: str, piece: Piece) -> bool:
-        """Show the rest of a stored file. Return False if the file does not exist."""
+        """Show the part of a stored file that was not yet shown. Return False if the file does not exist."""
         tail, offset = self._new_tail(piece), self._offsets.get(piece, 0)
         if tail is not None:
             offset = -MAX_TAIL_BYTES
-        elif offset and not path.endswith(("oracle.txt", "command.txt", "test-stdout.txt")):
-            return True  # these files contain only the end of the output, which was already shown
+        elif offset and not path.endswith(_WHOLE):
+            return True  # such a file contains only the end of the output, which was read from the runner and shown before
         found = False
         while (part := await read_part(self._cluster, uri, quote(path), offset, MAX_TAIL_BYTES)) is not None:
             found = True
@@ -159,7 +171,7 @@ class Reader:
             self._show(piece, tail.last(), None)
         return found
 
-    # -- showing
+    # -- printing
 
     def _new_tail(self, piece: Piece) -> Tail | None:
         return Tail(self._tail) if self._tail is not None and piece not in self._offsets else None
@@ -179,4 +191,13 @@ class Reader:
             print_err(text)
 
 
-LATER = (PodError, ClusterError)  # the pod may be starting or ending, or the connection broken: retry
+def _by_place(status: TrialStatus, here: list[Piece], *, hosted: bool) -> Iterator[tuple[Place, str, str, list[Piece]]]:
+    """Yield place, pod, its UID and pieces for each runner that has output of these pieces, in the order of the pieces."""
+    if status.pod_name and status.pod_uid:
+        for of_host, those in groupby(here, lambda piece: hosted and piece.phase == AGENT):
+            yield "host" if of_host else "environment", status.pod_name, status.pod_uid, list(those)
+    if (apart := status.verifier) and apart.pod_uid and (last := [each for each in here if each.phase == VERIFIER][-1:]):
+        yield "verifier", apart.pod_name, apart.pod_uid, last
+
+
+LATER = (PodError, ClusterError)  # errors after which a retry may succeed: the pod starts or ends, or the connection broke

@@ -18,7 +18,7 @@ from typing import IO
 from multistep.errors import StoreError
 
 _MODE_BITS = 0o777
-_OWNER_FILE, _OWNER_DIRECTORY = 0o600, 0o700  # always set, so that the user can read and delete the files
+_OWNER_FILE, _OWNER_DIRECTORY = 0o600, 0o700  # mode bits that are always set, so that the user can read and delete
 _IMPOSSIBLE_NAMES = frozenset({errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL})
 
 
@@ -36,7 +36,7 @@ class _LeaveOut(Exception):
 
 
 def unpack(file: IO[bytes], directory: Path) -> Unpacked:
-    """Unpack a tar, compressed or not, into a directory, which is created. StoreError: incomplete tar, full disk."""
+    """Unpack a tar, compressed or not, into a directory, which is created. Raises StoreError for an incomplete tar or full disk."""
     found = Unpacked()
     links: list[tarfile.TarInfo] = []
     try:
@@ -87,7 +87,7 @@ def _link(member: tarfile.TarInfo, directory: Path) -> None:
 
 
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
-    """Return the content of a file, or of the file that a hard link in the same tar names."""
+    """Return the content of a file, or of the file in the tar to which a hard link points."""
     source = None
     if (member.isreg() and not member.issparse()) or member.islnk():
         try:

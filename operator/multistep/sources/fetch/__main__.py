@@ -1,4 +1,4 @@
-"""The fetching process, ``python -m multistep.sources.fetch``: reads an order on stdin, and writes an answer on stdout."""
+"""The fetching process, ``python -m multistep.sources.fetch``: reads an Order on stdin, and writes the result on stdout."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OPEN_FILES = 128
 
 
 def limit(seconds: float) -> None:
-    """Limit this process's memory, files, CPU time and wall time (in seconds). The parent also kills it after a timeout."""
+    """Set this process's resource limits. seconds: limit of CPU and wall time. The parent also kills it after a timeout."""
     wanted = {
         resource.RLIMIT_DATA: _DATA_BYTES,
         resource.RLIMIT_FSIZE: _FILE_BYTES,
@@ -36,7 +36,7 @@ def limit(seconds: float) -> None:
         hard = resource.getrlimit(each)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(each, (most, most))
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit raises an OSError instead
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that a write beyond the file size limit raises an OSError
     signal.setitimer(signal.ITIMER_REAL, seconds + 1)
 
 
@@ -81,7 +81,7 @@ def outcome(order: Order) -> Fetched | SourceError:
         return SourceError(f"{what} takes more memory to read than the limit", reason=TOO_LARGE)
     except (OSError, zlib.error) as error:
         return SourceError(f"{what} could not be read or kept: {getattr(error, 'strerror', None) or error}", transient=True)
-    except Exception as error:  # libraries raise any exception on hostile bytes
+    except Exception as error:  # on hostile input, libraries can raise exceptions of any type
         return SourceError(f"{what} cannot be read: {type(error).__name__}")
 
 

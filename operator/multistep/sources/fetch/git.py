@@ -34,7 +34,7 @@ _SUBMODULE = 0o160000
 
 
 def fetch(order: Order, incoming: Path) -> Fetched:
-    """Fetch the task's directory at the commit. Raises SourceError."""
+    """Fetch the task's directory at the requested commit, branch or tag. Raises SourceError."""
     request, rules = order.request, order.rules
     check_named(host_of(request.location), rules.allowed_hosts)
     remote = _Remote(request.location, request.credentials, insecure=listed(host_of(request.location), rules.insecure_hosts))
@@ -87,7 +87,7 @@ class _Remote:
         return refs.get(f"{found[0]}^{{}}", refs[found[0]])
 
     def fetch(self, repository: Repo, revision: str) -> None:
-        """Fetch the commit with all its files."""
+        """Fetch the commit with all its files, but without its history, into the repository."""
         with tempfile.TemporaryFile(dir=repository.path) as stream:
             try:
                 self._fetch_pack(repository, revision, stream)
@@ -114,7 +114,7 @@ class _Remote:
         self._call(lambda: self._client.fetch_pack(self._path, want, nothing, take, depth=1), at=revision)  # type: ignore[arg-type]
 
     def _check_known(self, revision: str) -> None:
-        """Raise SourceError if no ref points to the commit, as git's server may close the connection instead of reporting that."""
+        """Raise SourceError if no ref points to the commit. For an unknown commit, git's server may just close the connection."""
         if revision not in self._refs().values():
             raise SourceError(f"{self._url} has no commit {revision}, or does not give it", reason=NOT_FOUND)
 
@@ -140,7 +140,7 @@ class _Remote:
 
 
 class _OneHost:
-    """HTTP connections to one host: credentials are not sent to other hosts, and redirects to them are errors."""
+    """HTTP connections to one host. Redirects to other hosts are errors, so that these never receive the credentials."""
 
     def __init__(self, pool: urllib3.PoolManager, url: str, authorization: str) -> None:
         self._pool = pool
@@ -195,7 +195,7 @@ def _tree_at(repository: Repo, revision: str, path: str, url: str) -> Tree:
 
 
 def sorted_entries(repository: Repo, tree: Tree, budget: Budget, url: str) -> Iterator[tuple[str, Entry]]:
-    """Yield all entries below a directory, sorted by path. Each is read when it is yielded."""
+    """Yield all entries below a directory, sorted by path. A file's contents are read only when its entry is yielded."""
     found = dict(_walk(repository, tree, "", url, budget, depth=0))
     for path in sorted(found):
         mode, sha = found[path]

@@ -57,7 +57,7 @@ def listed(host: str, patterns: Sequence[str]) -> bool:
 
 
 def check_named(host: str, allowed: Sequence[str]) -> None:
-    """Raise SourceError if the operator's settings do not allow to fetch tasks from this host."""
+    """Raise SourceError if the operator's settings do not allow fetching tasks from this host."""
     if allowed and not listed(host, allowed):
         text = f"tasks are not fetched from {host}: the operator's setting taskAllowedHosts has {', '.join(allowed)}"
         raise SourceError(text, reason=NOT_ALLOWED)

@@ -1,4 +1,4 @@
-"""An HTTP client for fetches: bounds sizes, classifies errors, and sends credentials only to their own host."""
+"""An HTTP client that fetches tasks: bounds sizes, classifies errors, and sends credentials only to the host they are for."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def make_pool(ca: str = "") -> urllib3.PoolManager:
 
 
 class Http:
-    """Sends requests, each once, without retries."""
+    """Sends HTTP requests without retries."""
 
     def __init__(self, pool: urllib3.PoolManager) -> None:
         self._pool = pool
@@ -60,8 +60,9 @@ class Http:
         body: bytes | None = None,
         follow: bool = True,
     ) -> Response:
-        """Return the response with any status; its body is not read yet. authorization: sent to the URL's origin only, not after a
-        redirect to another one.
+        """Send a request and return the response, whatever its status; its body is not read yet.
+
+        authorization: header value that is sent to the URL's origin only, never to another origin after a redirect.
         """
         origin = _origin(url)
         for _ in range(_HOPS):
@@ -83,7 +84,7 @@ class Http:
 
 
 def pieces(response: Response, what: str, most: int) -> Iterator[bytes]:
-    """Yield the body's chunks. Raises SourceError if it is incomplete or exceeds ``most`` bytes. what: name for messages."""
+    """Yield the body's chunks. Raises SourceError if it is incomplete or exceeds ``most`` bytes. what: its name in messages."""
     length = response.headers.get("Content-Length", "")
     if length.isdigit() and int(length) > most:
         raise SourceError(f"{what} has {length} bytes, more than the limit of {most}", reason=TOO_LARGE)
@@ -101,12 +102,12 @@ def pieces(response: Response, what: str, most: int) -> Iterator[bytes]:
 
 
 def body(response: Response, what: str, most: int = 4 << 20) -> bytes:
-    """Return a whole body, which must be small."""
+    """Return the whole body. Raises SourceError if it exceeds ``most`` bytes."""
     return b"".join(pieces(response, what, most))
 
 
 def check_status(response: Response, what: str) -> Response:
-    """Return the response if its status is 2xx; else raise SourceError. what: name for messages, without credentials."""
+    """Return the response if its status is 2xx; else raise SourceError. what: the URL for messages, without credentials."""
     status = response.status
     if 200 <= status < 300:
         return response
@@ -127,8 +128,8 @@ def basic(user: str, password: str) -> str:
 
 
 def connection_error(error: Exception, what: str) -> SourceError:
-    """Return a SourceError for a failed request, without the URL, which may be signed. Invalid certificates and requests are
-    permanent errors, all others are transient.
+    """Return a SourceError for a failed request. Its message omits the URL, which may be presigned. Invalid certificates and
+    requests are permanent errors, all others are transient.
     """
     if isinstance(error, SSLError) or isinstance(error.__cause__, ssl.SSLCertVerificationError):
         return SourceError(f"{what}: its certificate is not trusted, or it speaks no TLS: {_plain(error)}")

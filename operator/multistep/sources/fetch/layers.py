@@ -34,7 +34,7 @@ class _Node:
 
 
 class Layers:
-    """The merged layers. root: the task's path in the image, without leading and trailing slashes. spool: a file for contents."""
+    """An image's merged layers. root: the task's path in the image, without outer slashes. spool: file for all files' contents."""
 
     def __init__(self, root: str, limits: Limits, spool: BinaryIO, what: str) -> None:
         self._root = root
@@ -44,7 +44,7 @@ class Layers:
         self._nodes: dict[str, _Node] = {}
 
     def add(self, stream: io.RawIOBase) -> None:
-        """Add the next layer, a tar or tar.gz. Its whiteouts apply to lower layers only, in any order in the tar."""
+        """Add the next layer, a tar or tar.gz. Its whiteouts apply to lower layers only, wherever they are in the tar."""
         below = dict(self._nodes)
         own: dict[str, _Node] = {}
         try:
@@ -60,7 +60,7 @@ class Layers:
         self._nodes = below
 
     def entries(self) -> Iterator[tuple[str, Entry]]:
-        """Yield all remaining entries, sorted, parents first. Raises SourceError if the task's directory does not exist."""
+        """Yield the task's entries in the merged layers, sorted, parents first. Raises SourceError if its directory is missing."""
         prefix = f"{self._root}/" if self._root else ""
         if self._root and self._nodes.get(self._root, _Node("file", 0)).kind != "dir":
             raise SourceError(f"{self._what} has no directory /{self._root}")
@@ -94,7 +94,7 @@ class Layers:
             target = known.get(_path(member.linkname))
             if target is None or target.kind != "file":
                 raise SourceError(f"{self._what}: /{path} is a hard link to what is not in the task: {member.linkname!r}")
-            self._budget.take(target.size)  # a hard link becomes a separate file in the task
+            self._budget.take(target.size)  # counts again: a hard link becomes a separate file in the task
             return replace(target, mode=mode)
         source = tar.extractfile(member) if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) else None
         if source is None or member.issparse():
@@ -120,7 +120,7 @@ class Layers:
 
 
 class Checked(io.RawIOBase):
-    """A stream of chunks whose digest is checked at its end."""
+    """A readable stream of chunks. ``finish`` checks that its digest is the expected one."""
 
     def __init__(self, chunks: Iterable[bytes], digest: str, what: str) -> None:
         self._chunks = iter(chunks)

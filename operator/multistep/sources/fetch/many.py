@@ -1,4 +1,4 @@
-"""Splits a file with many tasks: each directory at its top (or directly below a path in it) with a task.toml becomes a bundle."""
+"""Splits an archive of many tasks: each directory with a task.toml at its top, or directly below a path, becomes a bundle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME_CHARACTERS = 253
 
 
 def below(file: Path, path: str, order: Order) -> dict[str, Entry]:
-    """Return the file's entries below a path, by relative path."""
+    """Return the entries below a path in the archive, keyed by the path relative to it."""
     rules, prefix = order.rules, f"{path}/" if path else ""
     with file.open("rb") as stream:
         members = read_members(stream, Limits(rules.compressed_bytes, rules.uncompressed_bytes, rules.entries))
@@ -23,7 +23,7 @@ def below(file: Path, path: str, order: Order) -> dict[str, Entry]:
 
 
 def split(file: Path, path: str, order: Order, revision: str) -> Fetched:
-    """Write each task to a separate bundle beside the file. Raises SourceError if the file has no task."""
+    """Write each task in the archive to a separate bundle in the same directory. Raises SourceError if it has no tasks."""
     found: dict[str, dict[str, Entry]] = defaultdict(dict)
     for name, entry in below(file, path, order).items():
         top, _, rest = name.partition("/")

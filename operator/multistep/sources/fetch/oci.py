@@ -24,7 +24,7 @@ ARTIFACT_TYPE: Final = "application/vnd.multistep.task.v1"
 BUNDLE_TYPE: Final = "application/vnd.multistep.task.v1.tar+gzip"
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _MOST_LAYERS = 128
-_LAYER_BYTES = 4 << 30  # maximum compressed layer of an image; only the task is retained
+_LAYER_BYTES = 4 << 30  # maximum size of a compressed layer; only the task's files are kept
 DOCKER_CONFIG = ".dockerconfigjson"
 
 
@@ -52,7 +52,7 @@ def fetch(order: Order, incoming: Path) -> Fetched:
 
 
 def kept_in(order: Order, revision: str) -> Fetched | None:
-    """Return the cached task of a revision. None if many tasks are requested, as some of them may have been evicted."""
+    """Return the cached task of a revision. Return None for a request of many tasks: some may have been evicted."""
     if order.request.many:
         return None
     found = next(Path(order.cache).glob(f"{order.request.key(revision)}-*"), None)
@@ -60,7 +60,7 @@ def kept_in(order: Order, revision: str) -> Fetched | None:
 
 
 def _manifest(registry: Registry, reference: Reference, wanted: str) -> tuple[str, Mapping[str, Any]]:
-    """Return digest and content of an image's manifest; of an index, the manifest for this architecture, else the first one."""
+    """Return digest and content of an image's manifest. Of an index, choose this architecture's manifest, else the first."""
     digest, content = registry.manifest(wanted)
     if isinstance(content.get("manifests"), list):
         digest, content = registry.manifest(_chosen(content["manifests"], reference))

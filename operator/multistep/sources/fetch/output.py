@@ -1,4 +1,4 @@
-"""The output file of a fetch: written under a temporary name and hashed while it is written."""
+"""The output file of a fetch, which is hashed while it is written, and the limits on its contents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from multistep.sources.reasons import TOO_LARGE
 
 
 class Output:
-    """A new file in a directory. It is deleted if the context raises. digest: digest of the bytes written so far."""
+    """A new file in a directory, deleted if the ``with`` block raises. digest: digest of the bytes written so far."""
 
     def __init__(self, directory: Path) -> None:
         number, name = tempfile.mkstemp(dir=directory)
@@ -44,13 +44,13 @@ class Output:
 
 
 def write_tar(output: Output, entries: Iterable[tuple[str, Entry]]) -> None:
-    """Write the entries, in their order, as a deterministic tar."""
+    """Write the entries, in the given order, as a deterministic tar."""
     for chunk in tar_chunks(entries):
         output.write(chunk)
 
 
 class Budget:
-    """Enforces the limits on a task's size. what: name of the task for messages."""
+    """Enforces the limits on a task's size. what: the task's name in error messages."""
 
     def __init__(self, limits: Limits, what: str) -> None:
         self._limits = limits
@@ -58,7 +58,7 @@ class Budget:
         self._what = what
 
     def take(self, size: int, entries: int = 1) -> None:
-        """Count an entry with its bytes. Raises SourceError beyond the limits."""
+        """Count this number of entries, which have ``size`` bytes in total. Raises SourceError if a limit is exceeded."""
         self._bytes += size
         self._entries += entries
         if self._bytes > self._limits.uncompressed:

@@ -52,7 +52,7 @@ class Request:
     many: bool = False
 
     def below(self, name: str) -> Request:
-        """Return the request for one of many tasks."""
+        """Return the request for only one of the many tasks. name: the task's directory."""
         return replace(self, path=f"{self.path.strip('/')}/{name}".lstrip("/"), many=False)
 
     @property
@@ -116,7 +116,7 @@ def answer(outcome: Fetched | SourceError) -> bytes:
 
 
 def parse_answer(text: bytes) -> Fetched:
-    """Return the fetched task, or raise the SourceError in the answer. ValueError, KeyError, TypeError: the answer is invalid."""
+    """Return the fetched task, or raise the answer's SourceError. Raises ValueError, KeyError or TypeError if it is malformed."""
     table = json.loads(text)
     if "error" in table:
         error = table["error"]

@@ -1,4 +1,4 @@
-"""Fetches a packed task from a URL: http, https, s3 or gs. The trial's spec has its digest."""
+"""Fetches a packed task from a URL: http, https, s3 or gs. The trial's spec contains the file's digest."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fetch(order: Order, incoming: Path) -> Fetched:
 
 
 def _task_in(whole: Path, order: Order, incoming: Path) -> Fetched:
-    """Return the task at the requested path in the file, as a new bundle, and delete the file."""
+    """Extract the task at the requested path in the downloaded archive as a new bundle, and delete the archive."""
     try:
         found = below(whole, order.request.path.strip("/"), order)
     finally:

@@ -24,7 +24,7 @@ _LONGER_SECONDS = 2.0
 
 
 class _Child:
-    """A child that reads one task. It is killed at the deadline, in case it disarmed its own timer."""
+    """A child that reads one task. The server kills the child at the deadline, in case the child's own timer fails."""
 
     def __init__(self, pid: int, status: socket.socket) -> None:
         self.pid = pid
@@ -35,7 +35,7 @@ class _Child:
     def reap(self) -> None:
         """Send the exit status of the child, which has ended."""
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        with suppress(OSError):  # the operator no longer waits for it
+        with suppress(OSError):  # the operator may no longer wait for the status
             self.status.send(STATUS.pack(code), socket.MSG_DONTWAIT)
         self.status.close()
         os.close(self.fd)
@@ -73,7 +73,7 @@ def main() -> None:
     control = socket.socket(fileno=0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
-    gc.freeze()  # garbage collections in children then do not copy these pages
+    gc.freeze()  # later garbage collections in children then do not touch, and so copy, these memory pages
     children: dict[int, _Child] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(control, selectors.EVENT_READ)

@@ -18,7 +18,7 @@ from multistep.sources.reader.order import ANSWER_BYTES, Answer, Order, parse_an
 _COMMAND = (sys.executable, "-P", "-m", "multistep.sources.reader")
 _PASSED = ("PATH", "LANG")
 _LONGER_SECONDS = 5.0
-_STARTS = 2  # maximum attempts per order, as the server may have been killed since the last order
+_STARTS = 2  # maximum attempts to send an order: the server may have been killed since its last order
 _CHUNK = 1 << 18
 
 

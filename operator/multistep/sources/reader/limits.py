@@ -14,7 +14,7 @@ from multistep.sources.reasons import TOO_LARGE
 CPU_SECONDS: Final = 10
 WALL_SECONDS: Final = 120.0
 MEMORY_BYTES: Final = 256 << 20
-CONTENTS_BYTES: Final = 512 << 20  # of all uploads; by links, one directory can be in several uploads
+CONTENTS_BYTES: Final = 512 << 20  # maximum total size of a task's uploads; links can put a directory into several uploads
 _FILE_BYTES: Final = 576 << 20
 _OPEN_FILES: Final = 64
 _NICENESS: Final = 5
@@ -31,7 +31,7 @@ def limit_process() -> None:
         resource.RLIMIT_FSIZE: (_FILE_BYTES, _FILE_BYTES),
         resource.RLIMIT_NOFILE: (_OPEN_FILES, _OPEN_FILES),
         resource.RLIMIT_NPROC: (0, 0),
-        resource.RLIMIT_CPU: (CPU_SECONDS, CPU_SECONDS + 1),  # SIGXCPU comes before SIGKILL: the operator recognizes it
+        resource.RLIMIT_CPU: (CPU_SECONDS, CPU_SECONDS + 1),  # first SIGXCPU, so that the exit status shows the cause
         resource.RLIMIT_CORE: (0, 0),
     }
     for each, (soft, hard) in wanted.items():
@@ -39,7 +39,7 @@ def limit_process() -> None:
         if most != resource.RLIM_INFINITY:
             soft, hard = min(soft, most), min(hard, most)
         resource.setrlimit(each, (soft, hard))
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit raises an OSError instead
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that a write beyond the file size limit raises an OSError
     signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS)
     os.nice(_NICENESS)
 

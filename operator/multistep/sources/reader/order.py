@@ -15,13 +15,13 @@ ANSWER_BYTES: Final = 2 << 20
 _MESSAGE_LENGTH: Final = 2000
 
 Form = Literal["parts", "bundle", "inline"]
-Span = tuple[int, int]  # offset and size in bytes of a tar stream in the file of contents
+Span = tuple[int, int]  # offset and size, in bytes, of an upload's tar stream in the output file
 ContentKey = tuple[str, str | None]  # kind and step of an api.content.Content
 
 
 @dataclass(frozen=True)
 class Order:
-    """A task to read. path: the task's file; output: the file for the contents; digest: the bundle's expected digest.
+    """A task to read. path: the task's file; output: file for the uploads' tar streams; digest: the bundle's expected digest.
 
     form: the file's format: a bundle's parts in base64, one per line; a bundle; or an inline task as JSON. verification, oracle:
     see sources.task.load_task.
@@ -46,7 +46,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Answer:
-    """A task that was read and checked. table: the content of task.toml; contents: the place of each upload in the output file."""
+    """A task that was read and checked. table: content of task.toml; contents: offset and size of each upload in the output."""
 
     digest: str
     table: Mapping[str, Any]
@@ -71,7 +71,7 @@ def error_answer(error: MultistepError) -> bytes:
 
 
 def parse_answer(text: bytes) -> Answer:
-    """Return the task, or raise the answer's error. ValueError, KeyError, TypeError, RecursionError: the answer is invalid."""
+    """Return the task, or raise the answer's error. Raises ValueError, KeyError, TypeError or RecursionError if it is malformed."""
     table = json.loads(text)
     if "error" in table:
         raise _error(table["error"])

@@ -42,7 +42,7 @@ def perform(order: Order) -> bytes:
     except OSError as error:
         text = f"the task could not be read on the operator's disk: {error.strerror or error}"
         return error_answer(SourceError(text, transient=True))
-    except Exception as error:  # libraries raise any exception on hostile bytes
+    except Exception as error:  # on hostile input, libraries can raise exceptions of any type
         return error_answer(InvalidSpec(f"spec.task: the task cannot be read: {type(error).__name__}"))
 
 
@@ -74,7 +74,7 @@ def _bundle(order: Order, plain: BinaryIO) -> Bundle:
 
 
 def _packed(order: Order) -> BinaryIO:
-    """Return the bundle's bytes as a file."""
+    """Open the packed bundle: the cached file, or a temporary file with the joined parts from ConfigMaps."""
     if order.form == "bundle":
         try:
             return Path(order.path).open("rb")
@@ -107,8 +107,8 @@ def _check_digest(order: Order, packed: BinaryIO) -> None:
 
 
 def _write_contents(task: Task, output: BinaryIO) -> Mapping[ContentKey, Span]:
-    """Write the tar stream of each upload, and return where each one starts and its size. If steps link to the same directory, it
-    is written only once."""
+    """Write the tar stream of each upload to the file, and return the streams' offsets and sizes. Uploads of the same directory
+    share one stream."""
     spans: dict[ContentKey, Span] = {}
     written: dict[tuple[str, str], Span] = {}
     for ref in _references(task):

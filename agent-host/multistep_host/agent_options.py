@@ -1,0 +1,92 @@
+"""Print the options (keyword arguments) of Harbor's registered agents as JSON; the operator's table is generated from it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from harbor.agents.base import BaseAgent
+from harbor.agents.factory import AgentFactory
+from harbor.models.agent.name import AgentName
+from pydantic import BaseModel
+
+Alternative = str | dict[str, Any]
+"""What a value can be: the name of a JSON type, `path` (a text), or a type with an enum or bounds as in JSON Schema."""
+
+# Arguments that the agent host gives to the class, or that make no sense in a trial.
+_OF_THE_HOST = frozenset(
+    {
+        "self",
+        "logs_dir",
+        "environment_logs_dir",
+        "model_name",
+        "logger",
+        "mcp_servers",
+        "skills_dir",
+        "extra_env",
+        "load_trajectory",
+    }
+)
+_OF_A_CONNECTION = frozenset({"base_url", "model_api_key_name", "model_api_format"})
+_RESTRICTIONS = ("enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def options(agent: type[BaseAgent]) -> dict[str, list[Alternative]] | None:
+    """Return the alternatives for each option of an agent class, by the option's name; ["any"] for any value.
+
+    None for a class without an options model, as it ignores options that it does not know. Harbor 0.25 checks options by this
+    model. The constructors' parameters are options, too, which the model may lack. Options that need a capability that the class
+    lacks are left out, as Harbor rejects them.
+    """
+    if agent.options_model is None:
+        return None
+    document = agent.options_model.model_json_schema()
+    found = {name: _alternatives(schema, document.get("$defs", {})) for name, schema in document["properties"].items()}
+    unchecked = {name for name in _parameters(agent) if name not in found} | _converted(agent.options_model)
+    anything: dict[str, list[Alternative]] = {name: ["any"] for name in unchecked}
+    return {name: each for name, each in {**found, **anything}.items() if name not in _OF_THE_HOST | _lacking(agent)}
+
+
+def _parameters(agent: type[BaseAgent]) -> set[str]:
+    """Return the names of the constructors' parameters, of the class and its bases, up to the first that passes no others on."""
+    names: set[str] = set()
+    for each in agent.__mro__:
+        if (constructor := each.__dict__.get("__init__")) is None:
+            continue
+        parameters = inspect.signature(constructor).parameters.values()
+        names |= {parameter.name for parameter in parameters if parameter.kind in _NAMED}
+        if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+            break
+    return names
+
+
+def _converted(model: type[BaseModel]) -> set[str]:
+    """Return the names of options whose values a validator converts before their type is checked."""
+    validators = model.__pydantic_decorators__.field_validators.values()
+    return {name for each in validators if each.info.mode == "before" for name in each.info.fields}
+
+
+def _lacking(agent: type[BaseAgent]) -> frozenset[str]:
+    """Return the names of options that the class inherits but rejects."""
+    has = agent.capabilities
+    lacking = {name for name, can in (("base_url", has.base_url), ("reasoning_effort", has.reasoning_effort)) if not can}
+    return frozenset(lacking) | (frozenset() if agent.MODEL_CONNECTION else _OF_A_CONNECTION)
+
+
+def _alternatives(schema: dict[str, Any], definitions: Mapping[str, dict[str, Any]]) -> list[Alternative]:
+    """Return the members of a union, without the parts of their schemas that do not restrict a value."""
+    if "$ref" in schema:
+        return _alternatives(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    if "anyOf" in schema:
+        return [each for member in schema["anyOf"] for each in _alternatives(member, definitions)]
+    kind = "path" if schema.get("format") == "path" else schema.get("type", "any")
+    restricted = {name: schema[name] for name in _RESTRICTIONS if name in schema}
+    return [{"type": kind, **restricted} if restricted else kind]
+
+
+if __name__ == "__main__":
+    classes = {name: AgentFactory.get_agent_class(AgentName(name)) for name in AgentFactory.registered_names()}
+    print(json.dumps({name: found for name, each in classes.items() if (found := options(each)) is not None}))

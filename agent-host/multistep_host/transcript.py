@@ -1,0 +1,47 @@
+"""Passes on what an agent's commands print: to the client that waits for the request, and to a file among the agent's logs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+FILE = "output.txt"  # in the agent's logs of each step
+MAX_BYTES = 16 << 20  # of the file, and of what the client gets in one request
+
+Send = Callable[[bytes], Awaitable[None]]
+
+
+async def discard(_: bytes) -> None:
+    """Send a block to nobody."""
+
+
+class Transcript:
+    """The output of all commands of one request. A hostile agent may print without end: output beyond MAX_BYTES is left out."""
+
+    def __init__(self, file: BinaryIO, send: Send) -> None:
+        self._file, self._send = file, send
+        self._room = MAX_BYTES
+
+    async def add(self, block: bytes) -> None:
+        """Append a block of output. It returns when the client has received enough of the earlier blocks."""
+        if not self._room:
+            return
+        block = block[: self._room]
+        self._room -= len(block)
+        self._file.write(block)
+        await self._send(block)
+
+
+@contextmanager
+def transcript(directory: Path, send: Send) -> Iterator[Transcript]:
+    """Write a transcript to FILE in the directory, in place of the former one; delete the file at the end if it is empty."""
+    path = directory / FILE
+    directory.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        try:
+            yield Transcript(file, send)
+        finally:
+            if not file.tell():
+                path.unlink()

@@ -1,0 +1,3 @@
+#!/bin/bash
+set -euo pipefail
+printf 'alpha\nbeta\ngamma\n' > /app/words.txt

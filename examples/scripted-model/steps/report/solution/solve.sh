@@ -1,0 +1,4 @@
+#!/bin/bash
+set -euo pipefail
+cat /app/count.txt
+echo "$(cat /app/count.txt) words" > /app/report.md

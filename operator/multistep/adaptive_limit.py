@@ -1,0 +1,30 @@
+"""The adaptive concurrency limit (AIMD, as in TCP): a server that refuses work gets less of it, and more again when it recovers."""
+
+from __future__ import annotations
+
+
+class AdaptiveLimit:
+    """A limit between 1 and ``most``, its initial value. A refusal halves it; as many successes as the limit raise it by one."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._value = float(most)
+
+    @property
+    def allowed(self) -> int:
+        """The current limit."""
+        return int(self._value)
+
+    def succeeded(self, times: int = 1) -> None:
+        """Raise the limit after this number of successes."""
+        self._value = min(float(self._most), self._value + times / self._value)
+
+    def refused(self) -> bool:
+        """Halve the limit. Return False if it is 1 already, so that it cannot be lowered.
+
+        Call it only for a refusal of work that started within the current limit: other refusals say nothing about it.
+        """
+        if self._value <= 1.0:
+            return False
+        self._value = max(1.0, self._value / 2.0)
+        return True

@@ -1,0 +1,1 @@
+"""`multistep agent`: Harbor's agents, and images of their programs."""

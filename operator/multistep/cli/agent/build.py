@@ -1,0 +1,54 @@
+"""`multistep agent build`: builds the image of an agent's program, and pushes or loads it."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from multistep.cli.agent.programs import Program, files_of, image_name, program_of
+from multistep.cli.image.engines import Engine, execute
+from multistep.cli.image.images import check_pushable, choose_engine, load_image, push_image
+from multistep.cli.image.kubeconfig import current_cluster
+from multistep.cli.terminal import print_err, working
+
+
+@dataclass(frozen=True)
+class AgentBuild:
+    """One build. image: name of the image; push: whether it is pushed to its registry instead of loaded into the cluster."""
+
+    agent: str
+    program: Program
+    image: str
+    push: bool
+
+    @classmethod
+    def of(cls, text: str, tag: str | None, *, push: bool) -> Self:
+        """Return the build of ``AGENT[@VERSION]``. Raises UsageError."""
+        agent, program = program_of(text)
+        image = tag or image_name(agent, program)
+        if push:
+            check_pushable(image)
+        return cls(agent, program, image, push)
+
+    def run(self, kubeconfig: str | None, context: str | None, *, verbose: bool) -> dict[str, Any]:
+        """Build the image, and push or load it; return the document of -o json. Raises UsageError."""
+        cluster = current_cluster(kubeconfig, context)
+        engine = choose_engine(cluster)
+        self._build(engine, verbose=verbose)
+        if self.push:
+            push_image(self.image, engine, verbose=verbose)
+        loaded = not self.push and load_image(self.image, engine, cluster, verbose=verbose)
+        if not self.push and not loaded:
+            print_err("the image is only on this machine, as the current cluster is neither localkube nor kind: see --push")
+        names = {"agent": self.agent, "version": self.program.version, "image": self.image}
+        return {**names, "pushed": self.push, "loaded": loaded, "engine": engine.name}
+
+    def _build(self, engine: Engine, *, verbose: bool) -> None:
+        with tempfile.TemporaryDirectory(prefix="multistep-") as directory:
+            context = Path(directory)
+            for name, text in files_of(self.program).items():
+                (context / name).write_text(text)
+            with working(f"building {self.image} with {engine.name}"):
+                execute(engine.build(self.image, context, context / "Dockerfile"), verbose=verbose)

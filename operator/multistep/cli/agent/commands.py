@@ -1,0 +1,75 @@
+"""`multistep agent`: the options of its commands."""
+
+from __future__ import annotations
+
+import click
+
+from multistep.cli.options import kubeconfig_options, output_option, verbose_option
+
+_EPILOG = """\b
+Examples:
+  multistep agent list
+  multistep agent build claude-code
+  multistep run my-task --agent claude-code --model anthropic/claude-sonnet-4-5 --agent-image IMAGE
+"""
+
+_LIST_EPILOG = """\b
+Examples:
+  multistep agent list
+  multistep agent list -o json | jq -r '.[] | select(.resume) | .name'
+
+\b
+Columns:
+  RESUME  the agent can continue its trajectory in the next step (--resume)
+  ACCESS  Gateway: it can use the model gateway; Direct: it takes no URL, so it needs access Direct
+  IMAGE   version of which `multistep agent build` builds an image by default; -: no image can be built
+"""
+
+_BUILD_EPILOG = """\b
+Examples:
+  multistep agent build claude-code
+  multistep agent build codex@0.169.0 -t registry.example/agents/codex:0.169.0 --push
+
+The image contains the agent's program and Node.js below /multistep-agent, from the npm registry. Trials with --agent-image mount it
+read-only, so that nothing is installed per trial. It runs in task images with glibc 2.28 or newer. Without --push the image is
+loaded into the cluster of the current context if that is localkube or kind. Check the program's licence before you publish it.
+"""
+
+
+@click.group(epilog=_EPILOG)
+def agent() -> None:
+    """List Harbor's agents, and build images of their programs."""
+
+
+@agent.command("list", epilog=_LIST_EPILOG)
+@output_option
+def list_agents(output: str) -> None:
+    """List the agents that trials can run."""
+    from multistep.cli.agent.table import agents_document, agents_table
+    from multistep.cli.terminal import print_json, print_out
+
+    if output == "json":
+        print_json(agents_document())
+    else:
+        print_out(agents_table())
+
+
+@agent.command("build", epilog=_BUILD_EPILOG)
+@click.argument("program", metavar="AGENT[@VERSION]")
+@click.option("-t", "--tag", metavar="IMAGE", help="Name of the image; default: localhost/multistep/agent-AGENT:VERSION.")
+@click.option("--push", is_flag=True, help="Push it to the registry in its name.")
+@kubeconfig_options
+@verbose_option
+@output_option
+def build_agent(
+    program: str, tag: str | None, push: bool, kubeconfig: str | None, context: str | None, verbose: bool, output: str
+) -> None:
+    """Build an image of an agent's program."""
+    from multistep.cli.agent.build import AgentBuild
+    from multistep.cli.terminal import print_json
+
+    built = AgentBuild.of(program, tag, push=push).run(kubeconfig, context, verbose=verbose)
+    if output == "json":
+        print_json(built)
+    else:
+        click.echo(built["image"])

@@ -1,0 +1,60 @@
+"""Searches a request's JSON for content that costs more than its text: files, references, tools of the provider, caching."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+_REFERENCES: Final = (
+    "previous_response_id",
+    "conversation",
+    "prompt",
+    "container",
+    "cachedContent",
+    "cached_content",
+    "mcp_servers",
+    "web_search_options",
+)
+"""Fields of the request itself."""
+_FILE_FIELDS: Final = frozenset(
+    ("image_url", "file_id", "file_url", "file_data", "fileData", "inlineData", "inline_data", "input_audio")
+)
+"""Fields at any depth."""
+_FILE_TYPES: Final = frozenset(("image", "document", "file", "input_image", "input_file", "image_url", "container_upload"))
+_TEXT_TOOLS: Final = (None, "function", "custom")
+_TEXT_TOOL_FIELDS: Final = frozenset(("functionDeclarations", "function_declarations"))
+
+
+def is_opaque(document: Mapping[str, Any]) -> bool:
+    """Return whether a request may have more tokens of input than bytes: it has files, references, or tools of the provider."""
+    if any(document.get(name) for name in _REFERENCES):
+        return True
+    if any(name in _FILE_FIELDS or (name == "type" and value in _FILE_TYPES) for name, value in _texts(document)):
+        return True
+    tools = document.get("tools") or []
+    return not isinstance(tools, list) or not all(map(_is_text_tool, tools))
+
+
+def asks_for_caching(document: Mapping[str, Any]) -> bool:
+    """Return whether a request asks Anthropic to cache parts of its input."""
+    return any(name == "cache_control" for name, _ in _texts(document))
+
+
+def _is_text_tool(tool: Any) -> bool:
+    if not isinstance(tool, Mapping):
+        return False
+    if tool.keys() <= _TEXT_TOOL_FIELDS:
+        return True
+    return ("name" in tool or "function" in tool) and tool.get("type") in _TEXT_TOOLS
+
+
+def _texts(value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the name of each member of all objects in a JSON document, with its value if that is a text, else with ""."""
+    todo = [value]
+    while todo:
+        here = todo.pop()
+        if isinstance(here, Mapping):
+            yield from ((name, value if isinstance(value, str) else "") for name, value in here.items())
+            todo.extend(here.values())
+        elif isinstance(here, list):
+            todo.extend(here)

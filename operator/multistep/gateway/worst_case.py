@@ -1,0 +1,85 @@
+"""Upper bounds of a request's tokens and cost, which budgets reserve before the request is sent.
+
+A token has at least one byte, so a text has at most as many tokens as bytes. Files, references and the provider's own tools have
+tokens that the body does not show: the model's context window is the bound then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from multistep.gateway.bodies import Asked
+from multistep.gateway.dialects import Usage
+from multistep.gateway.ledger import Spent
+from multistep.gateway.prices import context_window, cost_usd
+from multistep.gateway.routes import Provider
+
+_TEMPLATE_TOKENS: Final = 2048  # what providers add to a prompt, such as instructions for tools (Anthropic: at most 800)
+_LONG_CONTEXT: Final = 1_000_000  # Anthropic: context window with the beta context-1m
+_ASSUMED_OUTPUT: Final = 8192  # for requests without a budget only: what a budget that is set later counts if the usage is unknown
+
+
+class _Model(NamedTuple):
+    """The most tokens of one request to a model."""
+
+    window: int | None
+    output: int | None
+
+
+_UNKNOWN: Final = _Model(None, None)
+_FAMILIES: Final[Mapping[str, _Model]] = {
+    "claude-": _Model(None, 128_000),
+    "gpt-3.5": _Model(16_385, 4096),
+    "gpt-4": _Model(128_000, 8192),
+    "gpt-4.1": _Model(1_047_576, 32_768),
+    "gpt-4o": _Model(128_000, 16_384),
+    "gpt-5": _Model(None, 128_000),
+    "gpt-6": _Model(None, 128_000),
+    "codex-mini": _Model(200_000, 100_000),
+    "o1": _Model(200_000, 100_000),
+    "o3": _Model(200_000, 100_000),
+    "o4": _Model(200_000, 100_000),
+    "gemini-1.5": _Model(2_000_000, 8192),
+    "gemini-2.0": _Model(1_048_576, 8192),
+    "gemini-2.5": _Model(1_048_576, 65_536),
+    "gemini-3": _Model(1_048_576, 65_536),
+}
+"""Limits by the start of the model's name; the longest start counts. None: the context window that genai-prices lists."""
+
+
+class WorstCase(NamedTuple):
+    """What a request may use at most. unknown: the bound that is not known, in words, or ""; ``most`` is then an assumption."""
+
+    most: Spent
+    unknown: str = ""
+
+
+def worst_case(provider: Provider, asked: Asked, *, long_context: bool = False) -> WorstCase:
+    """Return what a request may use at most. long_context: whether it asks for Anthropic's context window of 1 million tokens."""
+    limits, listed = _limits(asked.model), context_window(provider, asked.model)
+    window = _LONG_CONTEXT if long_context else limits.window or listed
+    text = len(asked.body) + _TEMPLATE_TOKENS
+    most_input = (window or text) if asked.opaque else min(text, window or text)
+    own = limits.output or listed
+    asked_output = asked.output_tokens or (own or _ASSUMED_OUTPUT) * asked.answers
+    most_output = asked_output if own is None else min(asked_output, own * asked.answers)
+    unknown = ""
+    if asked.opaque and window is None:
+        unknown = "it has files, references or tools of the provider, and the model's context window is unknown"
+    elif asked.output_tokens is None and own is None:
+        unknown = "it names no maximum of output tokens, and the model's is unknown"
+    return WorstCase(Spent(most_input, most_output, _most_cost(provider, asked, most_input, most_output)), unknown)
+
+
+def _most_cost(provider: Provider, asked: Asked, most_input: int, most_output: int) -> float:
+    """Return the cost if the provider reads nothing from its cache, and writes everything to it if the request asks for it."""
+    uses = [Usage(input=most_input, output=most_output)]
+    if asked.caches and provider == "anthropic":  # only Anthropic charges more for input that it caches, most for an hour
+        uses.append(Usage(input=most_input, written=most_input, written_1h=most_input, output=most_output))
+    return max(cost_usd(provider, asked.model, each) or 0.0 for each in uses)
+
+
+def _limits(model: str) -> _Model:
+    starts = [start for start in _FAMILIES if model.startswith(start)]
+    return _FAMILIES[max(starts, key=len)] if starts else _UNKNOWN

@@ -1,0 +1,46 @@
+"""The agent's program in the environment, from the image spec.agent.image. Pure functions on manifests."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from multistep.api.agent_spec import PROGRAM_DIR
+
+_VOLUME: Final = "multistep-agent"
+_COPY_DIR: Final = "/multistep-agent-copy"
+_SIZE_LIMIT: Final = "4Gi"
+RUNNER: Final = "/multistep/runner"
+
+Mount = Literal["Volume", "Copy"]
+
+
+def mount(how: Mount) -> dict[str, Any]:
+    """Return the environment's mount of the program. It is read-only, so that no agent can change a program that runs later."""
+    inside = {"subPath": PROGRAM_DIR.strip("/")} if how == "Volume" else {}
+    return {"name": _VOLUME, "mountPath": PROGRAM_DIR, "readOnly": True, **inside}
+
+
+def volume(image: str, how: Mount) -> dict[str, Any]:
+    """Return the volume with the program: the image itself, or a directory for a copy."""
+    if how == "Volume":
+        return {"name": _VOLUME, "image": {"reference": image}}
+    return {"name": _VOLUME, "emptyDir": {"sizeLimit": _SIZE_LIMIT}}
+
+
+def init_containers(image: str, how: Mount, runner_volume: str) -> list[dict[str, Any]]:
+    """Return the init container that copies the program; none for an image volume. The runner copies, as the image has no shell."""
+    if how == "Volume":
+        return []
+    return [
+        {
+            "name": "copy-agent",
+            "image": image,
+            "command": [RUNNER, "copy", PROGRAM_DIR, _COPY_DIR],
+            "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "256Mi"}},
+            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            "volumeMounts": [
+                {"name": runner_volume, "mountPath": "/multistep", "readOnly": True},
+                {"name": _VOLUME, "mountPath": _COPY_DIR},
+            ],
+        }
+    ]

@@ -1,0 +1,47 @@
+"""The results of a drive (reconcile.driver): how far a trial's script got in its exec sessions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from multistep.engine.journal import Journal
+from multistep.engine.plan import StepPlan
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """A result: the script ran until a phase took long, or until it finished (``journal.finished``)."""
+
+    journal: Journal
+
+
+@dataclass(frozen=True)
+class AgentStillRuns:
+    """A result: nothing was to be done, because the agent host still runs the agent of the current step."""
+
+
+@dataclass(frozen=True)
+class PausedBetweenSteps:
+    """A result: the suspended trial finished a step."""
+
+    journal: Journal
+
+
+@dataclass(frozen=True)
+class RootRequired:
+    """A result: the pod must be created again as root. image_user: the image's user, which then runs the phases."""
+
+    image_user: str
+
+
+@dataclass(frozen=True)
+class VerifierRequired:
+    """A result: a step's verifier pod must be created. image_user: the image's user, if the pod must be recreated as root."""
+
+    journal: Journal
+    step: StepPlan
+    image_user: str | None = None
+
+
+DriveResult: TypeAlias = Progressed | AgentStillRuns | PausedBetweenSteps | RootRequired | VerifierRequired

@@ -1,0 +1,48 @@
+"""Computes from the model gateway's totals what it observed of each limited model since the last report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from multistep.gateway.loads import ModelLoad
+
+LOAD_SECONDS: Final = 5.0
+"""Interval at which the operator reads the totals."""
+_VERSION: Final = re.compile(r"[-@]\d{3,}")  # start of what may follow a model's name, such as -20250929 or -2025-08-07
+
+
+class ModelLoads:
+    """What was observed of the limited models. models: their names, as in spec.agent.model."""
+
+    def __init__(self, models: Collection[str]) -> None:
+        self._models = models
+        self._totals: Mapping[str, ModelLoad] | None = None
+
+    def since_last(self, totals: Mapping[str, ModelLoad]) -> Mapping[str, ModelLoad]:
+        """Return the increase since the last call by limited model. totals: by requested model, since the gateway's start.
+
+        The first call returns no load, as the time since which the totals count is unknown.
+        """
+        before, self._totals = self._totals, dict(totals)
+        if before is None:
+            return {}
+        increases = {name: _increase(now, before.get(name, ModelLoad())) for name, now in totals.items()}
+        return {model: _sum([load for name, load in increases.items() if is_model(model, name)]) for model in self._models}
+
+
+def is_model(model: str, requested: str) -> bool:
+    """Return whether a requested name is this model. model: as in spec.agent.model; a date or version may follow its name."""
+    name, requested = model.rpartition("/")[2], requested.rpartition("/")[2]
+    return requested == name or (requested.startswith(name) and _VERSION.match(requested[len(name) :]) is not None)
+
+
+def _increase(now: ModelLoad, before: ModelLoad) -> ModelLoad:
+    if now.answered < before.answered or now.refused < before.refused:
+        return now  # the gateway restarted and counts from 0
+    return ModelLoad(answered=now.answered - before.answered, refused=now.refused - before.refused)
+
+
+def _sum(loads: Collection[ModelLoad]) -> ModelLoad:
+    return ModelLoad(answered=sum(each.answered for each in loads), refused=sum(each.refused for each in loads))

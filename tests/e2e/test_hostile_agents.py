@@ -1,0 +1,140 @@
+"""Agents that look for the provider's key, and that use tokens of the model gateway that they may not use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.given import REWARD_ONE, Given, Object, Step, trial
+from tests.e2e.test_agents import KEY, OWN, agent, ledger, step
+from tests.e2e.test_cli import multistep
+from tests.support import servers
+
+# Gives the commands in the environment what the program of an installed agent has there.
+HOSTILE = (
+    OWN
+    + '''
+
+class HostileAgent(OwnAgent):
+    """Runs its commands with the token and the URL of its step."""
+
+    async def run(self, instruction, environment, context):
+        given = {"TOKEN": os.environ["OPENAI_API_KEY"], "URL": os.environ["OPENAI_BASE_URL"]}
+        with environment.scoped_exec_env(given):
+            await super().run(instruction, environment, context)
+'''
+)
+
+# Prints how often the key and a control text are found in the environment, memory and arguments of all processes, and in all files.
+# The texts are put together at run time, so that the search does not find itself.
+SEARCH = r"""
+use strict;
+my %wanted = (key => join("-", split(/ /, "KEY PARTS")), control => join("-", "control", "text", "of", "the", "search"));
+my %found = (key => 0, control => 0);
+sub look { my ($text) = @_; for (keys %wanted) { $found{$_}++ if index($text, $wanted{$_}) >= 0 } }
+sub slurp { my ($name) = @_; open(my $file, "<:raw", $name) or return ""; local $/; my $text = <$file>; return $text // "" }
+sub memory {
+    my ($pid) = @_;
+    open(my $memory, "<:raw", "/proc/$pid/mem") or return;
+    for (split /\n/, slurp("/proc/$pid/maps")) {
+        my ($from, $to, $mode) = /^([0-9a-f]+)-([0-9a-f]+) (\S+)/ or next;
+        next unless $mode =~ /^r/ and sysseek($memory, hex($from), 0);
+        my $left = hex($to) - hex($from);
+        my $last = "";
+        while ($left > 0 and my $read = sysread($memory, my $text, $left < 1048576 ? $left : 1048576)) {
+            look($last . $text);
+            $last = substr($text, -256);
+            $left -= $read;
+        }
+    }
+}
+for (glob "/proc/[0-9]*") {
+    my ($pid) = m{(\d+)};
+    next if $pid == $$;
+    look(slurp("/proc/$pid/$_")) for qw(environ cmdline);
+    memory($pid);
+}
+sub walk {
+    my ($directory) = @_;
+    opendir(my $entries, $directory) or return;
+    for my $path (map { "$directory/$_" } grep { !/^\.\.?$/ } readdir $entries) {
+        next if -l $path or $path =~ m{^/(proc|sys|dev)$};
+        -d $path ? walk($path) : -f $path ? look(slurp($path)) : ();
+    }
+}
+walk("");
+print "key ", ($found{key} ? "found" : "absent"), ", control ", ($found{control} ? "found" : "absent"), "\n";
+""".replace("KEY PARTS", KEY.replace("-", " "))
+
+# Prints the status of a chat completion at URL with TOKEN, for the model MODEL.
+ASK = r"""
+use strict; use IO::Socket::INET;
+my ($url, $token, $model) = @ARGV;
+my ($host, $path) = $url =~ m{^http://([^/]+)(/.*)$};
+my $body = qq({"model":"$model","messages":[{"role":"user","content":"hello"}]});
+my $socket = IO::Socket::INET->new(PeerAddr => $host, Timeout => 20) or die "no connection to $host\n";
+print $socket "POST $path/chat/completions HTTP/1.1\r\nHost: $host\r\nAuthorization: Bearer $token\r\n",
+    "Content-Type: application/json\r\nContent-Length: ", length($body), "\r\nConnection: close\r\n\r\n$body";
+print((<$socket> =~ /^HTTP\S+ (\d+)/)[0], "\n");
+"""
+
+
+def with_programs(name: str, *commands: str, test: str = REWARD_ONE) -> Step:
+    """Return a step with the programs /tmp/search.pl and /tmp/ask.pl, in which the agent runs the commands."""
+    given = step(name, *commands)
+    setup = f"#!/bin/sh\ncat > /tmp/search.pl <<'EOF'\n{SEARCH}\nEOF\ncat > /tmp/ask.pl <<'EOF'\n{ASK}\nEOF\n"
+    return Step(name, instruction=given.instruction, setup=setup, test=test)
+
+
+async def hostile(given: Given, model: servers.Server) -> Object:
+    """Return the fields of a trial's spec that select the hostile agent."""
+    spec = await agent(given, model)
+    await given.applied({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "own"}, "data": {"own_agent.py": HOSTILE}})
+    return {**spec, "agent": {**spec["agent"], "importPath": "own_agent:HostileAgent"}}
+
+
+def holds(path: str, text: str) -> str:
+    """Return a test.sh that rewards a file with this text; its output shows the file."""
+    passed = f'[ "$(cat {path})" = "{text}" ]'
+    return f"#!/bin/sh\ncat {path}\n{passed} && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
+
+
+async def rewarded(given: Given, tmp_path: Path, *steps: Step, **spec: Any) -> None:
+    """Run the trial and require that its tests reward each step; a failure shows the output of the tests."""
+    found = await given.ended(trial(*steps, **spec))
+    code, _, error = await multistep("results", found["metadata"]["name"], str(tmp_path / "out"), "-n", given.namespace)
+    assert code == 0, error
+    output = {step.name: (tmp_path / f"out/steps/{step.name}/verifier/test-stdout.txt").read_text() for step in steps}
+    assert [each["rewards"] for each in found["status"]["steps"]] == [{"reward": 1.0}] * len(steps), output
+
+
+async def test_root_finds_the_providers_key_in_no_process_memory_or_file(
+    given: Given, model: servers.Server, tmp_path: Path
+) -> None:
+    nothing = "key absent, control found"
+    control = "CONTROL=control-text-of-the-search sleep 600 & perl /tmp/search.pl > /tmp/seen-during"
+    after = "perl /tmp/search.pl > /tmp/seen-after"
+    steps = (
+        with_programs("during", control, test=holds("/tmp/seen-during", nothing)),
+        Step("after", test=holds("/tmp/seen-after", nothing).replace("cat", f"{after}; cat", 1)),
+    )
+    await rewarded(given, tmp_path, *steps, **await hostile(given, model))
+    assert {entry["key"] for entry in await ledger(model)} == {KEY}  # the gateway added it
+
+
+async def test_the_gateway_rejects_every_token_but_that_of_the_active_step(
+    given: Given, model: servers.Server, tmp_path: Path
+) -> None:
+    keep = 'printf %s "$TOKEN" > /tmp/token; perl /tmp/ask.pl "$URL" "$TOKEN" gpt-5 > /tmp/own'
+    asked = (
+        '"$(cat /tmp/token)" gpt-5',  # the token of the step before
+        '"$(printf %s "$TOKEN" | tr a-y b-z)" gpt-5',  # a changed token
+        '"" gpt-5',
+    )
+    tries = "; ".join(f'perl /tmp/ask.pl "$URL" {each} >> /tmp/others' for each in asked)
+    steps = (
+        with_programs("first", keep, test=holds("/tmp/own", "200")),
+        with_programs("second", tries, test=holds("/tmp/others", "\n".join(["401"] * 3))),
+    )
+    await rewarded(given, tmp_path, *steps, **await hostile(given, model))
+    assert len([entry for entry in await ledger(model) if '"hello"' in entry["body"]]) == 1

@@ -1,0 +1,108 @@
+"""Programs of real agents, from their key to their results, by the command line alone. A scripted model answers them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.e2e.given import Given, tree
+from tests.e2e.test_cli import multistep
+from tests.support import servers
+
+STEPS = ("one", "two", "three")
+KEY = "sk-providers-key-of-the-tests"
+TASK = """\
+[task]
+name = "tests/gates"
+[environment]
+workdir = "/app"
+""" + "".join(f"[[steps]]\nname = '{name}'\nmin_reward = 1.0\n" for name in STEPS)
+DOCKERFILE = """\
+FROM debian:bookworm-slim
+RUN apt-get update -q && apt-get install -qy --no-install-recommends ca-certificates git tmux && mkdir /app
+WORKDIR /app
+"""
+TEST = '#!/bin/sh\n[ "$(cat /app/{0})" = {0} ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n'
+
+
+def gates(directory: Path) -> Path:
+    """Write a task of three gated steps. In each, the model makes the agent write a file, which the step's tests read."""
+    texts = {"task.toml": TASK, "environment/Dockerfile": DOCKERFILE}
+    for name in STEPS:
+        texts[f"steps/{name}/instruction.md"] = f"FAKE-MODEL\nrun: printf {name} > /app/{name}\nsay: done\nEND\n"
+        texts[f"steps/{name}/tests/test.sh"] = TEST.format(name)
+    for name, text in texts.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
+    return directory
+
+
+async def image_of(agent: str) -> str:
+    """Build and load the image of an agent's program, as a user does, and return its name."""
+    code, out, err = await multistep("agent", "build", agent)
+    assert code == 0, err
+    return out.strip()
+
+
+async def charged(model: servers.Server) -> Counter[str]:
+    """Return what the model charged: requests and tokens by step. A request belongs to the latest step that it contains."""
+    async with aiohttp.ClientSession() as session, session.get(f"{model.url}/_ledger") as response:
+        entries = await response.json()
+    found = Counter[str]()
+    for entry in entries:
+        step = max(STEPS, key=lambda name: entry["body"].rfind(f"/app/{name}"))
+        found.update({f"{step} requests": 1, f"{step} in": entry["input"], f"{step} out": entry["output"]})
+    return found
+
+
+def counted(steps: list[dict[str, Any]]) -> Counter[str]:
+    """Return what the trial's status counts, in the form of `charged`."""
+    found = Counter[str]()
+    for each in steps:
+        usage = each["usage"]
+        found[f"{each['name']} requests"] = usage["requests"]
+        found[f"{each['name']} in"] = usage["inputTokens"]
+        found[f"{each['name']} out"] = usage["outputTokens"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("agent", "named", "variable", "path", "options"),
+    [
+        ("claude-code", "anthropic/claude-sonnet-4-5", "ANTHROPIC_API_KEY", "", ()),
+        ("claude-code", "anthropic/claude-sonnet-4-5", "ANTHROPIC_API_KEY", "", ("--resume",)),
+        ("codex", "openai/gpt-5", "OPENAI_API_KEY", "/v1", ()),
+        ("terminus-2", "openai/gpt-5", "OPENAI_API_KEY", "/v1", ()),
+    ],
+)
+async def test_a_real_agent_completes_a_task_of_gates_and_its_usage_is_what_the_model_charged(
+    agent: str,
+    named: str,
+    variable: str,
+    path: str,
+    options: tuple[str, ...],
+    given: Given,
+    model: servers.Server,
+    tmp_path: Path,
+) -> None:
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}}
+    await given.applied({**secret, "data": {"key": base64.b64encode(KEY.encode()).decode()}})
+    image = () if agent == "terminus-2" else ("--agent-image", await image_of(agent))
+    chosen = ("--agent", agent, "--model", named, "--key-from-secret", f"{variable}=keys:key", "--base-url", f"{model.url}{path}")
+    out = tmp_path / "out"
+    where = ("-n", given.namespace, "--name", "real", "--results", str(out), "-o", "json")
+    code, shown, err = await multistep("run", str(gates(tmp_path / "gates")), *chosen, *image, *options, *where)
+    assert code == 0, shown + err
+    status = (await given.get("real"))["status"]
+    assert status["rewards"] == {"reward": 1.0} and counted(status["steps"]) == await charged(model)
+    files = tree(out)
+    result = json.loads(files["result.json"])
+    used = [step["agent_result"]["n_input_tokens"] for step in result["step_results"]]
+    assert result["agent_info"]["name"] == agent and used == [step["usage"]["inputTokens"] for step in status["steps"]]
+    assert all(json.loads(files[f"steps/{name}/agent/trajectory.json"])["schema_version"].startswith("ATIF") for name in STEPS)

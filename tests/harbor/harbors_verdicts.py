@@ -1,0 +1,82 @@
+"""Print what Harbor's own classes say about options and a missing model, as JSON; runs in a Python with Harbor."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "true"  # litellm downloads its price list otherwise
+
+from harbor.agents.base import BaseAgent
+from harbor.agents.factory import AgentFactory
+from harbor.environments.base import ExecResult
+from harbor.models.agent.context import AgentContext
+from harbor.models.agent.name import AgentName
+from pydantic import ValidationError
+
+VALUES: list[Any] = [None, True, False, 0, 1, 5, -1, 1.0, 2.5, "x", "5", "5.0", "2.5", "true", "low", "", [], ["a"], {}, {"a": 1}]
+CREDENTIALS = {
+    **dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "LLM_API_KEY"), "k"),
+    **dict.fromkeys(("XAI_API_KEY", "META_API_KEY", "JUNIE_API_KEY"), "k"),
+    **dict.fromkeys(("MODEL_NAME", "LLM_MODEL"), "openai/m"),
+}
+
+
+class Environment:
+    """An environment in which every command succeeds and prints nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        async def succeed(*_: Any, **__: Any) -> ExecResult:
+            return ExecResult(stdout="", stderr="", return_code=0)
+
+        return succeed
+
+
+def accepted(agent: type[BaseAgent], name: str) -> list[bool] | None:
+    """Return for each of VALUES whether Harbor accepts it for an option of the class; None if the class rejects the option."""
+    if not getattr(agent.capabilities, name, True):  # base_url and reasoning_effort
+        return None
+    return [_accepts(agent.options_model, name, value) for value in VALUES]
+
+
+def _accepts(model: Any, name: str, value: object) -> bool:
+    try:
+        model.model_validate({name: value})
+    except ValidationError as error:
+        return not any(each["loc"][:1] == (name,) for each in error.errors())
+    except Exception as error:  # of a validator that opens the value as a file, or imports a package that is not installed here
+        return isinstance(error, ImportError)
+    return True
+
+
+def fails_without_model(name: str) -> bool:
+    """Report whether the agent fails without a model, as it says itself, in its constructor or in run."""
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            agent = AgentFactory.create_agent_from_name(
+                AgentName(name), logs_dir=Path(directory), model_name=None, extra_env=CREDENTIALS
+            )
+            asyncio.run(asyncio.wait_for(agent.run("do it", Environment(), AgentContext()), 30))
+        except Exception as error:
+            return type(error) is ValueError and "model" in str(error).lower()
+    return False
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    found = {}
+    for each in AgentFactory.registered_names():
+        cls = AgentFactory.get_agent_class(AgentName(each))
+        fields = cls.options_model.model_fields if cls.options_model else ()
+        found[each] = {
+            "options": {name: accepted(cls, name) for name in fields},
+            "rejectsUnknown": bool(cls.options_model) and cls.options_model.model_config.get("extra") == "forbid",
+            "needsModel": fails_without_model(each),
+        }
+    print(json.dumps({"values": VALUES, "agents": found}), flush=True)
+    os._exit(0)  # threads of some agents do not end

@@ -1,0 +1,63 @@
+"""The timeout of an agent whose model requests the provider stalls is extended by what the gateway measured, up to a bound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multistep.agents.harbor import _CLOCK_SECONDS, _GRACE_SECONDS, _overran
+from multistep.api.records import Record
+from tests.support.played import THREE, Played, outcome, play
+from tests.unit.agents.test_harbor_agents import CREDENTIALS, closed, hosted
+
+TIMED_OUT = outcome(error=("AgentTimeoutError", "timed out"))
+
+
+def played(timeout: float, results: dict[str, Any] | None = None, **agent: Any) -> Played:
+    toml = THREE + f"[agent]\ntimeout_sec = {timeout}\n"
+    return play(hosted({**CREDENTIALS, **agent}, toml=toml), results)
+
+
+def stalled(seconds: float) -> dict[str, Any]:
+    """Return the gateway's report of a step that the provider stalled."""
+    report = closed()
+    return {**report, "usage": {**report["usage"], "stalledSeconds": seconds}}
+
+
+@pytest.mark.parametrize(("timeout", "most"), [(5.0, 5.0), (1800.0, 1800.0), (7200.0, 3600.0)])
+def test_a_timeout_is_extended_by_at_most_itself_and_an_hour(timeout: float, most: float) -> None:
+    call = played(timeout).operation("a/host/agent")
+    assert (call.request["timeoutSeconds"], call.max_stalled, call.timeout) == (timeout, most, timeout + most + _GRACE_SECONDS)
+
+
+def test_neither_the_setup_nor_an_agent_without_the_gateway_gets_more_time() -> None:
+    assert played(5).operation("/host/agent-setup").max_stalled == 0
+    assert played(5, access="Direct").operation("a/host/agent").max_stalled == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "message"),
+    [
+        (0.0, "the agent was stopped after its timeout of 100 s"),
+        (40.4, "the agent was stopped after its timeout of 100 s, extended by 40 s in which the provider refused requests"),
+        (900.0, "the agent was stopped after its timeout of 100 s, extended by 100 s in which the provider refused requests"),
+    ],
+)
+def test_a_timeouts_message_says_by_how_much_it_was_extended(seconds: float, message: str) -> None:
+    run = played(100, {"a/host/agent": TIMED_OUT, "a/host/model-usage": stalled(seconds)}).journal.steps[0]
+    assert run.exception is not None and (run.exception.type, run.exception.message) == ("AgentTimeoutError", message)
+
+
+def test_a_stalled_agent_that_ended_in_its_extended_time_has_no_exception() -> None:
+    run = played(100, {"a/host/model-usage": stalled(40)}).journal.steps[0]
+    assert run.exception is None
+
+
+@given(st.floats(1, 1e5), st.floats(0, 3600), st.floats(0, 1e6))
+def test_only_an_agent_that_ran_longer_than_the_gateway_confirms_overran(timeout: float, extended: float, ran: float) -> None:
+    record = Record("1/a/host/agent", "start", "done", 0.0, ran, True, {})
+    assert not _overran(record, None, extended)
+    assert _overran(record, timeout, extended) == (ran > timeout + extended + _GRACE_SECONDS + _CLOCK_SECONDS)

@@ -1,0 +1,90 @@
+"""Options and models of Harbor's agents, which are checked before a trial is submitted and again by the operator."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from multistep.api import harbor_agents
+from multistep.api.agent_spec import AgentSpec
+from multistep.api.harbor_options import TABLE, option_problems
+from multistep.api.model import parsed
+from multistep.errors import InvalidSpec
+
+MODEL = "anthropic/claude-sonnet-4-5"
+
+
+def problem(**agent: Any) -> str:
+    """Return why an agent's spec is rejected."""
+    with pytest.raises(InvalidSpec) as error:
+        parsed(AgentSpec, {"model": MODEL, **agent}, "spec.agent: ")
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "message"),
+    [
+        ("claude-code", {"max_turn": 5}, "kwargs: claude-code has no option 'max_turn'; did you mean 'max_turns'?"),
+        ("claude-code", {"colour": "red"}, "kwargs: claude-code has no option 'colour'"),
+        ("claude-code", {"max_turns": "many"}, "kwargs.max_turns: must be an integer, not 'many'"),
+        ("claude-code", {"reasoning_effort": "extreme"}, "must be one of low, medium, high, xhigh, max, not 'extreme'"),
+        ("codex", {"dangerously_bypass_hook_trust": "perhaps"}, "must be true or false, not 'perhaps'"),
+        ("goose", {"temperature": 1.5}, "kwargs.temperature: must be a number >= 0.0 and <= 1.0, not 1.5"),
+        ("goose", {"max_tokens": 0}, "kwargs.max_tokens: must be an integer > 0 and <= 2147483647, not 0"),
+        ("terminus-2", {"model_info": [1]}, "kwargs.model_info: must be an object, not [1]"),
+        (
+            "acp",
+            {"registry_entry_path": 5.5, "registry_entry": [], "source": 1},
+            "registry_entry: must be an object or a text, not []",
+        ),
+    ],
+)
+def test_an_option_that_the_agent_does_not_take_is_rejected(name: str, kwargs: dict[str, Any], message: str) -> None:
+    assert message in problem(name=name, kwargs=kwargs)
+
+
+def test_all_problems_of_the_options_are_reported_at_once() -> None:
+    found = problem(name="claude-code", kwargs={"max_turns": [], "max_turn": 1, "max_budget_usd": 2})
+    assert "kwargs.max_turns: must be an integer, not []; kwargs: claude-code has no option 'max_turn'" in found
+    assert "max_budget_usd" not in found
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"max_turns": 50, "max_budget_usd": 2.5, "disable_web_search": "yes"},  # Harbor makes a text of the number
+        {"max_turns": "50"},
+        {"max_turns": None, "permission_mode": None},
+        {"config": {"any": ["thing"]}},
+    ],
+)
+def test_a_value_that_harbor_converts_is_accepted(kwargs: dict[str, Any]) -> None:
+    assert AgentSpec.model_validate({"name": "claude-code", "kwargs": kwargs}).options == kwargs
+
+
+def test_a_class_of_the_users_takes_any_options() -> None:
+    assert AgentSpec.model_validate({"importPath": "mine:Agent", "kwargs": {"anything": object}}).options
+    assert option_problems("an agent that ignores unknown options", {"anything": 1}) == []
+
+
+@pytest.mark.parametrize("value", [object(), 1j, "1e999999", 10**400, "nan", {"a": 1}])
+def test_no_value_breaks_the_check(value: object) -> None:
+    kinds = {"max_turns", "disable_web_search", "reasoning_effort", "version"}
+    for name in kinds:
+        option_problems("claude-code", {name: value})
+    assert option_problems("goose", {"temperature": value})
+
+
+@pytest.mark.parametrize("name", sorted(harbor_agents.NEED_MODEL))
+def test_an_agent_that_cannot_run_without_a_model_needs_one_in_a_manifest(name: str) -> None:
+    assert f"model is required: {name} cannot run without one" in problem(name=name, model=None)
+
+
+def test_an_agent_with_a_default_model_needs_none() -> None:
+    assert AgentSpec.model_validate({"name": "claude-code"}).model is None
+
+
+def test_the_table_has_all_agents() -> None:
+    assert json.loads(TABLE.read_text()).keys() == set(harbor_agents.NAMES)

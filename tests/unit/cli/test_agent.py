@@ -1,0 +1,109 @@
+"""`multistep agent`: the list of agents, images of their programs, and the choice of an image for a trial."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from multistep.api import harbor_agents
+from multistep.cli.agent.programs import PROGRAMS, files_of
+from multistep.cli.options import ModelOptions
+from multistep.cli.trial.agent_choice import agent_entry, check_images
+from multistep.errors import UsageError
+
+from .conftest import Invoke
+
+
+@pytest.fixture
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """Put a docker into PATH; return a function that returns its calls, and the Dockerfile of a build."""
+    program, log = tmp_path / "bin" / "docker", tmp_path / "calls"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\necho "$*" >> {log}\n[ "$1" = build ] && while read -r line; do echo "$line"; done < "$5" >> {log}\nexit 0\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+    return lambda: log.read_text().splitlines()
+
+
+def test_the_list_has_all_agents_and_what_each_can_do(invoke: Invoke) -> None:
+    listed = json.loads(invoke("agent", "list", "-o", "json").stdout)
+    assert [each["name"] for each in listed] == list(harbor_agents.NAMES)
+    codex = {"name": "codex", "resume": True, "access": "Gateway", "image": PROGRAMS["codex"].version}
+    assert codex in listed and {"name": "devin", "resume": False, "access": "Direct", "image": None} in listed
+    assert "claude-code" in invoke("agent", "list").stdout
+
+
+def test_an_image_is_built_of_the_version_asked_for(invoke: Invoke, docker: Callable[[], list[str]]) -> None:
+    result = invoke("agent", "build", "claude-code@2.1.197")
+    assert result.stdout == "localhost/multistep/agent-claude-code:2.1.197\n" and "only on this machine" in result.stderr
+    assert any("--prefix /multistep-agent/installed @anthropic-ai/claude-code@2.1.197" in line for line in docker())
+
+
+def test_an_image_is_pushed_to_the_registry_in_its_name(invoke: Invoke, docker: Callable[[], list[str]]) -> None:
+    result = invoke("agent", "build", "codex", "-t", "registry.example/codex:1", "--push", "-o", "json")
+    version = PROGRAMS["codex"].version
+    assert json.loads(result.stdout) == {
+        **{"agent": "codex", "version": version, "image": "registry.example/codex:1"},
+        **{"pushed": True, "loaded": False, "engine": "docker"},
+    }
+    assert docker()[-1] == "push registry.example/codex:1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("claud-code",), "claud-code: no such agent; did you mean 'claude-code'?"),
+        (("terminus-2",), "terminus-2: no image can be built of it, only of claude-code, codex,"),
+        (("codex", "--push"), "has no registry in its name"),
+    ],
+)
+def test_what_cannot_be_built_is_named(arguments: tuple[str, ...], message: str, invoke: Invoke) -> None:
+    result = invoke("agent", "build", *arguments)
+    assert result.exit_code == 2 and message in result.stderr
+
+
+def test_a_launcher_starts_scripts_with_the_images_node_and_native_programs_directly(tmp_path: Path) -> None:
+    root = tmp_path / "multistep-agent"
+    for name, text in (("script.js", "#!/usr/bin/env node\n"), ("native", "\x7fELF")):
+        (root / "installed/lib").mkdir(parents=True, exist_ok=True)
+        (root / "installed/lib" / name).write_text(text)
+    (root / "installed/bin").mkdir()
+    (root / "node").mkdir()
+    script, native = root / "installed/bin/script", root / "installed/bin/native"
+    native.symlink_to("../lib/native")
+    launch(root)
+    assert (root / "bin/native").read_text() == f'#!/bin/sh\nexec {root}/installed/lib/native "$@"\n'
+    assert not (root / "node").exists()  # no program needs it
+    (root / "node").mkdir()
+    script.symlink_to("../lib/script.js")
+    launch(root)
+    assert (root / "bin/script").read_text() == f'#!/bin/sh\nexec {root}/node/bin/node {root}/installed/lib/script.js "$@"\n'
+    assert (root / "node").exists() and (root / "bin/script").stat().st_mode & 0o111 == 0o111
+
+
+def launch(root: Path) -> None:
+    """Run the build's script that writes the launchers, on another root."""
+    script = files_of(PROGRAMS["codex"])["launchers.py"].replace("/multistep-agent", str(root))
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_trial_gets_the_image_of_its_agent() -> None:
+    options = ModelOptions(model="openai/gpt-5", images=("codex=registry.example/codex:1", "registry.example/all:1"))
+    assert agent_entry("codex", options)["image"] == "registry.example/codex:1"
+    assert agent_entry("claude-code", options)["image"] == "registry.example/all:1"
+    assert "image" not in agent_entry("codex", ModelOptions(model="openai/gpt-5"))
+
+
+@pytest.mark.parametrize("image", ["claude=registry.example/x:1", "codex="])
+def test_an_image_for_an_agent_that_is_not_chosen_is_an_error(image: str) -> None:
+    entries = [{"name": "codex"}, {"importPath": "a:B"}]
+    with pytest.raises(UsageError, match="must be IMAGE or AGENT=IMAGE, where AGENT is one of a:B, codex"):
+        check_images(ModelOptions(images=(image,)), entries)
+    check_images(ModelOptions(images=("codex=x:1", "a:B=y:1", "z:1")), entries)

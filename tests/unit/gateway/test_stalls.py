@@ -1,0 +1,90 @@
+"""How long the provider stalled a step: simultaneous waits count once, and a restart of the gateway forgets nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multistep.gateway.ledger import Ledger
+from multistep.gateway.routes import STALLS_PATH
+from multistep.gateway.stalls import Stalls
+from multistep.gateway.tokens import StepKey
+from tests.unit.gateway.world import World, step_of, token_for, world
+
+STEP, OTHER = StepKey("uid", "1", "a", "agent"), StepKey("uid", "1", "b", "agent")
+spans = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20)), max_size=12)
+
+
+class Written:
+    """A ledger that keeps the written stalls in memory."""
+
+    def __init__(self) -> None:
+        self.stalls: dict[str, float] = {}
+
+    async def write_stall(self, step: StepKey, seconds: float) -> None:
+        self.stalls[str(step)] = seconds
+
+
+@given(spans)
+async def test_a_second_in_which_any_request_waits_counts_once(found: list[tuple[int, int]]) -> None:
+    """spans: start and length of each request's wait, in seconds."""
+    now, ledger, waits = 0, Written(), dict[int, Any]()
+    stalls = Stalls(ledger, {}, lambda: float(now))  # type: ignore[arg-type]
+    for now in range(61):
+        for number, (start, length) in enumerate(found):
+            if start + length == now:
+                await waits.pop(number).__aexit__(None, None, None)
+            if start == now:
+                waits[number] = stalls.waiting(STEP)
+                await waits[number].__aenter__()
+        stalled = len({second for start, length in found for second in range(start, start + length) if second < now})
+        assert (stalls.seconds(STEP), stalls.seconds(OTHER)) == (stalled, 0)
+    assert ledger.stalls == ({str(STEP): stalled} if found else {})
+
+
+async def reported(it: World, token: str) -> tuple[int, Any]:
+    url = f"http://127.0.0.1:{it.port}{STALLS_PATH}"
+    async with it.http.get(url, headers={"Authorization": f"Bearer {token}"}) as answer:
+        return answer.status, await answer.json()
+
+
+async def test_a_refused_requests_wait_stalls_its_step_also_after_a_restart(tmp_path: Path) -> None:
+    async with world(tmp_path, retry_after=0.3) as it:
+        token = token_for("chat")
+        await it.call("chat", token=token)
+        assert await reported(it, token) == (200, {"stalledSeconds": 0.0})
+        await it.call("chat", "-fail-429-2", token=token)
+        status, found = await reported(it, token)
+        assert status == 200 and found["stalledSeconds"] >= 0.6
+    async with world(tmp_path) as it:
+        assert await reported(it, token) == (status, found)
+        assert (await it.admin.close(step_of())).stalled_seconds == round(found["stalledSeconds"], 3)
+        assert (await reported(it, token))[0] == 401
+
+
+async def test_a_step_is_stalled_while_its_request_still_waits(tmp_path: Path) -> None:
+    async with world(tmp_path, retry_after=30) as it:
+        token = token_for("chat")
+        waiting = asyncio.create_task(it.call("chat", "-fail-429-2", token=token))
+        while (await reported(it, token))[1]["stalledSeconds"] < 0.1:
+            await asyncio.sleep(0.02)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+
+
+async def test_without_a_valid_token_nothing_is_reported(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        assert (await reported(it, "wrong"))[0] == 401
+
+
+async def test_the_ledger_forgets_stalls_of_long_ago(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    await ledger.write_stall(STEP, 1.5)
+    assert await ledger.stalls() == {str(STEP): 1.5}
+    ledger._forget(float("inf"))
+    assert await ledger.stalls() == {}
+    ledger.stop()

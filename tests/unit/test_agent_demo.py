@@ -1,0 +1,73 @@
+"""`make demo AGENT=...`: the options of its agents, and the example task that a scripted model can solve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hack import agent_demo, places
+from hack.deployment import Cluster
+from hack.stages import Failure
+from localkube import targets
+from multistep.api import harbor_agents
+from multistep.cli.agent.programs import PROGRAMS
+from multistep.cli.options import ModelOptions
+from multistep.cli.trial.agent_choice import agent_entry
+from tests.support.model_script import Item, Turn, next_turn
+
+STEPS = sorted((places.ROOT / agent_demo.TASK / "steps").iterdir())
+CURRENT, KIND = (Cluster(each, "kubectl", {}) for each in (targets.Current({}), targets.Kind(Path("/nonexistent"))))
+
+
+def script(step: Path) -> list[Turn]:
+    """Return what the scripted model does in a step, until it says that it is done."""
+    items, turns = [Item("user", (step / "instruction.md").read_text())], list[Turn]()
+    while not turns or turns[-1].kind == "run":
+        turns.append(next_turn(items))
+        items += [Item("call"), Item("tool", "")]
+    return turns
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
+def test_the_scripted_model_runs_the_commands_of_the_solution(step: Path) -> None:
+    *commands, last = script(step)
+    solution = (step / "solution" / "solve.sh").read_text().splitlines()
+    assert [each.value for each in commands] == [each for each in solution if not each.startswith(("#!", "set "))]
+    assert last == Turn("say", "done")
+
+
+def test_the_example_has_three_gated_steps() -> None:
+    assert len(STEPS) == 3
+    assert (places.ROOT / agent_demo.TASK / "task.toml").read_text().count("min_reward = 1.0") == 3
+
+
+@pytest.mark.parametrize("agent", agent_demo.MODELS)
+def test_an_agent_of_the_demo_has_a_program_and_uses_the_gateway(agent: str) -> None:
+    assert agent in PROGRAMS and agent not in harbor_agents.DIRECT
+    model = agent_demo.MODELS[agent]
+    entry = agent_entry(agent, ModelOptions(model=model.name, keys=["s:k"]))
+    assert [each["name"] for each in entry["credentials"]] == [model.key_variable]
+
+
+def test_the_options_name_the_scripted_models_url_only_if_there_is_one() -> None:
+    found = agent_demo.options("claude-code", "anthropic/m", "image:1", "")
+    assert found[:6] == ["--agent", "claude-code", "--model", "anthropic/m", "--agent-image", "image:1"]
+    assert "--base-url" not in found
+    assert agent_demo.options("claude-code", "anthropic/m", "image:1", "http://x:1")[-2:] == ["--base-url", "http://x:1"]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "agent", "reason"),
+    [
+        (KIND, "aider", "AGENT=aider: the demo has claude-code, codex"),
+        (KIND, "claude-code", "ANTHROPIC_API_KEY is not set, and only pods of localkube's cluster"),
+        (CURRENT, "claude-code", "CLUSTER=current has no access to the image"),
+    ],
+)
+def test_a_demo_that_cannot_work_is_refused_before_anything_is_built(
+    cluster: Cluster, agent: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    with pytest.raises(Failure, match=reason), agent_demo.prepared(cluster, agent):
+        pass
