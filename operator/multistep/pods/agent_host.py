@@ -6,16 +6,17 @@ from typing import Any, Final
 
 from multistep.api.agent_spec import AgentSpec
 from multistep.errors import InvalidSpec
+from multistep.pods import runner_mount
+from multistep.pods.runner_mount import RUNNER
 from multistep.settings import Settings
 
 CONTAINER: Final = "agent-host"
-RUNNER: Final = "/multistep/runner"
 _SOCKET: Final = "multistep/host"  # not the main container's socket name: a pod's containers share abstract sockets
 CALL: Final = (RUNNER, "call", "--socket", _SOCKET)
 _STATE: Final = "multistep-host"
 
 
-def container(agent: AgentSpec, settings: Settings, runner_volume: str) -> dict[str, Any]:
+def container(agent: AgentSpec, settings: Settings) -> dict[str, Any]:
     """Return the agent host's container. It has no credentials of the pod, a read-only file system, and does not run as root.
 
     Raises InvalidSpec if the chart sets no image for the agent host, or no gateway for an agent that needs one.
@@ -50,7 +51,7 @@ def container(agent: AgentSpec, settings: Settings, runner_volume: str) -> dict[
             "capabilities": {"drop": ["ALL"]},
         },
         "volumeMounts": [
-            {"name": runner_volume, "mountPath": "/multistep", "readOnly": True},
+            runner_mount.mount(),
             {"name": _STATE, "mountPath": "/run/multistep-host", "subPath": "run"},
             {"name": _STATE, "mountPath": "/tmp", "subPath": "tmp"},
         ],

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 
 from multistep.api.agent_spec import PROGRAM_DIR
+from multistep.pods import runner_mount
+from multistep.pods.runner_mount import RUNNER
 
 _VOLUME: Final = "multistep-agent"
 _COPY_DIR: Final = "/multistep-agent-copy"
 _SIZE_LIMIT: Final = "4Gi"
-RUNNER: Final = "/multistep/runner"
 
 Mount = Literal["Volume", "Copy"]
 
@@ -27,7 +28,7 @@ def volume(image: str, how: Mount) -> dict[str, Any]:
     return {"name": _VOLUME, "emptyDir": {"sizeLimit": _SIZE_LIMIT}}
 
 
-def init_containers(image: str, how: Mount, runner_volume: str) -> list[dict[str, Any]]:
+def init_containers(image: str, how: Mount) -> list[dict[str, Any]]:
     """Return the init container that copies the program; none for an image volume. The runner copies, as the image has no shell."""
     if how == "Volume":
         return []
@@ -39,7 +40,7 @@ def init_containers(image: str, how: Mount, runner_volume: str) -> list[dict[str
             "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "256Mi"}},
             "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
             "volumeMounts": [
-                {"name": runner_volume, "mountPath": "/multistep", "readOnly": True},
+                runner_mount.mount(),
                 {"name": _VOLUME, "mountPath": _COPY_DIR},
             ],
         }

@@ -12,7 +12,7 @@ from multistep.api.trial_status import VerifierStatus
 from multistep.engine.network import Network
 from multistep.errors import InvalidSpec
 from multistep.kube.shard import LABEL_SHARD
-from multistep.pods import agent_host, agent_program, container_status, kueue
+from multistep.pods import agent_host, agent_program, container_status, kueue, runner_mount
 from multistep.pods.identity import (
     CONTAINER,
     LABEL_AGENT,
@@ -25,9 +25,9 @@ from multistep.pods.identity import (
     label_value,
     owner_reference,
 )
+from multistep.pods.runner_mount import RUNNER
 from multistep.settings import Settings
 
-RUNNER = "/multistep/runner"
 RUNNER_CALL = (RUNNER, "call")
 
 # Annotations for autoscalers; the trial's pod template can override them.
@@ -35,7 +35,6 @@ _DRAINS = {
     "Move": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"},
     "Wait": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"},
 }
-_VOLUME = "multistep-runner"
 _INSTALL_DIR = "/multistep-install"
 # The default hostname is the pod's name, which contains the trial's name and attempt: an agent could adapt its behaviour to them.
 _HOSTNAME = "multistep"
@@ -120,7 +119,7 @@ def _own_pod(request: PodRequest) -> dict[str, Any]:
             "terminationGracePeriodSeconds": request.settings.pod_grace_seconds,
             "containers": [
                 _container(request),
-                *([agent_host.container(trial.spec.agent, request.settings, _VOLUME)] if request.hosted else []),
+                *([agent_host.container(trial.spec.agent, request.settings)] if request.hosted else []),
             ],
             **_runner_parts(request),
         },
@@ -157,7 +156,7 @@ def _runner_parts(request: PodRequest) -> dict[str, Any]:
     program, how = request.agent_image, settings.agent_image_mount
     return {
         "volumes": [
-            {"name": _VOLUME, "emptyDir": {"sizeLimit": "64Mi"}},
+            {"name": runner_mount.VOLUME, "emptyDir": {"sizeLimit": "64Mi"}},
             *(agent_host.volumes() if request.hosted else []),
             *([agent_program.volume(program, how)] if program else []),
         ],
@@ -169,9 +168,9 @@ def _runner_parts(request: PodRequest) -> dict[str, Any]:
                 "command": [RUNNER, "install", _INSTALL_DIR],
                 "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
                 "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-                "volumeMounts": [{"name": _VOLUME, "mountPath": _INSTALL_DIR}],
+                "volumeMounts": [{"name": runner_mount.VOLUME, "mountPath": _INSTALL_DIR}],
             },
-            *(agent_program.init_containers(program, how, _VOLUME) if program else []),
+            *(agent_program.init_containers(program, how) if program else []),
         ],
     }
 
@@ -185,7 +184,7 @@ def _container(request: PodRequest) -> dict[str, Any]:
         "command": [RUNNER, "serve", "--port", str(request.settings.runner_port)],
         "env": env,
         "volumeMounts": [
-            {"name": _VOLUME, "mountPath": "/multistep", "readOnly": True},
+            runner_mount.mount(),
             *([agent_program.mount(request.settings.agent_image_mount)] if request.agent_image else []),
         ],
         "resources": _resources(request.environment),

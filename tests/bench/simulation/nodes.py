@@ -21,7 +21,7 @@ from localkube.pki import Pki
 from multistep.errors import NotFound
 from multistep.kube.client import Client
 from multistep.kube.resources import Resource
-from multistep.pods.manifest import RUNNER
+from multistep.pods.runner_mount import RUNNER
 
 LABEL: Final = "multistep.dev/bench"
 VALUE: Final = "simulated"

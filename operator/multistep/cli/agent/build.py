@@ -9,9 +9,9 @@ from typing import Any, Self
 
 from multistep.cli.agent.programs import Program, files_of, image_name, program_of
 from multistep.cli.image.engines import Engine, execute
-from multistep.cli.image.images import check_pushable, choose_engine, load_image, push_image
+from multistep.cli.image.images import check_pushable, choose_engine, deliver_image
 from multistep.cli.image.kubeconfig import current_cluster
-from multistep.cli.terminal import print_err, working
+from multistep.cli.terminal import working
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,7 @@ class AgentBuild:
         cluster = current_cluster(kubeconfig, context)
         engine = choose_engine(cluster)
         self._build(engine, verbose=verbose)
-        if self.push:
-            push_image(self.image, engine, verbose=verbose)
-        loaded = not self.push and load_image(self.image, engine, cluster, verbose=verbose)
-        if not self.push and not loaded:
-            print_err("the image is only on this machine, as the current cluster is neither localkube nor kind: see --push")
+        loaded = deliver_image(self.image, engine, cluster, push=self.push, verbose=verbose)
         names = {"agent": self.agent, "version": self.program.version, "image": self.image}
         return {**names, "pushed": self.push, "loaded": loaded, "engine": engine.name}
 

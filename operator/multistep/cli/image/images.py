@@ -12,7 +12,7 @@ from multistep.cli.image.engines import Command, DockerLike, Engine, Localkube, 
 from multistep.cli.image.kubeconfig import CurrentCluster
 from multistep.cli.image.runner_binary import RUNNER_IN_IMAGE, find_runner, source_checkout
 from multistep.cli.task.task_directory import TaskDirectory
-from multistep.cli.terminal import working
+from multistep.cli.terminal import print_err, working
 from multistep.cli.trial.manifests import TrialImage, dns_label
 from multistep.errors import UsageError
 from multistep.sources.bundle import pack
@@ -79,10 +79,16 @@ def check_pushable(name: str) -> None:
         raise UsageError(f"{name} has no registry in its name: give one with -t REGISTRY/NAME:TAG --push")
 
 
-def push_image(name: str, engine: Engine, *, verbose: bool = False) -> None:
-    """Push the image to the registry in its name."""
-    with working(f"pushing {name}"):
-        execute(engine.push(name), verbose=verbose)
+def deliver_image(name: str, engine: Engine, cluster: CurrentCluster | None, *, push: bool, verbose: bool) -> bool:
+    """Push the image, or load it into a local cluster; return whether it was loaded. Print a hint if it is only on this machine."""
+    if push:
+        with working(f"pushing {name}"):
+            execute(engine.push(name), verbose=verbose)
+        return False
+    loaded = load_image(name, engine, cluster, verbose=verbose)
+    if not loaded:
+        print_err("the image is only on this machine, as the current cluster is neither localkube nor kind: see --push")
+    return loaded
 
 
 def load_image(name: str, engine: Engine, cluster: CurrentCluster | None, *, verbose: bool = False) -> bool:

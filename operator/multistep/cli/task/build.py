@@ -29,7 +29,7 @@ the digest is that of environment/ and the runner: `multistep package` and `mult
 @output_option
 def build(task: Path, tag: str | None, push: bool, kubeconfig: str | None, context: str | None, verbose: bool, output: str) -> None:
     """Build the image of environment/Dockerfile in directory TASK."""
-    from multistep.cli.image.images import build_image, check_pushable, choose_engine, load_image, plan_build, push_image
+    from multistep.cli.image.images import build_image, check_pushable, choose_engine, deliver_image, plan_build
     from multistep.cli.image.kubeconfig import current_cluster
     from multistep.cli.task.task_directory import TaskDirectory
     from multistep.cli.terminal import print_json
@@ -40,20 +40,16 @@ def build(task: Path, tag: str | None, push: bool, kubeconfig: str | None, conte
     cluster = current_cluster(kubeconfig, context)
     engine = choose_engine(cluster)
     build_image(planned, engine, verbose=verbose)
-    loaded = False
-    if push:
-        push_image(planned.name, engine, verbose=verbose)
-    else:
-        loaded = load_image(planned.name, engine, cluster, verbose=verbose)
+    loaded = deliver_image(planned.name, engine, cluster, push=push, verbose=verbose)
     if output == "json":
         runner = planned.image.runner
         print_json({"image": planned.name, "runnerInImage": runner, "pushed": push, "loaded": loaded, "engine": engine.name})
         return
     click.echo(planned.name)
-    _explain(runner=planned.image.runner, in_reach=push or loaded)
+    _explain(runner=planned.image.runner)
 
 
-def _explain(*, runner: bool, in_reach: bool) -> None:
+def _explain(*, runner: bool) -> None:
     """Print which options the next command needs for this image."""
     from multistep.cli.terminal import print_err
 
@@ -61,5 +57,3 @@ def _explain(*, runner: bool, in_reach: bool) -> None:
         print_err("the runner is in the image: set spec.environment.runnerInImage: true, or --runner-in-image beside --image")
     else:
         print_err("the runner is not in the image, as no runner binary was found here: an init container will copy it")
-    if not in_reach:
-        print_err("the image is only on this machine, as the current cluster is neither localkube nor kind: see --push")
