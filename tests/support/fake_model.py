@@ -12,6 +12,7 @@ suffixes of the model's name select faults:
     -cap-N-MS         handles N concurrent requests, each for MS milliseconds, and rejects others with 429
     -echo             answers 400 with the request's headers in the message
 
+PUT /_faults with a list of such suffixes selects faults for all further requests, each for the next one in turn; "" is none.
 GET /_ledger lists the requests with the charged tokens; DELETE /_ledger empties the list.
 """
 
@@ -39,7 +40,8 @@ _ERROR_EVENT = b'event: error\ndata: {"type":"error","error":{"type":"overloaded
 
 @dataclass
 class Entry:
-    """One request as the provider sees it. Tokens are charged when the answer starts."""
+    """One request as the provider sees it. faults: text that contains its faults' suffixes. Tokens are charged when the answer
+    starts."""
 
     api: str
     model: str
@@ -48,6 +50,7 @@ class Entry:
     path: str
     body: str
     headers: dict[str, str]
+    faults: str
     status: int = 0
     outcome: Outcome = "open"
     input: int = 0
@@ -63,6 +66,7 @@ class FakeModel:
     port: int = 0
     entries: list[Entry] = field(default_factory=list)
     most_at_once: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
     _refused: Counter[tuple[str, str]] = field(default_factory=Counter)
     _busy: Counter[str] = field(default_factory=Counter)
 
@@ -76,6 +80,7 @@ class FakeModel:
         app = web.Application(client_max_size=64 << 20)
         app.router.add_get("/_ledger", self._show)
         app.router.add_delete("/_ledger", self._forget)
+        app.router.add_put("/_faults", self._set_faults)
         app.router.add_post("/{path:.*}", self._post)
         app.router.add_get("/{path:.*}", self._get)
         return app
@@ -85,6 +90,10 @@ class FakeModel:
 
     async def _forget(self, _: web.Request) -> web.Response:
         self.entries.clear()
+        return web.Response(status=204)
+
+    async def _set_faults(self, request: web.Request) -> web.Response:
+        self.faults = await request.json()
         return web.Response(status=204)
 
     async def _get(self, request: web.Request) -> web.Response:
@@ -106,7 +115,8 @@ class FakeModel:
         model = in_path[1] if in_path else str(asked.get("model"))
         stream = ":stream" in path if in_path else bool(asked.get("stream"))
         headers = {name: value for name, value in request.headers.items()}  # noqa: C416  a copy without the multidict's type
-        entry = Entry(api, model, _key_of(request), stream, request.path_qs, body.decode(errors="replace"), headers)
+        fault = self.faults[len(self.entries) % len(self.faults)] if self.faults else ""
+        entry = Entry(api, model, _key_of(request), stream, request.path_qs, body.decode(errors="replace"), headers, model + fault)
         self.entries.append(entry)
         try:
             return await self._with_faults(request, entry, lambda: answer(api, asked, model, body))
@@ -117,11 +127,11 @@ class FakeModel:
     async def _with_faults(self, request: web.Request, entry: Entry, make: Any) -> web.StreamResponse:
         if (status := self._refusal(entry)) is not None:
             return self._refuse(entry, status)
-        if "-echo" in entry.model:
+        if "-echo" in entry.faults:
             return self._refuse(entry, 400, json.dumps(entry.headers))
-        if "-drop" in entry.model:
+        if "-drop" in entry.faults:
             return _broken(request, entry)
-        if (cap := re.search(r"-cap-(\d+)-(\d+)", entry.model)) is None:
+        if (cap := re.search(r"-cap-(\d+)-(\d+)", entry.faults)) is None:
             return await self._answer(request, entry, make())
         if self._busy[entry.model] >= int(cap[1]):
             return self._refuse(entry, 429)
@@ -134,7 +144,7 @@ class FakeModel:
             self._busy[entry.model] -= 1
 
     def _refusal(self, entry: Entry) -> int | None:
-        found = re.search(r"-fail-(\d{3})(?:-(\d+))?", entry.model) or re.search(r"(?<!-slow)-(500)(?=$|-)()", entry.model)
+        found = re.search(r"-fail-(\d{3})(?:-(\d+))?", entry.faults) or re.search(r"(?<!-slow)-(500)(?=$|-)()", entry.faults)
         if found is None:
             return None
         self._refused[entry.key, entry.model] += 1
@@ -149,13 +159,13 @@ class FakeModel:
     async def _answer(self, request: web.Request, entry: Entry, found: Answer) -> web.StreamResponse:
         entry.status = 200
         entry.input, entry.cached, entry.output = found.tokens.input, found.tokens.cached, found.tokens.output
-        slow = re.search(r"-slow-(\d+)", entry.model)
+        slow = re.search(r"-slow-(\d+)", entry.faults)
         pause = int(slow[1]) / 1000 if slow else 0.0
         if entry.stream:
             return await _streamed(request, entry, found, pause)
         await asyncio.sleep(pause)
         body = json.dumps(found.document).encode()
-        if "-cut" in entry.model or "-short" in entry.model:
+        if "-cut" in entry.faults or "-short" in entry.faults:
             return await _half_a_document(request, entry, body)
         entry.outcome = "answered"
         return web.Response(body=body, content_type="application/json", headers={"x-request-id": f"req-{len(body)}"})
@@ -167,13 +177,13 @@ async def _streamed(request: web.Request, entry: Entry, found: Answer, pause: fl
     half = len(found.events) // 2
     for number, (name, data) in enumerate(found.events):
         await asyncio.sleep(pause)
-        if number == half and "-cut" in entry.model:
+        if number == half and "-cut" in entry.faults:
             await response.write(b"data: {")
             return _broken(request, entry)
-        if number == half and "-short" in entry.model:
+        if number == half and "-short" in entry.faults:
             entry.outcome = "cut"
             return response
-        if number == half and "-error" in entry.model:
+        if number == half and "-error" in entry.faults:
             entry.outcome = "cut"
             await response.write(
                 b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n'
@@ -185,7 +195,7 @@ async def _streamed(request: web.Request, entry: Entry, found: Answer, pause: fl
 
 
 async def _half_a_document(request: web.Request, entry: Entry, body: bytes) -> web.StreamResponse:
-    length = {"Content-Length": str(len(body))} if "-cut" in entry.model else {}
+    length = {"Content-Length": str(len(body))} if "-cut" in entry.faults else {}
     response = web.StreamResponse(headers={"Content-Type": "application/json", **length})
     await response.prepare(request)
     await response.write(body[: len(body) // 2])

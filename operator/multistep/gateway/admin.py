@@ -14,11 +14,12 @@ from multistep.gateway.exchange import Services
 from multistep.gateway.keyring import Keyring
 from multistep.gateway.prices import TABLE
 from multistep.gateway.tokens import Role, StepKey
-from multistep.gateway.usage import usage_of
+from multistep.gateway.usage import LastFailure, usage_of
 
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _OPEN_PATHS: Final = ("/healthz", "/metrics")
 _MARGIN_SECONDS: Final = 10.0
+_REQUEST_MAY_BE_WRONG: Final = (403, 404)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -89,4 +90,14 @@ class Admin:
         rows = await self._services.ledger.rows_of(step)
         if not rows:
             return web.json_response({"error": "the step sent no request that this gateway knows of"}, status=404)
-        return web.json_response(usage_of(rows, TABLE, self._services.stalls.seconds(step)).model_dump(mode="json", by_alias=True))
+        usage = usage_of(rows, TABLE, self._services.stalls.seconds(step))
+        if await self._blames_request(step, usage.last_failure):
+            usage = usage.model_copy(update={"last_failure": None})
+        return web.json_response(usage.model_dump(mode="json", by_alias=True))
+
+    async def _blames_request(self, step: StepKey, failure: LastFailure | None) -> bool:
+        """Return whether the agent's request was wrong, not the configuration: the provider answered the trial's other requests for
+        the model. A wrong path for a right model gets the same 404 as a wrong model."""
+        if failure is None or failure.kind != "Configuration" or failure.status not in _REQUEST_MAY_BE_WRONG:
+            return False
+        return await self._services.ledger.answered(step.uid, failure.model)

@@ -13,7 +13,7 @@ from json.decoder import scanstring  # type: ignore[attr-defined]  # not in type
 from types import MappingProxyType
 from typing import Any, Final
 
-from multistep.gateway.contents import asks_for_caching, is_opaque
+from multistep.gateway.contents import asks_for_caching, asks_for_tier, is_opaque
 from multistep.gateway.dialects import CHAT
 from multistep.gateway.routes import Route
 
@@ -35,7 +35,7 @@ class Asked:
 
     body: the bytes to send to the provider; strips_usage: whether to remove the usage event from the answer's stream, because the
     gateway requested this event and the agent did not; output_tokens: the maximum that the request names for all its answers, None
-    if it names none; answers: how many answers it asks for; opaque, caches: see contents.
+    if it names none; answers: how many answers it asks for; opaque, caches, tier: see contents.
     """
 
     body: bytes
@@ -45,6 +45,7 @@ class Asked:
     answers: int = 1
     opaque: bool = False
     caches: bool = False
+    tier: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ def read_body(body: bytes, route: Route) -> Asked:
         answers=answers,
         opaque=is_opaque(values),
         caches=asks_for_caching(values),
+        tier=asks_for_tier(values),
     )
 
 

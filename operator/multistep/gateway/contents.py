@@ -14,13 +14,18 @@ _REFERENCES: Final = (
     "cached_content",
     "mcp_servers",
     "web_search_options",
+    "context_management",
 )
 """Fields of the request itself."""
 _FILE_FIELDS: Final = frozenset(
     ("image_url", "file_id", "file_url", "file_data", "fileData", "inlineData", "inline_data", "input_audio")
 )
 """Fields at any depth."""
-_FILE_TYPES: Final = frozenset(("image", "document", "file", "input_image", "input_file", "image_url", "container_upload"))
+_FILE_TYPES: Final = frozenset(
+    ("image", "document", "file", "input_image", "input_file", "image_url", "container_upload", "input_audio", "item_reference")
+)
+_TIERS: Final = ("service_tier", "serviceTier", "speed", "inference_geo")
+_USUAL_TIERS: Final = (None, "auto", "default", "standard", "standard_only", "flex", "global")
 _TEXT_TOOLS: Final = (None, "function", "custom")
 _TEXT_TOOL_FIELDS: Final = frozenset(("functionDeclarations", "function_declarations"))
 
@@ -33,6 +38,11 @@ def is_opaque(document: Mapping[str, Any]) -> bool:
         return True
     tools = document.get("tools") or []
     return not isinstance(tools, list) or not all(map(_is_text_tool, tools))
+
+
+def asks_for_tier(document: Mapping[str, Any]) -> bool:
+    """Return whether a request asks for a service for which providers charge more than the usual price, e.g. priority."""
+    return any(document.get(name) not in _USUAL_TIERS for name in _TIERS)
 
 
 def asks_for_caching(document: Mapping[str, Any]) -> bool:

@@ -139,6 +139,8 @@ class Exchange:
             return Reservation((), Spent())
         if claims.limits_cost and not has_price(route.provider, model):
             raise await self._refused("Configuration", f"the price of {model} is unknown, so a budget in US dollars cannot be kept")
+        if claims.limits_cost and self._call.asked.tier:
+            raise await self._refused("Budget", f"the price of the service tier that the request to {model} asks for is unknown")
         if self._unknown and claims.limited:
             raise await self._refused("Budget", f"no budget can be kept for a request to {model}: {self._unknown}")
         try:
@@ -153,11 +155,16 @@ class Exchange:
 
     async def _held_too_long(self) -> Refused:
         refusal = self._refusal
+        kind: Kind = "" if refusal is None and self._fills_lane() else "Provider"
         why = f"the provider refused the request: {refusal.message}" if refusal else "too many requests are ahead of it"
         message = f"held for {self._row.held_seconds:.0f} s; {why}"
         status = refusal.status if refusal else HELD_TOO_LONG
-        await self.finish("failed", status, Usage(), "Provider", message)
+        await self.finish("failed", status, Usage(), kind, message)
         return Refused(HELD_TOO_LONG, message)
+
+    def _fills_lane(self) -> bool:
+        """Return whether the step's own requests can fill the lane: then the agent made this request wait, not the provider."""
+        return not self._lane.narrowed and self._services.steps.open_requests(self._call.claims.key) > self._lane.window
 
     async def _send(self) -> web.StreamResponse:
         while True:
@@ -172,6 +179,7 @@ class Exchange:
         """Send the request once; return None if it may be sent again."""
         refusal: _Refusal | None = None
         try:
+            await self._refuse_closed()
             answer = await self._answer()
             if isinstance(answer, _Refusal):
                 self._refusal = refusal = answer
@@ -185,6 +193,14 @@ class Exchange:
                 self._lane.leave()
             else:
                 self._lane.leave_refused(refusal.pause)
+
+    async def _refuse_closed(self) -> None:
+        """Raise Refused if the step was closed while the request waited."""
+        try:
+            self._services.steps.refuse_closed(self._call.claims.key)
+        except Refused as refused:
+            await self.finish("failed", refused.status, Usage(), "", str(refused))
+            raise
 
     async def _answer(self) -> ClientResponse | _Refusal:
         self._client.sent = True

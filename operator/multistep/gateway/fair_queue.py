@@ -18,6 +18,7 @@ CALM_SECONDS: Final = 30.0
 """If the last refusal is older, each success widens the window by 1, otherwise by ``_CAUTIOUS_STEP / window``."""
 _CAUTIOUS_STEP: Final = 0.25  # after a recent refusal, ``window`` successful requests together widen the window by this
 _MOST_IDLE_LANES: Final = 1024
+_LONGEST_PAUSE: Final = 60.0  # seconds; a provider that asks for hours is asked again, as others may have caused the refusal
 
 
 class HoldExpired(Exception):
@@ -92,12 +93,13 @@ class Lane:
         self._admit()
 
     def leave_refused(self, pause: float) -> None:
-        """Free the slot after a refusal. If no other request is in flight, the lane sends none for ``pause`` seconds."""
+        """Free the slot after a refusal. If no other request is in flight, the lane sends none for ``pause`` seconds,
+        but for at most a minute."""
         self._in_flight -= 1
         self._refused_at = self._clock()
         self._window = max(1.0, min(self._window, float(self._in_flight)))
         if not self._in_flight:
-            self._paused_until = self._clock() + pause
+            self._paused_until = self._clock() + min(pause, _LONGEST_PAUSE)
         self._admit()
 
     def _has_room(self) -> bool:

@@ -142,13 +142,19 @@ class Ledger:
         rows = await self._do(lambda database: database.execute(query, [str(step)]).fetchall())
         return [Row(*each) for each in rows]
 
+    async def answered(self, uid: str, model: str) -> bool:
+        """Return whether the provider answered a request of a trial, in any step or attempt, for this model."""
+        query = "select 1 from requests where step >= ? and step < ? and model = ? and state = 'done' limit 1"
+        values = [*_steps_of(uid), model]
+        return await self._do(lambda database: database.execute(query, values).fetchone() is not None)
+
     async def spent(self, scope: Literal["trial", "sweep"], name: str) -> Spent:
         """Return what a trial, over all its steps and attempts, or a sweep used, without open requests. name: the trial's UID, or
         the sweep as in the tokens."""
         if scope == "sweep":
             return await self._do(lambda database: _spent_by_sweep(database, name))
-        steps = [f"{name}/", f"{name}0"]  # all texts that start with UID/, as 0 follows / in ASCII
-        return Spent(*await self._do(lambda database: database.execute(f"{_SPENT} step >= ? and step < ?", steps).fetchone()))
+        query = f"{_SPENT} step >= ? and step < ?"
+        return Spent(*await self._do(lambda database: database.execute(query, _steps_of(name)).fetchone()))
 
     def stop(self) -> None:
         """Finish the writes and close the file."""
@@ -226,6 +232,11 @@ class _Work:
     def _call(self, settle: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the event loop is closed, so nobody awaits the result
             self.future.get_loop().call_soon_threadsafe(lambda: None if self.future.done() else settle())
+
+
+def _steps_of(uid: str) -> list[str]:
+    """Return the bounds of the texts that start with UID/, which are a trial's steps: 0 follows / in ASCII."""
+    return [f"{uid}/", f"{uid}0"]
 
 
 def _spent_by_sweep(database: sqlite3.Connection, sweep: str) -> Spent:

@@ -79,7 +79,7 @@ class Public:
         claims = self._claims(request, route.provider)
         with self._services.steps.working(claims.key):
             asked = await self._asked(request, route)
-            self._refuse_closed(claims)  # the agent may have sent the body slowly
+            self._services.steps.refuse_closed(claims.key)  # the agent may have sent the body slowly
             if claims.models and asked.model not in claims.models and (asked.model or route.counted):
                 raise Refused(403, f"this step may not use the model {asked.model[:200]!r}, only {', '.join(claims.models)}")
             credential = await self._credential(claims, route)
@@ -90,12 +90,8 @@ class Public:
             claims = verify(token_of(request, provider), self._keyring.secrets())
         except InvalidToken as error:
             raise Refused(401, f"the step token is invalid: {error}") from error
-        self._refuse_closed(claims)
+        self._services.steps.refuse_closed(claims.key)
         return claims
-
-    def _refuse_closed(self, claims: StepClaims) -> None:
-        if self._services.steps.is_closed(claims.key):
-            raise Refused(401, "the step of this token has ended")
 
     async def _asked(self, request: web.Request, route: Route) -> Asked:
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":

@@ -22,10 +22,18 @@ _TYPES: Final = {
     415: "invalid_request_error",
     425: "credential_unknown",
     426: "upgrade_refused",
+    429: "rate_limit_error",
     500: "api_error",
     529: "overloaded_error",
 }
-_GEMINI: Final = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 529: "UNAVAILABLE"}
+_GEMINI: Final = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED",
+    529: "UNAVAILABLE",
+}
 
 
 class Refused(Exception):

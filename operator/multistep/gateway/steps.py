@@ -1,14 +1,20 @@
-"""Keeps track of closed steps, whose requests the gateway rejects, and of the open requests of each step."""
+"""Keeps track of closed steps, whose requests the gateway rejects, and of the requests of each step, whose number is limited."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
+from multistep.gateway.refusal import Refused
 from multistep.gateway.tokens import StepKey
+
+MOST_OPEN: Final = 128
+"""Most open requests of a step. Each may hold a body and an answer in memory, so one step must not fill the gateway's."""
+MOST_REQUESTS: Final = 20_000
+"""Most requests of a step. Each is a row of the ledger."""
 
 
 class Steps:
@@ -17,18 +23,30 @@ class Steps:
     def __init__(self, closed: Iterable[StepKey]) -> None:
         self._closed = set(closed)
         self._open: defaultdict[StepKey, set[asyncio.Task[Any]]] = defaultdict(set)
+        self._requests = Counter[StepKey]()
 
     def close(self, step: StepKey) -> None:
         """Refuse further requests of this step."""
         self._closed.add(step)
+        del self._requests[step]
 
-    def is_closed(self, step: StepKey) -> bool:
-        """Return whether further requests of this step are refused."""
-        return step in self._closed
+    def refuse_closed(self, step: StepKey) -> None:
+        """Raise Refused if further requests of this step are refused."""
+        if step in self._closed:
+            raise Refused(401, "the step of this token has ended")
+
+    def open_requests(self, step: StepKey) -> int:
+        """Return how many requests of the step are open."""
+        return len(self._open.get(step, ()))
 
     @contextmanager
     def working(self, step: StepKey) -> Iterator[None]:
-        """Count the current task as an open request of the step."""
+        """Count the current task as an open request of the step. Raises Refused if the step has too many."""
+        if self.open_requests(step) >= MOST_OPEN:
+            raise Refused(429, f"this step already has {MOST_OPEN} open requests")
+        if self._requests[step] >= MOST_REQUESTS:
+            raise Refused(429, f"this step has sent {MOST_REQUESTS} requests, the most that a step may send")
+        self._requests[step] += 1
         task = asyncio.current_task()
         assert task is not None
         self._open[step].add(task)

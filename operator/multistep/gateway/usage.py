@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Literal
 
@@ -19,8 +19,8 @@ class LastFailure(_Model):
     """Why the step's last request failed, or that the sweep's budget had no room for one of its requests.
 
     status: HTTP status, 0 without an answer; model: the requested model; kind: the cause: Provider (infrastructure), Configuration
-    (the key or the model is rejected, or a budget cannot be kept for this model), Budget (the trial's budget has no room for the
-    request), SweepBudget (the sweep's has none).
+    (the key or the model is rejected, or the model's price is unknown), Budget (the trial's budget has no room for the request, or
+    no upper limit of its cost is known), SweepBudget (the sweep's budget has no room).
     """
 
     status: int
@@ -58,14 +58,15 @@ class StepUsage(ModelUsage):
 def usage_of(rows: Sequence[Row], price_table: str, stalled_seconds: float) -> StepUsage:
     """Add up a step's rows. Requests that a budget refused do not count, as they were not sent to the provider."""
     sent = [row for row in rows if row.kind not in BUDGETS]
-    models = {model: _sum([row for row in sent if row.model == model]) for model in sorted({row.model for row in sent})}
+    by_model: defaultdict[str, list[Row]] = defaultdict(list)
     refused: Counter[str] = Counter()
     for row in sent:
+        by_model[row.model].append(row)
         refused.update({str(status): count for status, count in refusals(row).items() if count})
     return StepUsage(
         **_sum(sent).model_dump(),
         held_seconds=round(sum(row.held_seconds for row in rows), 3),
-        models=models,
+        models={model: _sum(of_model) for model, of_model in sorted(by_model.items())},
         refusals=dict(refused),
         last_failure=_last_failure(rows),
         price_table=price_table,

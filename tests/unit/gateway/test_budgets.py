@@ -17,7 +17,7 @@ from multistep.gateway.ledger import RETENTION_SECONDS, Ledger, Row, Spent
 from multistep.gateway.tokens import StepClaims, StepKey
 from multistep.gateway.usage import StepUsage
 from tests.support.virtual_time import in_virtual_time
-from tests.unit.gateway.world import step_of, token_for, world
+from tests.unit.gateway.world import request_of, step_of, token_for, world
 
 LONG = "say: " + "word " * 400
 Unit = Literal["inputTokens", "outputTokens", "costUSD"]
@@ -133,6 +133,17 @@ async def test_a_budget_in_dollars_needs_a_price(tmp_path: Path) -> None:
         failure = (await it.admin.close(step_of())).last_failure
         assert failure is not None
         assert failure.kind == "Configuration"
+
+
+@pytest.mark.parametrize(("limits", "status"), [({"costUSD": 1}, 400), ({"outputTokens": 1000}, 200)])
+async def test_a_budget_in_dollars_refuses_a_service_tier_of_unknown_price(
+    tmp_path: Path, limits: dict[str, float], status: int
+) -> None:
+    async with world(tmp_path) as it:
+        path, headers, body = request_of("chat", "gpt-5", token_for("chat", limits=limits))
+        body |= {"service_tier": "priority", "max_completion_tokens": 10}
+        async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json=body) as answer:
+            assert (answer.status, "service tier" in await answer.text()) == (status, status == 400)
 
 
 async def test_a_budget_needs_a_maximum_of_output_tokens(tmp_path: Path) -> None:

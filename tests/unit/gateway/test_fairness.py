@@ -87,6 +87,17 @@ async def test_if_the_only_request_is_refused_all_wait() -> None:
 
 
 @in_virtual_time
+async def test_a_pause_of_hours_holds_the_queue_for_a_minute() -> None:
+    loop = asyncio.get_running_loop()
+    lane = Lane(8, clock=loop.time)
+    await lane.enter("a", 1)
+    lane.leave_refused(86_400)
+    start = loop.time()
+    await lane.enter("b", 100)
+    assert 60 <= loop.time() - start < 61
+
+
+@in_virtual_time
 async def test_a_wait_has_an_end_and_leaves_no_trace() -> None:
     lane = Lane(1)
     await lane.enter("a", 1)

@@ -63,6 +63,16 @@ async def test_other_errors_pass_unchanged_and_are_sent_once(tmp_path: Path, sta
         assert (usage.input_tokens, usage.incomplete) == (0, 0)
 
 
+@pytest.mark.parametrize(("status", "kind"), [(401, "Configuration"), (403, None), (404, None), (500, "Provider")])
+async def test_a_wrong_request_after_a_right_one_is_no_misconfiguration(tmp_path: Path, status: int, kind: str | None) -> None:
+    async with world(tmp_path) as it:
+        await it.call("chat", token=token_for("chat", step="0"))
+        it.model.faults = [f"-fail-{status}"]
+        await it.call("chat", token=token_for("chat", step="1"))
+        failure = (await it.admin.close(step_of(step="1"))).last_failure
+        assert (failure and failure.kind) == kind
+
+
 async def test_the_last_request_decides_about_the_failure(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         await it.call("chat", "-500")

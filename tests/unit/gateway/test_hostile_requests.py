@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,13 @@ from multistep.gateway.bodies import Asked, InvalidBody, read_body
 from multistep.gateway.dialects import MESSAGES, RESPONSES, Dialect, Reading
 from multistep.gateway.headers import upstream_headers
 from multistep.gateway.ledger import Ledger, Row
+from multistep.gateway.refusal import Refused
 from multistep.gateway.routes import find_route
+from multistep.gateway.steps import MOST_OPEN, MOST_REQUESTS, Steps
 from multistep.gateway.worst_case import worst_case
+from tests.support.waiting import eventually
+from tests.unit.gateway.test_stalls import reported
+from tests.unit.gateway.world import World, step_of, token_for, world
 
 ROW = Row("a", "uid/1/0/agent", "s", "x", "openai", "m", 1, 1, 0.0)
 
@@ -84,3 +90,86 @@ def test_an_error_in_a_stream_is_the_providers_only_if_it_says_so(dialect: Diale
 def test_headers_that_make_a_provider_reject_the_key_are_not_forwarded() -> None:
     given = [("OpenAI-Organization", "x"), ("X-Server-Timeout", "1"), ("anthropic-beta", "y"), ("User-Agent", "agent")]
     assert upstream_headers(given, ("x-api-key", "k"))[:-2] == [("anthropic-beta", "y"), ("User-Agent", "agent")]
+
+
+async def test_a_step_may_have_so_many_open_requests(tmp_path: Path) -> None:
+    steps, release = Steps(()), asyncio.Event()
+
+    async def request(step: str) -> int:
+        try:
+            with steps.working(step_of(step=step)):
+                await release.wait()
+        except Refused as refused:
+            return refused.status
+        return 200
+
+    tasks = [asyncio.create_task(request("0")) for _ in range(MOST_OPEN + 2)] + [asyncio.create_task(request("1"))]
+    await asyncio.sleep(0)
+    release.set()
+    statuses = await asyncio.gather(*tasks)
+    assert statuses == [200] * MOST_OPEN + [429, 429, 200] and await request("0") == 200
+
+
+async def test_a_step_may_send_so_many_requests() -> None:
+    steps, step = Steps(()), step_of()
+    for _ in range(MOST_REQUESTS):
+        with steps.working(step):
+            pass
+    with pytest.raises(Refused, match="20000 requests"), steps.working(step):
+        pass
+    with steps.working(step_of(step="1")):
+        pass
+
+
+async def request_of_step(it: World, step: str) -> int:
+    """Send a request that the provider does not answer in time; return its status."""
+    return (await it.send("chat", "gpt-5-slow-60000", stream=False, token=token_for("chat", step=step))).status
+
+
+async def gauge(it: World, name: str) -> int:
+    async with it.http.get(f"http://127.0.0.1:{it.admin_port}/metrics") as answer:
+        found = re.search(rf"^multistep_gateway_{name} ([0-9.]+)", await answer.text(), re.MULTILINE)
+    assert found
+    return int(float(found[1]))
+
+
+async def in_flight(it: World) -> asyncio.Task[int]:
+    """Return a request of step 0 that fills the queue of one."""
+
+    async def sent() -> bool:
+        return len(it.model.entries) == 1
+
+    task = asyncio.create_task(request_of_step(it, "0"))
+    await eventually(sent)
+    return task
+
+
+async def test_a_request_that_waits_while_its_step_is_closed_is_never_sent(tmp_path: Path) -> None:
+    async with world(tmp_path, lane_requests=1, drain_seconds=0.1) as it:
+
+        async def queued() -> bool:
+            return await gauge(it, "requests_waiting") == 1
+
+        async def closed() -> bool:
+            return (await reported(it, token_for("chat", step="1")))[0] == 401
+
+        first = await in_flight(it)
+        waiting = asyncio.create_task(request_of_step(it, "1"))
+        await eventually(queued)
+        closing = asyncio.create_task(it.admin.close(step_of(step="1")))
+        await eventually(closed)
+        first.cancel()
+        usage = await closing
+        assert (await waiting, len(it.model.entries)) == (401, 1)
+        assert usage.last_failure is None and usage.input_tokens == 0
+
+
+@pytest.mark.parametrize(("step", "kind"), [("0", ""), ("1", "Provider")])
+async def test_an_agent_that_fills_the_queue_itself_is_not_excluded(step: str, kind: str, tmp_path: Path) -> None:
+    async with world(tmp_path, lane_requests=1, hold_seconds=0.3, drain_seconds=0.1) as it:
+        first = await in_flight(it)
+        assert await request_of_step(it, step) == 529
+        first.cancel()
+    ledger = Ledger(it.settings.ledger_file)
+    assert [row.kind for row in await ledger.rows_of(step_of(step=step)) if row.status == 529] == [kind]
+    ledger.stop()
