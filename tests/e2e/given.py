@@ -97,6 +97,12 @@ def reward(value: float) -> str:
     return f"#!/bin/sh\necho {value} > /logs/verifier/reward.txt\n"
 
 
+def reward_for_text(path: str, text: str) -> str:
+    """Return a test.sh that writes reward 1 if the file contains just this text, and else 0; its output shows the file."""
+    holds = f'[ "$(cat {path})" = "{text}" ]'
+    return f"#!/bin/sh\ncat {path}\n{holds} && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
+
+
 def in_agent(obj: Object) -> bool:
     """Return whether a trial's last step is in the agent phase."""
     steps = (obj.get("status") or {}).get("steps") or []

@@ -9,14 +9,13 @@ import pytest
 from multistep.kube.client import Client
 from multistep.kube.resources import PODS
 from multistep.pods.agent_host import CONTAINER
-from tests.e2e.given import Given, Object, Step, finished, holds, in_agent, trial
+from tests.e2e.given import Given, Object, Step, finished, holds, in_agent, reward_for_text, trial
 from tests.e2e.replicas import NAMESPACE, Replicas
 from tests.e2e.test_agents import agent, ledger, step
 from tests.support import servers
 from tests.support.machine import kill, processes
 
 KILLS = 10
-RAN_ONCE = '#!/bin/sh\n[ "$(cat /tmp/runs)" = run ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n'
 
 pytestmark = [
     pytest.mark.alone,
@@ -46,7 +45,9 @@ async def attempt_works(given: Given, name: str, attempt: int) -> Object:
 async def test_an_agent_runs_once_per_attempt_and_its_usage_is_counted_once(given: Given, model: servers.Server) -> None:
     replicas = Replicas(given.client)
     works = step("works", "echo run >> /tmp/runs; while [ ! -e /tmp/go ]; do sleep 0.1; done")
-    made = trial(works, Step("count", test=RAN_ONCE), **await agent(given, model), infrastructureRetries=2)
+    made = trial(
+        works, Step("count", test=reward_for_text("/tmp/runs", "run")), **await agent(given, model), infrastructureRetries=2
+    )
     name = (await given.applied(made))["metadata"]["name"]
     pod = await attempt_works(given, name, 1)
     for _ in range(KILLS):

@@ -11,13 +11,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.e2e.given import Given, Object, Step, condition, finished, in_agent, trial
+from tests.e2e.given import Given, Object, Step, condition, finished, in_agent, reward_for_text, trial
 from tests.e2e.replicas import Replicas
 from tests.support import servers
 
 KEY = "sk-providers-key-of-the-tests"
 OWN = (Path(__file__).parents[2] / "examples" / "own-agent" / "own_agent.py").read_text()
-EXISTS = '#!/bin/sh\n[ "$(cat /tmp/{0})" = {0} ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n'
 GATED = {"min_reward": 1.0}
 
 
@@ -25,7 +24,7 @@ def step(name: str, *commands: str) -> Step:
     """Return a step in which the model makes the agent run the commands and then create the file that the verifier requires."""
     lines = [f"run: {each}" for each in (*commands, f"printf {name} > /tmp/{name}")]
     instruction = "\n".join(["FAKE-MODEL", *lines, "say: done", "END", ""])
-    return Step(name, instruction=instruction, test=EXISTS.format(name), config=GATED)
+    return Step(name, instruction=instruction, test=reward_for_text(f"/tmp/{name}", name), config=GATED)
 
 
 async def agent(given: Given, model: servers.Server, name: str = "gpt-5") -> dict[str, Any]:
@@ -82,13 +81,12 @@ async def test_the_providers_key_is_nowhere_in_the_environment(given: Given, mod
     places = "/proc/[0-9]*/environ /proc/[0-9]*/cmdline /root /tmp /run /etc /logs"
     search = f"grep -rqsa '[{KEY[0]}]{KEY[1:]}' {places} && printf yes || printf no"
     spec = await agent(given, model)
-    found = await given.ended(trial(step("search", f"{search} > /tmp/found"), Step("look", test=_NOT_FOUND), **spec))
+    found = await given.ended(
+        trial(step("search", f"{search} > /tmp/found"), Step("look", test=reward_for_text("/tmp/found", "no")), **spec)
+    )
     assert found["status"]["rewards"]["reward"] == 1.0, found["status"]
     keys = {entry["key"] for entry in await ledger(model)}
     assert keys == {KEY}  # the gateway added the provider's key to every request
-
-
-_NOT_FOUND = '#!/bin/sh\n[ "$(cat /tmp/found)" = no ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n'
 
 
 async def test_a_provider_that_fails_is_never_a_reward_of_0(given: Given, model: servers.Server) -> None:
@@ -144,7 +142,11 @@ async def test_a_class_that_ends_its_own_host_loses_the_step_and_nothing_else(gi
 @pytest.mark.alone
 async def test_an_agent_works_on_while_the_operator_is_killed_and_runs_once(given: Given, model: servers.Server) -> None:
     replicas = Replicas(given.client)
-    made = trial(step("one", "echo begun >> /tmp/runs; sleep 12"), Step("count", test=_RAN_ONCE), **await agent(given, model))
+    made = trial(
+        step("one", "echo begun >> /tmp/runs; sleep 12"),
+        Step("count", test=reward_for_text("/tmp/runs", "begun")),
+        **await agent(given, model),
+    )
     name = (await given.applied(made))["metadata"]["name"]
     await given.until(name, in_agent)
     await given.in_pod(name, "sh", "-c", "until [ -e /tmp/runs ]; do sleep 0.05; done")
@@ -154,8 +156,3 @@ async def test_an_agent_works_on_while_the_operator_is_killed_and_runs_once(give
     status = (await given.until(name, finished))["status"]
     assert status["rewards"] == {"reward": 1.0} and status.get("attempts", []) == [], status
     assert status["usage"]["requests"] == len(await ledger(model))
-
-
-_RAN_ONCE = (
-    '#!/bin/sh\n[ "$(cat /tmp/runs)" = begun ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n'
-)

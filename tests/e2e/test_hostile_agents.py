@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.given import REWARD_ONE, Given, Object, Step, trial
+from tests.e2e.given import REWARD_ONE, Given, Object, Step, reward_for_text, trial
 from tests.e2e.test_agents import KEY, OWN, agent, ledger, step
 from tests.e2e.test_cli import multistep
 from tests.support import servers
@@ -93,12 +93,6 @@ async def hostile(given: Given, model: servers.Server) -> Object:
     return {**spec, "agent": {**spec["agent"], "importPath": "own_agent:HostileAgent"}}
 
 
-def holds(path: str, text: str) -> str:
-    """Return a test.sh that rewards a file with this text; its output shows the file."""
-    passed = f'[ "$(cat {path})" = "{text}" ]'
-    return f"#!/bin/sh\ncat {path}\n{passed} && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
-
-
 async def rewarded(given: Given, tmp_path: Path, *steps: Step, **spec: Any) -> None:
     """Run the trial and require that its tests reward each step; a failure shows the output of the tests."""
     found = await given.ended(trial(*steps, **spec))
@@ -115,8 +109,8 @@ async def test_root_finds_the_providers_key_in_no_process_memory_or_file(
     control = "CONTROL=control-text-of-the-search sleep 600 & perl /tmp/search.pl > /tmp/seen-during"
     after = "perl /tmp/search.pl > /tmp/seen-after"
     steps = (
-        with_programs("during", control, test=holds("/tmp/seen-during", nothing)),
-        Step("after", test=holds("/tmp/seen-after", nothing).replace("cat", f"{after}; cat", 1)),
+        with_programs("during", control, test=reward_for_text("/tmp/seen-during", nothing)),
+        Step("after", test=reward_for_text("/tmp/seen-after", nothing).replace("cat", f"{after}; cat", 1)),
     )
     await rewarded(given, tmp_path, *steps, **await hostile(given, model))
     assert {entry["key"] for entry in await ledger(model)} == {KEY}  # the gateway added it
@@ -133,8 +127,8 @@ async def test_the_gateway_rejects_every_token_but_that_of_the_active_step(
     )
     tries = "; ".join(f'perl /tmp/ask.pl "$URL" {each} >> /tmp/others' for each in asked)
     steps = (
-        with_programs("first", keep, test=holds("/tmp/own", "200")),
-        with_programs("second", tries, test=holds("/tmp/others", "\n".join(["401"] * 3))),
+        with_programs("first", keep, test=reward_for_text("/tmp/own", "200")),
+        with_programs("second", tries, test=reward_for_text("/tmp/others", "\n".join(["401"] * 3))),
     )
     await rewarded(given, tmp_path, *steps, **await hostile(given, model))
     assert len([entry for entry in await ledger(model) if '"hello"' in entry["body"]]) == 1

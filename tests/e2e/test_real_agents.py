@@ -8,15 +8,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
-from tests.e2e.given import Given, tree
+from tests.e2e.given import Given, reward_for_text, tree
+from tests.e2e.test_agents import KEY, ledger
 from tests.e2e.test_cli import multistep
 from tests.support import servers
 
 STEPS = ("one", "two", "three")
-KEY = "sk-providers-key-of-the-tests"
 TASK = """\
 [task]
 name = "tests/gates"
@@ -28,7 +27,6 @@ FROM debian:bookworm-slim
 RUN apt-get update -q && apt-get install -qy --no-install-recommends ca-certificates git tmux && mkdir /app
 WORKDIR /app
 """
-TEST = '#!/bin/sh\n[ "$(cat /app/{0})" = {0} ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n'
 
 
 def gates(directory: Path) -> Path:
@@ -36,7 +34,7 @@ def gates(directory: Path) -> Path:
     texts = {"task.toml": TASK, "environment/Dockerfile": DOCKERFILE}
     for name in STEPS:
         texts[f"steps/{name}/instruction.md"] = f"FAKE-MODEL\nrun: printf {name} > /app/{name}\nsay: done\nEND\n"
-        texts[f"steps/{name}/tests/test.sh"] = TEST.format(name)
+        texts[f"steps/{name}/tests/test.sh"] = reward_for_text(f"/app/{name}", name)
     for name, text in texts.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(text)
@@ -52,10 +50,8 @@ async def image_of(agent: str) -> str:
 
 async def charged(model: servers.Server) -> Counter[str]:
     """Return what the model charged: requests and tokens by step. A request belongs to the latest step that it contains."""
-    async with aiohttp.ClientSession() as session, session.get(f"{model.url}/_ledger") as response:
-        entries = await response.json()
     found = Counter[str]()
-    for entry in entries:
+    for entry in await ledger(model):
         step = max(STEPS, key=lambda name: entry["body"].rfind(f"/app/{name}"))
         found.update({f"{step} requests": 1, f"{step} in": entry["input"], f"{step} out": entry["output"]})
     return found
