@@ -6,12 +6,13 @@ MAKEFLAGS += --no-print-directory
 # `bench`: the program `harbor` of another Python. `demo` reads AGENT.
 export CLUSTER IMAGE_REPOSITORY CASES SECTIONS BENCH_TRIALS HARBOR AGENT
 
-TARGETS := setup lock demo test test-long lint unit e2e generate cluster cluster-down image deploy run bench chaos conformance
+TARGETS := setup lock demo test test-long test-agents lint unit e2e generate cluster cluster-down image deploy run bench chaos conformance
 .PHONY: help test-all $(TARGETS)
 
 demo:         ## from nothing to a finished trial: cluster, image, operator, an example task [AGENT=claude-code]
 test:         ## lint, unit tests, end-to-end tests on a real cluster
 test-long:    ## the end-to-end tests that take so long that `test` leaves them out
+test-agents:  ## the end-to-end tests of more agents, whose images take minutes to build
 test-all: test test-long  ## everything that CI checks: test, then test-long
 cluster:      ## start the cluster or use the one that runs; prints `export KUBECONFIG=...`
 cluster-down: ## stop the cluster and remove it

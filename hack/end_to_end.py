@@ -2,7 +2,8 @@
 
 Tests with the mark `alone` run without other tests on their cluster: they stop or change shared objects, or count them.
 A failed test is repeated once after all others have finished (hack.flaky).
-Tests with the mark `long` run in `make test-long`, those with the mark `measures` in `make bench`.
+Tests with the mark `long` run in `make test-long`, those with the mark `agents` in `make test-agents`, and those with the mark
+`measures` in `make bench`.
 """
 
 import os
@@ -25,7 +26,7 @@ from localkube.commands import capture
 from localkube.config import load_config, second_cluster
 
 DIRECTORIES = ("tests/e2e", "tests/conformance", "tests/rights")
-_EACH_RUN = "not long and not measures"
+_EACH_RUN = "not long and not measures and not agents"
 _CASES_AT_ONCE = 2  # concurrent conformance cases per pytest-xdist worker; a case is idle most of the time
 _FIRST = "tests/e2e/test_nodes.py"  # runs first, because a new node copies all images of the cluster, which are few then
 
@@ -40,11 +41,11 @@ def run() -> None:
     report(ended, tests.again)
 
 
-def run_long() -> None:
-    """Run the tests that `make test` omits, sequentially. The totals include those of the last `make test`."""
+def run_marked(mark: str) -> None:
+    """Run the tests with this mark, which `make test` omits, sequentially. The totals include those of the last `make test`."""
     env = environment(deployment.deploy().environment)
-    with stage("long end-to-end tests"):
-        ended = [execute(Run("long", ["tests/e2e", "-m", "long", "-v"], env))]
+    with stage(f"end-to-end tests with the mark {mark}"):
+        ended = [execute(Run(mark, ["tests/e2e", "-m", mark, "-v"], env))]
         again = run_again(ended, env, execute)
     report(ended, again, History(continued=True))
 

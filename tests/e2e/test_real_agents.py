@@ -29,11 +29,15 @@ WORKDIR /app
 """
 
 
-def gates(directory: Path) -> Path:
-    """Write a task of three gated steps. In each, the model makes the agent write a file, which the step's tests read."""
-    texts = {"task.toml": TASK, "environment/Dockerfile": DOCKERFILE}
+def gates(directory: Path, dockerfile: str = DOCKERFILE, turn: str = "run: printf {0} > /app/{0}") -> Path:
+    """Write a task of three gated steps. In each, the model makes the agent write a file, which the step's tests read.
+
+    Args:
+        turn: The model's turn that makes the agent write the file; {0} is the step's name.
+    """
+    texts = {"task.toml": TASK, "environment/Dockerfile": dockerfile}
     for name in STEPS:
-        texts[f"steps/{name}/instruction.md"] = f"FAKE-MODEL\nrun: printf {name} > /app/{name}\nsay: done\nEND\n"
+        texts[f"steps/{name}/instruction.md"] = f"FAKE-MODEL\n{turn.format(name)}\nsay: done\nEND\n"
         texts[f"steps/{name}/tests/test.sh"] = reward_for_text(f"/app/{name}", name)
     for name, text in texts.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
@@ -68,32 +72,34 @@ def counted(steps: list[dict[str, Any]]) -> Counter[str]:
     return found
 
 
+ANTHROPIC = ("--model", "anthropic/claude-sonnet-4-5", "--key-from-secret", "ANTHROPIC_API_KEY=keys:key")
+OPENAI = ("--model", "openai/gpt-5", "--key-from-secret", "OPENAI_API_KEY=keys:key")
+
+
 @pytest.mark.parametrize(
-    ("agent", "named", "variable", "path", "options"),
+    ("agent", "path", "options"),
     [
-        ("claude-code", "anthropic/claude-sonnet-4-5", "ANTHROPIC_API_KEY", "", ()),
-        ("claude-code", "anthropic/claude-sonnet-4-5", "ANTHROPIC_API_KEY", "", ("--resume",)),
-        ("codex", "openai/gpt-5", "OPENAI_API_KEY", "/v1", ()),
-        ("terminus-2", "openai/gpt-5", "OPENAI_API_KEY", "/v1", ()),
+        ("claude-code", "", ANTHROPIC),
+        ("claude-code", "", (*ANTHROPIC, "--resume")),
+        ("codex", "/v1", OPENAI),
+        ("terminus-2", "/v1", OPENAI),
     ],
 )
 async def test_a_real_agent_completes_a_task_of_gates_and_its_usage_is_what_the_model_charged(
-    agent: str,
-    named: str,
-    variable: str,
-    path: str,
-    options: tuple[str, ...],
-    given: Given,
-    model: servers.Server,
-    tmp_path: Path,
+    agent: str, path: str, options: tuple[str, ...], given: Given, model: servers.Server, tmp_path: Path
 ) -> None:
+    image = () if agent == "terminus-2" else ("--agent-image", await image_of(agent))
+    files = await completed(given, model, gates(tmp_path / "gates"), agent, "--base-url", f"{model.url}{path}", *options, *image)
+    assert all(json.loads(files[f"steps/{name}/agent/trajectory.json"])["schema_version"].startswith("ATIF") for name in STEPS)
+
+
+async def completed(given: Given, model: servers.Server, task: Path, agent: str, *options: str) -> dict[str, bytes]:
+    """Run the task with this agent, check its rewards, and its usage against the model's; return the contents of its results."""
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}}
     await given.applied({**secret, "data": {"key": base64.b64encode(KEY.encode()).decode()}})
-    image = () if agent == "terminus-2" else ("--agent-image", await image_of(agent))
-    chosen = ("--agent", agent, "--model", named, "--key-from-secret", f"{variable}=keys:key", "--base-url", f"{model.url}{path}")
-    out = tmp_path / "out"
+    out = task.parent / "out"
     where = ("-n", given.namespace, "--name", "real", "--results", str(out), "-o", "json")
-    code, shown, err = await multistep("run", str(gates(tmp_path / "gates")), *chosen, *image, *options, *where)
+    code, shown, err = await multistep("run", str(task), "--agent", agent, *options, *where)
     assert code == 0, shown + err
     status = (await given.get("real"))["status"]
     assert status["rewards"] == {"reward": 1.0} and counted(status["steps"]) == await charged(model)
@@ -101,4 +107,4 @@ async def test_a_real_agent_completes_a_task_of_gates_and_its_usage_is_what_the_
     result = json.loads(files["result.json"])
     used = [step["agent_result"]["n_input_tokens"] for step in result["step_results"]]
     assert result["agent_info"]["name"] == agent and used == [step["usage"]["inputTokens"] for step in status["steps"]]
-    assert all(json.loads(files[f"steps/{name}/agent/trajectory.json"])["schema_version"].startswith("ATIF") for name in STEPS)
+    return files

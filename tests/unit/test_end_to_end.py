@@ -61,15 +61,15 @@ def test_failures_are_run_again_after_all_others_and_rights_are_judged_last(play
     by_name = {each.name: each for each in played.runs}
     side_by_side = by_name["side by side"].arguments
     assert side_by_side[side_by_side.index("-n") + 1] == "3"
-    assert side_by_side[side_by_side.index("-m") + 1] == "not alone and not long and not measures"
-    assert by_name["leader"].arguments[:3] == ["tests/e2e/test_leader.py", "-m", "alone and not long and not measures"]
+    assert side_by_side[side_by_side.index("-m") + 1] == f"not alone and {end_to_end._EACH_RUN}"
+    assert by_name["leader"].arguments[:3] == ["tests/e2e/test_leader.py", "-m", f"alone and {end_to_end._EACH_RUN}"]
     assert by_name["conformance"].env["MULTISTEP_TEST_CASES"] == "6"
     [(ended, second)] = played.reported
     assert len(ended) == 4 and [(each.test, each.is_flaky) for each in second] == [(LOST, True)]
 
 
 def test_long_tests_are_a_run_of_their_own_that_belongs_to_the_one_before(played: Played) -> None:
-    end_to_end.run_long()
+    end_to_end.run_marked("long")
     assert [each.arguments[:3] for each in played.runs] == [["tests/e2e", "-m", "long"]]
     [(_, _, past)] = played.reported
     assert past.continued

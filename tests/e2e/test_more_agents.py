@@ -1,0 +1,50 @@
+"""Programs of more agents, as in test_real_agents. `make test-agents` runs them; their images take minutes to build."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.given import Given
+from tests.e2e.test_real_agents import OPENAI, STEPS, completed, gates, image_of
+from tests.support import servers
+
+GEMINI = ("--model", "gemini/gemini-2.5-pro", "--key-from-secret", "GEMINI_API_KEY=keys:key")
+# Programs in Python, which `multistep agent build` does not build. Harbor's class of aider starts it by ~/.local/bin/env.
+PYTHON = """\
+FROM python:3.11-slim-bookworm
+RUN apt-get update -q && apt-get install -qy --no-install-recommends ca-certificates git && mkdir /app
+RUN python3 -m venv /opt/agent && /opt/agent/bin/pip install -q {packages} \\
+ && mkdir -p /root/.local/bin && ln -s /opt/agent/bin/{program} /usr/local/bin/ && touch /root/.local/bin/env
+WORKDIR /app
+"""
+
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(1200)]
+
+
+@pytest.mark.parametrize(
+    ("agent", "path", "options"),
+    [("gemini-cli", "", GEMINI), ("qwen-coder", "/v1", OPENAI), ("opencode", "/v1", OPENAI)],
+)
+async def test_an_agent_whose_image_is_built_completes_a_task_of_gates(
+    agent: str, path: str, options: tuple[str, ...], given: Given, model: servers.Server, tmp_path: Path
+) -> None:
+    image = ("--agent-image", await image_of(agent))
+    files = await completed(given, model, gates(tmp_path / "gates"), agent, "--base-url", f"{model.url}{path}", *options, *image)
+    assert all(json.loads(files[f"steps/{name}/agent/trajectory.json"])["schema_version"].startswith("ATIF") for name in STEPS)
+
+
+@pytest.mark.parametrize(
+    ("agent", "program", "packages", "turn"),
+    [
+        ("aider", "aider", "aider-chat==0.86.2", "write: {0}={0}"),
+        ("mini-swe-agent", "mini-swe-agent", "mini-swe-agent==2.2.8 mcp", "run: printf {0} > /app/{0}"),
+    ],
+)
+async def test_an_agent_of_the_tasks_image_completes_a_task_of_gates(
+    agent: str, program: str, packages: str, turn: str, given: Given, model: servers.Server, tmp_path: Path
+) -> None:
+    task = gates(tmp_path / "gates", PYTHON.format(packages=packages, program=program), turn)
+    await completed(given, model, task, agent, "--base-url", f"{model.url}/v1", *OPENAI, "--preinstalled")
