@@ -182,15 +182,20 @@ def _where(sweep: TrialSweep, counts: Tally, halted: Halt | None, budget: SweepB
         return "Complete", "SweepComplete", f"{_counted(counts)} of {counts.total} trials count"
     if halted is not None and not counts.active:
         return "Failed", halted.reason, f"{halted.message}; {counts.created} of {counts.total} trials were created"
+    spent = _spent_text(budget, counts) if budget is not None and _is_spent(budget, counts) else ""
     if halted is not None:
-        return "Halting", halted.reason, f"{halted.message}; {counts.active} trials are still active"
+        active = f"{counts.active} trials are still active"
+        return "Halting", halted.reason, "; ".join(filter(None, [halted.message, active, spent]))
     if sweep.spec.suspend:
         return "Suspended", "Suspended", f"spec.suspend is true; {counts.phases.get('Running', 0)} trials are finishing their step"
-    if budget is not None and _is_spent(budget, counts):
-        used = f"the trials used {counts.cost_usd or 0.0:.6g} of {budget.cost_usd:g} US dollars"
-        text = f"{used}, and a model request could cost more than the rest; raise spec.budget.costUSD to continue"
-        return "Suspended", COST_BUDGET_SPENT, text
+    if spent:
+        return "Suspended", COST_BUDGET_SPENT, spent
     return "Running", "Running", f"{counts.created} of {counts.total} trials were created"
+
+
+def _spent_text(budget: SweepBudgetStatus, counts: Tally) -> str:
+    used = f"the trials used {counts.cost_usd or 0.0:.6g} of {budget.cost_usd:g} US dollars"
+    return f"{used}, and a model request could cost more than the rest; raise spec.budget.costUSD to continue"
 
 
 def _trials(counts: Tally) -> SweepTrials:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -61,8 +61,16 @@ def tasks_at(source: TasksSource, revision: str, names: Sequence[str]) -> list[S
 _AS_WRITTEN: Final[dict[str, Any]] = {"mode": "json", "by_alias": True, "exclude_unset": True}
 
 
-def manifest(sweep: TrialSweep, plan: Plan, number: int, *, early: bool = False) -> dict[str, Any]:
-    """Return the manifest of the trial with this number. early: whether to create it suspended, with spec.prestart."""
+def manifest(
+    sweep: TrialSweep, plan: Plan, number: int, *, early: bool = False, limited_models: Container[str] = ()
+) -> dict[str, Any]:
+    """Return the manifest of the trial with this number.
+
+    Args:
+        early: Whether to create it suspended, with spec.prestart.
+        limited_models: Models with a limit of active trials. Their trials are not prestarted, as a trial with a pod is active:
+            trials that wait could take all of a model's slots.
+    """
     cell, template, owner = plan.grid.cell(number), plan.spec.template, sweep.metadata
     task, agent = plan.grid.tasks[cell.task], plan.spec.agents[cell.agent]
     ours = {labels.SWEEP: owner.name, labels.NUMBER: str(number)}
@@ -87,7 +95,7 @@ def manifest(sweep: TrialSweep, plan: Plan, number: int, *, early: bool = False)
             "task": plan.sources[cell.task],
             "agent": agent.agent.model_dump(**_AS_WRITTEN),
             **_merged_spec(plan.spec, cell.task, task, agent.name),
-            **({"suspend": True, "prestart": True} if early else {}),
+            **({"suspend": True, "prestart": agent.agent.model not in limited_models} if early else {}),
         },
     }
 

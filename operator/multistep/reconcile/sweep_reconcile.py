@@ -46,12 +46,14 @@ REFUSED: Final = "TrialRefused"
 
 @dataclass
 class Sweeps:
-    """Reconciles one sweep per call. clock: seconds since the epoch; shard: selects the sweeps to reconcile."""
+    """Reconciles one sweep per call. clock: seconds since the epoch; shard: selects the sweeps to reconcile; limited_models: models
+    with a limit of active trials."""
 
     cluster: Cluster
     metrics: Metrics
     tasks: SweepTasks
     shard: Shard = field(default_factory=Shard)
+    limited_models: Collection[str] = ()
     clock: Callable[[], float] = time.time
     book: Book = field(default_factory=Book)
 
@@ -179,7 +181,8 @@ class _SweepReconcile:
         """
         for number in numbers:
             try:
-                trial = await self._cluster.create(manifest(self._sweep, plan, number, early=number >= early))
+                made = manifest(self._sweep, plan, number, early=number >= early, limited_models=self._s.limited_models)
+                trial = await self._cluster.create(made)
                 self._s.metrics.sweep_trials.inc()
             except Conflict as error:
                 if error.reason != "AlreadyExists":

@@ -58,6 +58,14 @@ def test_a_raised_budget_resumes_the_sweep_until_it_is_spent_too() -> None:
     assert why(again.status)[:2] == ("Suspended", "CostBudgetSpent")
 
 
+def test_a_halted_sweep_names_its_spent_budget() -> None:
+    spec: dict[str, Any] = {**BUDGET, "stopWhen": {"podHours": 0.01}}
+    first = next_of(started(**spec), []).status
+    found = next_of(reached(first, **spec), [refused(0, 5, pod_seconds=3600.0)], at=20)
+    assert why(found.status)[:2] == ("Halting", "BudgetSpent")
+    assert why(found.status)[2].endswith("raise spec.budget.costUSD to continue")
+
+
 def test_a_sweep_without_a_budget_any_more_continues() -> None:
     first = next_of(started(**BUDGET), []).status
     found = next_of(reached(first), [refused(0, 5, suspend=True, by_sweep=True)], at=20)

@@ -62,6 +62,14 @@ def test_one_that_is_created_early_waits_ready_for_the_sweep_to_let_it_start() -
     assert usual["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
 
 
+def test_a_trial_of_a_limited_model_gets_no_pod_before_its_turn() -> None:
+    hosted = {"name": "claude-code", "model": "anthropic/claude-sonnet-4-5", "access": "Direct"}
+    found = sweep(agents=[{"name": "cc", "agent": hosted}])
+    for limited, prestart in (["anthropic/claude-sonnet-4-5"], False), (["openai/gpt-5"], True):
+        early = manifest(found, plan(found, found.spec.tasks), 0, early=True, limited_models=limited)
+        assert (early["spec"]["suspend"], early["spec"]["prestart"]) == (True, prestart)
+
+
 def test_every_trial_is_one_and_has_what_was_written_and_no_more() -> None:
     for each in trials(sweep()):
         assert parse_trial(each).kind == "MultiStepTrial"
