@@ -53,7 +53,7 @@ async def test_no_trial_scores_0_because_its_provider_failed(given: Given, model
     await asyncio.gather(eventually(all_met_faults), asyncio.sleep(FAULT_SECONDS))
     await set_faults(model, ())
     found = await given.sweep_until("faults", finished)
-    result = found["status"]["results"][0]
+    result = found["status"]["agents"][0]
     assert holds(found, "Complete") and (result["counted"], result["mean"]) == (TRIALS, 1.0), found["status"]
 
 
@@ -68,7 +68,7 @@ async def test_a_sweep_never_spends_more_than_its_budget(given: Given, model: se
     assert 0 < spent <= BUDGET
     await given.client.patch(SWEEPS, given.namespace, "spends", {"spec": {"budget": {"costUSD": 10 * BUDGET}}})
     found = await given.sweep_until("spends", finished)
-    result = found["status"]["results"][0]
+    result = found["status"]["agents"][0]
     assert holds(found, "Complete") and (result["counted"], result["mean"]) == (20, 1.0), found["status"]
     assert spent < await charged(model) <= 10 * BUDGET
 
