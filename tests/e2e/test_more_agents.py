@@ -12,14 +12,16 @@ from tests.e2e.test_real_agents import OPENAI, STEPS, completed, gates, image_of
 from tests.support import servers
 
 GEMINI = ("--model", "gemini/gemini-2.5-pro", "--key-from-secret", "GEMINI_API_KEY=keys:key")
-# Programs in Python, which `multistep agent build` does not build. Harbor's class of aider starts it by ~/.local/bin/env.
+# Programs in Python, which `multistep agent build` does not build. Harbor's classes start them by uv's ~/.local/bin/env.
 PYTHON = """\
 FROM python:3.11-slim-bookworm
 RUN apt-get update -q && apt-get install -qy --no-install-recommends ca-certificates git && mkdir /app
-RUN python3 -m venv /opt/agent && /opt/agent/bin/pip install -q {packages} \\
- && mkdir -p /root/.local/bin && ln -s /opt/agent/bin/{program} /usr/local/bin/ && touch /root/.local/bin/env
+RUN pip install -q uv && cert=$(pip config --global get global.cert || true) && export ${{cert:+SSL_CERT_FILE=$cert}} \\
+ && uv tool install -q {package} {options} \\
+ && echo 'export PATH=/root/.local/bin:$PATH' > /root/.local/bin/env
 WORKDIR /app
 """
+SUBMIT = "run: echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"  # how mini-swe-agent ends a step
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(1200)]
 
@@ -37,14 +39,14 @@ async def test_an_agent_whose_image_is_built_completes_a_task_of_gates(
 
 
 @pytest.mark.parametrize(
-    ("agent", "program", "packages", "turn"),
+    ("agent", "package", "options", "turn"),
     [
-        ("aider", "aider", "aider-chat==0.86.2", "write: {0}={0}"),
-        ("mini-swe-agent", "mini-swe-agent", "mini-swe-agent==2.2.8 mcp", "run: printf {0} > /app/{0}"),
+        ("aider", "aider-chat==0.86.2", "", "write: {0}={0} ok"),
+        ("mini-swe-agent", "mini-swe-agent==2.2.8", "--with mcp", f"run: printf '{{0}} ok' > /app/{{0}}\n{SUBMIT}"),
     ],
 )
 async def test_an_agent_of_the_tasks_image_completes_a_task_of_gates(
-    agent: str, program: str, packages: str, turn: str, given: Given, model: servers.Server, tmp_path: Path
+    agent: str, package: str, options: str, turn: str, given: Given, model: servers.Server, tmp_path: Path
 ) -> None:
-    task = gates(tmp_path / "gates", PYTHON.format(packages=packages, program=program), turn)
+    task = gates(tmp_path / "gates", PYTHON.format(package=package, options=options), turn)
     await completed(given, model, task, agent, "--base-url", f"{model.url}/v1", *OPENAI, "--preinstalled")

@@ -29,7 +29,7 @@ WORKDIR /app
 """
 
 
-def gates(directory: Path, dockerfile: str = DOCKERFILE, turn: str = "run: printf {0} > /app/{0}") -> Path:
+def gates(directory: Path, dockerfile: str = DOCKERFILE, turn: str = "run: printf '{0} ok' > /app/{0}") -> Path:
     """Write a task of three gated steps. In each, the model makes the agent write a file, which the step's tests read.
 
     Args:
@@ -38,7 +38,7 @@ def gates(directory: Path, dockerfile: str = DOCKERFILE, turn: str = "run: print
     texts = {"task.toml": TASK, "environment/Dockerfile": dockerfile}
     for name in STEPS:
         texts[f"steps/{name}/instruction.md"] = f"FAKE-MODEL\n{turn.format(name)}\nsay: done\nEND\n"
-        texts[f"steps/{name}/tests/test.sh"] = reward_for_text(f"/app/{name}", name)
+        texts[f"steps/{name}/tests/test.sh"] = reward_for_text(f"/app/{name}", f"{name} ok")
     for name, text in texts.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(text)
@@ -56,7 +56,7 @@ async def charged(model: servers.Server) -> Counter[str]:
     """Return what the model charged: requests and tokens by step. A request belongs to the latest step that it contains."""
     found = Counter[str]()
     for entry in await ledger(model):
-        step = max(STEPS, key=lambda name: entry["body"].rfind(f"/app/{name}"))
+        step = max(STEPS, key=lambda name: entry["body"].rfind(f"{name} ok"))
         found.update({f"{step} requests": 1, f"{step} in": entry["input"], f"{step} out": entry["output"]})
     return found
 
