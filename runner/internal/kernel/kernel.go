@@ -121,6 +121,21 @@ func Stat(pid int) (Process, error) {
 	return parseStat(content)
 }
 
+// Thread reads one thread of a process.
+func Thread(pid, thread int) (Process, error) {
+	content, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/task/" + strconv.Itoa(thread) + "/stat")
+	if err != nil {
+		return Process{}, err
+	}
+	return parseStat(content)
+}
+
+// Name returns the name of a process, which it can choose: at most 15 bytes.
+func Name(pid int) string {
+	name, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
+	return string(bytes.ToValidUTF8(bytes.TrimSuffix(name, []byte("\n")), []byte("\uFFFD")))
+}
+
 func parseStat(content []byte) (Process, error) {
 	open, end := bytes.IndexByte(content, '('), bytes.LastIndexByte(content, ')') // the program's name may contain any byte
 	if open < 1 || end < open {

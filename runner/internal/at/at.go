@@ -1,0 +1,163 @@
+// Package at wraps system calls that act on a name in an open directory. They resolve no path and follow no link, so a process
+// that replaces a directory by a link cannot lead them elsewhere.
+package at
+
+import (
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+const (
+	symlinkNoFollow = 0x100
+	symlinkFollow   = 0x400
+	removeDirectory = 0x200
+	cwd             = -0x64
+	openPath        = 0x200000
+)
+
+// Open opens name in the directory. It adds O_NOFOLLOW, O_NONBLOCK (a FIFO cannot block it), O_NOCTTY and O_CLOEXEC to flags.
+func Open(directory int, name string, flags int, mode uint32) (int, error) {
+	flags |= syscall.O_NOFOLLOW | syscall.O_NONBLOCK | syscall.O_NOCTTY | syscall.O_CLOEXEC
+	for {
+		fd, err := syscall.Openat(directory, name, flags, mode)
+		if err != syscall.EINTR {
+			return fd, err
+		}
+	}
+}
+
+// OpenRead opens name for reading, without a change of its access time if the kernel permits that.
+func OpenRead(directory int, name string) (int, error) {
+	fd, err := Open(directory, name, syscall.O_RDONLY|syscall.O_NOATIME, 0)
+	if err == syscall.EPERM { // only the owner and root may keep the access time
+		return Open(directory, name, syscall.O_RDONLY, 0)
+	}
+	return fd, err
+}
+
+// OpenDirectory opens the directory called name.
+func OpenDirectory(directory int, name string) (int, error) {
+	return Open(directory, name, syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
+}
+
+// OpenNode opens a file of any type, except a link, as a reference to it: it cannot be read or written.
+func OpenNode(directory int, name string) (int, error) {
+	return Open(directory, name, openPath, 0)
+}
+
+// Stat returns the attributes of name, also if it is a link.
+func Stat(directory int, name string) (stat syscall.Stat_t, err error) {
+	terminated, err := syscall.BytePtrFromString(name)
+	if err != nil {
+		return stat, err
+	}
+	return stat, StatBytes(directory, terminated, &stat)
+}
+
+// StatBytes is like Stat for a name that ends with a NUL. It allocates nothing.
+func StatBytes(directory int, name *byte, stat *syscall.Stat_t) error {
+	return call(sysFstatat, uintptr(directory), uintptr(unsafe.Pointer(name)), uintptr(unsafe.Pointer(stat)), symlinkNoFollow, 0)
+}
+
+// call makes a system call. Pointers that its arguments were converted from stay valid until it returns.
+//
+//go:uintptrescapes
+func call(number, a, b, c, d, e uintptr) error {
+	if _, _, errno := syscall.Syscall6(number, a, b, c, d, e, 0); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// Readlink returns the target of a link.
+func Readlink(directory int, name string) (string, error) {
+	terminated, err := syscall.BytePtrFromString(name)
+	if err != nil {
+		return "", err
+	}
+	target := make([]byte, syscall.PathMax)
+	n, _, errno := syscall.Syscall6(syscall.SYS_READLINKAT, uintptr(directory), uintptr(unsafe.Pointer(terminated)),
+		uintptr(unsafe.Pointer(&target[0])), uintptr(len(target)), 0, 0)
+	if errno != 0 {
+		return "", errno
+	}
+	return string(target[:n]), nil
+}
+
+// Symlink creates a link called name.
+func Symlink(target string, directory int, name string) error {
+	to, err := syscall.BytePtrFromString(target)
+	if err != nil {
+		return err
+	}
+	terminated, err := syscall.BytePtrFromString(name)
+	if err != nil {
+		return err
+	}
+	return call(syscall.SYS_SYMLINKAT, uintptr(unsafe.Pointer(to)), uintptr(directory), uintptr(unsafe.Pointer(terminated)), 0, 0)
+}
+
+// Link creates a hard link called name to an open file. It uses the descriptor, because another file may have the file's name by now.
+func Link(file int, directory int, name string) error {
+	from, err := syscall.BytePtrFromString(Path(file))
+	if err != nil {
+		return err
+	}
+	terminated, err := syscall.BytePtrFromString(name)
+	if err != nil {
+		return err
+	}
+	here := cwd
+	return call(syscall.SYS_LINKAT, uintptr(here), uintptr(unsafe.Pointer(from)), uintptr(directory), uintptr(unsafe.Pointer(terminated)), symlinkFollow)
+}
+
+// Path returns a path of an open file that stays valid when the file is renamed.
+func Path(file int) string { return "/proc/self/fd/" + strconv.Itoa(file) }
+
+// Unlink removes a file or link.
+func Unlink(directory int, name string) error { return unlink(directory, name, 0) }
+
+// Rmdir removes an empty directory.
+func Rmdir(directory int, name string) error { return unlink(directory, name, removeDirectory) }
+
+func unlink(directory int, name string, flags uintptr) error {
+	terminated, err := syscall.BytePtrFromString(name)
+	if err != nil {
+		return err
+	}
+	return call(syscall.SYS_UNLINKAT, uintptr(directory), uintptr(unsafe.Pointer(terminated)), flags, 0, 0)
+}
+
+// Chown changes the owner of name, also if it is a link.
+func Chown(directory int, name string, uid, gid int) error {
+	return syscall.Fchownat(directory, name, uid, gid, symlinkNoFollow)
+}
+
+// SetTime sets the modification and access time of name, also if it is a link. The name "" stands for the open file directory.
+func SetTime(directory int, name string, when time.Time) error {
+	stamp := syscall.Timespec{Sec: when.Unix(), Nsec: int64(when.Nanosecond())}
+	times := [2]syscall.Timespec{stamp, stamp}
+	var terminated *byte
+	flags := uintptr(0)
+	if name != "" {
+		var err error
+		if terminated, err = syscall.BytePtrFromString(name); err != nil {
+			return err
+		}
+		flags = symlinkNoFollow
+	}
+	return call(syscall.SYS_UTIMENSAT, uintptr(directory), uintptr(unsafe.Pointer(terminated)), uintptr(unsafe.Pointer(&times)), flags, 0)
+}
+
+// SyncFilesystem writes the dirty pages of a filesystem to disk. Afterwards the next write through a memory mapping changes the file's ctime.
+func SyncFilesystem(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return call(sysSyncfs, file.Fd(), 0, 0, 0, 0)
+}
