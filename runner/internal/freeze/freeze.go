@@ -1,0 +1,192 @@
+// Package freeze stops all processes of the environment, so that a checkpoint packs one moment of their files.
+package freeze
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"multistep.dev/runner/internal/kernel"
+)
+
+const (
+	lastResort = time.Second      // processes that still fork after this time get the signal all at once
+	giveUp     = 10 * time.Second // a process that runs after this time hangs in the kernel
+	firstPause = 200 * time.Microsecond
+	maxPause   = 20 * time.Millisecond
+)
+
+// ErrRunning means that some processes could not be stopped.
+var ErrRunning = errors.New("processes cannot be stopped")
+
+type identity struct {
+	pid   int
+	start uint64
+}
+
+// Frozen is the set of stopped processes.
+type Frozen struct {
+	// Processes are the environment's processes that were alive when all were stopped.
+	Processes []kernel.Process
+	mu        sync.Mutex
+	stopped   map[identity]bool // by this package
+	before    map[identity]bool // stopped by others; Thaw leaves them stopped
+	supervise func() map[int]bool
+	thawed    bool
+}
+
+// All stops all processes except this one, its supervisors (which the function returns by their PIDs; they only wait, and package reap resumes them)
+// and processes from outside the container, such as exec sessions. The caller must call Thaw, also after an error.
+func All(ctx context.Context, supervisors func() map[int]bool) (*Frozen, error) {
+	f := &Frozen{stopped: map[identity]bool{}, supervise: supervisors}
+	return f, f.freeze(ctx)
+}
+
+func (f *Frozen) freeze(ctx context.Context) error {
+	started := time.Now()
+	for pause := firstPause; ; pause = min(2*pause, maxPause) {
+		running, err := f.pass()
+		past := time.Since(started)
+		switch {
+		case err != nil:
+			return err
+		case running == 0:
+			return nil
+		case past > giveUp:
+			return fmt.Errorf("%w: %d", ErrRunning, running)
+		case past > lastResort:
+			f.stopAtOnce()
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// pass sends SIGSTOP to all running processes. It returns the number of processes that were not yet stopped: 0 proves that none runs,
+// because only a running process can fork or resume another one.
+func (f *Frozen) pass() (running int, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.thawed {
+		return 0, context.Canceled
+	}
+	environment, err := f.environment()
+	if err != nil {
+		return 0, err
+	}
+	first := f.before == nil
+	if first {
+		f.before = map[identity]bool{}
+	}
+	sleeping := map[int]bool{}
+	for _, process := range environment {
+		sleeping[process.PID] = process.State == 'D'
+	}
+	for _, process := range environment {
+		id := identity{process.PID, process.Start}
+		if resting(process) {
+			if first {
+				f.before[id] = true
+			}
+			if f.stopped[id] && sleeping[process.PPID] { // the parent may wait in vfork, and cannot stop before its child's execve
+				running++
+				syscall.Kill(process.PID, syscall.SIGCONT)
+			}
+			continue
+		}
+		running++
+		if delete(f.before, id); syscall.Kill(process.PID, syscall.SIGSTOP) == nil {
+			f.stopped[id] = true
+		}
+	}
+	f.Processes = environment
+	return running, nil
+}
+
+// stopAtOnce stops all processes in one system call, which no fork can evade, and resumes those from outside the container.
+func (f *Frozen) stopAtOnce() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if os.Getpid() != 1 || f.thawed {
+		return
+	}
+	all, _ := kernel.Processes()
+	syscall.Kill(-1, syscall.SIGSTOP)
+	for _, process := range all {
+		if process.PPID == 0 && process.State != 'T' {
+			syscall.Kill(process.PID, syscall.SIGCONT)
+		}
+	}
+	for _, process := range all {
+		if id := (identity{process.PID, process.Start}); process.PPID != 0 && !f.before[id] {
+			f.stopped[id] = true
+		}
+	}
+	again, _ := f.environment() // processes that were forked meanwhile
+	for _, process := range again {
+		if id := (identity{process.PID, process.Start}); !f.before[id] {
+			f.stopped[id] = true
+		}
+	}
+}
+
+// environment returns the living processes of the environment.
+func (f *Frozen) environment() ([]kernel.Process, error) {
+	all, err := kernel.Processes()
+	own := f.supervise()
+	kept := all[:0]
+	for _, process := range all {
+		if process.PPID != 0 && process.PID != os.Getpid() && !own[process.PID] && process.Alive() {
+			kept = append(kept, process)
+		}
+	}
+	return kept, err
+}
+
+// resting returns whether all threads of a process are stopped. The state of a process is that of its main thread only.
+func resting(process kernel.Process) bool {
+	if process.Threads <= 1 {
+		return still(process.State)
+	}
+	directory := "/proc/" + strconv.Itoa(process.PID) + "/task"
+	threads, err := os.ReadDir(directory)
+	if err != nil {
+		return false
+	}
+	for _, thread := range threads {
+		if id, err := strconv.Atoi(thread.Name()); err == nil {
+			if each, err := kernel.Thread(process.PID, id); err == nil && !still(each.State) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// still returns whether a thread of this state executes nothing: stopped, traced or ended.
+func still(state byte) bool {
+	return state == 'T' || state == 't' || state == 'Z' || state == 'X'
+}
+
+// Thaw resumes the processes that All stopped. Further calls do nothing.
+func (f *Frozen) Thaw() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.thawed {
+		return
+	}
+	f.thawed = true
+	for id := range f.stopped {
+		if now, err := kernel.Stat(id.pid); err == nil && now.Start == id.start {
+			syscall.Kill(id.pid, syscall.SIGCONT)
+		}
+	}
+}
