@@ -163,7 +163,7 @@ func (d *Download) sendDirectory(dir directory) error {
 
 func (d *Download) sendEntry(dir directory, name string) error {
 	rel, member := path.Join(dir.rel, name), dir.member+"/"+name
-	if excluded(rel, dir.exclude) {
+	if Excluded(rel, dir.exclude) {
 		return nil
 	}
 	info, err := dir.root.Lstat(name)

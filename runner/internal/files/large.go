@@ -62,7 +62,7 @@ func (l *large) directory(index int, dir directory) {
 func (l *large) entry(index int, dir directory, name string) {
 	rel := path.Join(dir.rel, name)
 	info, err := dir.root.Lstat(name)
-	if err != nil || excluded(rel, dir.exclude) {
+	if err != nil || Excluded(rel, dir.exclude) {
 		return
 	}
 	if info.IsDir() {

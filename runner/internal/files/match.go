@@ -2,8 +2,8 @@ package files
 
 import "strings"
 
-// excluded returns whether a pattern matches the path, or a suffix of it that starts after a slash, as tar's --exclude does.
-func excluded(name string, patterns []string) bool {
+// Excluded returns whether a pattern matches the path, or a suffix of it that starts after a slash, as tar's --exclude does.
+func Excluded(name string, patterns []string) bool {
 	for _, pattern := range patterns {
 		wanted := []rune(pattern)
 		if match(wanted, []rune("./"+name)) {
@@ -17,6 +17,9 @@ func excluded(name string, patterns []string) bool {
 	}
 	return false
 }
+
+// Matches returns whether the pattern matches the whole text, as fnmatch(3) without flags does.
+func Matches(pattern, text string) bool { return match([]rune(pattern), []rune(text)) }
 
 // match works like fnmatch(3); * and ? also match slashes. It backtracks only to the last star, which is sufficient and fast.
 func match(pattern, name []rune) bool {

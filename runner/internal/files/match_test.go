@@ -19,12 +19,12 @@ func TestPatternsAreTars(t *testing.T) {
 		{"[a", "[a", true}, {"[", "[", true}, {"[a-]", "-", true}, {`\*`, "*", true}, {`\*`, "a", false}, {`a\`, `a\`, true},
 		{"", "a", false}, {"**", "a", true}, {"a**b", "a/x/b", true}, {"*a*b*", "xxaxxbxx", true}, {"[!a]b", "/b", true},
 	} {
-		if got := excluded(each.name, []string{each.pattern}); got != each.wanted {
+		if got := Excluded(each.name, []string{each.pattern}); got != each.wanted {
 			t.Errorf("%q on %q: %v", each.pattern, each.name, got)
 		}
 	}
 	started := time.Now()
-	excluded(strings.Repeat("a", 255), []string{strings.Repeat("*a", 100) + "b"})
+	Excluded(strings.Repeat("a", 255), []string{strings.Repeat("*a", 100) + "b"})
 	if time.Since(started) > time.Second {
 		t.Error("slow", time.Since(started))
 	}

@@ -15,8 +15,8 @@ import (
 
 // Protocols lists the protocol versions of this runner. It includes earlier versions for an operator that was rolled back.
 // Version 2 adds the requests output, survey and send, and the field sent in a download's sources. Version 3 adds guests (admit and
-// dismiss) and the stdin of start.
-var Protocols = []int{1, 2, 3}
+// dismiss) and the stdin of start. Version 4 adds checkpoints (checkpoint, commit and restore).
+var Protocols = []int{1, 2, 3, 4}
 
 // Agree returns the highest version that both sides support, and false if none is common.
 func Agree(offered []int) (int, bool) {

@@ -1,0 +1,125 @@
+package checkpoint
+
+import (
+	"encoding/binary"
+	"syscall"
+	"time"
+
+	"multistep.dev/runner/internal/wire"
+)
+
+const (
+	chunkBytes   = 64 << 10
+	maxListBytes = 96 << 20 // about 3 million paths: the list counts against the trial's memory limit
+	// racy is the age in ctime below which a file counts as changed at the next checkpoint: a later change within the same tick of the
+	// kernel's clock does not change the ctime.
+	racy = 50 * time.Millisecond
+)
+
+var errListFull = wire.Errorf(wire.CodeTooLarge, "the list of files needs more than %d bytes of memory", maxListBytes)
+
+// state is what a list keeps of a path. CTime is in nanoseconds since the Unix epoch; 0 is never equal to a file's.
+type state struct {
+	CTime int64
+	Ino   uint64
+	Mode  uint32
+}
+
+// stateOf returns a file's state. It omits a directory's inode number, which overlayfs can change.
+func stateOf(stat *syscall.Stat_t, now time.Time) state {
+	found := state{stat.Ctim.Nano(), stat.Ino, stat.Mode}
+	if now.UnixNano()-found.CTime < int64(racy) {
+		found.CTime = 0
+	}
+	if isDirectory(found.Mode) {
+		found.Ino = 0
+	}
+	return found
+}
+
+func (s state) same(other state) bool { return s == other && s.CTime != 0 }
+
+func isDirectory(mode uint32) bool { return mode&syscall.S_IFMT == syscall.S_IFDIR }
+
+// List maps paths to states, in the order of manifest.Compare. It stores each path as its difference from the path before, so that
+// 100,000 files need about 4 MB. It is built once by add and then only read.
+type List struct {
+	chunks   [][]byte
+	count    int
+	bytes    int
+	lastPath []byte
+	last     state
+}
+
+// Len returns the number of paths.
+func (l *List) Len() int { return l.count }
+
+func (l *List) add(path []byte, now state) error {
+	shared := 0
+	for shared < len(path) && shared < len(l.lastPath) && path[shared] == l.lastPath[shared] {
+		shared++
+	}
+	need := 5*binary.MaxVarintLen64 + len(path) - shared
+	if l.bytes += need; l.bytes > maxListBytes {
+		return errListFull
+	}
+	if n := len(l.chunks); n == 0 || cap(l.chunks[n-1])-len(l.chunks[n-1]) < need {
+		l.chunks = append(l.chunks, make([]byte, 0, max(chunkBytes, need)))
+	}
+	chunk := &l.chunks[len(l.chunks)-1]
+	before := len(*chunk)
+	*chunk = binary.AppendUvarint(*chunk, uint64(shared))
+	*chunk = binary.AppendUvarint(*chunk, uint64(len(path)-shared))
+	*chunk = append(*chunk, path[shared:]...)
+	*chunk = binary.AppendUvarint(*chunk, uint64(now.Mode))
+	*chunk = binary.AppendVarint(*chunk, now.CTime-l.last.CTime)
+	*chunk = binary.AppendVarint(*chunk, int64(now.Ino-l.last.Ino))
+	l.bytes += len(*chunk) - before - need
+	l.lastPath = append(l.lastPath[:shared], path[shared:]...)
+	l.last = now
+	l.count++
+	return nil
+}
+
+// reader reads a list in its order. Path and state are those of the current entry, while ok is set.
+type reader struct {
+	chunks [][]byte // that follow the current one
+	data   []byte   // unread rest of the current chunk
+	path   []byte
+	state  state
+	ok     bool
+}
+
+func (l *List) read() *reader {
+	r := &reader{chunks: l.chunks}
+	r.next()
+	return r
+}
+
+func (r *reader) next() {
+	for len(r.data) == 0 {
+		if r.ok = len(r.chunks) > 0; !r.ok {
+			return
+		}
+		r.data, r.chunks = r.chunks[0], r.chunks[1:]
+	}
+	r.ok = true
+	shared, size := r.uvarint(), r.uvarint()
+	r.path = append(r.path[:shared], r.data[:size]...)
+	r.data = r.data[size:]
+	r.state.Mode = uint32(r.uvarint())
+	r.state.CTime += r.varint()
+	r.state.Ino += uint64(r.varint())
+}
+
+func (r *reader) uvarint() uint64 {
+	value, n := binary.Uvarint(r.data)
+	r.data = r.data[n:]
+	return value
+}
+
+func (r *reader) varint() int64 {
+	value, n := binary.Varint(r.data)
+	r.data = r.data[n:]
+	return value
+}

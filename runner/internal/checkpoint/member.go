@@ -1,0 +1,247 @@
+package checkpoint
+
+import (
+	"archive/tar"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"multistep.dev/runner/internal/at"
+	"multistep.dev/runner/internal/manifest"
+	"multistep.dev/runner/internal/wire"
+)
+
+var typeflags = map[string]byte{
+	manifest.File: tar.TypeReg, manifest.Directory: tar.TypeDir, manifest.Symlink: tar.TypeSymlink, manifest.Hardlink: tar.TypeLink,
+	manifest.Fifo: tar.TypeFifo, manifest.Char: tar.TypeChar, manifest.Block: tar.TypeBlock,
+}
+
+// entryOf returns a file's entry without what only its content shows.
+func entryOf(path, kind string, stat *syscall.Stat_t) *manifest.Entry {
+	return &manifest.Entry{
+		Path: manifest.Text(path), Type: kind, Mode: stat.Mode & 0o7777, UID: int(stat.Uid), GID: int(stat.Gid),
+		MTime: manifest.Time{Time: time.Unix(stat.Mtim.Unix())},
+	}
+}
+
+// maxHeaderAttributes is the size in bytes of a file's attributes in its tar header, which no reader accepts if it is very large.
+const maxHeaderAttributes = 256 << 10
+
+// header writes the tar header of an entry. The manifest has all attributes; those of the header are for other programs.
+func (p *packer) header(entry *manifest.Entry) error {
+	header := &tar.Header{
+		Typeflag: typeflags[entry.Type], Name: strings.TrimPrefix(string(entry.Path), "/"), Size: entry.Packed(), Mode: int64(entry.Mode),
+		Uid: entry.UID, Gid: entry.GID, ModTime: entry.MTime.Time, Format: tar.FormatPAX, PAXRecords: map[string]string{},
+	}
+	switch entry.Type {
+	case manifest.Directory:
+		header.Name += "/"
+		if entry.Path == "/" {
+			header.Name = "./"
+		}
+	case manifest.Symlink:
+		header.Linkname = string(entry.Link)
+	case manifest.Hardlink:
+		header.Linkname = strings.TrimPrefix(string(entry.Link), "/")
+	case manifest.Char, manifest.Block:
+		header.Devmajor, header.Devminor = int64(entry.Device[0]), int64(entry.Device[1])
+	}
+	size := 0
+	for _, each := range entry.XAttrs {
+		size += len(each.Name) + len(each.Value)
+		if !strings.Contains(string(each.Name), "=") && size <= maxHeaderAttributes { // the format cannot hold such a name
+			header.PAXRecords["SCHILY.xattr."+string(each.Name)] = string(each.Value)
+		}
+	}
+	return p.archive.WriteHeader(header)
+}
+
+func (p *packer) directory(dir *level, unchanged bool) error {
+	dir.packed = true
+	entry := entryOf(string(dir.path), manifest.Directory, &dir.stat)
+	entry.Unchanged = unchanged
+	var err error
+	if entry.XAttrs, err = xattrs(dir.fd); err != nil {
+		return wire.Errorf(wire.CodeUnreadable, "%.300q: %v", dir.path, err)
+	}
+	if err := p.header(entry); err != nil {
+		return err
+	}
+	return p.add(entry)
+}
+
+// member packs a file that is no directory. stable is false if it changed meanwhile.
+func (p *packer) member(dir *level, path, name string, stat *syscall.Stat_t) (stable bool, err error) {
+	var entry *manifest.Entry
+	switch stat.Mode & syscall.S_IFMT {
+	case syscall.S_IFREG:
+		return p.regular(dir, path, name, stat)
+	case syscall.S_IFLNK:
+		target, err := at.Readlink(dir.fd, name)
+		if err == syscall.ENOENT || err == syscall.EINVAL {
+			return false, errReplaced
+		}
+		if err != nil {
+			return false, wire.Errorf(wire.CodeUnreadable, "%.300q: %v", path, err)
+		}
+		entry = entryOf(path, manifest.Symlink, stat)
+		entry.Link = manifest.Text(target)
+	case syscall.S_IFIFO:
+		entry = entryOf(path, manifest.Fifo, stat)
+	case syscall.S_IFCHR:
+		entry = entryOf(path, manifest.Char, stat)
+		entry.Device = device(stat.Rdev)
+	case syscall.S_IFBLK:
+		entry = entryOf(path, manifest.Block, stat)
+		entry.Device = device(stat.Rdev)
+	default:
+		return false, wire.Errorf(wire.CodeUnreadable, "%.300q has the unknown type %o", path, stat.Mode)
+	}
+	if err := p.header(entry); err != nil {
+		return false, err
+	}
+	return true, p.add(entry)
+}
+
+// device splits a device number into major and minor.
+func device(number uint64) []uint32 {
+	return []uint32{uint32(number>>8&0xfff | number>>32&^0xfff), uint32(number&0xff | number>>12&^0xff)}
+}
+
+func (p *packer) regular(dir *level, path, name string, stat *syscall.Stat_t) (stable bool, err error) {
+	if first, known := p.links[inode{stat.Dev, stat.Ino}]; known && stat.Nlink > 1 {
+		entry := entryOf(path, manifest.Hardlink, stat)
+		entry.Link = manifest.Text(first)
+		if err := p.header(entry); err != nil {
+			return false, err
+		}
+		return true, p.add(entry)
+	}
+	fd, err := at.OpenRead(dir.fd, name)
+	switch err {
+	case nil:
+	case syscall.ENOENT, syscall.ELOOP, syscall.ENXIO, syscall.ENODEV:
+		return false, errReplaced
+	default:
+		return false, wire.Errorf(wire.CodeUnreadable, "%.300q: %v", path, err)
+	}
+	file := os.NewFile(uintptr(fd), path)
+	defer file.Close()
+	now := &syscall.Stat_t{}
+	if err := syscall.Fstat(fd, now); err != nil {
+		return false, err
+	}
+	if now.Mode&syscall.S_IFMT != syscall.S_IFREG || now.Ino != stat.Ino || now.Dev != stat.Dev {
+		return false, errReplaced
+	}
+	if stat.Nlink > 1 {
+		p.links[inode{stat.Dev, stat.Ino}] = path
+	}
+	return p.content(file, fd, path, now)
+}
+
+// content packs an open file with the size that it has at the start, padded with zeros if it shrinks.
+func (p *packer) content(file *os.File, fd int, path string, stat *syscall.Stat_t) (stable bool, err error) {
+	entry := entryOf(path, manifest.File, stat)
+	entry.Size, entry.Linked = stat.Size, stat.Nlink > 1
+	if entry.XAttrs, err = xattrs(fd); err != nil {
+		return false, wire.Errorf(wire.CodeUnreadable, "%.300q: %v", path, err)
+	}
+	parts := []manifest.Extent{{0, stat.Size}}
+	if found, sparse := extents(fd, stat); sparse {
+		parts, entry.Sparse, entry.Holes = found, found, true
+	}
+	if p.raw.bytes+entry.Packed() > p.raw.limit { // before the content is read and sent in vain
+		return false, p.raw.over
+	}
+	if err := p.header(entry); err != nil {
+		return false, err
+	}
+	digest := sha256.New()
+	whole := true
+	for _, part := range parts {
+		complete, err := p.copy(io.MultiWriter(p.archive, digest), file, part)
+		if err != nil {
+			return false, err
+		}
+		whole = whole && complete
+	}
+	entry.SHA256 = hex.EncodeToString(digest.Sum(nil))
+	after := syscall.Stat_t{}
+	stable = syscall.Fstat(fd, &after) == nil && after.Ctim == stat.Ctim && after.Size == stat.Size && whole
+	return stable, p.add(entry)
+}
+
+func (p *packer) copy(out io.Writer, file *os.File, part manifest.Extent) (complete bool, err error) {
+	complete = true
+	for offset, left := part[0], part[1]; left > 0; {
+		if err := p.ctx.Err(); err != nil {
+			return false, err
+		}
+		buffer := p.buffer[:min(left, int64(len(p.buffer)))]
+		n, err := file.ReadAt(buffer, offset)
+		if err != nil && err != io.EOF {
+			return false, wire.Errorf(wire.CodeUnreadable, "%v", err)
+		}
+		if n < len(buffer) {
+			clear(buffer[n:])
+			complete = false
+		}
+		if _, err := out.Write(buffer); err != nil {
+			return false, err
+		}
+		offset += int64(len(buffer))
+		left -= int64(len(buffer))
+	}
+	return complete, nil
+}
+
+func xattrs(fd int) ([]manifest.XAttr, error) {
+	found, err := at.Xattrs(fd)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	sorted := make([]manifest.XAttr, 0, len(found))
+	for name, value := range found {
+		sorted = append(sorted, manifest.XAttr{Name: manifest.Text(name), Value: value})
+	}
+	slices.SortFunc(sorted, func(a, b manifest.XAttr) int { return strings.Compare(string(a.Name), string(b.Name)) })
+	return sorted, nil
+}
+
+const (
+	minSparse  = 64 << 10 // size in bytes from which holes are worth their list
+	maxExtents = 8192
+	seekData   = 3
+	seekHole   = 4
+)
+
+// extents returns the parts of a file that are no holes. It returns false if the file has no holes, or too many parts.
+func extents(fd int, stat *syscall.Stat_t) (found []manifest.Extent, sparse bool) {
+	if stat.Size < minSparse || stat.Blocks*512 >= stat.Size {
+		return nil, false
+	}
+	for offset := int64(0); offset < stat.Size; {
+		data, err := syscall.Seek(fd, offset, seekData)
+		if errors.Is(err, syscall.ENXIO) || err == nil && data >= stat.Size { // only a hole is left
+			return found, true
+		}
+		if err != nil {
+			return nil, false
+		}
+		end, err := syscall.Seek(fd, data, seekHole)
+		if err != nil || end <= data || len(found) == maxExtents {
+			return nil, false
+		}
+		end = min(end, stat.Size)
+		found = append(found, manifest.Extent{data, end - data})
+		offset = end
+	}
+	return found, len(found) != 1 || found[0] != manifest.Extent{0, stat.Size}
+}

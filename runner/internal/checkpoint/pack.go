@@ -1,0 +1,240 @@
+package checkpoint
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"syscall"
+	"time"
+
+	"multistep.dev/runner/internal/manifest"
+	"multistep.dev/runner/internal/wire"
+)
+
+// Limits bounds an increment.
+type Limits struct {
+	Files       int   // entries of the manifest
+	Bytes       int64 // of the tar stream and the manifest, both unpacked
+	PackedBytes int64 // of the compressed tar stream
+}
+
+// Totals describes an increment.
+type Totals struct {
+	Files       int   `json:"files"`       // files that the container has
+	Entries     int   `json:"entries"`     // of the manifest
+	Deleted     int   `json:"deleted"`     // entries that delete a path
+	Bytes       int64 `json:"bytes"`       // of the tar stream, unpacked
+	PackedBytes int64 `json:"packedBytes"` // of the tar stream, compressed
+	Changed     int   `json:"changed"`     // files that changed while they were packed; the next increment contains them again
+}
+
+// packer is a visitor that compares files with a list, and packs those that differ. It also builds the list for the next comparison.
+type packer struct {
+	ctx      context.Context
+	old      *reader
+	fresh    *List
+	archive  *tar.Writer
+	raw      *counter
+	manifest *manifest.Writer
+	limits   Limits
+	links    map[inode]string // first names of packed files that have several
+	replaced []byte           // a deleted or replaced directory: its entry implies the deletion of its content
+	totals   Totals
+	buffer   []byte
+}
+
+type inode struct{ dev, ino uint64 }
+
+// counter counts the bytes that are written, and rejects those past a limit.
+type counter struct {
+	out   io.Writer
+	bytes int64
+	limit int64
+	over  *wire.Error
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	if c.bytes += int64(len(p)); c.bytes > c.limit {
+		return 0, c.over
+	}
+	return c.out.Write(p)
+}
+
+const (
+	tarBuffer  = 256 << 10
+	copyBuffer = 256 << 10
+)
+
+// pack writes the compressed tar stream of all files that differ from the list old to out, and the manifest to lines.
+func pack(ctx context.Context, walk walker, old *List, out io.Writer, lines *manifest.Writer, limits Limits) (*List, Totals, error) {
+	packed := &counter{out: out, limit: limits.PackedBytes,
+		over: wire.Errorf(wire.CodeTooLarge, "the increment has more than maxPackedBytes (%d) compressed", limits.PackedBytes)}
+	zip := newCompressor(packed)
+	raw := &counter{out: zip, limit: limits.Bytes, over: tooLarge(limits)}
+	p := &packer{ctx: ctx, old: old.read(), fresh: &List{}, archive: tar.NewWriter(raw), raw: raw, manifest: lines, limits: limits,
+		links: map[inode]string{}, buffer: make([]byte, copyBuffer)}
+	walk.ctx, walk.visit, walk.maxDir = ctx, p, limits.Files+old.Len()
+	err := walk.walk()
+	if err == nil {
+		err = p.archive.Close()
+	}
+	if closed := zip.Close(); closed != nil { // the cause of an error of the archive
+		err = closed
+	}
+	if err == nil {
+		err = ctx.Err() // the processes may have been resumed meanwhile
+	}
+	p.totals.Files, p.totals.Bytes, p.totals.PackedBytes = p.fresh.Len(), raw.bytes, packed.bytes
+	return p.fresh, p.totals, err
+}
+
+func tooLarge(limits Limits) *wire.Error {
+	return wire.Errorf(wire.CodeTooLarge, "the increment has more than maxBytes (%d)", limits.Bytes)
+}
+
+// Enter packs a directory if it differs.
+func (p *packer) Enter(dir *level) error {
+	now := stateOf(&dir.stat, time.Now())
+	changed, err := p.compare(dir.parent, dir.path, now)
+	if err != nil {
+		return err
+	}
+	if err := p.fresh.add(dir.path, now); err != nil || !changed {
+		return err
+	}
+	if err := p.ancestors(dir.parent); err != nil {
+		return err
+	}
+	return p.directory(dir, false)
+}
+
+// File packs a file if it differs. Sockets are left out: nothing could listen on a restored one.
+func (p *packer) File(dir *level, path []byte, name string, stat *syscall.Stat_t) error {
+	if stat.Mode&syscall.S_IFMT == syscall.S_IFSOCK {
+		return nil
+	}
+	now := stateOf(stat, time.Now())
+	changed, err := p.compare(dir, path, now)
+	if err != nil {
+		return err
+	}
+	if changed {
+		if err := p.ancestors(dir); err != nil {
+			return err
+		}
+		stable, err := p.member(dir, string(path), name, stat)
+		if err != nil {
+			return err
+		}
+		if !stable {
+			p.totals.Changed++
+			now.CTime = 0
+		}
+	}
+	return p.fresh.add(path, now)
+}
+
+// Leave lists the deletion of all further paths that the directory had.
+func (p *packer) Leave(dir *level) error {
+	for p.old.ok && manifest.Below(p.old.path, dir.path) {
+		if err := p.deleted(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Skipped keeps what the old list has at this path, so that a later increment is right if it includes the path again.
+func (p *packer) Skipped(dir *level, path []byte, stat *syscall.Stat_t) error {
+	if stat != nil {
+		now := stateOf(stat, time.Now())
+		changed, err := p.compare(dir, path, now)
+		if err == nil && changed {
+			err = wire.Errorf(wire.CodeUnreadable, "%.300q: permission denied", path)
+		}
+		if err = errors.Join(err, p.fresh.add(path, now)); err != nil {
+			return err
+		}
+	} else if err := p.before(dir, path); err != nil {
+		return err
+	}
+	for p.old.ok && manifest.Below(p.old.path, path) {
+		if err := p.fresh.add(p.old.path, p.old.state); err != nil {
+			return err
+		}
+		p.old.next()
+	}
+	return nil
+}
+
+// compare returns whether a file differs from the old list.
+func (p *packer) compare(dir *level, path []byte, now state) (bool, error) {
+	if err := p.before(dir, path); err != nil {
+		return false, err
+	}
+	if !p.old.ok || !bytes.Equal(p.old.path, path) {
+		return true, nil
+	}
+	was := p.old.state
+	p.old.next()
+	if isDirectory(was.Mode) && !isDirectory(now.Mode) {
+		p.replaced = bytes.Clone(path)
+	}
+	return !was.same(now), nil
+}
+
+// before lists the deletion of all paths that precede path in the old list.
+func (p *packer) before(dir *level, path []byte) error {
+	for p.old.ok && manifest.Compare(p.old.path, path) < 0 {
+		if err := p.deleted(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deleted lists the deletion of the old list's current path, which was in the directory.
+func (p *packer) deleted(dir *level) error {
+	path := p.old.path
+	if p.replaced != nil && manifest.Below(path, p.replaced) {
+		p.old.next()
+		return nil
+	}
+	if err := p.ancestors(dir); err != nil {
+		return err
+	}
+	p.replaced = bytes.Clone(path)
+	p.totals.Deleted++
+	p.old.next()
+	return p.add(&manifest.Entry{Path: manifest.Text(p.replaced), Type: manifest.Deleted})
+}
+
+// ancestors packs the directories that lead to a changed path, even if they did not change: a restore that replaces a file changes
+// its directory's time, and takes the right one from the increment.
+func (p *packer) ancestors(dir *level) error {
+	if dir == nil || dir.packed {
+		return nil
+	}
+	if err := p.ancestors(dir.parent); err != nil {
+		return err
+	}
+	return p.directory(dir, true)
+}
+
+// add adds an entry to the manifest.
+func (p *packer) add(entry *manifest.Entry) error {
+	if p.totals.Entries++; p.totals.Entries > p.limits.Files {
+		return wire.Errorf(wire.CodeTooLarge, "the increment has more than maxFiles (%d) entries", p.limits.Files)
+	}
+	before := p.manifest.Bytes()
+	if err := p.manifest.Add(entry); err != nil {
+		return err
+	}
+	p.raw.limit -= p.manifest.Bytes() - before
+	if p.raw.bytes > p.raw.limit {
+		return p.raw.over
+	}
+	return nil
+}

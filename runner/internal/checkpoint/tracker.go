@@ -1,0 +1,220 @@
+// Package checkpoint finds and packs the files that changed in the container.
+//
+// A Tracker keeps lists of all files with their ctime, inode number and mode: of the image, taken when PID 1 starts, and of the last
+// committed increment. A file differs if one of the three does. The ctime misses what is written through a memory mapping that is
+// already dirty (so the caller syncs the filesystem first), the inode number and mode cover renames of image directories and ctimes
+// of one clock tick. Overlayfs changes device numbers and the inode numbers of directories, so neither counts.
+package checkpoint
+
+import (
+	"context"
+	"io"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"multistep.dev/runner/internal/files"
+	"multistep.dev/runner/internal/manifest"
+	"multistep.dev/runner/internal/mounts"
+	"multistep.dev/runner/internal/wire"
+)
+
+const (
+	imageTimeout  = time.Minute // of listing the image's files: until then no phase starts
+	maxImageFiles = 4_000_000
+	busyTimeout   = 20 * time.Second // wait for a checkpoint or restore whose session broke
+)
+
+// Tracker compares the files below a directory with earlier lists of them. A nil Tracker tracks nothing.
+type Tracker struct {
+	root   string
+	own    []string // paths that belong to the runner
+	listed chan struct{}
+	busy   chan struct{} // holds an element during a checkpoint or restore
+
+	mu      sync.Mutex
+	image   *List
+	failure error // why image is missing
+	base    version
+	pending version // packed, but not committed
+}
+
+// version is a list and the digest of the manifest that led to it.
+type version struct {
+	digest string
+	list   *List
+}
+
+// Track starts to list the files below root in the background. own are directories to leave out, because they belong to the runner.
+func Track(root string, own []string) *Tracker {
+	t := &Tracker{root: root, own: own, listed: make(chan struct{}), busy: make(chan struct{}, 1)}
+	go func() {
+		defer close(t.listed)
+		ctx, cancel := context.WithTimeout(context.Background(), imageTimeout)
+		defer cancel()
+		t.image, t.failure = t.list(ctx)
+		t.base.list = t.image
+	}()
+	return t
+}
+
+// Wait returns when the image's files are listed. Until then nothing may change them: what is deleted before it is listed would be
+// missed by all checkpoints.
+func (t *Tracker) Wait() {
+	if t != nil {
+		<-t.listed
+	}
+}
+
+// Acquire waits until no other checkpoint or restore is in progress, and makes others wait until the caller calls release.
+func (t *Tracker) Acquire() (release func(), refusal *wire.Error) {
+	if t == nil { // restores without a tracker
+		return func() {}, nil
+	}
+	t.Wait()
+	select {
+	case t.busy <- struct{}{}:
+		return func() { <-t.busy }, nil
+	case <-time.After(busyTimeout):
+		return nil, wire.Errorf(wire.CodeConflict, "another checkpoint or restore is in progress")
+	}
+}
+
+// Listed returns an error if the files of the image are unknown.
+func (t *Tracker) Listed() *wire.Error {
+	if t == nil {
+		return wire.Errorf(wire.CodeNoBase, "the runner was started without --checkpoints")
+	}
+	if t.Wait(); t.failure != nil {
+		return wire.Errorf(wire.CodeNoBase, "the files of the image could not be listed: %v", t.failure)
+	}
+	return nil
+}
+
+// Packed is an increment that Pack wrote.
+type Packed struct {
+	Totals
+	Manifest string `json:"manifest"`
+	Previous string `json:"previous"`
+}
+
+// Pack writes the increment since the last commit, or since the image if full is set: the compressed tar stream to out, and the manifest's lines
+// to lines. exclude are patterns as those of a download; a pattern that starts with a slash matches the absolute path only.
+func (t *Tracker) Pack(ctx context.Context, request wire.Checkpoint, out, lines io.Writer) (Packed, error) {
+	t.mu.Lock()
+	base := t.base
+	if request.Full {
+		base = version{list: t.image}
+	}
+	t.pending = version{} // its memory is needed for the next list
+	t.mu.Unlock()
+	writer, err := manifest.NewWriter(lines, manifest.Header{Version: manifest.Version, Previous: base.digest})
+	if err != nil {
+		return Packed{}, err
+	}
+	skip, err := t.skip(request.Exclude)
+	if err != nil {
+		return Packed{}, err
+	}
+	limits := Limits{Files: request.MaxFiles, Bytes: request.MaxBytes, PackedBytes: request.MaxPackedBytes}
+	list, totals, err := pack(ctx, walker{root: t.root, skip: skip}, base.list, out, writer, limits)
+	if err != nil {
+		return Packed{}, err
+	}
+	t.mu.Lock()
+	t.pending = version{writer.SHA256(), list}
+	t.mu.Unlock()
+	return Packed{totals, writer.SHA256(), base.digest}, nil
+}
+
+// Commit makes the increment with this manifest the base of the next one. It returns NotFound unless it is the last packed one, or
+// the base already.
+func (t *Tracker) Commit(digest string) *wire.Error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch digest {
+	case t.base.digest:
+		return nil
+	case t.pending.digest:
+		t.base, t.pending = t.pending, version{}
+		return nil
+	}
+	return wire.Errorf(wire.CodeNotFound, "%s is not the manifest of the last checkpoint", digest)
+}
+
+// Restored lists the files again: they are now those of the increment with this manifest.
+func (t *Tracker) Restored(ctx context.Context, digest string) error {
+	if t == nil || t.Listed() != nil {
+		return nil
+	}
+	time.Sleep(racy) // files of less age would count as changed
+	list, err := t.list(ctx)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.base, t.pending = version{digest, list}, version{}
+	return nil
+}
+
+func (t *Tracker) list(ctx context.Context) (*List, error) {
+	defer debug.FreeOSMemory() // the process's memory counts against the trial's limit
+	skip, err := t.skip(nil)
+	if err != nil {
+		return nil, err
+	}
+	lister := &lister{}
+	walk := walker{ctx: ctx, root: t.root, skip: skip, visit: lister, maxDir: maxImageFiles}
+	return &lister.list, walk.walk()
+}
+
+// skip returns a function that selects the paths that no walk visits.
+func (t *Tracker) skip(exclude []string) (func(path []byte) bool, error) {
+	skipped, err := mounts.Foreign(t.own)
+	if err != nil {
+		return nil, err
+	}
+	prefix := strings.TrimSuffix(t.root, "/") // is empty in a container
+	return func(path []byte) bool {
+		if prefix == "" && skipped[string(path)] || prefix != "" && skipped[prefix+string(path)] {
+			return true
+		}
+		return len(exclude) > 0 && excluded(string(path), exclude)
+	}, nil
+}
+
+func excluded(path string, patterns []string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		if strings.HasPrefix(pattern, "/") {
+			return files.Matches(pattern, path)
+		}
+		return files.Excluded(path[1:], []string{pattern})
+	})
+}
+
+// lister is a visitor that only lists files.
+type lister struct {
+	list List
+}
+
+func (l *lister) Enter(dir *level) error { return l.list.add(dir.path, stateOf(&dir.stat, time.Now())) }
+
+func (l *lister) File(_ *level, path []byte, _ string, stat *syscall.Stat_t) error {
+	if stat.Mode&syscall.S_IFMT == syscall.S_IFSOCK {
+		return nil
+	}
+	return l.list.add(path, stateOf(stat, time.Now()))
+}
+
+func (l *lister) Leave(*level) error { return nil }
+
+func (l *lister) Skipped(_ *level, path []byte, stat *syscall.Stat_t) error {
+	if stat == nil {
+		return nil
+	}
+	return l.list.add(path, stateOf(stat, time.Now()))
+}

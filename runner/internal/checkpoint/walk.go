@@ -1,0 +1,191 @@
+package checkpoint
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"syscall"
+	"unsafe"
+
+	"multistep.dev/runner/internal/at"
+	"multistep.dev/runner/internal/wire"
+)
+
+const (
+	maxDepth     = 1000 // levels of directories; each open one needs a descriptor
+	checkedEvery = 256  // entries between two checks of the context
+	direntBytes  = 64 << 10
+)
+
+var (
+	errTooDeep  = wire.Errorf(wire.CodeTooLarge, "directories are nested more than %d levels deep", maxDepth)
+	errTooMany  = wire.Errorf(wire.CodeTooLarge, "a directory has more entries than maxFiles permits")
+	errReplaced = wire.Errorf(wire.CodeChanged, "a file was replaced while it was packed; try again")
+)
+
+// visitor receives the files that a walk finds, in the order of manifest.Compare. A path is valid only during the call.
+type visitor interface {
+	// Enter receives a directory before its content.
+	Enter(dir *level) error
+	// File receives everything else. name is the last element of path.
+	File(dir *level, path []byte, name string, stat *syscall.Stat_t) error
+	// Leave receives a directory after its content.
+	Leave(dir *level) error
+	// Skipped receives a path that the walk does not enter; for an unreadable directory stat is set.
+	Skipped(dir *level, path []byte, stat *syscall.Stat_t) error
+}
+
+// level is an open directory of the current path.
+type level struct {
+	parent *level
+	fd     int
+	path   []byte
+	stat   syscall.Stat_t
+	depth  int
+	packed bool // the increment contains this directory
+}
+
+// walker visits all files below a directory, the root of the paths that it reports.
+type walker struct {
+	ctx     context.Context
+	root    string
+	skip    func(path []byte) bool
+	visit   visitor
+	maxDir  int // maximum number of entries of a directory
+	visited int
+	path    []byte
+	dirents []byte
+	stat    syscall.Stat_t
+}
+
+func (w *walker) walk() error {
+	fd, err := syscall.Open(w.root, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer syscall.Close(fd)
+	w.path, w.dirents = make([]byte, 0, syscall.PathMax), make([]byte, direntBytes)
+	top := &level{fd: fd, path: []byte("/")}
+	if err := syscall.Fstat(fd, &top.stat); err != nil {
+		return err
+	}
+	return w.directory(top)
+}
+
+func (w *walker) directory(dir *level) error {
+	if err := w.visit.Enter(dir); err != nil {
+		return err
+	}
+	names, err := w.names(dir.fd)
+	if err != nil {
+		return err
+	}
+	base := len(w.path)
+	for _, name := range names.sorted() {
+		w.path = append(append(w.path[:base], '/'), name[:len(name)-1]...)
+		if w.visited++; w.visited%checkedEvery == 0 && w.ctx.Err() != nil {
+			return w.ctx.Err()
+		}
+		if err := w.entry(dir, name); err != nil {
+			return err
+		}
+	}
+	w.path = w.path[:base]
+	return w.visit.Leave(dir)
+}
+
+// entry visits one entry of a directory. name ends with a NUL.
+func (w *walker) entry(dir *level, name []byte) error {
+	if w.skip(w.path) {
+		return w.visit.Skipped(dir, w.path, nil)
+	}
+	err := at.StatBytes(dir.fd, unsafe.SliceData(name), &w.stat)
+	if err == syscall.ENOENT {
+		return nil // deleted since the directory was listed
+	}
+	if err != nil {
+		return wire.Errorf(wire.CodeUnreadable, "%.300q: %v", w.path, err)
+	}
+	plain := unsafe.String(unsafe.SliceData(name), len(name)-1) // names are not changed while they are in use
+	if !isDirectory(w.stat.Mode) {
+		return w.visit.File(dir, w.path, plain, &w.stat)
+	}
+	return w.enter(dir, plain)
+}
+
+func (w *walker) enter(dir *level, name string) error {
+	fd, err := at.OpenDirectory(dir.fd, name)
+	switch err {
+	case nil:
+	case syscall.EACCES, syscall.EPERM:
+		stat := w.stat
+		return w.visit.Skipped(dir, w.path, &stat)
+	case syscall.ENOENT, syscall.ENOTDIR, syscall.ELOOP:
+		return errReplaced
+	default:
+		return wire.Errorf(wire.CodeUnreadable, "%.300q: %v", w.path, err)
+	}
+	defer syscall.Close(fd)
+	next := &level{parent: dir, fd: fd, path: bytes.Clone(w.path), depth: dir.depth + 1}
+	if err := syscall.Fstat(fd, &next.stat); err != nil {
+		return err
+	}
+	if next.stat.Ino != w.stat.Ino || next.stat.Dev != w.stat.Dev {
+		return errReplaced
+	}
+	if next.depth > maxDepth {
+		return errTooDeep
+	}
+	return w.directory(next)
+}
+
+// names are names of files, each with a NUL at its end, in one buffer.
+type names struct {
+	buffer []byte
+	ends   []int
+}
+
+func (n *names) sorted() [][]byte {
+	list, start := make([][]byte, len(n.ends)), 0
+	for i, end := range n.ends {
+		list[i], start = n.buffer[start:end], end
+	}
+	slices.SortFunc(list, bytes.Compare) // by the bytes of the names: a NUL is less than all others
+	return list
+}
+
+func (w *walker) names(fd int) (*names, error) {
+	found := &names{}
+	for {
+		n, err := syscall.ReadDirent(fd, w.dirents)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err == syscall.ENOENT || err == nil && n <= 0 { // ENOENT: the directory was removed
+			return found, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		found.add(w.dirents[:n])
+		if len(found.ends) > w.maxDir {
+			return nil, errTooMany
+		}
+	}
+}
+
+// add adds the names of struct linux_dirent64 records.
+func (n *names) add(records []byte) {
+	const nameOffset = unsafe.Offsetof(syscall.Dirent{}.Name)
+	for len(records) > int(nameOffset) {
+		record := (*syscall.Dirent)(unsafe.Pointer(unsafe.SliceData(records)))
+		size := int(record.Reclen)
+		name := records[nameOffset:size]
+		name = name[:bytes.IndexByte(name, 0)]
+		if record.Ino != 0 && string(name) != "." && string(name) != ".." {
+			n.buffer = append(append(n.buffer, name...), 0)
+			n.ends = append(n.ends, len(n.buffer))
+		}
+		records = records[size:]
+	}
+}

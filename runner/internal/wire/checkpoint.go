@@ -1,0 +1,127 @@
+package wire
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+)
+
+// Error codes of checkpoint, commit and restore.
+const (
+	CodeNoBase     = "NoBase"     // no list of the image's files exists
+	CodeRunning    = "Running"    // processes could not be stopped
+	CodeTooLarge   = "TooLarge"   // a limit of files, bytes or depth was exceeded
+	CodeTooSlow    = "TooSlow"    // maxSeconds were exceeded
+	CodeUnreadable = "Unreadable" // PID 1 cannot read a changed file
+	CodeChanged    = "Changed"    // a file was replaced while it was packed
+	CodeDamaged    = "Damaged"    // a stream to restore is not what its manifest describes
+	CodeRestore    = "Restore"    // the container rejects a file to restore
+)
+
+// CheckpointLimits bounds a checkpoint or a restore: entries, unpacked and compressed bytes, and seconds.
+type CheckpointLimits struct {
+	MaxFiles       int     `json:"maxFiles"`
+	MaxBytes       int64   `json:"maxBytes"`
+	MaxPackedBytes int64   `json:"maxPackedBytes"`
+	MaxSeconds     float64 `json:"maxSeconds"`
+}
+
+// defaultLimits are the limits of a request that has none.
+var defaultLimits = CheckpointLimits{MaxFiles: 500_000, MaxBytes: 8 << 30, MaxPackedBytes: 4 << 30, MaxSeconds: 300}
+
+const maxCheckpointSeconds = 3600
+
+func (l CheckpointLimits) check() error {
+	if l.MaxFiles < 1 || l.MaxFiles > 10_000_000 || l.MaxBytes < 1 || l.MaxPackedBytes < 1 || !(l.MaxSeconds > 0 && l.MaxSeconds <= maxCheckpointSeconds) {
+		return fmt.Errorf("maxFiles %d (1 to 10,000,000), maxBytes %d, maxPackedBytes %d (from 1), maxSeconds %g (to %d)",
+			l.MaxFiles, l.MaxBytes, l.MaxPackedBytes, l.MaxSeconds, maxCheckpointSeconds)
+	}
+	return nil
+}
+
+// Checkpoint is the request checkpoint: it returns the files that changed since the last commit or, if Full is set, since the image.
+type Checkpoint struct {
+	Op
+	CheckpointLimits
+	Full    bool     `json:"full"`
+	Exclude []string `json:"exclude"`
+}
+
+// NewCheckpoint returns a request with the defaults of optional fields.
+func NewCheckpoint() Checkpoint { return Checkpoint{CheckpointLimits: defaultLimits} }
+
+// Check rejects invalid limits.
+func (c Checkpoint) Check() error { return c.check() }
+
+// Process is a process of the environment that survived the step.
+type Process struct {
+	PID  int    `json:"pid"`
+	Name string `json:"name"` // as the process chose it
+}
+
+// Commit is the request commit: the increment with this manifest is stored, and the next one follows it.
+type Commit struct {
+	Op
+	Manifest string `json:"manifest"`
+}
+
+// Check rejects what is no digest.
+func (c Commit) Check() error { return checkDigest(c.Manifest) }
+
+// CommitResult is the result of a commit.
+type CommitResult struct {
+	Manifest string `json:"manifest"`
+}
+
+// Increment names one increment of a restore by its manifest's digest.
+type Increment struct {
+	Manifest string `json:"manifest"`
+}
+
+// Restore is the request restore: it applies increments in order. With Paths, it restores only these directories.
+type Restore struct {
+	Op
+	CheckpointLimits
+	Increments []Increment `json:"increments"`
+	Paths      []string    `json:"paths"`
+}
+
+// NewRestore returns a request with the defaults of optional fields.
+func NewRestore() Restore { return Restore{CheckpointLimits: defaultLimits} }
+
+const maxIncrements = 1000
+
+// Check rejects a request without increments and invalid paths.
+func (r Restore) Check() error {
+	if len(r.Increments) == 0 || len(r.Increments) > maxIncrements {
+		return fmt.Errorf("%d increments (1 to %d)", len(r.Increments), maxIncrements)
+	}
+	for _, increment := range r.Increments {
+		if err := checkDigest(increment.Manifest); err != nil {
+			return err
+		}
+	}
+	for _, path := range r.Paths {
+		if path == "" || path == "/" || CheckPaths([]string{path}) != nil {
+			return fmt.Errorf("no directory to restore: %.200q", path)
+		}
+	}
+	return r.check()
+}
+
+// RestoreResult is the result of a restore. Bytes are those of the restored contents; Skipped are entries that paths left out.
+type RestoreResult struct {
+	Manifest string  `json:"manifest"`
+	Entries  int     `json:"entries"`
+	Deleted  int     `json:"deleted"`
+	Skipped  int     `json:"skipped"`
+	Bytes    int64   `json:"bytes"`
+	Seconds  float64 `json:"seconds"`
+}
+
+func checkDigest(digest string) error {
+	if raw, err := hex.DecodeString(digest); err != nil || len(raw) != 32 {
+		return errors.New("a manifest's digest has 64 hex digits")
+	}
+	return nil
+}
