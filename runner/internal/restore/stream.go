@@ -1,0 +1,232 @@
+// Package restore applies the increments of a checkpoint to the container's files.
+//
+// The manifest, whose digest the operator names, decides what is restored. The tar stream only supplies the contents, each of which must
+// have its digest in the manifest before it appears under its name. All work is relative to open directories and follows no link.
+package restore
+
+import (
+	"archive/tar"
+	"bufio"
+	"compress/gzip"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+
+	"multistep.dev/runner/internal/manifest"
+	"multistep.dev/runner/internal/wire"
+)
+
+const (
+	readBuffer = 256 << 10
+	// perEntry is the size in bytes that a tar stream may have for each entry in addition to its content: headers and attributes.
+	perEntry = 2 << 20
+)
+
+// Options describe a restore.
+type Options struct {
+	Root  string   // directory to restore to: "/" in a container
+	Spool string   // directory for a temporary file
+	Own   []string // paths that are never restored, because they belong to the runner
+	Paths []string // directories to restore; none: all
+}
+
+// Restorer restores increments in their order.
+type Restorer struct {
+	options  Options
+	limits   wire.CheckpointLimits
+	spool    *os.File // compressed manifest of the current increment
+	previous string
+	Result   wire.RestoreResult
+}
+
+// New returns a Restorer. The caller must close it.
+func New(options Options, limits wire.CheckpointLimits) (*Restorer, error) {
+	spool, err := os.CreateTemp(options.Spool, ".multistep-manifest-")
+	if err != nil {
+		return nil, err
+	}
+	return &Restorer{options: options, limits: limits, spool: spool}, os.Remove(spool.Name())
+}
+
+// Close releases the temporary file.
+func (r *Restorer) Close() error { return r.spool.Close() }
+
+func damaged(format string, args ...any) *wire.Error {
+	return wire.Errorf(wire.CodeDamaged, format, args...)
+}
+
+// Manifest reads the compressed manifest of the next increment. It returns an error unless the manifest has this digest, follows the
+// increment before and is within the limits, so nothing is restored of an increment that is not.
+func (r *Restorer) Manifest(body io.Reader, digest string) error {
+	if err := r.spool.Truncate(0); err != nil {
+		return err
+	}
+	if _, err := r.spool.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	n, err := io.Copy(r.spool, io.LimitReader(body, r.limits.MaxBytes+1))
+	if err != nil {
+		return err
+	}
+	if n > r.limits.MaxBytes {
+		return r.tooLarge()
+	}
+	lines, err := r.open()
+	if err != nil {
+		return err
+	}
+	entries, total := 0, int64(0)
+	for {
+		entry, err := lines.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return damaged("the manifest %s: %v", digest, err)
+		}
+		total += entry.Packed()
+		if entries++; entries > r.limits.MaxFiles || total > r.limits.MaxBytes {
+			return r.tooLarge()
+		}
+	}
+	if lines.SHA256() != digest {
+		return damaged("the manifest %s has the digest %s", digest, lines.SHA256())
+	}
+	if lines.Header.Previous != r.previous {
+		return damaged("the increment %s follows %q, not %q", digest, lines.Header.Previous, r.previous)
+	}
+	r.previous, r.Result.Manifest = digest, digest
+	return nil
+}
+
+func (r *Restorer) tooLarge() *wire.Error {
+	return wire.Errorf(wire.CodeTooLarge, "an increment has more than maxFiles (%d) entries or maxBytes (%d)", r.limits.MaxFiles, r.limits.MaxBytes)
+}
+
+// open returns a reader of the spooled manifest.
+func (r *Restorer) open() (*manifest.Reader, error) {
+	if _, err := r.spool.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	plain, err := gzip.NewReader(bufio.NewReader(r.spool))
+	if err != nil {
+		return nil, damaged("a manifest: %v", err)
+	}
+	lines, err := manifest.NewReader(io.LimitReader(plain, r.limits.MaxBytes))
+	if err != nil {
+		return nil, damaged("a manifest: %v", err)
+	}
+	return lines, nil
+}
+
+// Apply restores the increment whose manifest was read last from its compressed tar stream. After an error the increment may be restored in part;
+// to restore the same increments again completes it.
+func (r *Restorer) Apply(ctx context.Context, body io.Reader) error {
+	lines, err := r.open()
+	if err != nil {
+		return err
+	}
+	target, err := newTarget(ctx, r.options, r.previous)
+	if err != nil {
+		return err
+	}
+	err = r.apply(ctx, target, lines, body)
+	err = errors.Join(err, target.close(err == nil))
+	r.Result.Entries += target.entries
+	r.Result.Deleted += target.deletions
+	r.Result.Skipped += target.skipped
+	r.Result.Bytes += target.bytes
+	return err
+}
+
+func (r *Restorer) apply(ctx context.Context, target *target, lines *manifest.Reader, body io.Reader) error {
+	plain, err := gzip.NewReader(bufio.NewReaderSize(body, readBuffer))
+	if err != nil {
+		return damaged("the stream of %s: %v", r.previous, err)
+	}
+	stream := &bounded{in: bufio.NewReaderSize(plain, readBuffer), ctx: ctx}
+	archive := tar.NewReader(stream)
+	for {
+		entry, err := lines.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if entry.Type == manifest.Deleted {
+			if err := target.apply(entry, nil); err != nil {
+				return err
+			}
+			continue
+		}
+		stream.left = perEntry + entry.Packed()
+		if err := r.align(archive, entry); err != nil {
+			return err
+		}
+		if err := target.apply(entry, archive); err != nil {
+			return err
+		}
+	}
+	return r.atEnd(archive, stream)
+}
+
+// align reads the next tar header, which must be that of the entry.
+func (r *Restorer) align(archive *tar.Reader, entry *manifest.Entry) error {
+	header, err := archive.Next()
+	if err != nil {
+		return r.broken(err)
+	}
+	name := strings.TrimSuffix(strings.TrimPrefix(header.Name, "./"), "/")
+	if "/"+name != string(entry.Path) || header.Size != entry.Packed() {
+		return damaged("the stream of %s has %.300q of %d bytes in place of %.300q", r.previous, header.Name, header.Size, string(entry.Path))
+	}
+	return nil
+}
+
+// atEnd reads the stream's end, which has a checksum of all.
+func (r *Restorer) atEnd(archive *tar.Reader, stream *bounded) error {
+	stream.left = perEntry
+	if _, err := archive.Next(); err == nil {
+		return damaged("the stream of %s has more than its manifest", r.previous)
+	} else if err != io.EOF {
+		return r.broken(err)
+	}
+	if _, err := io.Copy(io.Discard, stream); err != nil {
+		return r.broken(err)
+	}
+	return nil
+}
+
+// broken returns an error of the stream as that of a damaged one, except for typed errors.
+func (r *Restorer) broken(err error) error {
+	var known *wire.Error
+	if errors.As(err, &known) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return damaged("the stream of %s: %v", r.previous, err)
+}
+
+// bounded reads at most left bytes, and nothing after the end of its context.
+type bounded struct {
+	in   io.Reader
+	ctx  context.Context
+	left int64
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if err := b.ctx.Err(); err != nil {
+		return 0, err
+	}
+	if b.left <= 0 {
+		return 0, damaged("a stream is larger than its manifest")
+	}
+	n, err := b.in.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	return n, err
+}

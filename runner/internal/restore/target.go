@@ -1,0 +1,325 @@
+package restore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+
+	"multistep.dev/runner/internal/at"
+	"multistep.dev/runner/internal/manifest"
+	"multistep.dev/runner/internal/mounts"
+)
+
+// target is the tree that one increment is restored to.
+type target struct {
+	ctx     context.Context
+	root    string
+	paths   []string // directories to restore; none: all
+	foreign map[string]bool
+	aside   string  // name under which files are created before they are renamed
+	levels  []level // open directories that lead to the current path
+	linked  map[string]inode
+	passed  string // a foreign path; what is below it is skipped
+	buffer  []byte
+
+	entries, deletions, skipped int
+	bytes                       int64
+}
+
+type inode struct{ dev, ino uint64 }
+
+// level is an open directory. Its attributes are set when it is left, because restoring its content changes its time and may need
+// permissions that it will not have.
+type level struct {
+	path  string
+	fd    int
+	entry *manifest.Entry // nil: its attributes stay
+}
+
+// newTarget returns the target of the increment with this digest. The names aside contain the digest: no file of an increment can
+// have the name, because the digest depends on its files' names. A repeated restore finds what an interrupted one left under it.
+func newTarget(ctx context.Context, options Options, digest string) (*target, error) {
+	foreign, err := mounts.Foreign(options.Own)
+	return &target{ctx: ctx, root: options.Root, paths: topmost(options.Paths), foreign: foreign, aside: ".multistep-" + digest[:32],
+		linked: map[string]inode{}, buffer: make([]byte, readBuffer)}, err
+}
+
+// topmost returns the clean paths without those that are below another one.
+func topmost(all []string) (top []string) {
+	clean := make([]string, len(all))
+	for i, each := range all {
+		clean[i] = path.Clean(each)
+	}
+	slices.SortFunc(clean, func(a, b string) int { return manifest.Compare([]byte(a), []byte(b)) })
+	for _, each := range clean {
+		if n := len(top); n == 0 || !manifest.Below([]byte(each), []byte(top[n-1])) {
+			top = append(top, each)
+		}
+	}
+	return top
+}
+
+// restricted returns whether only some directories are restored. Then files belong to PID 1's user and have no special rights.
+func (t *target) restricted() bool { return len(t.paths) > 0 }
+
+// apply restores one entry. It reads content to its end, unless it returns an error.
+func (t *target) apply(entry *manifest.Entry, content io.Reader) error {
+	err := t.ctx.Err()
+	if err == nil {
+		err = t.dispatch(entry, content)
+	}
+	if err != nil {
+		return fmt.Errorf("%.300q: %w", string(entry.Path), err)
+	}
+	if content != nil {
+		_, err = io.CopyBuffer(struct{ io.Writer }{io.Discard}, content, t.buffer)
+	}
+	return err
+}
+
+func (t *target) dispatch(entry *manifest.Entry, content io.Reader) error {
+	name := string(entry.Path)
+	selected, top := t.selects(name)
+	if !selected && entry.Type != manifest.Directory {
+		return t.loseParent(name)
+	}
+	if !selected || t.isForeign(name) || t.restricted() && isDevice(entry.Type) {
+		t.skipped++
+		return nil
+	}
+	parent, err := t.parent(name, top)
+	if err != nil {
+		return err
+	}
+	t.entries++
+	base := path.Base(name)
+	switch entry.Type {
+	case manifest.Deleted:
+		t.deletions++
+		return remove(parent, base)
+	case manifest.Directory:
+		return t.directory(parent, base, entry)
+	case manifest.Hardlink:
+		return t.hardlink(parent, base, entry)
+	}
+	if err := t.create(parent, entry, content); err != nil {
+		return err
+	}
+	return t.rename(parent, base)
+}
+
+// selects returns whether path is restored, and whether it is the topmost directory of those that are.
+func (t *target) selects(name string) (selected, top bool) {
+	if !t.restricted() {
+		return true, name == "/"
+	}
+	for _, each := range t.paths {
+		if manifest.Below([]byte(name), []byte(each)) {
+			return true, name == each
+		}
+	}
+	return false, false
+}
+
+// loseParent handles an entry that is not restored itself: where it replaces or deletes a directory, the selected paths below it are deleted.
+func (t *target) loseParent(name string) error {
+	t.skipped++
+	for _, each := range t.paths {
+		if !manifest.Below([]byte(each), []byte(name)) {
+			continue
+		}
+		parent, err := t.open(path.Dir(each), false)
+		if errors.Is(err, syscall.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		err = remove(parent, path.Base(each))
+		syscall.Close(parent)
+		if err != nil {
+			return err
+		}
+		t.deletions++
+	}
+	return nil
+}
+
+// isForeign returns whether path is a mount or the runner's, or below one.
+func (t *target) isForeign(name string) bool {
+	if t.passed != "" && manifest.Below([]byte(name), []byte(t.passed)) {
+		return true
+	}
+	if full := path.Join(t.root, name); name != "/" && t.foreign[full] {
+		t.passed = name
+		return true
+	}
+	return false
+}
+
+func isDevice(kind string) bool {
+	return kind == manifest.Char || kind == manifest.Block || kind == manifest.Fifo
+}
+
+// parent returns the open parent directory of path, after it left the directories that do not lead to it. Each parent is an
+// entry of the increment itself; only those of a topmost path are not.
+func (t *target) parent(name string, top bool) (int, error) {
+	directory := path.Dir(name)
+	for len(t.levels) > 0 && (top || !manifest.Below([]byte(directory), []byte(t.levels[len(t.levels)-1].path))) {
+		if err := t.leave(); err != nil {
+			return -1, err
+		}
+	}
+	if top {
+		fd, err := t.open(directory, true)
+		if err == nil {
+			t.levels = append(t.levels, level{path: directory, fd: fd})
+		}
+		return fd, err
+	}
+	if n := len(t.levels); n > 0 && t.levels[n-1].path == directory {
+		return t.levels[n-1].fd, nil
+	}
+	return -1, damaged("its directory is not in the increment")
+}
+
+// open opens a directory name by name. It follows no link, and creates missing directories if create is set.
+func (t *target) open(directory string, create bool) (int, error) {
+	fd, err := syscall.Open(t.root, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	for part := range strings.SplitSeq(strings.Trim(directory, "/"), "/") {
+		if part == "" {
+			break
+		}
+		next, err := at.OpenDirectory(fd, part)
+		if err == syscall.ENOENT && create {
+			if err = syscall.Mkdirat(fd, part, 0o755); err == nil {
+				next, err = at.OpenDirectory(fd, part)
+			}
+		}
+		syscall.Close(fd)
+		if err != nil {
+			return -1, fmt.Errorf("directory %.300q: %w", directory, err)
+		}
+		fd = next
+	}
+	return fd, nil
+}
+
+// directory creates or keeps a directory, and enters it.
+func (t *target) directory(parent int, base string, entry *manifest.Entry) error {
+	if entry.Path == "/" {
+		t.levels[len(t.levels)-1].entry = entry
+		return nil
+	}
+	stat, err := at.Stat(parent, base)
+	if err == nil && stat.Mode&syscall.S_IFMT != syscall.S_IFDIR {
+		if err := at.Unlink(parent, base); err != nil {
+			return err
+		}
+		err = syscall.ENOENT
+	}
+	if err == syscall.ENOENT {
+		err = syscall.Mkdirat(parent, base, 0o700)
+	}
+	if err != nil {
+		return err
+	}
+	fd, err := at.OpenDirectory(parent, base)
+	if err != nil {
+		return err
+	}
+	t.levels = append(t.levels, level{string(entry.Path), fd, entry})
+	if stat.Mode&0o700 != 0o700 { // its later mode may forbid its owner to restore its content
+		syscall.Fchmod(fd, 0o700) // fails for other users' directories, which root does not need
+	}
+	return nil
+}
+
+// leave sets the attributes of the last directory and closes it.
+func (t *target) leave() error {
+	last := t.levels[len(t.levels)-1]
+	t.levels = t.levels[:len(t.levels)-1]
+	defer syscall.Close(last.fd)
+	if last.entry == nil {
+		return nil
+	}
+	if err := t.attributes(last.fd, last.entry); err != nil {
+		return fmt.Errorf("%.300q: %w", last.path, err)
+	}
+	return nil
+}
+
+// close leaves all directories. It sets their attributes only if the increment is complete.
+func (t *target) close(complete bool) error {
+	var err error
+	for len(t.levels) > 0 {
+		if !complete || err != nil {
+			t.levels[len(t.levels)-1].entry = nil
+		}
+		err = errors.Join(err, t.leave())
+	}
+	return err
+}
+
+// rename gives the file aside its name. It removes a directory in its place.
+func (t *target) rename(parent int, base string) error {
+	if stat, err := at.Stat(parent, base); err == nil && stat.Mode&syscall.S_IFMT == syscall.S_IFDIR {
+		if err := remove(parent, base); err != nil {
+			return err
+		}
+	}
+	return syscall.Renameat(parent, t.aside, parent, base)
+}
+
+// hardlink creates another name of a file that this restore created. A link to any other file could give a hostile stream access to it.
+func (t *target) hardlink(parent int, base string, entry *manifest.Entry) error {
+	made, known := t.linked[string(entry.Link)]
+	if !known {
+		if t.restricted() {
+			t.skipped++
+			return nil
+		}
+		return damaged("a hard link to %.300q, which is no file of this increment", string(entry.Link))
+	}
+	directory, err := t.open(path.Dir(string(entry.Link)), false)
+	if err != nil {
+		return err
+	}
+	defer syscall.Close(directory)
+	fd, err := at.OpenNode(directory, path.Base(string(entry.Link)))
+	if err != nil {
+		return err
+	}
+	defer syscall.Close(fd)
+	var stat syscall.Stat_t
+	if err := syscall.Fstat(fd, &stat); err != nil {
+		return err
+	}
+	if stat.Mode&syscall.S_IFMT != syscall.S_IFREG || made != (inode{stat.Dev, stat.Ino}) {
+		return damaged("%.300q was replaced", string(entry.Link))
+	}
+	err = at.Link(fd, parent, t.aside)
+	if err == syscall.EEXIST {
+		if err = remove(parent, t.aside); err == nil {
+			err = at.Link(fd, parent, t.aside)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := t.rename(parent, base); err != nil {
+		return err
+	}
+	if err := at.Unlink(parent, t.aside); err != syscall.ENOENT { // a rename between two names of one file does nothing
+		return err
+	}
+	return nil
+}
