@@ -233,7 +233,7 @@ type object = map[string]any
 func (c *container) connect() *session {
 	c.t.Helper()
 	s := c.connectSilently()
-	if hello := s.ask(object{"op": "hello", "protocols": []int{1, 2, 3}}); hello["ok"] != true {
+	if hello := s.ask(object{"op": "hello", "protocols": []int{1, 2, 3, 4}}); hello["ok"] != true {
 		c.t.Fatalf("hello: %v", hello)
 	}
 	return s

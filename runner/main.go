@@ -18,7 +18,8 @@ var version = "dev"
 
 const usage = `usage: runner install DIR            copy this program to DIR/runner
        runner copy SOURCE TARGET     replace the contents of a directory with another's
-       runner serve [--port N] [--socket NAME] [--default-user U]   be PID 1 of a trial's container
+       runner serve [--port N] [--socket NAME] [--default-user U] [--checkpoints]
+                                    be PID 1 of a trial's container
        runner call [--socket NAME]   relay stdin and stdout to PID 1
        runner version                print version and protocols
 `

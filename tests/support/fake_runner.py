@@ -73,7 +73,7 @@ class FakeRunner:
         self.results = dict(results or {})
         self.files: dict[str, Tree] = dict(files or {})
         self.faults = faults or Faults()
-        self.protocols = {1, 2, 3}  # supported protocol versions
+        self.protocols = {1, 2, 3, 4}  # supported protocol versions
         self.user: Json = {"uid": 0, "gid": 0, "name": "root", "home": "/root"}
         self.starts: Counter[str] = Counter()  # number of executions by id
         self.requests: list[Json] = []

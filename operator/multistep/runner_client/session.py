@@ -20,7 +20,7 @@ from multistep.runner_client.bodies import Body, DownloadResult, Sink, receive_b
 from multistep.runner_client.exchange import Exchanges
 from multistep.runner_client.frame_stream import FrameStream, Moved, Stream
 
-PROTOCOLS = (3, 2, 1)  # supported versions; pods that an earlier release created may still run with an older one
+PROTOCOLS = (4, 3, 2, 1)  # supported versions; pods that an earlier release created may still run with an older one
 OUTPUT_PROTOCOL = 2  # first version with the request ``output``
 ANSWER_TIMEOUT_SECONDS = 60.0
 

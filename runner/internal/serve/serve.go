@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"multistep.dev/runner/internal/checkpoint"
 	"multistep.dev/runner/internal/files"
 	"multistep.dev/runner/internal/guests"
 	"multistep.dev/runner/internal/kernel"
@@ -44,6 +45,7 @@ func Main(version string, args []string) error {
 	port := flags.Int("port", defaultPort, "of the readiness probe")
 	socket := flags.String("socket", peer.DefaultSocket, "abstract name on which sessions are served")
 	user := flags.String("default-user", os.Getenv("MULTISTEP_DEFAULT_USER"), "of phases that name none")
+	checkpoints := flags.Bool("checkpoints", false, "list the files of the image, to which checkpoints are relative")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -55,6 +57,9 @@ func Main(version string, args []string) error {
 	runner, err := newRunner(version, *user)
 	if err != nil {
 		return err
+	}
+	if *checkpoints {
+		runner.Tracker = checkpoint.Track("/", session.Own(runner.RuntimeDir))
 	}
 	probes, err := net.Listen("tcp", ":"+strconv.Itoa(*port))
 	if err != nil {

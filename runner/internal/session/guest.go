@@ -10,7 +10,6 @@ import (
 	"multistep.dev/runner/internal/files"
 	"multistep.dev/runner/internal/frames"
 	"multistep.dev/runner/internal/guests"
-	"multistep.dev/runner/internal/kernel"
 	"multistep.dev/runner/internal/phase"
 	"multistep.dev/runner/internal/users"
 	"multistep.dev/runner/internal/wire"
@@ -86,7 +85,7 @@ func (g *guest) exec(request wire.Exec) error {
 	}
 	ctx, cancel := context.WithCancel(g.admission.Context())
 	defer cancel()
-	stop, err := g.watch(cancel)
+	stop, err := watch(g.conn, cancel)
 	if err != nil {
 		return err
 	}
@@ -110,26 +109,6 @@ func (g *guest) answerResult(result any) error {
 		OK     bool `json:"ok"`
 		Result any  `json:"result"`
 	}{answerOK, result})
-}
-
-// watch calls gone when the guest closes its connection. It reads nothing from the connection, which may contain further requests.
-func (g *guest) watch(gone func()) (stop func(), err error) {
-	raw, err := g.conn.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		if err := raw.Read(kernel.HungUp); err == nil {
-			gone()
-		}
-	}()
-	return func() {
-		g.conn.SetReadDeadline(time.Unix(1, 0)) // ends raw.Read
-		<-ended
-		g.conn.SetReadDeadline(time.Time{})
-	}, nil
 }
 
 // outputSender sends a command's output to the guest as D frames. The first byte of a payload is the stream, phase.Stdout or

@@ -2,27 +2,32 @@ package session
 
 import "multistep.dev/runner/internal/wire"
 
-// operation handles the requests of one op. since is the first protocol version that has the op.
+// operation handles the requests of one op. since is the first protocol version that has the op. If changes is set, it can change files, or
+// admit others who can, before it responds.
 type operation struct {
-	since int
-	run   func(*Session, []byte) error
+	since   int
+	run     func(*Session, []byte) error
+	changes bool
 }
 
 // operations maps each op to its operation, except hello, which starts a session.
 var operations = map[string]operation{
-	"start":       {1, named((*Session).start, wire.Start{})},
-	"healthcheck": {1, named((*Session).healthcheck, wire.NewHealthcheck())},
-	"wait":        {1, named((*Session).wait, wire.Wait{})},
-	"output":      {2, named((*Session).output, wire.Output{})},
-	"ack":         {1, named((*Session).ack, wire.Ack{})},
-	"note":        {1, named((*Session).note, wire.Note{})},
-	"reset":       {1, named((*Session).reset, wire.Reset{})},
-	"upload":      {1, named((*Session).upload, wire.Upload{})},
-	"download":    {1, checked((*Session).download, wire.Download{})},
-	"survey":      {2, checked((*Session).survey, wire.Survey{})},
-	"send":        {2, named((*Session).sendFile, wire.Send{})},
-	"admit":       {3, named((*Session).admit, wire.Admit{})},
-	"dismiss":     {3, named((*Session).dismiss, wire.NewDismiss())},
+	"start":       {1, named((*Session).start, wire.Start{}), false},
+	"healthcheck": {1, named((*Session).healthcheck, wire.NewHealthcheck()), false},
+	"wait":        {1, named((*Session).wait, wire.Wait{}), false},
+	"output":      {2, named((*Session).output, wire.Output{}), false},
+	"ack":         {1, named((*Session).ack, wire.Ack{}), false},
+	"note":        {1, named((*Session).note, wire.Note{}), false},
+	"reset":       {1, named((*Session).reset, wire.Reset{}), true},
+	"upload":      {1, named((*Session).upload, wire.Upload{}), true},
+	"download":    {1, checked((*Session).download, wire.Download{}), false},
+	"survey":      {2, checked((*Session).survey, wire.Survey{}), false},
+	"send":        {2, named((*Session).sendFile, wire.Send{}), false},
+	"admit":       {3, named((*Session).admit, wire.Admit{}), true},
+	"dismiss":     {3, named((*Session).dismiss, wire.NewDismiss()), false},
+	"checkpoint":  {4, checked((*Session).checkpoint, wire.NewCheckpoint()), false},
+	"commit":      {4, named((*Session).commit, wire.Commit{}), false},
+	"restore":     {4, named((*Session).restore, wire.NewRestore()), true},
 }
 
 // decoded decodes a payload into request, which contains the default values. It refuses an invalid request, and calls do for a

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"multistep.dev/runner/internal/checkpoint"
 	"multistep.dev/runner/internal/frames"
 	"multistep.dev/runner/internal/guests"
 	"multistep.dev/runner/internal/healthcheck"
@@ -30,6 +31,7 @@ type Runner struct {
 	Host       *phase.Host
 	Guests     *guests.Admissions
 	Store      *records.Store
+	Tracker    *checkpoint.Tracker // nil: no checkpoints
 	Version    string
 	Instance   string
 	PodUID     string
@@ -40,6 +42,7 @@ type Runner struct {
 // Session is one caller's connection.
 type Session struct {
 	*Runner
+	conn     net.Conn
 	frames   *frames.Reader
 	stream   io.Writer
 	protocol int // version negotiated by hello; 0 before hello
@@ -50,7 +53,7 @@ type Session struct {
 func (r *Runner) Serve(conn net.Conn) error {
 	defer conn.Close()
 	patient := patientConn{conn}
-	session := Session{Runner: r, frames: frames.NewReader(patient), stream: patient}
+	session := Session{Runner: r, conn: conn, frames: frames.NewReader(patient), stream: patient}
 	session.handle = session.dispatch
 	return session.serve()
 }
@@ -123,6 +126,9 @@ func (s *Session) dispatch(op wire.Op, payload []byte) error {
 	operation, known := operations[op.Op]
 	if !known || s.protocol < operation.since {
 		return s.refuse(wire.Errorf(wire.CodeProtocol, "unknown op %q", wire.Cut(op.Op, 100)))
+	}
+	if operation.changes {
+		s.Tracker.Wait()
 	}
 	return operation.run(s, payload)
 }
@@ -211,7 +217,10 @@ func (s *Session) healthcheck(request wire.Healthcheck) error {
 func (s *Session) startOnce(op wire.Op, do func() any) error {
 	record, fresh, refusal := s.Store.Start(op.ID, op.Op)
 	if fresh {
-		go func() { s.Store.End(op.ID, do()) }()
+		go func() {
+			s.Tracker.Wait()
+			s.Store.End(op.ID, do())
+		}()
 	}
 	return s.answerRecord(record, refusal)
 }
