@@ -86,10 +86,10 @@ func (r *Restorer) Manifest(body io.Reader, digest string) error {
 		if err != nil {
 			return damaged("the manifest %s: %v", digest, err)
 		}
-		total += entry.Packed()
-		if entries++; entries > r.limits.MaxFiles || total > r.limits.MaxBytes {
+		if entries++; entries > r.limits.MaxFiles || entry.Packed() > r.limits.MaxBytes-total {
 			return r.tooLarge()
 		}
+		total += entry.Packed()
 	}
 	if lines.SHA256() != digest {
 		return damaged("the manifest %s has the digest %s", digest, lines.SHA256())
@@ -166,7 +166,7 @@ func (r *Restorer) apply(ctx context.Context, target *target, lines *manifest.Re
 		if err := r.align(archive, entry); err != nil {
 			return err
 		}
-		if err := target.apply(entry, archive); err != nil {
+		if err := target.apply(entry, &source{archive, r}); err != nil {
 			return err
 		}
 	}
@@ -210,6 +210,20 @@ func (r *Restorer) broken(err error) error {
 		err = io.ErrUnexpectedEOF
 	}
 	return damaged("the stream of %s: %v", r.previous, err)
+}
+
+// source reads a member's content, and returns errors of the stream as typed ones: they are none of the container's files.
+type source struct {
+	in       io.Reader
+	restorer *Restorer
+}
+
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.in.Read(p)
+	if err != nil && err != io.EOF {
+		err = s.restorer.broken(err)
+	}
+	return n, err
 }
 
 // bounded reads at most left bytes, and nothing after the end of its context.
