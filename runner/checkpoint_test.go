@@ -246,7 +246,9 @@ func TestTwoCountersInLockstepAreNotTorn(t *testing.T) {
 	s.shell("i=0; while :; do i=$((i+1)); echo $i > /app/a; echo $i > /app/z; done &", nil)
 	s.shell("sleep "+sleeps+" &", nil)
 	eventually(t, "the process to stop exists", func() bool { return len(living(sleeps)) == 1 })
+	stopped := fmt.Sprintf("/proc/%d/stat", living(sleeps)[0])
 	check(syscall.Kill(living(sleeps)[0], syscall.SIGSTOP))
+	eventually(t, "it is stopped", func() bool { return strings.Contains(content(t, stopped), "(sleep) T") })
 	eventually(t, "both counters exist", func() bool {
 		_, err := os.Stat(root + "/app/z")
 		return err == nil
@@ -274,7 +276,7 @@ func TestTwoCountersInLockstepAreNotTorn(t *testing.T) {
 			return now > before
 		})
 	}
-	if stat := content(t, fmt.Sprintf("/proc/%d/stat", living(sleeps)[0])); !strings.Contains(stat, "(sleep) T") {
+	if stat := content(t, stopped); !strings.Contains(stat, "(sleep) T") {
 		t.Error("a process that was stopped before was resumed:", stat)
 	}
 }
