@@ -307,6 +307,19 @@ func TestABrokenSessionThawsTheProcesses(t *testing.T) {
 	}
 }
 
+func TestProcessesThatForkWithoutEndAreStopped(t *testing.T) {
+	c, root := launchSmall(t, "--checkpoints")
+	s := c.connectSmall()
+	program := rabbit(filepath.Join(root, "app", "rabbit"))
+	if program[0] != filepath.Join(root, "app", "rabbit") {
+		return // this architecture has no such program
+	}
+	s.phase([]string{"/app/rabbit"}, nil)
+	if made := s.checkpoint(nil); made.result["processCount"] == 0.0 {
+		t.Error(made.result)
+	}
+}
+
 // callers returns the PIDs of the `runner call` processes in the container.
 func callers(c *container) (pids []int) {
 	for _, pid := range living("runner\x00call") {

@@ -30,6 +30,9 @@ func entryOf(path, kind string, stat *syscall.Stat_t) *manifest.Entry {
 	}
 }
 
+// maxLinked is the maximum size in bytes of the names that are kept to recognize hard links.
+const maxLinked = 32 << 20
+
 // maxHeaderAttributes is the size in bytes of a file's attributes in its tar header, which no reader accepts if it is very large.
 const maxHeaderAttributes = 256 << 10
 
@@ -142,6 +145,9 @@ func (p *packer) regular(dir *level, path, name string, stat *syscall.Stat_t) (s
 	}
 	if stat.Nlink > 1 {
 		p.links[inode{stat.Dev, stat.Ino}] = path
+		if p.linked += len(path); p.linked > maxLinked {
+			return false, wire.Errorf(wire.CodeTooLarge, "the names of files with hard links have more than %d bytes", maxLinked)
+		}
 	}
 	return p.content(file, fd, path, now)
 }

@@ -40,6 +40,7 @@ type packer struct {
 	manifest *manifest.Writer
 	limits   Limits
 	links    map[inode]string // first names of packed files that have several
+	linked   int              // bytes of these names
 	replaced []byte           // a deleted or replaced directory: its entry implies the deletion of its content
 	totals   Totals
 	buffer   []byte

@@ -15,11 +15,12 @@ const (
 	maxDepth     = 1000 // levels of directories; each open one needs a descriptor
 	checkedEvery = 256  // entries between two checks of the context
 	direntBytes  = 64 << 10
+	maxNames     = 32 << 20 // bytes of the names in one directory, which are sorted in memory
 )
 
 var (
 	errTooDeep  = wire.Errorf(wire.CodeTooLarge, "directories are nested more than %d levels deep", maxDepth)
-	errTooMany  = wire.Errorf(wire.CodeTooLarge, "a directory has more entries than maxFiles permits")
+	errTooMany  = wire.Errorf(wire.CodeTooLarge, "a directory has more entries than maxFiles permits, or %d bytes of names", maxNames)
 	errReplaced = wire.Errorf(wire.CodeChanged, "a file was replaced while it was packed; try again")
 )
 
@@ -168,7 +169,7 @@ func (w *walker) names(fd int) (*names, error) {
 			return nil, err
 		}
 		found.add(w.dirents[:n])
-		if len(found.ends) > w.maxDir {
+		if len(found.ends) > w.maxDir || len(found.buffer) > maxNames {
 			return nil, errTooMany
 		}
 	}
