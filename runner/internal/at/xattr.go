@@ -57,7 +57,8 @@ func fgetxattr(file int, name string) ([]byte, error) {
 		return nil, err
 	}
 	value := make([]byte, maxValue)
-	n, _, errno := syscall.Syscall6(syscall.SYS_FGETXATTR, uintptr(file), uintptr(unsafe.Pointer(terminated)), uintptr(unsafe.Pointer(unsafe.SliceData(value))), uintptr(len(value)), 0, 0)
+	n, _, errno := syscall.Syscall6(syscall.SYS_FGETXATTR, uintptr(file), uintptr(unsafe.Pointer(terminated)),
+		uintptr(unsafe.Pointer(unsafe.SliceData(value))), uintptr(len(value)), 0, 0)
 	if errno != 0 {
 		return nil, errno
 	}
@@ -70,7 +71,8 @@ func SetXattr(file int, name string, value []byte) error {
 	if err != nil {
 		return err
 	}
-	return call(syscall.SYS_FSETXATTR, uintptr(file), uintptr(unsafe.Pointer(terminated)), uintptr(unsafe.Pointer(unsafe.SliceData(value))), uintptr(len(value)), 0)
+	return call(syscall.SYS_FSETXATTR, uintptr(file), uintptr(unsafe.Pointer(terminated)),
+		uintptr(unsafe.Pointer(unsafe.SliceData(value))), uintptr(len(value)), 0)
 }
 
 // RemoveXattr removes an extended attribute of an open file.

@@ -8,6 +8,7 @@ package checkpoint
 
 import (
 	"context"
+	"errors"
 	"io"
 	"runtime/debug"
 	"slices"
@@ -28,7 +29,7 @@ const (
 	busyTimeout   = 20 * time.Second // wait for a checkpoint or restore whose session broke
 )
 
-// Tracker compares the files below a directory with earlier lists of them. A nil Tracker tracks nothing.
+// Tracker compares the files below a directory with earlier lists of them.
 type Tracker struct {
 	root   string
 	own    []string // paths that belong to the runner
@@ -61,19 +62,21 @@ func Track(root string, own []string) *Tracker {
 	return t
 }
 
+// Untracked returns a Tracker without lists: it can only make restores wait for each other.
+func Untracked() *Tracker {
+	t := &Tracker{listed: make(chan struct{}), busy: make(chan struct{}, 1), failure: errors.New("the runner was started without --checkpoints")}
+	close(t.listed)
+	return t
+}
+
 // Wait returns when the image's files are listed. Until then nothing may change them: what is deleted before it is listed would be
 // missed by all checkpoints.
 func (t *Tracker) Wait() {
-	if t != nil {
-		<-t.listed
-	}
+	<-t.listed
 }
 
 // Acquire waits until no other checkpoint or restore is in progress, and makes others wait until the caller calls release.
 func (t *Tracker) Acquire() (release func(), refusal *wire.Error) {
-	if t == nil { // restores without a tracker
-		return func() {}, nil
-	}
 	t.Wait()
 	select {
 	case t.busy <- struct{}{}:
@@ -85,11 +88,8 @@ func (t *Tracker) Acquire() (release func(), refusal *wire.Error) {
 
 // Listed returns an error if the files of the image are unknown.
 func (t *Tracker) Listed() *wire.Error {
-	if t == nil {
-		return wire.Errorf(wire.CodeNoBase, "the runner was started without --checkpoints")
-	}
 	if t.Wait(); t.failure != nil {
-		return wire.Errorf(wire.CodeNoBase, "the files of the image could not be listed: %v", t.failure)
+		return wire.Errorf(wire.CodeNoBase, "the files of the image are not listed: %v", t.failure)
 	}
 	return nil
 }
@@ -147,7 +147,7 @@ func (t *Tracker) Commit(digest string) *wire.Error {
 
 // Restored lists the files again: they are now those of the increment with this manifest.
 func (t *Tracker) Restored(ctx context.Context, digest string) error {
-	if t == nil || t.Listed() != nil {
+	if t.Listed() != nil {
 		return nil
 	}
 	time.Sleep(racy) // files of less age would count as changed

@@ -60,36 +60,15 @@ func damaged(format string, args ...any) *wire.Error {
 // Manifest reads the compressed manifest of the next increment. It returns an error unless the manifest has this digest, follows the
 // increment before and is within the limits, so nothing is restored of an increment that is not.
 func (r *Restorer) Manifest(body io.Reader, digest string) error {
-	if err := r.spool.Truncate(0); err != nil {
+	if err := r.store(body); err != nil {
 		return err
-	}
-	if _, err := r.spool.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	n, err := io.Copy(r.spool, io.LimitReader(body, r.limits.MaxBytes+1))
-	if err != nil {
-		return err
-	}
-	if n > r.limits.MaxBytes {
-		return r.tooLarge()
 	}
 	lines, err := r.open()
 	if err != nil {
 		return err
 	}
-	entries, total := 0, int64(0)
-	for {
-		entry, err := lines.Next()
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return damaged("the manifest %s: %v", digest, err)
-		}
-		if entries++; entries > r.limits.MaxFiles || entry.Packed() > r.limits.MaxBytes-total {
-			return r.tooLarge()
-		}
-		total += entry.Packed()
+	if err := r.measure(lines, digest); err != nil {
+		return err
 	}
 	if lines.SHA256() != digest {
 		return damaged("the manifest %s has the digest %s", digest, lines.SHA256())
@@ -99,6 +78,39 @@ func (r *Restorer) Manifest(body io.Reader, digest string) error {
 	}
 	r.previous, r.Result.Manifest = digest, digest
 	return nil
+}
+
+// store writes the compressed manifest to the temporary file.
+func (r *Restorer) store(body io.Reader) error {
+	if err := r.spool.Truncate(0); err != nil {
+		return err
+	}
+	if _, err := r.spool.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	n, err := io.Copy(r.spool, io.LimitReader(body, r.limits.MaxBytes))
+	if err == nil && n == r.limits.MaxBytes {
+		return r.tooLarge()
+	}
+	return err
+}
+
+// measure reads all entries, and rejects invalid ones and too many.
+func (r *Restorer) measure(lines *manifest.Reader, digest string) error {
+	entries, total := 0, int64(0)
+	for {
+		entry, err := lines.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return damaged("the manifest %s: %v", digest, err)
+		}
+		if entries++; entries > r.limits.MaxFiles || entry.Packed() > r.limits.MaxBytes-total {
+			return r.tooLarge()
+		}
+		total += entry.Packed()
+	}
 }
 
 func (r *Restorer) tooLarge() *wire.Error {

@@ -282,30 +282,18 @@ func (t *target) rename(parent int, base string) error {
 // hardlink creates another name of a file that this restore created. A link to any other file could give a hostile stream access to it.
 func (t *target) hardlink(parent int, base string, entry *manifest.Entry) error {
 	made, known := t.linked[string(entry.Link)]
+	if !known && t.restricted() {
+		t.skipped++
+		return nil
+	}
 	if !known {
-		if t.restricted() {
-			t.skipped++
-			return nil
-		}
 		return damaged("a hard link to %.300q, which is no file of this increment", string(entry.Link))
 	}
-	directory, err := t.open(path.Dir(string(entry.Link)), false)
-	if err != nil {
-		return err
-	}
-	defer syscall.Close(directory)
-	fd, err := at.OpenNode(directory, path.Base(string(entry.Link)))
+	fd, err := t.node(string(entry.Link), made)
 	if err != nil {
 		return err
 	}
 	defer syscall.Close(fd)
-	var stat syscall.Stat_t
-	if err := syscall.Fstat(fd, &stat); err != nil {
-		return err
-	}
-	if stat.Mode&syscall.S_IFMT != syscall.S_IFREG || made != (inode{stat.Dev, stat.Ino}) {
-		return damaged("%.300q was replaced", string(entry.Link))
-	}
 	err = at.Link(fd, parent, t.aside)
 	if err == syscall.EEXIST {
 		if err = remove(parent, t.aside); err == nil {
@@ -322,4 +310,27 @@ func (t *target) hardlink(parent int, base string, entry *manifest.Entry) error 
 		return err
 	}
 	return nil
+}
+
+// node opens the file at path if it still is this one.
+func (t *target) node(name string, made inode) (int, error) {
+	directory, err := t.open(path.Dir(name), false)
+	if err != nil {
+		return -1, err
+	}
+	defer syscall.Close(directory)
+	fd, err := at.OpenNode(directory, path.Base(name))
+	if err != nil {
+		return -1, err
+	}
+	var stat syscall.Stat_t
+	err = syscall.Fstat(fd, &stat)
+	if err == nil && (stat.Mode&syscall.S_IFMT != syscall.S_IFREG || made != (inode{stat.Dev, stat.Ino})) {
+		err = damaged("%.300q was replaced", name)
+	}
+	if err != nil {
+		syscall.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }

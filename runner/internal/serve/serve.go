@@ -58,6 +58,7 @@ func Main(version string, args []string) error {
 	if err != nil {
 		return err
 	}
+	runner.Tracker = checkpoint.Untracked()
 	if *checkpoints {
 		runner.Tracker = checkpoint.Track("/", session.Own(runner.RuntimeDir))
 	}

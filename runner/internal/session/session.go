@@ -31,7 +31,7 @@ type Runner struct {
 	Host       *phase.Host
 	Guests     *guests.Admissions
 	Store      *records.Store
-	Tracker    *checkpoint.Tracker // nil: no checkpoints
+	Tracker    *checkpoint.Tracker
 	Version    string
 	Instance   string
 	PodUID     string
