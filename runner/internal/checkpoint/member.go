@@ -30,9 +30,6 @@ func entryOf(path, kind string, stat *syscall.Stat_t) *manifest.Entry {
 	}
 }
 
-// maxLinked is the maximum size in bytes of the names that are kept to recognize hard links.
-const maxLinked = 32 << 20
-
 // maxHeaderAttributes is the size in bytes of a file's attributes in its tar header, which no reader accepts if it is very large.
 const maxHeaderAttributes = 256 << 10
 
@@ -119,12 +116,7 @@ func device(number uint64) []uint32 {
 
 func (p *packer) regular(dir *level, path, name string, stat *syscall.Stat_t) (stable bool, err error) {
 	if first, known := p.links[inode{stat.Dev, stat.Ino}]; known && stat.Nlink > 1 {
-		entry := entryOf(path, manifest.Hardlink, stat)
-		entry.Link = manifest.Text(first)
-		if err := p.header(entry); err != nil {
-			return false, err
-		}
-		return true, p.add(entry)
+		return true, p.link(path, stat, first, false)
 	}
 	fd, err := at.OpenRead(dir.fd, name)
 	switch err {
@@ -144,9 +136,10 @@ func (p *packer) regular(dir *level, path, name string, stat *syscall.Stat_t) (s
 		return false, errReplaced
 	}
 	if stat.Nlink > 1 {
-		p.links[inode{stat.Dev, stat.Ino}] = path
-		if p.linked += len(path); p.linked > maxLinked {
-			return false, wire.Errorf(wire.CodeTooLarge, "the names of files with hard links have more than %d bytes", maxLinked)
+		linked := &linkedFile{first: path, names: map[string]bool{}, links: uint64(stat.Nlink)}
+		p.links[inode{stat.Dev, stat.Ino}] = linked
+		if err := p.remember(linked, path); err != nil {
+			return false, err
 		}
 	}
 	return p.content(file, fd, path, now)

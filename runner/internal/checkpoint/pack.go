@@ -39,9 +39,9 @@ type packer struct {
 	raw      *counter
 	manifest *manifest.Writer
 	limits   Limits
-	links    map[inode]string // first names of packed files that have several
-	linked   int              // bytes of these names
-	replaced []byte           // a deleted or replaced directory: its entry implies the deletion of its content
+	links    map[inode]*linkedFile // packed files that have several names
+	linked   int                   // bytes of these names
+	replaced []byte                // a deleted or replaced directory: its entry implies the deletion of its content
 	totals   Totals
 	buffer   []byte
 }
@@ -75,9 +75,13 @@ func pack(ctx context.Context, walk walker, old *List, out io.Writer, lines *man
 	zip := newCompressor(packed)
 	raw := &counter{out: zip, limit: limits.Bytes, over: tooLarge(limits)}
 	p := &packer{ctx: ctx, old: old.read(), fresh: &List{}, archive: tar.NewWriter(raw), raw: raw, manifest: lines, limits: limits,
-		links: map[inode]string{}, buffer: make([]byte, copyBuffer)}
+		links: map[inode]*linkedFile{}, buffer: make([]byte, copyBuffer)}
 	walk.ctx, walk.visit, walk.maxDir = ctx, p, limits.Files+old.Len()
 	err := walk.walk()
+	if err == nil && p.incomplete() {
+		walk.visit, walk.visited = &linker{p}, 0
+		err = walk.walk()
+	}
 	if err == nil {
 		err = p.archive.Close()
 	}

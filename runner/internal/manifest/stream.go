@@ -58,6 +58,7 @@ type Reader struct {
 	in     *bufio.Reader
 	digest hash.Hash
 	last   []byte
+	second bool
 }
 
 // NewReader reads the header.
@@ -89,11 +90,18 @@ func (r *Reader) Next() (*Entry, error) {
 	if err := entry.Check(); err != nil {
 		return nil, fmt.Errorf("%.300q: %w", string(entry.Path), err)
 	}
-	if r.last != nil && Compare(r.last, []byte(entry.Path)) >= 0 {
+	if r.last != nil && Compare(r.last, []byte(entry.Path)) >= 0 && !r.restart(entry) {
 		return nil, fmt.Errorf("%.300q is not in order", string(entry.Path))
 	}
 	r.last = append(r.last[:0], entry.Path...)
 	return entry, nil
+}
+
+// restart returns whether the entry starts the second sequence, with further names of the first one's files.
+func (r *Reader) restart(entry *Entry) bool {
+	first := !r.second && entry.Path == "/" && entry.Type == Directory
+	r.second = true
+	return first
 }
 
 // SHA256 returns the hexadecimal digest of the lines read so far.
