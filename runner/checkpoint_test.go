@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"multistep.dev/runner/internal/frames"
 )
@@ -122,10 +123,21 @@ func (s *session) restore(id string, chain ...stored) object {
 	return s.receive()
 }
 
+// settle waits until a file is so old that its next change has another ctime: until then each increment contains it.
+func settle(t *testing.T, path string) {
+	t.Helper()
+	eventually(t, path+" has settled", func() bool {
+		var stat syscall.Stat_t
+		check(syscall.Lstat(path, &stat))
+		return time.Since(time.Unix(stat.Ctim.Unix())) > 60*time.Millisecond
+	})
+}
+
 func TestACheckpointIsRestoredInAFreshContainer(t *testing.T) {
-	c, _ := launchSmall(t, "--checkpoints")
+	c, root := launchSmall(t, "--checkpoints")
 	s := c.connectSmall()
 	s.shell("echo one > /app/new; rm /app/deleted; mkdir /app/d; ln -s /nowhere /app/d/link", nil)
+	settle(t, root+"/app/d/link")
 	first := s.checkpoint(nil)
 	if answer := s.commit(first); answer["ok"] != true {
 		t.Fatal(answer)
