@@ -50,12 +50,14 @@ func All(ctx context.Context, supervisors func() map[int]bool) (*Frozen, error) 
 func (f *Frozen) freeze(ctx context.Context) error {
 	started := time.Now()
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
+		before := kernel.LastPID()
 		running, err := f.pass()
+		forked := kernel.LastPID() != before // then the list of processes can be incomplete
 		past := time.Since(started)
 		switch {
 		case err != nil:
 			return err
-		case running == 0:
+		case running == 0 && !forked:
 			return nil
 		case past > giveUp:
 			return fmt.Errorf("%w: %d", ErrRunning, running)
@@ -70,8 +72,7 @@ func (f *Frozen) freeze(ctx context.Context) error {
 	}
 }
 
-// pass sends SIGSTOP to all running processes. It returns the number of processes that were not yet stopped: 0 proves that none runs,
-// because only a running process can fork or resume another one.
+// pass sends SIGSTOP to all running processes. It returns the number of processes that were not yet stopped.
 func (f *Frozen) pass() (running int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,21 +119,20 @@ func (f *Frozen) stopAtOnce() {
 	if os.Getpid() != 1 || f.thawed {
 		return
 	}
-	all, _ := kernel.Processes()
+	stopped := map[identity]bool{} // exec sessions that were stopped before
+	earlier, _ := kernel.Processes()
+	for _, process := range earlier {
+		stopped[identity{process.PID, process.Start}] = process.PPID == 0 && process.State == 'T'
+	}
 	syscall.Kill(-1, syscall.SIGSTOP)
-	for _, process := range all {
-		if process.PPID == 0 && process.State != 'T' {
+	now, _ := kernel.Processes()
+	for _, process := range now {
+		id := identity{process.PID, process.Start}
+		switch {
+		case process.PID == os.Getpid():
+		case process.PPID == 0 && !stopped[id]:
 			syscall.Kill(process.PID, syscall.SIGCONT)
-		}
-	}
-	for _, process := range all {
-		if id := (identity{process.PID, process.Start}); process.PPID != 0 && !f.before[id] {
-			f.stopped[id] = true
-		}
-	}
-	again, _ := f.environment() // processes that were forked meanwhile
-	for _, process := range again {
-		if id := (identity{process.PID, process.Start}); !f.before[id] {
+		case process.PPID != 0 && !f.before[id]:
 			f.stopped[id] = true
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 	"unsafe"
@@ -128,6 +129,16 @@ func Thread(pid, thread int) (Process, error) {
 		return Process{}, err
 	}
 	return parseStat(content)
+}
+
+// LastPID returns the PID that this PID namespace assigned last, to a process or a thread. It is "" if the kernel does not report it.
+func LastPID() string {
+	content, _ := os.ReadFile("/proc/loadavg")
+	fields := strings.Fields(string(content))
+	if len(fields) == 0 {
+		return ""
+	}
+	return fields[len(fields)-1]
 }
 
 // Name returns the name of a process, which it can choose: at most 15 bytes.
