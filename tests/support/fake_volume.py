@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,8 +14,10 @@ from multistep.engine.journal import Collected
 from multistep.engine.operations import LOGS, Part
 from multistep.engine.room import Room
 from multistep.errors import StoreError
+from multistep.store.checkpoints import Commit, Name, chain_of, check
 from multistep.store.direct_uploads import Invitation
 from multistep.store.keep import Pointer, Received
+from multistep.store.ledger import Collection
 from multistep.store.volume import Step, TrialKey
 from tests.support.faults import Faults
 
@@ -49,12 +51,57 @@ class Results:
     redacted: set[str] = field(default_factory=set)
     shipped: int = 0
     pointers: dict[str, dict[str, Pointer]] = field(default_factory=dict)
+    checkpoints: dict[tuple[int, int], tuple[Commit, dict[Name, bytes]]] = field(default_factory=dict)
 
-    def start_attempt(self, attempt: int) -> None:
+    def start_attempt(self, attempt: int, kept: Sequence[str] = ()) -> None:
         assert attempt >= self.attempt, "an earlier attempt after a later one"
         if attempt > self.attempt > 0:
-            self.earlier[self.attempt], self.steps = self.steps, {}
+            stay = {place: digest for place, digest in self.steps.items() if place.partition("/")[0] in kept}
+            self.earlier[self.attempt] = {place: digest for place, digest in self.steps.items() if place not in stay}
+            self.steps = stay
         self.attempt = attempt
+
+
+class FakeCheckpoints:
+    """The checkpoints on a FakeVolume. A layer b"" is one that was lost."""
+
+    def __init__(self, volume: FakeVolume) -> None:
+        self._volume = volume
+
+    async def room(self, key: TrialKey, attempt: int, step: int) -> Room:
+        return await self._volume.room(key, Collection(attempt, step, "checkpoint"))
+
+    async def keep(self, key: TrialKey, spools: Mapping[Name, FakeSpool], commit: Commit) -> None:
+        with self._volume._write(f"checkpoint {commit.attempt} {commit.step}"):
+            files = {name: bytes(spool.data) for name, spool in spools.items()}
+            self._volume._of(key).checkpoints.setdefault(commit.id, (commit, files))
+
+    async def all(self, key: TrialKey) -> dict[tuple[int, int], Commit]:
+        self._volume.faults.point("volume checkpoints")
+        return {id: commit for id, (commit, _) in self._volume._of(key).checkpoints.items()}
+
+    async def chain(self, key: TrialKey, id: tuple[int, int]) -> tuple[Commit, ...]:
+        return chain_of(await self.all(key), id)
+
+    async def last(self, key: TrialKey, image_id: str, failed: Container[str] = ()) -> tuple[tuple[Commit, ...], tuple[str, ...]]:
+        stored, refused = self._volume._of(key).checkpoints, list[str]()
+        known = await self.all(key)
+        for each in sorted(known.values(), key=lambda each: (each.step, each.attempt), reverse=True):
+            chain = chain_of(known, each.id)
+            with suppress(StoreError):
+                check(chain, image_id, failed)
+                if all(stored[layer.id][1]["layer"] for layer in chain):
+                    return chain, tuple(refused)
+            refused.append(f"the checkpoint after step {each.step + 1} of attempt {each.attempt} is not used")
+        return (), tuple(refused)
+
+    async def contents(self, key: TrialKey, commit: Commit, name: Name) -> AsyncGenerator[bytes, None]:
+        self._volume.faults.point(f"volume {name} of {commit.id}")
+        yield self._volume._of(key).checkpoints[commit.id][1][name]
+
+    async def remove(self, key: TrialKey) -> None:
+        with self._volume._write("remove checkpoints"):
+            self._volume._of(key).checkpoints.clear()
 
 
 class FakeVolume:
@@ -64,6 +111,7 @@ class FakeVolume:
         self.faults = faults or Faults()
         self.results: dict[str, Results] = {}
         self.room_bytes = 1 << 30
+        self.checkpoints = FakeCheckpoints(self)
         self.collections = self.access = self.uploads = self  # one object plays all parts of Volume
 
     @asynccontextmanager
@@ -71,7 +119,7 @@ class FakeVolume:
         self.faults.point("volume spool")
         yield FakeSpool()
 
-    async def room(self, key: TrialKey, *, attempt: int, step: Step, part: Part) -> Room:
+    async def room(self, key: TrialKey, collection: Collection) -> Room:
         self.faults.point("volume room")
         return Room(self.room_bytes, 1000)
 
@@ -114,9 +162,9 @@ class FakeVolume:
         self.faults.point("volume records")
         return [record for (number, _), kept in self._of(key).records.items() if number == attempt for record in kept]
 
-    async def start_attempt(self, key: TrialKey, attempt: int) -> None:
+    async def start_attempt(self, key: TrialKey, attempt: int, kept: Sequence[str] = ()) -> None:
         with self._write(f"start_attempt {attempt}"):
-            self._of(key).start_attempt(attempt)
+            self._of(key).start_attempt(attempt, kept)
 
     async def finish(self, key: TrialKey, files: Mapping[str, bytes], directories: Iterable[str] = ()) -> None:
         with self._write("finish"):

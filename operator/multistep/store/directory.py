@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +23,7 @@ LOG = "trial.log"
 ATTEMPTS = "attempts"
 SPOOL = ".spool-"  # prefix of a download's temporary file, on file systems without nameless files (O_TMPFILE)
 _EXCEPTION = "exception.txt"
+_STEPS = "steps"
 _MARKER = ".attempt"
 _GONE = ".gone"
 _REMOVED = ".removed-"
@@ -99,8 +100,11 @@ class TrialDirectory:
                 target.rename(aside / "old")
             path.rename(target)
 
-    def start_attempt(self, attempt: int) -> None:
-        """Start an attempt: move the previous attempt's results to ``attempts/N/``. trial.log stays. Idempotent."""
+    def start_attempt(self, attempt: int, kept: Sequence[str] = ()) -> None:
+        """Start an attempt: move the previous attempt's results to ``attempts/N/``. trial.log stays. Idempotent.
+
+        kept: names of the first steps' directories, which stay, because the attempt continues after these steps.
+        """
         current = self.attempt()
         if attempt < current:
             raise StoreError(f"attempt {attempt} has finished; the results are those of attempt {current}")
@@ -108,8 +112,15 @@ class TrialDirectory:
             return
         self.check()
         make(self.path)
+        former = self.path / ATTEMPTS / str(current)
         for name in self._names():
-            _move(self.path / name, self.path / ATTEMPTS / str(current))
+            if kept and name == _STEPS:
+                for step in sorted({each.name for each in (self.path / _STEPS).iterdir()} - set(kept)):
+                    _move(self.path / _STEPS / step, former / _STEPS)
+            else:
+                _move(self.path / name, former)
+        for index in range(len(kept)):
+            _rename_notes(self.path, f"-{current}-{index}", f"-{attempt}-{index}")
         write(self.path / _MARKER, str(attempt).encode())
 
     def attempt(self) -> int:
@@ -276,6 +287,12 @@ def _move(path: Path, directory: Path) -> None:
     while os.path.lexists(target):
         target, number = directory / f"{path.name}.{number}", number + 1
     path.rename(target)
+
+
+def _rename_notes(trial: Path, former: str, now: str) -> None:
+    """Make the internal data about a step that of another attempt. former, now: the ends of their names."""
+    for path in trial.glob(f".*{former}"):
+        path.rename(path.with_name(path.name.removesuffix(former) + now))
 
 
 def _one_line(text: str) -> str:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from multistep.engine.operations import Part
 from multistep.engine.room import Amount, Limits, Room, room, total
@@ -22,15 +23,18 @@ NOTE = "usage"
 ADMITTED_BYTES = 2**20  # this many bytes of each download are accepted even if a limit is exceeded
 HEADER_BYTES = 2048  # allowance for each file's tar header, which does not count against the limits
 _NO_LIMIT = 2**62
+_CollectedPart: TypeAlias = Part | Literal["checkpoint"]
+_PARTS: Mapping[str, _CollectedPart] = {"agent": "agent", "verifier": "verifier", "checkpoint": "checkpoint"}
 
 
 @dataclass(frozen=True)
 class Collection:
-    """One download of a step's logs and artifacts to the volume. step: index of the step; part: all, or one pod's outputs."""
+    """One download of a step's logs and artifacts to the volume, or its checkpoint. step: index of the step; part: all, one pod's
+    outputs, or the checkpoint."""
 
     attempt: int
     step: int
-    part: Part
+    part: _CollectedPart
 
 
 Usage = Mapping[Collection | None, Amount]  # of a trial, by collection; key None: total of a trial without a note
@@ -78,6 +82,14 @@ class Ledger:
         usage = self.trials[namespace].setdefault(trial, {})
         self.bytes[namespace] += amount.bytes - usage.get(collection, Amount()).bytes
         usage[collection] = amount
+
+    def free_checkpoints(self, namespace: str, trial: str) -> list[Collection]:
+        """Stop counting a trial's checkpoints, which were deleted; return them."""
+        usage = self.trials.get(namespace, {}).get(trial, {})
+        deleted = [each for each in usage if each is not None and each.part == "checkpoint"]
+        for each in deleted:
+            self.take(namespace, trial, each, Amount())
+        return deleted
 
     def free(self, namespace: str, trial: str) -> None:
         """Stop counting a trial whose results were deleted."""
@@ -148,8 +160,7 @@ def _usage(trial: TrialDirectory) -> Usage:
 
 
 def _collection(line: list[str]) -> Collection:
-    part: Part = "agent" if line[2] == "agent" else "verifier" if line[2] == "verifier" else "all"
-    return Collection(int(line[0]), int(line[1]), part)
+    return Collection(int(line[0]), int(line[1]), _PARTS.get(line[2], "all"))
 
 
 def _measured(top: Path) -> Amount:

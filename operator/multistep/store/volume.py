@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from multistep.store import directory
 from multistep.store import listing as reading
 from multistep.store.access import KEY_FILE, Access, load_or_make_key
 from multistep.store.archive import tar_chunks
+from multistep.store.checkpoints import Checkpoints
 from multistep.store.collecting import Collections
 from multistep.store.directory import TrialDirectory
 from multistep.store.disk import Disk
@@ -52,14 +53,18 @@ class Volume:
         self.disk = Disk(root, unpack_threads, check)
         self._ledger = Ledger(limits(info.f_blocks * info.f_frsize))
         self.collections = Collections(self.disk, self._ledger)
+        self.checkpoints = Checkpoints(self.disk, self.collections)
 
     def close(self) -> None:
         """Reject further calls; calls that already run continue to their end."""
         self.disk.close()
 
-    async def start_attempt(self, key: TrialKey, attempt: int) -> None:
-        """Move an earlier attempt's results to ``attempts/N/``. Idempotent. Raises StoreError if a later attempt has started."""
-        await self.disk.run(key, f"starting attempt {attempt}", lambda to: to.start_attempt(attempt))
+    async def start_attempt(self, key: TrialKey, attempt: int, kept: Sequence[str] = ()) -> None:
+        """Move an earlier attempt's results to ``attempts/N/``, but not those of the kept steps' directories. Idempotent.
+
+        Raises StoreError if a later attempt has started.
+        """
+        await self.disk.run(key, f"starting attempt {attempt}", lambda to: to.start_attempt(attempt, kept))
 
     async def finish(self, key: TrialKey, files: Mapping[str, bytes], directories: Iterable[str] = ()) -> None:
         """Write result.json and the trial's other files (store.harbor.files), then flush everything to the disk.

@@ -15,7 +15,7 @@ from multistep.engine.operations import Part
 from multistep.engine.room import Amount, Limits, Room
 from multistep.errors import CollectionCut
 from multistep.store.keep import Received
-from multistep.store.ledger import ADMITTED_BYTES
+from multistep.store.ledger import ADMITTED_BYTES, Collection
 from multistep.store.volume import TrialKey, Volume
 
 from .helpers import KEY, Step, directory, entries, member, snapshot, tar, trial_path
@@ -42,7 +42,7 @@ async def collect(
     received: Received | None = None,
     part: Part = "all",
 ) -> Collected:
-    room = await volume.collections.room(key, attempt=1, step=step, part=part)
+    room = await volume.collections.room(key, Collection(1, step.index, part))
     async with volume.collections.spool(key, room=room) as spool:
         await spool.write(data)
         reported = replace(received or Received(), room=room)
@@ -122,7 +122,7 @@ async def test_what_a_trial_and_a_namespace_have_leaves_less_room_and_deleting_f
 
 
 async def room_of(volume: Volume, key: TrialKey, *, index: int) -> Room:
-    return await volume.collections.room(key, attempt=1, step=Step(index=index), part="all")
+    return await volume.collections.room(key, Collection(1, index, "all"))
 
 
 async def test_results_of_an_earlier_release_count_as_they_lie_there(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ async def test_results_of_an_earlier_release_count_as_they_lie_there(tmp_path: P
 
 async def test_a_download_beyond_its_room_is_cut_off_and_what_came_is_kept(tmp_path: Path) -> None:
     volume = limited(tmp_path, step=Amount(10_000, 10))
-    room = await volume.collections.room(KEY, attempt=1, step=STEP, part="all")
+    room = await volume.collections.room(KEY, Collection(1, STEP.index, "all"))
     data = tar(member("0/log", b"log"), member("1/reward.txt", b"1"), member("2/flood", os.urandom(2 * ADMITTED_BYTES)))
     async with volume.collections.spool(KEY, room=room) as spool:
         with pytest.raises(CollectionCut, match="what is left of the step's results limit"):
@@ -146,12 +146,12 @@ async def test_a_download_beyond_its_room_is_cut_off_and_what_came_is_kept(tmp_p
     found = snapshot(trial_path(volume) / "steps/one")
     assert found["agent/log"][2] == b"log" and found["verifier/reward.txt"][2] == b"1" and "artifacts/flood" not in found
     assert collected.incomplete == tuple(f"{each}: cut off: why" for each in ("/logs/verifier", "/logs/artifacts", "/app/out"))
-    assert (await volume.collections.room(KEY, attempt=1, step=replace(STEP, index=1), part="all")).bytes == 10_000
+    assert (await volume.collections.room(KEY, Collection(1, 1, "all"))).bytes == 10_000
 
 
 async def test_downloads_at_one_moment_share_the_namespaces_limit_and_the_first_mebibyte_always_comes(tmp_path: Path) -> None:
     volume = limited(tmp_path, step=Amount(2**30, 100), trial=Amount(2**30, 100), namespace=Amount(3 * 2**20, 1000))
-    first, second = [await volume.collections.room(key, attempt=1, step=STEP, part="all") for key in (KEY, OTHER)]
+    first, second = [await volume.collections.room(key, Collection(1, STEP.index, "all")) for key in (KEY, OTHER)]
     async with volume.collections.spool(KEY, room=first) as one, volume.collections.spool(OTHER, room=second) as two:
         for _ in range(3):
             await one.write(bytes(2**20))
@@ -159,4 +159,4 @@ async def test_downloads_at_one_moment_share_the_namespaces_limit_and_the_first_
         with pytest.raises(CollectionCut, match="trials of the namespace"):
             await two.write(bytes(1))
             await two.write(bytes(1))
-    assert (await volume.collections.room(KEY, attempt=1, step=STEP, part="all")).bytes == 3 * 2**20
+    assert (await volume.collections.room(KEY, Collection(1, STEP.index, "all"))).bytes == 3 * 2**20
