@@ -32,6 +32,7 @@ def end_of(world: World) -> dict[str, Any]:
         "records": list(kept.records),
         "pointers": kept.pointers,
         "log": sorted(kept.log),
+        "checkpoints": {id: commit.model_copy(update={"records": ()}) for id, (commit, _) in kept.checkpoints.items()},
         "places": sorted(world.volume.results) if isinstance(world.volume, FakeVolume) else [],
     }
 

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import io
+import json
 import tarfile
 import time
 from collections import Counter
@@ -81,6 +82,10 @@ class FakeRunner:
         self.printed: dict[str, bytes] = {}  # output by phase id
         self.uploads: dict[str, bytes] = {}  # tar streams by upload id
         self.streams: list[FakeStream] = []
+        self.changes: list[str] = []  # ids of the phases since the last commit, which stand for the changed files
+        self.restored: list[str] = []  # ids of the phases whose changes were restored
+        self.base = ""  # digest of the last committed checkpoint
+        self.unpackable = ""  # error code with which checkpoints are refused
         self.killed = 0  # number of upcoming exec sessions that are killed at their first response
 
     @property
@@ -121,7 +126,29 @@ class FakeRunner:
             return {"ok": True, "files": [{"source": index, **each} for index, each in self._large(request)]}
         if op == "download":
             return {"ok": True, "sources": [{"type": self._type(each["path"])} for each in request["sources"]]}
+        if op == "checkpoint":
+            return _refusal(self.unpackable, "not possible") if self.unpackable else {"ok": True}
         return self._once(op, id, request)
+
+    def pack(self) -> tuple[bytes, bytes, Json]:
+        """Return the layer and the manifest of a checkpoint, and the answer after them."""
+        layer = json.dumps(self.changes).encode()
+        manifest = json.dumps([self.base, hashlib.sha256(layer).hexdigest()]).encode()
+        about = {"manifest": hashlib.sha256(manifest).hexdigest(), "previous": self.base, "entries": len(self.changes)}
+        return layer, manifest, {"ok": True, "checkpoint": about}
+
+    def receive_restore(self, request: Json, bodies: Sequence[bytes]) -> Json:
+        """Restore the manifests and layers of checkpoints; refuse those that do not belong together."""
+        if (record := self.records.get(request["id"])) is not None:
+            return {"ok": True, "record": record}
+        restored, base = list[str](), ""
+        for increment, manifest, layer in zip(request["increments"], bodies[::2], bodies[1::2], strict=True):
+            digest = hashlib.sha256(manifest).hexdigest()
+            if increment["manifest"] != digest or json.loads(manifest) != [base, hashlib.sha256(layer).hexdigest()]:
+                return _refusal("Damaged", "the files are not those of the manifest")
+            restored, base = [*restored, *json.loads(layer)], digest
+        self.restored, self.base, self.changes = restored, base, []
+        return {"ok": True, "record": self._record(request)}
 
     def receive_upload(self, request: Json, body: bytes) -> Json:
         if (record := self.records.get(request["id"])) is not None:  # an upload with this id has finished in another session
@@ -181,13 +208,17 @@ class FakeRunner:
         if (record := self.records.get(id)) is not None:
             same = record["op"] == op
             return {"ok": True, "record": record} if same else _refusal("Conflict", f"{id} is a {record['op']}")
-        if op == "upload":
+        if op in ("upload", "restore"):
             return {"ok": True, "proceed": True}
+        if op == "commit":
+            self.base, self.changes = request["manifest"], []
         return {"ok": True, "record": self._record(request)}
 
     def _record(self, request: Json) -> Json:
         op, id = request["op"], request["id"]
         self.starts[id] += 1
+        if op in PHASES:
+            self.changes.append(id)
         record: Json = {"id": id, "op": op, "state": "running", "startedAt": self.clock(), "endedAt": None}
         self.records[id] = {**record, "acknowledged": op not in PHASES, "result": None}
         if op == "note":
@@ -232,6 +263,7 @@ class FakeStream:
         self._delay, self._chunk_bytes = delay_seconds, chunk_bytes
         self._reader, self._answers = FrameReader(), asyncio.Queue[bytes]()
         self._upload: tuple[Json, bytearray] | None = None
+        self._bodies: list[bytes] = []  # the bodies of a restore
         self._rest = b""
         self.broken = self.eof = self.closed = False
         self.status: ExitStatus | None = None
@@ -289,6 +321,11 @@ class FakeStream:
             self._upload = (request, bytearray())
         elif request["op"] == "download" and answer["ok"]:
             self._send_body(self._runner.download(request))
+        elif request["op"] == "checkpoint" and answer["ok"]:
+            layer, manifest, result = self._runner.pack()
+            self._send_body(layer)
+            self._send_body(manifest)
+            self._put(MESSAGE, result)
 
     def _finish_upload(self, end: Json) -> None:
         assert self._upload is not None
@@ -296,8 +333,18 @@ class FakeStream:
         whole = (len(body), hashlib.sha256(body).hexdigest()) == (end["size"], end["sha256"])
         if end.get("error") or not whole:
             self._put(MESSAGE, _refusal("Body", end.get("error") or "bad digest"))
+        elif request["op"] == "restore":
+            self._receive_part_of_restore(request, bytes(body))
         else:
             self._put(MESSAGE, self._runner.receive_upload(request, bytes(body)))
+
+    def _receive_part_of_restore(self, request: Json, body: bytes) -> None:
+        self._bodies.append(body)
+        if len(self._bodies) < 2 * len(request["increments"]):
+            self._upload = (request, bytearray())
+            return
+        bodies, self._bodies = self._bodies, []
+        self._put(MESSAGE, self._runner.receive_restore(request, bodies))
 
     def _send_body(self, body: bytes) -> None:
         for start in range(0, len(body), self._chunk_bytes):

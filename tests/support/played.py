@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from multistep.agents import script_of
@@ -18,6 +19,7 @@ from multistep.engine.journal import Journal
 from multistep.engine.operations import (
     HOST_OUTCOME,
     Admit,
+    Checkpoint,
     CloseModelAccess,
     Collect,
     Dismiss,
@@ -28,6 +30,7 @@ from multistep.engine.operations import (
     Operation,
     Release,
     Reset,
+    Restore,
     Start,
 )
 from multistep.engine.plan import TrialEnv, TrialPlan, make_plan
@@ -115,10 +118,15 @@ def scope(plan: TrialPlan, **changes: Any) -> Scope:
     return Scope(**{"plan": plan, "attempt": 1, "workdir": "/app", "runtime_dir": "/run/multistep", **changes})
 
 
-def play(plan: TrialPlan, results: Results | None = None, **changes: Any) -> Played:
-    """Run a trial to its end: operations start at 10, 20, 30, ... seconds, take one second, and return their `results`."""
+def play(
+    plan: TrialPlan, results: Results | None = None, records: Mapping[str, Record] = MappingProxyType({}), **changes: Any
+) -> Played:
+    """Run a trial to its end: operations start at 10, 20, 30, ... seconds, take one second, and return their `results`.
+
+    records: those of steps that earlier attempts ran.
+    """
     here, agent, times = scope(plan, **changes), script_of(plan), itertools.count(10, 10)
-    played = Played(Journal())
+    played = Played(Journal(), records=dict(records))
     while (progress := replay(here, agent, played.records)).next is not None:
         operation = progress.next
         played.operations.append(operation)
@@ -136,6 +144,8 @@ def record(operation: Operation, results: Results, at: float) -> Record:
         result = {"types": ["directory"] * len(operation.sources), "count": 3, "bytes": 99}
     if isinstance(operation, Environment):
         result = {"workdir": "/judge"}
+    if isinstance(operation, Checkpoint):
+        result = {"digest": f"digest of {name}", "bytes": 5, "entries": 2}
     if name.endswith("/verifier"):
         result |= ONE
     if isinstance(operation, HostCall):
@@ -155,4 +165,6 @@ _OPS = {
     Dismiss: "dismiss",
     HostCall: "start",
     CloseModelAccess: "note",
+    Checkpoint: "note",
+    Restore: "restore",
 }

@@ -54,6 +54,8 @@ MIXED: Json = {
     "steps": [CONFIG["steps"][0] | {"verifier": {"environment": {"docker_image": "judge"}}}, *CONFIG["steps"][1:]],
 }
 
+_RUNNERS_STATE = ("user", "records", "starts", "uploads", "instance", "changes", "restored", "base")  # what survives a crash
+
 REWARDS = {"a": rewarded(txt="1"), "b": rewarded(json='{"reward": 0.5, "style": 1}'), "c": rewarded(txt="0")}
 
 
@@ -262,9 +264,7 @@ class World(Observed):
     def save(self) -> bytes:
         """Return the pickled state of the world, without the operator's memory."""
         assert isinstance(self.volume, FakeVolume)
-        runners = [
-            (uid, each.user, each.records, each.starts, each.uploads, each.instance) for uid, each in self.cluster.runners.items()
-        ]
+        runners = [(uid, {name: getattr(each, name) for name in _RUNNERS_STATE}) for uid, each in self.cluster.runners.items()]
         return pickle.dumps((self.now, self.happened, self.cluster.save(), runners, self.volume.results), pickle.HIGHEST_PROTOCOL)
 
     def restore(self, saved: bytes) -> Self:
@@ -272,10 +272,9 @@ class World(Observed):
         assert isinstance(self.volume, FakeVolume)
         self.now, self.happened, cluster, runners, self.volume.results = pickle.loads(saved)
         self.cluster.restore(cluster)
-        for uid, user, records, starts, uploads, instance in runners:
-            runner = self._make_runner({"metadata": {"uid": uid}, "spec": {"containers": []}})
-            runner.user, runner.records, runner.starts, runner.uploads, runner.instance = user, records, starts, uploads, instance
-            self.cluster.runners[uid] = runner
+        for uid, state in runners:
+            self.cluster.runners[uid] = self._make_runner({"metadata": {"uid": uid}, "spec": {"containers": []}})
+            vars(self.cluster.runners[uid]).update(state)
         return self
 
     # -- changes by others

@@ -42,7 +42,11 @@ WAITING = (
         "Suspending", "`spec.suspend` is true, and a step is still running", "when that step finishes: Paused or Released follows"
     ),
     Waiting("Paused", "suspended between steps; the pod is retained", "when `spec.suspend` is set to false: the next step starts"),
-    Waiting("Released", "suspended without a pod", "when `spec.suspend` is set to false: the trial restarts at step 1"),
+    Waiting(
+        "Released",
+        "suspended without a pod",
+        "when `spec.suspend` is set to false: the trial continues from its last checkpoint, or restarts at step 1",
+    ),
     Waiting(
         "QueuedByKueue",
         "the pod is queued by Kueue; the message names the queue",
@@ -172,6 +176,12 @@ ATTEMPTS = (
     Failure("OutOfpods", "Infrastructure", "the same", _RETRIED),
     Failure("UnexpectedAdmissionError", "Infrastructure", "the node rejected the pod: a device is missing", "check the node"),
     Failure("Preempting", "Infrastructure", "the kubelet preempted the pod for a critical pod", _RETRIED),
+    Failure(
+        "RestoreFailed",
+        "Infrastructure",
+        "the checkpoint from which the attempt continues could not be restored; the next attempt continues before it",
+        "read the message",
+    ),
     Failure(
         "RunnerInstallFailed",
         "Infrastructure",

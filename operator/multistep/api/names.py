@@ -70,6 +70,13 @@ def artifact_source(path: str) -> str:
     return path
 
 
+def absolute_path(path: str) -> str:
+    """Return the path if it is absolute and has no '..', else raise ValueError."""
+    if not path.startswith("/"):
+        raise ValueError("must start with /")
+    return artifact_source(path)
+
+
 def artifact_destination(path: str | None) -> str | None:
     """Return the path, or None for "". Raises ValueError unless it is a valid path below artifacts/ (Harbor 0.25, artifacts)."""
     if not path:

@@ -61,6 +61,23 @@ class ArtifactSpec(Model):
         return ArtifactConfig(source=self.source, destination=self.destination, exclude=list(self.exclude))
 
 
+_AbsolutePath = Annotated[str, AfterValidator(names.absolute_path), Field(max_length=4096)]
+
+
+class CheckpointsSpec(Model):
+    """Checkpoints of the environment's files after each step."""
+
+    policy: Literal["AfterStep", "Never"] = "Never"
+    """AfterStep: after an infrastructure failure the next attempt continues after the last finished step; Never: at step 1.
+    Files are restored, processes are not: a task's servers must be started by the next step's setup.sh."""
+    exclude: Annotated[list[_AbsolutePath], Field(max_length=64)] = []
+    """Absolute paths that are left out, e.g. of caches. They are missing after a restore."""
+    max_bytes: Annotated[int, Field(ge=1, le=2**40)] = 4 * 2**30
+    """Maximum size in bytes of what one step changed. A larger step has no checkpoint, and the attempt would continue before it."""
+    keep: Literal["WhileActive", "WithResults"] = "WhileActive"
+    """WhileActive: delete the checkpoints when the trial is finished; WithResults: keep them as long as its results."""
+
+
 class TrialTemplateSpec(Model):
     """The part of a trial's spec that does not depend on task and agent; a sweep's template has it."""
 
@@ -88,6 +105,8 @@ class TrialTemplateSpec(Model):
     """Timeout in seconds of the whole trial, over all attempts, excluding suspended time; the trial is Failed then. Unset: none."""
     infrastructure_retries: Annotated[int, Field(ge=0, le=100)] = 2
     """How many times an infrastructure failure starts a new attempt in a new pod."""
+    checkpoints: CheckpointsSpec = CheckpointsSpec()
+    """What a later attempt can continue from."""
     pod_cleanup: Literal["Always", "OnSuccess", "Never"] = "Always"
     """When to delete the pod of a finished trial; OnSuccess keeps it after Failed or an exception.
 

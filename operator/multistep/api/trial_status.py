@@ -111,6 +111,19 @@ class Usage(Model):
     """Table of prices that the cost is computed with."""
 
 
+class CheckpointStatus(Model):
+    """The checkpoint after a step: what the step changed in the environment's file system."""
+
+    digest: str | None = None
+    """sha256 of the stored layer."""
+    bytes: int | None = None
+    """Size of the stored layer."""
+    entries: int | None = None
+    """Number of changed and deleted paths."""
+    missing: str | None = None
+    """Why the step has no checkpoint; a later attempt continues before it."""
+
+
 class StepStatus(Model):
     """A started step."""
 
@@ -136,6 +149,19 @@ class StepStatus(Model):
     """What the agent's model requests used; unset without an agent of Harbor."""
     gate: bool | None = None
     """Whether min_reward was met; null if there is no gate or it was not reached."""
+    checkpoint: CheckpointStatus | None = None
+    """Checkpoint after the step; unset without spec.checkpoints, and after the last step."""
+
+
+class ResumeStatus(Model):
+    """The checkpoint from which an attempt continued."""
+
+    after: str
+    """Name of the step after which the attempt continued."""
+    attempts: list[int]
+    """For each kept step, the attempt that ran it."""
+    digest: str
+    """sha256 of the checkpoint's uppermost layer."""
 
 
 class AttemptStatus(Model):
@@ -160,7 +186,9 @@ class AttemptStatus(Model):
     message: str | None = None
     """Human-readable message."""
     steps: list[StepStatus] = []
-    """Steps that the attempt started."""
+    """Steps that the attempt started, and those that it kept."""
+    resumed: ResumeStatus | None = None
+    """The checkpoint from which the attempt continued; unset if it started at step 1."""
 
 
 class VerifierStatus(Model):
@@ -222,6 +250,8 @@ class TrialStatus(Model):
     """Completion time."""
     suspended_seconds: int | None = None
     """Seconds for which the trial was suspended, or its pod gated by a queue, until it last resumed."""
+    resumed: ResumeStatus | None = None
+    """The checkpoint from which the current attempt continues; unset if it started at step 1."""
     current_step: str | None = None
     """Name of the current step."""
     steps: list[StepStatus] = []

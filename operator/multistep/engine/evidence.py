@@ -9,15 +9,17 @@ from multistep.engine.journal import StepRun
 from multistep.engine.status_size import bounded_rewards
 
 
-def missing_records(status: TrialStatus, attempt: int, ids: Iterable[str]) -> str:
+def missing_records(status: TrialStatus, ids: Iterable[str]) -> str:
     """Return a message that says which records are missing; "" if none is. ids: the ids of all records that the runner has.
 
-    The status lists a step before the step's first operation is finished, so the last listed step may have no records.
+    The steps that the attempt kept from earlier ones have their records in the results store. The status lists a step before the
+    step's first operation is finished, so the last listed step may have no records.
     """
-    known = set(ids)
+    known, attempt = set(ids), status.attempt or 1
+    steps = status.steps[len(status.resumed.attempts) if status.resumed else 0 :]
     if status.steps and not known:
         return f"the runner has no records, but {len(status.steps)} steps were started"
-    for step in [*status.steps[:-1], *(each for each in status.steps[-1:] if each.completion_time is not None)]:
+    for step in [*steps[:-1], *(each for each in steps[-1:] if each.completion_time is not None)]:
         prefix = f"{attempt}/{step.name}/"
         if not any(id.startswith(prefix) for id in known):
             return f"the runner has no records of step {step.name}, which is completed"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from multistep.api.records import Record
-from multistep.api.trial_status import Usage
+from multistep.api.trial_status import CheckpointStatus, Usage
 from multistep.engine.rewards import Number, StepException
 
 SETUP, HEALTHCHECK, AGENT, VERIFIER, ARTIFACTS = "setup", "healthcheck", "agent", "verifier", "artifacts"
@@ -64,6 +64,7 @@ class StepRun:
     printed: dict[str, str] = field(default_factory=dict)  # phase -> end of its output, for phases whose output is in no file
     usage: Usage | None = None  # model usage of a hosted agent
     metadata: Mapping[str, Any] | None = None  # metadata that the agent returned, for result.json
+    checkpoint: CheckpointStatus | None = None
     lost: AttemptLost | None = None  # set if the step has no result, because the model provider failed or rejected its requests
 
     def fail(self, exception: StepException | None) -> None:

@@ -237,6 +237,29 @@ class CloseModelAccess:
     where: Place = "host"
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    """Store what a step changed in the environment's file system, so that a later attempt can continue after the step.
+
+    step: index of the step; exclude: paths that are left out; max_bytes: maximum size of the changes. The record's result is as in
+    engine.checkpoints.
+    """
+
+    id: str
+    step: int
+    exclude: tuple[str, ...]
+    max_bytes: int
+    where: Place = "agent"
+
+
+@dataclass(frozen=True)
+class Restore:
+    """Bring a fresh environment into the state of the checkpoint that the attempt continues after."""
+
+    id: str
+    where: Place = "agent"
+
+
 Operation: TypeAlias = (
     Reset
     | Upload
@@ -251,6 +274,8 @@ Operation: TypeAlias = (
     | Dismiss
     | HostCall
     | CloseModelAccess
+    | Checkpoint
+    | Restore
 )
 PHASES = (Start, Healthcheck, HostCall)  # long operations: the operator starts them, then waits for the end
 

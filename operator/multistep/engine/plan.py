@@ -19,7 +19,7 @@ from multistep.api.task_toml import (
     TaskConfig,
     User,
 )
-from multistep.api.trial_spec import TrialSpec
+from multistep.api.trial_spec import CheckpointsSpec, TrialSpec
 from multistep.engine.artifacts import pass_entries
 from multistep.engine.hosted_agent import HostedAgent, hosted_agent, refuse_unreachable_model
 from multistep.engine.network import Network, network, refuse_other
@@ -111,6 +111,7 @@ class TrialPlan:
     single: bool
     network: Network | None = None
     hosted: HostedAgent | None = None
+    checkpoints: CheckpointsSpec | None = None
 
     @property
     def separate(self) -> bool:
@@ -152,6 +153,7 @@ def make_plan(
         single=not config.steps,
         network=limited,
         hosted=hosted_agent(config, spec, env.credentials) if spec.agent.hosted else None,
+        checkpoints=spec.checkpoints if spec.checkpoints.policy == "AfterStep" and config.steps else None,
     )
 
 

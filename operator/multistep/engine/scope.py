@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from multistep.api.records import DISK_FULL, Fault, Fields, HealthcheckResult, PhaseResult, Record
 from multistep.api.task_toml import HealthcheckConfig
+from multistep.api.trial_status import CheckpointStatus
 from multistep.engine.operations import Healthcheck, Place
 from multistep.engine.plan import StepPlan, TrialPlan
 from multistep.engine.rewards import StepException
@@ -16,11 +17,20 @@ _MAX_OUTPUT_CHARACTERS = 500  # maximum of a phase's output in a message
 
 
 @dataclass(frozen=True)
+class KeptStep:
+    """A finished step of an earlier attempt, after which this attempt continues. attempt: the attempt that ran it."""
+
+    attempt: int
+    checkpoint: CheckpointStatus
+
+
+@dataclass(frozen=True)
 class Scope:
     """The plan, attempt, step and pod for which a script yields operations. workdir: the environment's WORKDIR, from the runner.
 
     isolated: whether no agent can be the verifier's user or root, so that file permissions can protect verdicts from agents.
     trial_uid: UID of the trial, given to agents instead of its name, which could reveal facts about the trial.
+    kept: the steps that the attempt keeps from earlier ones, in order.
     """
 
     plan: TrialPlan
@@ -31,6 +41,7 @@ class Scope:
     isolated: bool = False
     step: StepPlan | None = None
     where: Place = "agent"
+    kept: tuple[KeptStep, ...] = ()
 
     def id(self, operation: str) -> str:
         """Return the id of an operation in this scope."""

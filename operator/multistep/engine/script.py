@@ -11,6 +11,7 @@ from typing import Protocol
 
 from multistep.api.content import Content
 from multistep.api.records import Fields, HealthcheckResult, PhaseResult
+from multistep.engine.checkpoints import checkpoint, restore
 from multistep.engine.journal import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Collected, Journal, StepRun
 from multistep.engine.operations import (
     LOGS,
@@ -63,6 +64,8 @@ class AgentScript:
 def trial(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
     """Run a trial: prepare the environment, run the steps in order, aggregate the trial's reward."""
     try:
+        if scope.kept and not (yield from restore(scope, journal)):
+            return
         yield from _prepare(scope, journal)
         yield from agent.setup(scope, journal)
         if journal.lost is not None:
@@ -71,7 +74,8 @@ def trial(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
         for step in scope.plan.steps:
             run = StepRun(name=step.name)
             journal.steps.append(run)
-            here = replace(scope, step=step)
+            kept = scope.kept[step.index] if step.index < len(scope.kept) else None
+            here = replace(scope, step=step, attempt=kept.attempt if kept else scope.attempt)
             yield from _step(here, step, run, agent, verified=verified)
             journal.lost = run.lost
             if run.lost is not None:
@@ -82,6 +86,10 @@ def trial(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
             verified = VERIFIER in run.timings and not verified_apart(step)
             if not goes_on(scope.plan, step, run):
                 break
+            if kept is not None:
+                run.checkpoint = kept.checkpoint
+            elif scope.plan.checkpoints is not None and step is not scope.plan.steps[-1]:
+                run.checkpoint = yield from checkpoint(here, step, scope.plan.checkpoints)
         journal.all_steps = len(journal.steps) == len(scope.plan.steps)
         aggregate(scope.plan, journal)
     except TrialError as error:
@@ -109,7 +117,7 @@ def _prepare(scope: Scope, journal: Journal) -> Script[None]:
     )
     journal.started_at = record.started_at
     require(record, "creating /logs")
-    if scope.plan.environment_files:
+    if scope.plan.environment_files and not scope.kept:
         record = yield Upload(scope.id("environment"), scope.workdir, Content("environment"))
         require(record, "uploading environment/")
     if scope.plan.healthcheck is not None:

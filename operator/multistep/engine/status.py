@@ -10,6 +10,7 @@ from multistep.api.trial_status import (
     ArtifactsSummary,
     AttemptStatus,
     Durations,
+    ResumeStatus,
     StepException,
     StepStatus,
     TaskSourceStatus,
@@ -47,10 +48,12 @@ def attempt_started(
     now: float,
     *,
     source: TaskSourceStatus | None = None,
+    resumed: ResumeStatus | None = None,
 ) -> TrialStatus:
     """Return the status at the start of an attempt, before its pod is created. A suspended trial gets the pod later.
 
-    The status still names the verifier pod of the previous attempt. source: the revision that the task was resolved to.
+    The status still names the verifier pod of the previous attempt. source: the revision that the task was resolved to; resumed:
+    the checkpoint from which the attempt continues.
     """
     fields: dict[str, Any] = {
         "attempt": attempt,
@@ -64,6 +67,7 @@ def attempt_started(
         "task": task,
         "task_source": trial.status.task_source or source,
         "image_user": image_user,
+        "resumed": resumed,
         "start_time": trial.status.start_time or time(now),
     }
     if trial.spec.suspend and not prestarts(trial):
@@ -159,6 +163,7 @@ def attempt_failed(trial: MultiStepTrial, reason: str, message: str, now: float)
         reason=reason,
         message=bounded(message),
         steps=status.steps,
+        resumed=status.resumed,
     )
     return status.model_copy(update={"attempts": [*status.attempts, attempt], "steps": [], "current_step": None})
 
@@ -191,6 +196,7 @@ def step_status(run: StepRun) -> StepStatus:
         verifier_image_id=run.verifier_image_id,
         usage=run.usage,
         gate=run.gate_passed,
+        checkpoint=run.checkpoint,
     )
 
 
@@ -222,6 +228,7 @@ def step_run(step: StepStatus) -> StepRun:
         verifier_image_id=step.verifier_image_id,
         usage=step.usage,
         gate_passed=step.gate,
+        checkpoint=step.checkpoint,
     )
 
 

@@ -39,7 +39,8 @@ def suspension(trial: MultiStepTrial) -> tuple[str, str]:
     if status.attempt is None:
         return "Suspended", "spec.suspend is true; set it to false to start"
     if status.pod_uid is None:
-        return "Released", f"no pod is retained; set spec.suspend to false to start at step 1, as attempt {status.attempt}"
+        start = f"continue after step {status.resumed.after}" if status.resumed else "start at step 1"
+        return "Released", f"no pod is retained; set spec.suspend to false to {start}, as attempt {status.attempt}"
     where = f"after step {status.current_step}" if status.current_step else "before the first step"
     if trial.spec.suspend_policy != "Pause":
         return "Paused", f"{where}; pod {status.pod_name} is being released"

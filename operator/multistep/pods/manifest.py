@@ -181,7 +181,7 @@ def _container(request: PodRequest) -> dict[str, Any]:
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": request.image,
-        "command": [RUNNER, "serve", "--port", str(request.settings.runner_port)],
+        "command": [RUNNER, "serve", "--port", str(request.settings.runner_port), *_checkpoints(request)],
         "env": env,
         "volumeMounts": [
             runner_mount.mount(),
@@ -203,6 +203,12 @@ def _container(request: PodRequest) -> dict[str, Any]:
         container["env"] = [*env, {"name": "MULTISTEP_DEFAULT_USER", "value": request.image_user}]
         container["securityContext"] = {"runAsUser": 0, "runAsGroup": 0}
     return container
+
+
+def _checkpoints(request: PodRequest) -> list[str]:
+    """Return the runner's option for an environment whose files are compared with the image's after each step."""
+    wanted = request.verifier is None and request.trial.spec.checkpoints.policy == "AfterStep"
+    return ["--checkpoints"] if wanted else []
 
 
 def _resources(environment: EnvironmentConfig) -> dict[str, Any]:

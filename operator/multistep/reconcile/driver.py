@@ -14,6 +14,7 @@ from multistep.engine.decisions import PodFacts
 from multistep.engine.evidence import changed_rewards, missing_records
 from multistep.engine.journal import Journal
 from multistep.engine.operations import (
+    Checkpoint,
     CloseModelAccess,
     Collect,
     Environment,
@@ -21,6 +22,7 @@ from multistep.engine.operations import (
     Operation,
     Place,
     Release,
+    Restore,
     Source,
     Transfer,
     place_of,
@@ -28,7 +30,7 @@ from multistep.engine.operations import (
 from multistep.engine.plan import StepPlan, isolation
 from multistep.engine.replay import Progress, Replay
 from multistep.engine.room import SURVEYED_FILES, Room, too_large
-from multistep.engine.scope import Scope
+from multistep.engine.scope import KeptStep, Scope
 from multistep.engine.script import AgentScript
 from multistep.engine.suspensions import prestarts
 from multistep.errors import ContradictoryRecords, PodError, StreamLost
@@ -36,6 +38,7 @@ from multistep.kube.protocols import Cluster
 from multistep.metrics import Metrics
 from multistep.pods import agent_host, identity
 from multistep.pods import manifest as pods
+from multistep.reconcile import checkpointing
 from multistep.reconcile.drive_results import (
     AgentStillRuns,
     DriveResult,
@@ -52,6 +55,7 @@ from multistep.settings import Settings
 from multistep.sources.trial_task import Loaded
 from multistep.store import harbor
 from multistep.store.keep import Pointer, Received
+from multistep.store.ledger import Collection
 from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
 
@@ -102,6 +106,11 @@ class _Drive:
     def key(self) -> TrialKey:
         return TrialKey.of(self.trial)
 
+    @property
+    def environment(self) -> checkpointing.Environment:
+        plan, image_id = self.loaded.plan, self.pods.agent.image_id
+        return checkpointing.Environment(self.trial, plan, self.scope, image_id, self.protocol, self.records)
+
     def step(self, index: int) -> StepPlan:
         return self.loaded.plan.steps[index]
 
@@ -140,6 +149,7 @@ class Driver:
         if shipping is not None and shipping.uploads.supported and settings.results_direct_bytes is not None:
             self._direct = Direct(shipping.uploads, volume, settings.results_direct_bytes, settings.linger_seconds)
         self._collections = volume.collections
+        self._checkpointing = checkpointing.Checkpointing(volume)
         self._settings = settings
         self._metrics = metrics
 
@@ -165,19 +175,21 @@ class Driver:
             session, hello = await stack.enter_async_context(self._session(trial, pods.agent))
             if _needs_root(trial, hello, trial.status.image_user):
                 return RootRequired(_user(hello))
-            if missing := missing_records(trial.status, trial.status.attempt or 1, (each.id for each in hello.records)):
+            chain = await self._checkpointing.kept(trial)
+            if missing := missing_records(trial.status, (each.id for each in hello.records)):
                 raise ContradictoryRecords(f"pod {pods.agent.name}: {missing}")
             isolated = isolation(loaded.plan, trial.status.image_user or str(hello.user.uid))
-            scope = _scope(trial, loaded, hello, isolated=isolated == "User")
+            scope = _scope(trial, loaded, hello, isolated=isolated == "User", kept=checkpointing.kept_steps(chain))
             drive = _Drive(trial, loaded, agent, pods, hooks, scope, isolated, stack, {"agent": session}, protocol=hello.protocol)
             drive.take("agent", hello)
+            drive.records |= checkpointing.kept_records(chain)
             if host is not None:
                 drive.add_host(*host)
             elif loaded.plan.hosted is not None and any(each.op == "admit" for each in drive.records.values()):
                 await self._open_host_session(drive)  # the replay needs the agent host's records
             if loaded.plan.separate:
-                kept = [Record.from_json(each) for each in await self._collections.records(drive.key, scope.attempt)]
-                drive.records |= {each.id: each for each in kept}
+                apart = [Record.from_json(each) for each in await self._collections.records(drive.key, scope.attempt)]
+                drive.records |= {each.id: each for each in apart}
             return await self._run_script(drive)
 
     @asynccontextmanager
@@ -276,6 +288,8 @@ class Driver:
                 return await upload(session, operation.id, operation.target, chunks)
             case Release():
                 return await self._release(drive, session, operation)
+            case Checkpoint() | Restore():
+                return await self._checkpointing.perform(session, operation, drive.environment)
             case HostCall():
                 return await self._call_host(drive, session, operation)
             case CloseModelAccess():
@@ -298,13 +312,14 @@ class Driver:
         start = time.monotonic()
         sources, sent = operation.sources, dict[str, Pointer]()
         if self._direct is not None and self._may_send(drive, operation):
-            gathering = Gathering(drive.key, attempt, operation, _has_secrets(drive.loaded))
+            has_secrets = bool(harbor.secrets(drive.loaded.env, drive.loaded.task.config))
+            gathering = Gathering(drive.key, attempt, operation, has_secrets)
             reached = await self._direct.run(session, gathering, drive.records)
             if reached.running is not None:
                 return reached.running
             sent = await self._direct.pointers(gathering, reached)
             sources = marked_as_sent(sources, sent)
-        room = await self._collections.room(drive.key, attempt=attempt, step=step, part=operation.part)
+        room = await self._collections.room(drive.key, Collection(attempt, step.index, operation.part))
         left_out = await self._left_out(drive, session, sources, room)
         asked = marked_as_sent(sources, {**sent, **left_out})
         async with self._collections.spool(drive.key, room=room) as spool:
@@ -363,11 +378,7 @@ def _agent_works(trial: MultiStepTrial, loaded: Loaded) -> bool:
     return loaded.plan.hosted is not None and bool(steps) and steps[-1].phase == "Agent"
 
 
-def _has_secrets(loaded: Loaded) -> bool:
-    return bool(harbor.secrets(loaded.env, loaded.task.config))
-
-
-def _scope(trial: MultiStepTrial, loaded: Loaded, hello: Hello, *, isolated: bool) -> Scope:
+def _scope(trial: MultiStepTrial, loaded: Loaded, hello: Hello, *, isolated: bool, kept: tuple[KeptStep, ...]) -> Scope:
     return Scope(
         plan=loaded.plan,
         attempt=trial.status.attempt or 1,
@@ -375,6 +386,7 @@ def _scope(trial: MultiStepTrial, loaded: Loaded, hello: Hello, *, isolated: boo
         runtime_dir=hello.runtime_dir,
         trial_uid=trial.metadata.uid,
         isolated=isolated,
+        kept=kept,
     )
 
 

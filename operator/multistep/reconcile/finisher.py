@@ -54,8 +54,11 @@ class Finisher:
         return Kept(uri, await self._shipping.ship(key) if self._shipping else None)
 
     async def clear(self, trial: MultiStepTrial) -> None:
-        """Delete results from the volume, if the status says that they are in the object store. Idempotent."""
-        key = TrialKey.of(trial)
+        """Delete what a finished trial needs no more on the volume: checkpoints, unless they are kept with the results, and results
+        that the status says are in the object store. Idempotent."""
+        key, checkpoints = TrialKey.of(trial), trial.spec.checkpoints
+        if checkpoints.policy == "AfterStep" and checkpoints.keep == "WhileActive":
+            await self._volume.checkpoints.remove(key)
         if trial.status.results_store and await self._volume.exists(key):
             await self._volume.remove(key)
 

@@ -74,8 +74,10 @@ class TrialContext(ABC):
         self._fully_parsed = True  # whether the whole trial could be parsed
 
     async def _start_attempt(self, attempt: int, pod_name: str, *, image_user: str | None) -> Result:
-        loaded, now = self._loaded_now, self._t.clock()
-        new = status.attempt_started(self._trial, attempt, pod_name, loaded.plan.task_name, image_user, now, source=loaded.source)
+        loaded, now, resumed = self._loaded_now, self._t.clock(), self._trial.status.resumed
+        new = status.attempt_started(
+            self._trial, attempt, pod_name, loaded.plan.task_name, image_user, now, source=loaded.source, resumed=resumed
+        )
         await self._write(new)
         self._just_named = attempt == 1 and image_user is None
         return CONTINUE

@@ -86,7 +86,8 @@ class TrialCreation(TrialContext):
         manifest = pods.manifest(request)
         if not await self._may_create_pod(manifest, first=first):
             return self._requeue_queued()
-        await self._t.volume.start_attempt(TrialKey.of(trial), trial.status.attempt or 1)
+        kept = [step.directory or "" for step in plan.steps[: len(trial.status.resumed.attempts) if trial.status.resumed else 0]]
+        await self._t.volume.start_attempt(TrialKey.of(trial), trial.status.attempt or 1, kept)
         match await self._create(request, manifest, first=first):
             case None:
                 return CONTINUE  # the pod exists: the next decision checks its owner

@@ -17,6 +17,7 @@ from multistep.errors import CollectionCut, NoCommonProtocol, PodError, RunnerEr
 from multistep.runner_client import answers
 from multistep.runner_client.answers import Printed
 from multistep.runner_client.bodies import Body, DownloadResult, Sink, receive_body, send_body
+from multistep.runner_client.checkpoints import CheckpointRequests
 from multistep.runner_client.exchange import Exchanges
 from multistep.runner_client.frame_stream import FrameStream, Moved, Stream
 
@@ -25,7 +26,7 @@ OUTPUT_PROTOCOL = 2  # first version with the request ``output``
 ANSWER_TIMEOUT_SECONDS = 60.0
 
 
-class Session:
+class Session(CheckpointRequests):
     """One exec session with a runner. Call ``hello`` first. Concurrent requests are serialized.
 
     pod_uid: UID of the expected pod. answer_timeout_seconds: how long the runner may be silent during a request.

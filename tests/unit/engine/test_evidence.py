@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from multistep.api.trial_status import StepStatus, TrialStatus
+from multistep.api.trial_status import ResumeStatus, StepStatus, TrialStatus
 from multistep.engine.evidence import changed_rewards, missing_records
 from multistep.engine.journal import StepRun
 
@@ -35,7 +35,17 @@ def run(name: str, rewards: dict[str, float] | None, *, done: bool = True) -> St
     ],
 )
 def test_each_step_that_was_done_has_records(steps: list[StepStatus], ids: list[str], named: str) -> None:
-    found = missing_records(TrialStatus(steps=steps), 2, ids)
+    found = missing_records(TrialStatus(steps=steps, attempt=2), ids)
+    assert named in found and bool(found) == bool(named)
+
+
+@pytest.mark.parametrize(
+    ("ids", "named"), [(["3//restore"], "step c"), (["3/c/agent"], ""), ([], "no records"), (["2/b/agent", "1/a/agent"], "step c")]
+)
+def test_the_runner_has_no_records_of_steps_that_were_kept(ids: list[str], named: str) -> None:
+    resumed = ResumeStatus(after="b", attempts=[1, 2], digest="d")
+    steps = [step("a"), step("b"), step("c"), step("d", done=False)]
+    found = missing_records(TrialStatus(steps=steps, attempt=3, resumed=resumed), ids)
     assert named in found and bool(found) == bool(named)
 
 

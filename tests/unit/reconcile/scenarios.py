@@ -168,6 +168,31 @@ SCENARIOS = {
         reward=0.75,
         attempts=("PodDeleted",),
     ),
+    "checkpoints": Scenario(
+        {"trial": _trial(checkpoints={"policy": "AfterStep", "keep": "WithResults"}), "durations": WAITS},
+        reward=0.75,
+        living=True,
+    ),
+    "continued from a checkpoint": Scenario(
+        {
+            "trial": _trial(APART, checkpoints={"policy": "AfterStep"}),
+            "durations": {"a/agent": 100.0, "b/agent": 4000.0},  # long, so that no delay moves the loss to another step
+            "happens": {2000.0: lose_pod},
+        },
+        reward=0.75,
+        attempts=("PodDeleted",),
+        living=True,
+    ),
+    "an agent of Harbor that continues from a checkpoint": Scenario(
+        {
+            "trial": _trial(**HOSTED, checkpoints={"policy": "AfterStep"}),
+            **HOSTED_OPTIONS,
+            "durations": {"/host/agent-setup": 20.0, "a/host/agent": 100.0, "b/host/agent": 4000.0},
+            "happens": {2000.0: lose_pod},
+        },
+        reward=0.75,
+        attempts=("PodDeleted",),
+    ),
     "pod lost too often": Scenario(
         {"trial": _trial(infrastructureRetries=1), "durations": WAITS, "happens": {50.0: lose_pod, 120.0: lose_pod}},
         ("Failed", "PodDeleted"),
