@@ -115,9 +115,9 @@ class CheckpointStatus(Model):
     """The checkpoint after a step: what the step changed in the environment's file system."""
 
     digest: str | None = None
-    """sha256 of the stored layer."""
+    """SHA-256 of the checkpoint's manifest, which names the checkpoint below it: it identifies all layers."""
     bytes: int | None = None
-    """Size of the stored layer."""
+    """Size of the stored layer and its manifest, compressed."""
     entries: int | None = None
     """Number of changed and deleted paths."""
     missing: str | None = None
@@ -161,7 +161,7 @@ class ResumeStatus(Model):
     attempts: list[int]
     """For each kept step, the attempt that ran it."""
     digest: str
-    """sha256 of the checkpoint's uppermost layer."""
+    """Digest of the checkpoint, as in the step's status."""
 
 
 class AttemptStatus(Model):
@@ -272,6 +272,11 @@ class TrialStatus(Model):
     """URL of the results."""
     results_store: str | None = None
     """URL of the files in the operator's object store, if it has one; manifest.jsonl describes each file."""
+
+    @property
+    def kept_steps(self) -> int:
+        """Return how many steps the current attempt kept from earlier ones."""
+        return len(self.resumed.attempts) if self.resumed else 0
 
     def steps_by_attempt(self) -> dict[int, list[StepStatus]]:
         """Return the started steps of earlier and current attempts, by attempt number."""

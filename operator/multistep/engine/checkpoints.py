@@ -24,8 +24,7 @@ def checkpoint(scope: Scope, step: StepPlan, spec: CheckpointsSpec) -> Script[Ch
 
 
 def restore(scope: Scope, journal: Journal) -> Script[bool]:
-    """Restore the checkpoint of the last kept step; return whether that worked. A failure is the infrastructure's: no agent has
-    worked in this environment yet."""
+    """Restore the checkpoint of the last kept step; return whether that worked. A failure ends the attempt."""
     record = yield Restore(scope.id("restore"))
     failed = Fields(record.result, "restore").optional_text("error")
     if failed is not None:

@@ -16,7 +16,7 @@ def missing_records(status: TrialStatus, ids: Iterable[str]) -> str:
     step's first operation is finished, so the last listed step may have no records.
     """
     known, attempt = set(ids), status.attempt or 1
-    steps = status.steps[len(status.resumed.attempts) if status.resumed else 0 :]
+    steps = status.steps[status.kept_steps :]
     if status.steps and not known:
         return f"the runner has no records, but {len(status.steps)} steps were started"
     for step in [*steps[:-1], *(each for each in steps[-1:] if each.completion_time is not None)]:

@@ -86,7 +86,7 @@ class TrialCreation(TrialContext):
         manifest = pods.manifest(request)
         if not await self._may_create_pod(manifest, first=first):
             return self._requeue_queued()
-        kept = [step.directory or "" for step in plan.steps[: len(trial.status.resumed.attempts) if trial.status.resumed else 0]]
+        kept = [step.directory or "" for step in plan.steps[: trial.status.kept_steps]]
         await self._t.volume.start_attempt(TrialKey.of(trial), trial.status.attempt or 1, kept)
         match await self._create(request, manifest, first=first):
             case None:

@@ -24,11 +24,10 @@ from multistep.store.disk import Disk
 from multistep.store.key import TrialKey
 from multistep.store.ledger import Collection
 from multistep.store.spool import Spool
+from multistep.store.tree import pread_all
 
 _TOP: Final = ".checkpoints"
 _COMMIT: Final = "commit.json"
-_CHUNK_BYTES: Final = 1 << 20
-
 
 Name = Literal["manifest", "layer"]
 NAMES: Final[tuple[Name, ...]] = get_args(Name)
@@ -137,10 +136,7 @@ def _keep(to: TrialDirectory, fds: Mapping[Name, int], commit: Commit) -> None:
 
 def _copy(fd: int, path: Path) -> None:
     with path.open("xb") as file:
-        at = 0
-        while chunk := os.pread(fd, _CHUNK_BYTES, at):
-            file.write(chunk)
-            at += len(chunk)
+        file.writelines(pread_all(fd, 0, os.fstat(fd).st_size))
         file.flush()
         os.fsync(file.fileno())
 
@@ -201,23 +197,21 @@ def check(chain: Sequence[Commit], image_id: str, failed: Container[str]) -> Non
 def _verify(place: Path, commit: Commit) -> None:
     """Raise StoreError if a file of a checkpoint is not the one that was stored."""
     for name, stored in commit.files.items():
-        digest, size, what = hashlib.sha256(), 0, f"its {name} of step {commit.step + 1}"
+        what = f"its {name} of step {commit.step + 1}"
         try:
-            for chunk in _chunks(place / name):
-                digest.update(chunk)
-                size += len(chunk)
+            with (place / name).open("rb") as file:
+                size, sha256 = os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise StoreError(f"{what} cannot be read: {error.strerror}") from error
         if size != stored.size:
             raise StoreError(f"{what} has {size} bytes instead of {stored.size}")
-        if digest.hexdigest() != stored.sha256:
+        if sha256 != stored.sha256:
             raise StoreError(f"{what} was changed")
 
 
 def _chunks(path: Path) -> Generator[bytes, None, None]:
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            yield chunk
+        yield from pread_all(file.fileno(), 0, os.fstat(file.fileno()).st_size)
 
 
 def _remove(to: TrialDirectory) -> None:
