@@ -70,6 +70,7 @@ class App:
             unpack_threads=settings.unpack_threads,
             check=lambda: self.lease.check(),
             limits=settings.results_limits,
+            checkpoint_limits=settings.checkpoint_limits,
         )
         self.shipping = _shipping(settings, self.volume, lambda: self.lease.check())
         self._end = end

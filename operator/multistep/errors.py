@@ -11,6 +11,7 @@ MultistepError
 │   ├── RunnerError    the runner answered with an error
 │   └── NoCommonProtocol  operator and runner share no protocol version
 ├── StoreError         results could not be written or read
+├── CheckpointLost     the checkpoint from which an attempt continues is missing or was changed
 ├── CollectionCut      a download exceeds its size limit or timeout; the received part is kept, the rest is reported
 ├── ClusterError       the API server rejected the request or could not be reached
 │   ├── NotFound       the object does not exist
@@ -92,6 +93,10 @@ class NoCommonProtocol(PodError):
 
 class StoreError(MultistepError):
     """Results could not be written or read."""
+
+
+class CheckpointLost(MultistepError):
+    """The checkpoint from which an attempt continues is missing or was changed: the attempt cannot continue."""
 
 
 class CollectionCut(MultistepError):

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from multistep.engine.room import Amount, Limits
+from multistep.engine.room import NO_LIMIT, Amount, Limits
 from multistep.loglines import Form
 
 # Loopback, link-local and the cloud metadata services, which hand out credentials.
@@ -95,6 +95,10 @@ class Settings(BaseSettings):
     """Maximum bytes of all trials of one namespace on the results volume; None: 80 % of the volume's size."""
     results_namespace_files: int = Field(default=1_000_000, ge=10)
     """Maximum number of files, directories and links of all trials of one namespace on the results volume."""
+    checkpoints_trial_bytes: int = Field(default=16 << 30, ge=1 << 20)
+    """Maximum bytes of the checkpoints of one trial on the results volume. A step whose changes do not fit has no checkpoint."""
+    checkpoints_namespace_bytes: int | None = Field(default=None, ge=1 << 20)
+    """Maximum bytes of the checkpoints of all trials of one namespace on the results volume; None: 15 % of the volume's size."""
     results_collect_seconds: float = Field(default=300.0, gt=0)
     """Timeout of one collection's download. Files received until then are kept."""
     results_store: str = ""
@@ -183,6 +187,12 @@ class Settings(BaseSettings):
             trial=Amount(self.results_trial_bytes, self.results_trial_files),
             namespace=Amount(namespace, self.results_namespace_files),
         )
+
+    def checkpoint_limits(self, volume_bytes: int) -> Limits:
+        """Return the limits of the checkpoints of one step, trial and namespace. volume_bytes: size of the results volume."""
+        share = self.checkpoints_namespace_bytes
+        namespace = Amount(volume_bytes * 15 // 100 if share is None else share, NO_LIMIT)
+        return Limits(Amount(NO_LIMIT, NO_LIMIT), Amount(self.checkpoints_trial_bytes, NO_LIMIT), namespace)
 
     @field_validator("models")
     @classmethod

@@ -32,7 +32,7 @@ def end_of(world: World) -> dict[str, Any]:
         "records": list(kept.records),
         "pointers": kept.pointers,
         "log": sorted(kept.log),
-        "checkpoints": {id: commit.model_copy(update={"records": ()}) for id, (commit, _) in kept.checkpoints.items()},
+        "checkpoints": {id: (commit.files, commit.base and commit.base.id) for id, (commit, _) in kept.checkpoints.items()},
         "places": sorted(world.volume.results) if isinstance(world.volume, FakeVolume) else [],
     }
 

@@ -85,6 +85,10 @@ class FakeRunner:
         self.changes: list[str] = []  # ids of the phases since the last commit, which stand for the changed files
         self.restored: list[str] = []  # ids of the phases whose changes were restored
         self.base = ""  # digest of the last committed checkpoint
+        self.committed: list[str] = []  # changes below it
+        self.forgetful = False  # whether it knows no checkpoint when it is committed
+        self.packed = ""  # digest of the last checkpoint that was packed
+        self.survivors = 0  # number of processes that the steps left running
         self.unpackable = ""  # error code with which checkpoints are refused
         self.killed = 0  # number of upcoming exec sessions that are killed at their first response
 
@@ -130,11 +134,14 @@ class FakeRunner:
             return _refusal(self.unpackable, "not possible") if self.unpackable else {"ok": True}
         return self._once(op, id, request)
 
-    def pack(self) -> tuple[bytes, bytes, Json]:
+    def pack(self, *, full: bool) -> tuple[bytes, bytes, Json]:
         """Return the layer and the manifest of a checkpoint, and the answer after them."""
-        layer = json.dumps(self.changes).encode()
-        manifest = json.dumps([self.base, hashlib.sha256(layer).hexdigest()]).encode()
-        about = {"manifest": hashlib.sha256(manifest).hexdigest(), "previous": self.base, "entries": len(self.changes)}
+        base, changes = ("", [*self.committed, *self.changes]) if full else (self.base, self.changes)
+        layer = json.dumps(changes).encode()
+        manifest = json.dumps([base, hashlib.sha256(layer).hexdigest()]).encode()
+        self.packed = hashlib.sha256(manifest).hexdigest()
+        about = {"manifest": self.packed, "previous": base, "entries": len(changes)}
+        about |= {"processCount": self.survivors, "sharedMemory": False}
         return layer, manifest, {"ok": True, "checkpoint": about}
 
     def receive_restore(self, request: Json, bodies: Sequence[bytes]) -> Json:
@@ -147,7 +154,7 @@ class FakeRunner:
             if increment["manifest"] != digest or json.loads(manifest) != [base, hashlib.sha256(layer).hexdigest()]:
                 return _refusal("Damaged", "the files are not those of the manifest")
             restored, base = [*restored, *json.loads(layer)], digest
-        self.restored, self.base, self.changes = restored, base, []
+        self.restored, self.base, self.committed, self.changes = restored, base, restored, []
         return {"ok": True, "record": self._record(request)}
 
     def receive_upload(self, request: Json, body: bytes) -> Json:
@@ -210,8 +217,10 @@ class FakeRunner:
             return {"ok": True, "record": record} if same else _refusal("Conflict", f"{id} is a {record['op']}")
         if op in ("upload", "restore"):
             return {"ok": True, "proceed": True}
+        if op == "commit" and (self.forgetful or request["manifest"] != self.packed):
+            return _refusal("NotFound", "not the last checkpoint")
         if op == "commit":
-            self.base, self.changes = request["manifest"], []
+            self.base, self.committed, self.changes = request["manifest"], [*self.committed, *self.changes], []
         return {"ok": True, "record": self._record(request)}
 
     def _record(self, request: Json) -> Json:
@@ -322,7 +331,7 @@ class FakeStream:
         elif request["op"] == "download" and answer["ok"]:
             self._send_body(self._runner.download(request))
         elif request["op"] == "checkpoint" and answer["ok"]:
-            layer, manifest, result = self._runner.pack()
+            layer, manifest, result = self._runner.pack(full=request["full"])
             self._send_body(layer)
             self._send_body(manifest)
             self._put(MESSAGE, result)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from multistep.engine.journal import Collected
 from multistep.engine.operations import LOGS, Part
 from multistep.engine.room import Room
 from multistep.errors import StoreError
-from multistep.store.checkpoints import Commit, Name, chain_of, check
+from multistep.store.checkpoints import NAMES, Commit, Name, Stored
 from multistep.store.direct_uploads import Invitation
 from multistep.store.keep import Pointer, Received
 from multistep.store.ledger import Collection
@@ -52,6 +52,7 @@ class Results:
     shipped: int = 0
     pointers: dict[str, dict[str, Pointer]] = field(default_factory=dict)
     checkpoints: dict[tuple[int, int], tuple[Commit, dict[Name, bytes]]] = field(default_factory=dict)
+    retained: bool = False
 
     def start_attempt(self, attempt: int, kept: Sequence[str] = ()) -> None:
         assert attempt >= self.attempt, "an earlier attempt after a later one"
@@ -62,6 +63,13 @@ class Results:
         self.attempt = attempt
 
 
+@dataclass
+class FakeDraft:
+    """A checkpoint that is being received, in memory."""
+
+    spools: dict[Name, FakeSpool] = field(default_factory=lambda: {name: FakeSpool() for name in NAMES})
+
+
 class FakeCheckpoints:
     """The checkpoints on a FakeVolume. A layer b"" is one that was lost."""
 
@@ -69,35 +77,33 @@ class FakeCheckpoints:
         self._volume = volume
 
     async def room(self, key: TrialKey, attempt: int, step: int) -> Room:
-        return await self._volume.room(key, Collection(attempt, step, "checkpoint"))
+        self._volume.faults.point("volume checkpoint room")
+        return Room(self._volume.checkpoint_bytes, 1000, "namespace")
 
-    async def keep(self, key: TrialKey, spools: Mapping[Name, FakeSpool], commit: Commit) -> None:
+    @asynccontextmanager
+    async def draft(self, key: TrialKey, room: Room) -> AsyncIterator[FakeDraft]:
+        self._volume.faults.point("volume draft")
+        if self._volume.broken:
+            raise StoreError("no space left on device")
+        yield FakeDraft()
+
+    async def keep(self, key: TrialKey, draft: FakeDraft, commit: Commit) -> None:
         with self._volume._write(f"checkpoint {commit.attempt} {commit.step}"):
-            files = {name: bytes(spool.data) for name, spool in spools.items()}
+            files = {name: bytes(spool.data) for name, spool in draft.spools.items()}
             self._volume._of(key).checkpoints.setdefault(commit.id, (commit, files))
 
-    async def all(self, key: TrialKey) -> dict[tuple[int, int], Commit]:
+    async def stored(self, key: TrialKey) -> Stored:
         self._volume.faults.point("volume checkpoints")
-        return {id: commit for id, (commit, _) in self._volume._of(key).checkpoints.items()}
-
-    async def chain(self, key: TrialKey, id: tuple[int, int]) -> tuple[Commit, ...]:
-        return chain_of(await self.all(key), id)
-
-    async def last(self, key: TrialKey, image_id: str, failed: Container[str] = ()) -> tuple[tuple[Commit, ...], tuple[str, ...]]:
-        stored, refused = self._volume._of(key).checkpoints, list[str]()
-        known = await self.all(key)
-        for each in sorted(known.values(), key=lambda each: (each.step, each.attempt), reverse=True):
-            chain = chain_of(known, each.id)
-            with suppress(StoreError):
-                check(chain, image_id, failed)
-                if all(stored[layer.id][1]["layer"] for layer in chain):
-                    return chain, tuple(refused)
-            refused.append(f"the checkpoint after step {each.step + 1} of attempt {each.attempt} is not used")
-        return (), tuple(refused)
+        found = self._volume._of(key).checkpoints
+        damaged = {id: "its layer is missing" for id, (_, files) in found.items() if not files["layer"]}
+        return Stored({id: commit for id, (commit, _) in found.items() if id not in damaged}, damaged)
 
     async def contents(self, key: TrialKey, commit: Commit, name: Name) -> AsyncGenerator[bytes, None]:
         self._volume.faults.point(f"volume {name} of {commit.id}")
         yield self._volume._of(key).checkpoints[commit.id][1][name]
+
+    async def retain(self, key: TrialKey) -> None:
+        self._volume._of(key).retained = True
 
     async def remove(self, key: TrialKey) -> None:
         with self._volume._write("remove checkpoints"):
@@ -111,6 +117,8 @@ class FakeVolume:
         self.faults = faults or Faults()
         self.results: dict[str, Results] = {}
         self.room_bytes = 1 << 30
+        self.checkpoint_bytes = 1 << 30
+        self.broken = False  # whether no checkpoint can be written
         self.checkpoints = FakeCheckpoints(self)
         self.collections = self.access = self.uploads = self  # one object plays all parts of Volume
 
@@ -179,7 +187,7 @@ class FakeVolume:
         self.faults.point("volume exists")
         return key.uid in self.results
 
-    async def remove(self, key: TrialKey) -> None:
+    async def remove(self, key: TrialKey, *, but_checkpoints: bool = False) -> None:
         with self._write("remove"):
             self.results.pop(key.uid, None)
 

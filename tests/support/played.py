@@ -37,6 +37,7 @@ from multistep.engine.plan import TrialEnv, TrialPlan, make_plan
 from multistep.engine.replay import replay
 from multistep.engine.rewards import REWARD_JSON, REWARD_TXT
 from multistep.engine.scope import Scope
+from multistep.engine.script import AgentScript
 from tests.support.fake_runner import DEFAULTS
 
 Results = Mapping[str, Mapping[str, Any]]  # by "STEP/OPERATION": fields of the result that differ from a success
@@ -119,13 +120,17 @@ def scope(plan: TrialPlan, **changes: Any) -> Scope:
 
 
 def play(
-    plan: TrialPlan, results: Results | None = None, records: Mapping[str, Record] = MappingProxyType({}), **changes: Any
+    plan: TrialPlan,
+    results: Results | None = None,
+    records: Mapping[str, Record] = MappingProxyType({}),
+    script: AgentScript | None = None,
+    **changes: Any,
 ) -> Played:
     """Run a trial to its end: operations start at 10, 20, 30, ... seconds, take one second, and return their `results`.
 
-    records: those of steps that earlier attempts ran.
+    records: those of steps that earlier attempts ran; script: the agent's, None for that of the plan.
     """
-    here, agent, times = scope(plan, **changes), script_of(plan), itertools.count(10, 10)
+    here, agent, times = scope(plan, **changes), script or script_of(plan), itertools.count(10, 10)
     played = Played(Journal(), records=dict(records))
     while (progress := replay(here, agent, played.records)).next is not None:
         operation = progress.next
@@ -145,7 +150,7 @@ def record(operation: Operation, results: Results, at: float) -> Record:
     if isinstance(operation, Environment):
         result = {"workdir": "/judge"}
     if isinstance(operation, Checkpoint):
-        result = {"digest": f"digest of {name}", "bytes": 5, "entries": 2}
+        result = {"digest": f"digest of {name}", "bytes": 5, "entries": 2, "processes": 0, "sharedMemory": False}
     if name.endswith("/verifier"):
         result |= ONE
     if isinstance(operation, HostCall):

@@ -54,7 +54,10 @@ MIXED: Json = {
     "steps": [CONFIG["steps"][0] | {"verifier": {"environment": {"docker_image": "judge"}}}, *CONFIG["steps"][1:]],
 }
 
-_RUNNERS_STATE = ("user", "records", "starts", "uploads", "instance", "changes", "restored", "base")  # what survives a crash
+# What survives a crash of the operator.
+_RUNNERS_STATE = (
+    "user", "records", "starts", "uploads", "instance", "changes", "restored", "base", "committed", "packed",
+)  # fmt: skip
 
 REWARDS = {"a": rewarded(txt="1"), "b": rewarded(json='{"reward": 0.5, "style": 1}'), "c": rewarded(txt="0")}
 
@@ -323,4 +326,5 @@ def timeless(value: Any) -> Any:
 
 
 def _is_time(key: str) -> bool:
-    return key in ("durations", "suspendedSeconds") or key.endswith(("Time", "_at"))
+    # The digest of a checkpoint covers its records, which have times.
+    return key in ("durations", "suspendedSeconds", "digest") or key.endswith(("Time", "_at"))

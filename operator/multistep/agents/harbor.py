@@ -11,7 +11,7 @@ from multistep.agents import host_outcome
 from multistep.agents.common import out_of_memory
 from multistep.agents.host_outcome import HostError, Outcome
 from multistep.api.agent_spec import PROGRAM_DIR
-from multistep.api.failures import PROVIDER_FAILED
+from multistep.api.failures import AGENT_SETUP_FAILED, PROVIDER_FAILED
 from multistep.api.records import PhaseResult, Record
 from multistep.engine.hosted_agent import HostedAgent
 from multistep.engine.journal import AGENT, AGENT_SETUP, AttemptLost, Journal, StepRun
@@ -62,7 +62,7 @@ def setup(scope: Scope, journal: Journal) -> Script[None]:
         return
     if hosted.spec.name is None:
         raise TrialError(error)
-    journal.lost = AttemptLost("AgentSetupFailed", f"{error.type}: {error.message}")
+    journal.lost = AttemptLost(AGENT_SETUP_FAILED, f"{error.type}: {error.message}")
 
 
 def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:

@@ -11,6 +11,8 @@ from typing import Final
 from multistep.api.trial_status import FailureClass
 
 PROVIDER_FAILED: Final = "ProviderFailed"
+AGENT_SETUP_FAILED: Final = "AgentSetupFailed"
+RESTORE_FAILED: Final = "RestoreFailed"
 
 
 @dataclass(frozen=True)
@@ -177,9 +179,11 @@ ATTEMPTS = (
     Failure("UnexpectedAdmissionError", "Infrastructure", "the node rejected the pod: a device is missing", "check the node"),
     Failure("Preempting", "Infrastructure", "the kubelet preempted the pod for a critical pod", _RETRIED),
     Failure(
-        "RestoreFailed",
+        RESTORE_FAILED,
         "Infrastructure",
-        "the checkpoint from which the attempt continues could not be restored; the next attempt continues before it",
+        "the checkpoint from which the attempt continued could not be restored, or the attempt failed with the restored files "
+        "before its own first step; no retry is used. The next attempt continues after an earlier step, or starts at step 1 after "
+        "two such failures",
         "read the message",
     ),
     Failure(
@@ -201,7 +205,7 @@ ATTEMPTS = (
         "check the node",
     ),
     Failure(
-        "AgentSetupFailed",
+        AGENT_SETUP_FAILED,
         "Infrastructure",
         "the setup of an agent of Harbor failed or reached its timeout, for example because a program could not be downloaded",
         "read the message; use an image that holds the agent's program (`spec.agent.preinstalled`)",

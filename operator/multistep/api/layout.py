@@ -13,6 +13,7 @@ class StepLayout:
     instruction: str | None = None  # text of instruction.md without canary lines (Harbor 0.25, load)
     workdir: bool = False  # workdir/ exists
     setup: bool = False  # workdir/setup.sh exists
+    resume: bool = False  # workdir/resume.sh exists
     tests: bool = False  # tests/ exists
     test_script: bool = False  # tests/test.sh exists and is not ignored
     tests_dockerfile: bool = False  # tests/Dockerfile exists, for a separate verifier's image

@@ -142,4 +142,9 @@ class TrialSpec(TrialTemplateSpec, _TaskAndAgent):
     def _agent_can_resume(self) -> Self:
         if self.resume_trajectory and not self.agent.may_resume:
             raise ValueError(f"resumeTrajectory must not be true: {self.agent.label} cannot resume a trajectory")
+        if self.resume_trajectory and self.checkpoints.policy != "Never":
+            raise ValueError(
+                "checkpoints.policy must be Never with resumeTrajectory: agents may keep the session that they resume in the agent "
+                "host, whose files no checkpoint has"
+            )
         return self

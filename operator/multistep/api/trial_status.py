@@ -115,11 +115,15 @@ class CheckpointStatus(Model):
     """The checkpoint after a step: what the step changed in the environment's file system."""
 
     digest: str | None = None
-    """SHA-256 of the checkpoint's manifest, which names the checkpoint below it: it identifies all layers."""
+    """SHA-256 of the checkpoint's commit, which names its files, the records of its steps, and the checkpoint below it."""
     bytes: int | None = None
     """Size of the stored layer and its manifest, compressed."""
     entries: int | None = None
     """Number of changed and deleted paths."""
+    processes: int | None = None
+    """Number of processes that the step left running; a restore loses them."""
+    shared_memory: bool | None = None
+    """Whether /dev/shm has files; a restore loses them."""
     missing: str | None = None
     """Why the step has no checkpoint; a later attempt continues before it."""
 
@@ -277,6 +281,11 @@ class TrialStatus(Model):
     def kept_steps(self) -> int:
         """Return how many steps the current attempt kept from earlier ones."""
         return len(self.resumed.attempts) if self.resumed else 0
+
+    @property
+    def has_own_step(self) -> bool:
+        """Return whether the current attempt started a step, which it did not keep from an earlier one."""
+        return self.current_step is not None and (self.resumed is None or len(self.steps) > self.kept_steps)
 
     def steps_by_attempt(self) -> dict[int, list[StepStatus]]:
         """Return the started steps of earlier and current attempts, by attempt number."""

@@ -17,8 +17,8 @@ def missing_records(status: TrialStatus, ids: Iterable[str]) -> str:
     """
     known, attempt = set(ids), status.attempt or 1
     steps = status.steps[status.kept_steps :]
-    if status.steps and not known:
-        return f"the runner has no records, but {len(status.steps)} steps were started"
+    if steps and not known:
+        return f"the runner has no records, but {len(steps)} steps were started"
     for step in [*steps[:-1], *(each for each in steps[-1:] if each.completion_time is not None)]:
         prefix = f"{attempt}/{step.name}/"
         if not any(id.startswith(prefix) for id in known):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from multistep.api.failures import ATTEMPTS, EXCEPTIONS, FAILED
+from multistep.api.failures import AGENT_SETUP_FAILED, ATTEMPTS, EXCEPTIONS, FAILED
 from multistep.api.trial_status import FailureClass
 from multistep.engine.journal import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Journal
 
@@ -27,7 +27,7 @@ def of_failed(reason: str, journal: Journal | None) -> FailureClass:
     """
     if journal is not None and any(AGENT in run.timings for run in journal.steps):
         return "Agent"  # the environment worked before the agent ran, and only the agent could break it
-    if reason == "AgentSetupFailed" and journal is not None:
+    if reason == AGENT_SETUP_FAILED and journal is not None:
         return "Agent"  # a custom agent class, whose setup could read the task and fail on purpose if the task is hard
     row = _OF_TRIALS.get(reason)
     return (row.failure_class if row else None) or "Infrastructure"

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from multistep.api.conditions import holds, is_finished
+from multistep.api.failures import RESTORE_FAILED
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import AttemptStatus
 from multistep.backoff import Backoff
@@ -139,9 +140,12 @@ def _evicted_by_itself(s: Situation) -> Decision | None:
 
 
 def _died(s: Situation, type_: str, message: str) -> Decision:
-    """Return the decision for a container that was ended by its own processes: PhaseDied during a step, Fail before step 1."""
-    if s.trial.status.current_step is not None:
+    """Return the decision for a container that was ended by its own processes: PhaseDied during a step, Fail before step 1, and
+    FailAttempt between a restore and the attempt's first step, as the cause may be the restored files."""
+    if s.trial.status.has_own_step:
         return PhaseDied(type_, message, _charged_phase(s))
+    if s.trial.status.resumed is not None:
+        return FailAttempt(RESTORE_FAILED, f"after the restore: {message}")
     return Fail(type_.removesuffix("Error"), f"{message} (before the first step)", type_)
 
 
@@ -174,10 +178,11 @@ def _container_ended(s: Situation) -> Decision | None:
     ended = f"the trial's container {how}"
     if s.pod.exit_reason == "OOMKilled":
         return _died(s, "OutOfMemoryError", f"{ended}: it used more than its memory limit{_limit_and_phase(s)}")
-    if s.trial.status.current_step is None:
+    killed_inside = s.pod.exit_code is not None and s.pod.exit_code not in _KILLED_FROM_OUTSIDE
+    if killed_inside and (s.trial.status.has_own_step or s.trial.status.resumed is not None):
+        return _died(s, "ContainerKilledError", f"{ended}: a process in it stopped process 1")
+    if not s.trial.status.has_own_step:
         return FailAttempt("ContainerEnded", f"{ended} before the first step")
-    if s.pod.exit_code is not None and s.pod.exit_code not in _KILLED_FROM_OUTSIDE:
-        return PhaseDied("ContainerKilledError", f"{ended}: a process in it stopped process 1", _charged_phase(s))
     return FailAttempt("ContainerRestarted" if s.pod.restarted else "ContainerEnded", ended)
 
 
@@ -195,7 +200,7 @@ def _host_ended(s: Situation) -> Decision | None:
     if s.pod is None or not s.pod.host_ended:
         return None
     ended = f"the agent host {s.pod.host_ended}"
-    if s.trial.status.current_step is None:
+    if not s.trial.status.has_own_step:
         return FailAttempt("AgentHostEnded", f"{ended} before the first step")
     if s.pod.host_out_of_memory:
         return PhaseDied("OutOfMemoryError", f"{ended}: it used more than its memory limit", AGENT)
@@ -206,7 +211,7 @@ def _host_ended(s: Situation) -> Decision | None:
 
 def _limit_and_phase(s: Situation) -> str:
     limit = f" of {s.pod.memory_limit}" if s.pod and s.pod.memory_limit else ""
-    step = s.trial.status.steps[-1] if s.trial.status.steps else None
+    step = s.trial.status.steps[-1] if s.trial.status.steps and s.trial.status.has_own_step else None
     return limit + (f" (phase {step.phase.lower()} of step {step.name})" if step and step.phase else "")
 
 
@@ -215,7 +220,7 @@ def _released(s: Situation) -> Decision | None:
     it is released under every policy."""
     if s.pod is None or not s.trial.spec.suspend:
         return None
-    started = s.trial.status.current_step is not None
+    started = s.trial.status.has_own_step
     if prestarts(s.trial) and not started:
         return None
     policy, unused = s.trial.spec.suspend_policy, not s.pod.running and not started
@@ -290,9 +295,9 @@ RULES: tuple[Rule, ...] = (
 
 
 def faults(attempts: Sequence[AttemptStatus]) -> int:
-    """Return the number of attempts that infrastructure failures ended, without those that a suspension or the sweep's spent budget
-    ended, as the trial can continue after these."""
-    return sum(each.reason not in (SUSPENDED, SWEEP_BUDGET_SPENT) for each in attempts)
+    """Return the number of attempts that infrastructure failures ended. A suspension, a spent budget of the sweep and a checkpoint
+    that cannot be restored (at most two per trial, engine.resuming) use up no retry."""
+    return sum(each.reason not in (SUSPENDED, SWEEP_BUDGET_SPENT, RESTORE_FAILED) for each in attempts)
 
 
 def needs_inspection(trial: MultiStepTrial) -> bool:

@@ -71,7 +71,8 @@ class VerifierPlan:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """One step. directory: its directory below steps/, None for the task's root; agent_timeout: seconds, None for no timeout."""
+    """One step. directory: its directory below steps/, None for the task's root; agent_timeout: seconds, None for no timeout;
+    setup, resume: whether its workdir has setup.sh and resume.sh."""
 
     name: str
     index: int
@@ -79,6 +80,7 @@ class StepPlan:
     instruction: str | None
     workdir: bool
     setup: bool
+    resume: bool
     healthcheck: HealthcheckConfig | None
     agent_user: str
     agent_timeout: float | None
@@ -201,6 +203,7 @@ def _step_plan(
         instruction=instruction(files.instruction, spec.extra_instructions),
         workdir=files.workdir and not single,
         setup=files.setup and not single,
+        resume=files.resume and not single,
         healthcheck=_healthcheck(step.healthcheck),
         agent_user=_user(step.agent.user, config.agent.user, override=spec.agent.user),
         agent_timeout=_agent_timeout(config, spec, step),

@@ -8,6 +8,7 @@ from typing import Any
 from multistep.api.trial_status import TrialStatus
 
 MARK = "[REDACTED]"
+_TEXTS = ("message", "missing")  # fields whose texts may come from the environment
 
 
 def redacted(status: TrialStatus, secrets: Collection[str]) -> TrialStatus:
@@ -22,9 +23,10 @@ def _redact(value: Any, secrets: Collection[str]) -> bool:
     """Redact all messages in a nested value of lists and dicts, in place. Return whether any message changed."""
     inner = value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else []
     changed = sum(_redact(each, secrets) for each in inner) > 0
-    message = value.get("message") if isinstance(value, dict) else None
-    if isinstance(message, str) and (clean := _replaced(message, secrets)) != message:
-        value["message"], changed = clean, True
+    for name in _TEXTS:
+        text = value.get(name) if isinstance(value, dict) else None
+        if isinstance(text, str) and (clean := _replaced(text, secrets)) != text:
+            value[name], changed = clean, True
     return changed
 
 

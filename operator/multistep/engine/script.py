@@ -6,12 +6,15 @@ no side effects except on the journal, so ``replay`` can run them any number of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from multistep.api.content import Content
+from multistep.api.failures import AGENT_SETUP_FAILED
 from multistep.api.records import Fields, HealthcheckResult, PhaseResult
-from multistep.engine.checkpoints import checkpoint, restore
+from multistep.api.trial_status import Usage
+from multistep.engine.checkpoints import checkpoint, lost_after_restore, restore, resume_steps
 from multistep.engine.journal import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Collected, Journal, StepRun
 from multistep.engine.operations import (
     LOGS,
@@ -63,41 +66,70 @@ class AgentScript:
 
 def trial(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
     """Run a trial: prepare the environment, run the steps in order, aggregate the trial's reward."""
+    steps = _Steps(scope, agent, journal)
     try:
-        if scope.kept and not (yield from restore(scope, journal)):
-            return
-        yield from _prepare(scope, journal)
-        yield from agent.setup(scope, journal)
+        yield from steps.run(scope.plan.steps[: len(scope.kept)])  # all their operations have records
+        yield from _start(scope, agent, journal)
+        if journal.lost is None:
+            yield from steps.run(scope.plan.steps[len(scope.kept) :])
         if journal.lost is not None:
             return
-        verified, counted = False, None
-        for step in scope.plan.steps:
-            run = StepRun(name=step.name)
-            journal.steps.append(run)
-            kept = scope.kept[step.index] if step.index < len(scope.kept) else None
-            here = replace(scope, step=step, attempt=kept.attempt if kept else scope.attempt)
-            yield from _step(here, step, run, agent, verified=verified)
-            journal.lost = run.lost
-            if run.lost is not None:
-                return
-            journal.completed_at = run.completed_at
-            if scope.plan.hosted is not None and scope.plan.hosted.resume:
-                run.usage, counted = since(run.usage, counted), run.usage or counted
-            verified = VERIFIER in run.timings and not verified_apart(step)
-            if not goes_on(scope.plan, step, run):
-                break
-            if kept is not None:
-                run.checkpoint = kept.checkpoint
-            elif scope.plan.checkpoints is not None and step is not scope.plan.steps[-1]:
-                run.checkpoint = yield from checkpoint(here, step, scope.plan.checkpoints)
         journal.all_steps = len(journal.steps) == len(scope.plan.steps)
         aggregate(scope.plan, journal)
     except TrialError as error:
+        if scope.kept and len(journal.steps) == len(scope.kept):
+            journal.lost = lost_after_restore(str(error))
+            return
         journal.exception = error.exception
         journal.broken = True
     if scope.plan.single:
         lift(journal)
     journal.finished = True
+
+
+def _start(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
+    """Bring the environment and the agent to the point at which the attempt's first own step starts."""
+    if scope.kept and not (yield from restore(scope, journal)):
+        return
+    yield from _prepare(scope, journal)
+    yield from agent.setup(scope, journal)
+    if scope.kept and journal.lost is not None and journal.lost.reason == AGENT_SETUP_FAILED:
+        journal.lost = lost_after_restore(journal.lost.message)
+
+
+@dataclass
+class _Steps:
+    """Runs steps in order. verified: whether a verification left its files in the environment; counted: the usage that the agent
+    had reported after the last step."""
+
+    scope: Scope
+    agent: AgentScript
+    journal: Journal
+    verified: bool = False
+    counted: Usage | None = None
+
+    def run(self, steps: Sequence[StepPlan]) -> Script[None]:
+        """Run the steps, until one of them ends the trial or loses the attempt."""
+        plan = self.scope.plan
+        for step in steps:
+            run = StepRun(name=step.name)
+            self.journal.steps.append(run)
+            kept = self.scope.kept[step.index] if step.index < len(self.scope.kept) else None
+            here = replace(self.scope, step=step, attempt=kept.attempt if kept else self.scope.attempt)
+            yield from _step(here, step, run, self.agent, verified=self.verified)
+            self.journal.lost = run.lost
+            if run.lost is not None:
+                return
+            self.journal.completed_at = run.completed_at
+            if plan.hosted is not None and plan.hosted.resume:
+                run.usage, self.counted = since(run.usage, self.counted), run.usage or self.counted
+            self.verified = VERIFIER in run.timings and not verified_apart(step)
+            if not goes_on(plan, step, run):
+                return
+            if kept is not None:
+                run.checkpoint = kept.checkpoint
+            elif plan.checkpoints is not None and step is not plan.steps[-1]:
+                run.checkpoint = yield from checkpoint(here, step, plan.checkpoints)
 
 
 def goes_on(plan: TrialPlan, step: StepPlan, run: StepRun) -> bool:
@@ -120,6 +152,7 @@ def _prepare(scope: Scope, journal: Journal) -> Script[None]:
     if scope.plan.environment_files and not scope.kept:
         record = yield Upload(scope.id("environment"), scope.workdir, Content("environment"))
         require(record, "uploading environment/")
+    yield from resume_steps(scope)
     if scope.plan.healthcheck is not None:
         record = yield scope.healthcheck(scope.plan.healthcheck, scope.plan.environment_env, user="")
         if failure := healthcheck_failure(record):

@@ -85,6 +85,8 @@ def at_current_step(trial: MultiStepTrial, now: float) -> TrialStatus:
     """Return the status of a running trial at its current step, updated for a changed spec.suspend."""
     current, count = trial.status.current_step, len(trial.status.steps)
     total = f"step {count}: {current}" if current else "preparing the environment"
+    if trial.status.resumed is not None and not trial.status.has_own_step:
+        total = f"restoring the environment after step {trial.status.resumed.after}"
     if trial.spec.suspend:
         return _with(trial, "Running", "Suspending", f"{total}; the trial is suspended when this finishes", now)
     return _with(trial, "Running", "Running", total, now)

@@ -134,8 +134,8 @@ def _budget(sweep: TrialSweep, now: float) -> SweepBudgetStatus | None:
 def _is_spent(budget: SweepBudgetStatus | None, counts: Tally) -> bool:
     """Return whether the budget in effect refused a step.
 
-    A step that started in the same second as the budget may have had the former one, so it does not count: a sweep that is suspended
-    for it would stay so, as nobody raises a budget twice. If the new budget is spent, too, a later step shows that.
+    A step that started in the same second as the budget may have had the former one, so it does not count: a sweep that is
+    suspended for it would stay so, as nobody raises a budget twice. If the new budget is spent, too, a later step shows that.
     """
     return budget is not None and counts.refused_at is not None and counts.refused_at > budget.since.timestamp()
 

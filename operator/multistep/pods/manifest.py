@@ -45,7 +45,7 @@ class PodRequest:
     """The inputs of a pod's manifest.
 
     verifier: status of a step's separate verifier, None for the agent's pod; own_image: whether the verifier's environment sets
-    another image than spec.environment.
+    another image than spec.environment; checkpoints: whether the runner lists the image's files, so that it can make checkpoints.
     """
 
     trial: MultiStepTrial
@@ -56,6 +56,7 @@ class PodRequest:
     verifier: VerifierStatus | None = None
     own_image: bool = False
     network: Network | None = None
+    checkpoints: bool = False
 
     @property
     def name(self) -> str:
@@ -181,7 +182,13 @@ def _container(request: PodRequest) -> dict[str, Any]:
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": request.image,
-        "command": [RUNNER, "serve", "--port", str(request.settings.runner_port), *_checkpoints(request)],
+        "command": [
+            RUNNER,
+            "serve",
+            "--port",
+            str(request.settings.runner_port),
+            *(["--checkpoints"] if request.checkpoints else []),
+        ],
         "env": env,
         "volumeMounts": [
             runner_mount.mount(),
@@ -203,12 +210,6 @@ def _container(request: PodRequest) -> dict[str, Any]:
         container["env"] = [*env, {"name": "MULTISTEP_DEFAULT_USER", "value": request.image_user}]
         container["securityContext"] = {"runAsUser": 0, "runAsGroup": 0}
     return container
-
-
-def _checkpoints(request: PodRequest) -> list[str]:
-    """Return the runner's option for an environment whose files are compared with the image's after each step."""
-    wanted = request.verifier is None and request.trial.spec.checkpoints.policy == "AfterStep"
-    return ["--checkpoints"] if wanted else []
 
 
 def _resources(environment: EnvironmentConfig) -> dict[str, Any]:

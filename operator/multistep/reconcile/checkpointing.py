@@ -2,41 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
 
 from multistep.api.records import Record
 from multistep.api.trial import MultiStepTrial
-from multistep.api.trial_status import CheckpointStatus
+from multistep.api.trial_status import CheckpointStatus, ResumeStatus, TrialStatus
 from multistep.engine.operations import Checkpoint, Restore
 from multistep.engine.plan import TrialPlan
+from multistep.engine.resuming import chain_of, choose
+from multistep.engine.room import Room
 from multistep.engine.scope import KeptStep, Scope
 from multistep.errors import CollectionCut, RunnerError, StoreError, StreamLost
 from multistep.runner_client.bodies import DownloadResult
-from multistep.runner_client.checkpoints import CHECKPOINT_PROTOCOL, Packed
+from multistep.runner_client.checkpoints import CHECKPOINT_PROTOCOL, CheckpointRequest, Packed
 from multistep.runner_client.session import Session
-from multistep.store.checkpoints import NAMES, Blob, Commit, Name
+from multistep.store.checkpoints import NAMES, Base, Blob, Commit, Name
 from multistep.store.volume import TrialKey, Volume
 
-# Errors of the runner after which a step has no checkpoint. Others are those of the session, which is repeated.
-_NOT_POSSIBLE: Final = frozenset({"NoBase", "Running", "TooLarge", "TooSlow", "Unreadable", "Changed"})
+_INTERRUPTED: Final = frozenset({"Conflict", "Body"})  # errors of the runner after a lost session: the request is repeated
+_TRIES: Final = 2  # how often a checkpoint is packed if it cannot be stored
+_MOST_CHARACTERS: Final = 500
 Commits: TypeAlias = Mapping[tuple[int, int], Commit]
-_MANIFEST_BYTES: Final = 1 << 30  # of at most 500,000 entries
-_NOT_RESTORED: Final = frozenset({"Damaged", "Restore", "TooLarge", "TooSlow", "DiskFull"})
 
 
 @dataclass(frozen=True)
 class Environment:
     """The environment whose checkpoint is made or restored. image_id: its image, as resolved by the kubelet; protocol: the version
-    that its runner speaks; records: the records of its trial, by id."""
+    that its runner speaks; records: the records of its trial, by id; chain: the layers of the checkpoint from which its attempt
+    continues, lowest first; session: returns the open session; reopen: replaces a session whose body was cut off."""
 
     trial: MultiStepTrial
-    plan: TrialPlan
     scope: Scope
     image_id: str
     protocol: int
     records: Mapping[str, Record]
+    chain: Sequence[Commit]
+    session: Callable[[], Session]
+    reopen: Callable[[], Awaitable[object]]
 
     @property
     def key(self) -> TrialKey:
@@ -51,99 +55,179 @@ class Checkpointing:
         self._volume = volume
 
     async def kept(self, trial: MultiStepTrial) -> tuple[Commit, ...]:
-        """Return the checkpoint from which the trial's attempt continues, lowest layer first; () if it started at step 1."""
+        """Return the checkpoint from which the trial's attempt continues, lowest layer first; () if it started at step 1.
+
+        Raises CheckpointLost if it is not the one that the status names.
+        """
         resumed = trial.status.resumed
         if resumed is None:
             return ()
+        stored = await self._volume.checkpoints.stored(TrialKey.of(trial))
         top = (resumed.attempts[-1], len(resumed.attempts) - 1)
-        return await self._volume.checkpoints.chain(TrialKey.of(trial), top)
+        return tuple(stored.commits[id] for id in chain_of(top, resumed.digest, stored.commits, stored.damaged))
 
-    async def perform(self, session: Session, operation: Checkpoint | Restore, environment: Environment) -> Record:
+    async def last(self, trial: MultiStepTrial, failed: TrialStatus, plan: TrialPlan) -> tuple[ResumeStatus | None, Sequence[str]]:
+        """Return the checkpoint from which the next attempt continues, None without one; and why later ones are not used.
+
+        failed: the status with the attempt that has just failed.
+        """
+        if plan.checkpoints is None:
+            return None, ()
+        stored = await self._volume.checkpoints.stored(TrialKey.of(trial))
+        chosen = choose(failed, plan, stored.commits, stored.damaged)
+        if not chosen.chain:
+            return None, chosen.refused
+        chain = [stored.commits[id] for id in chosen.chain]
+        attempts = [each.attempt for each in kept_steps(chain)]
+        after = plan.steps[chain[-1].step].name
+        return ResumeStatus(after=after, attempts=attempts, digest=chain[-1].digest), chosen.refused
+
+    async def perform(self, operation: Checkpoint | Restore, environment: Environment) -> Record:
         """Perform an operation and return its record. Idempotent.
 
-        The record of an operation that is not possible says why: as ``missing`` (engine.checkpoints.checkpoint), or as ``error``.
+        If the operation is not possible, its record says why: as ``missing`` of a Checkpoint, as ``error`` of a Restore
+        (engine.checkpoints). No failure of a checkpoint ends an attempt, as a later attempt can start earlier.
         """
-        problem, known = ("missing", _NOT_POSSIBLE) if isinstance(operation, Checkpoint) else ("error", _NOT_RESTORED)
         if environment.protocol < CHECKPOINT_PROTOCOL:
-            return await session.note(operation.id, {problem: "the runner is of a release without checkpoints"})
-        try:
-            if isinstance(operation, Checkpoint):
-                return await self._store(session, operation, environment)
-            return await self._restore(session, operation, environment)
-        except RunnerError as error:
-            if error.code not in known:
-                raise
-            return await session.note(operation.id, {problem: f"{error.code}: {str(error)[:500]}"})
+            problem = "error" if isinstance(operation, Restore) else "missing"
+            return await environment.session().note(operation.id, {problem: "the runner is of a release without checkpoints"})
+        if isinstance(operation, Restore):
+            return await self._restore(operation, environment)
+        return await environment.session().note(operation.id, await self._store(operation, environment))
 
-    async def _store(self, session: Session, operation: Checkpoint, environment: Environment) -> Record:
+    async def _store(self, operation: Checkpoint, environment: Environment) -> Mapping[str, Any]:
         """Store what the step changed, then let the runner continue from there. A checkpoint that is stored already stays."""
-        known = await self._volume.checkpoints.all(environment.key)
-        commit = known.get((environment.scope.attempt, operation.step)) or await self._make(session, operation, environment, known)
-        await session.operate("commit", {"id": f"{operation.id}-commit", "manifest": commit.digest})
-        return await session.note(operation.id, {"digest": commit.digest, "bytes": commit.bytes, "entries": commit.entries})
-
-    async def _make(self, session: Session, operation: Checkpoint, environment: Environment, known: Commits) -> Commit:
-        key, spool = environment.key, self._volume.collections.spool
-        room = await self._volume.checkpoints.room(key, environment.scope.attempt, operation.step)
-        async with spool(key, room=room) as layer, spool(key, max_bytes=_MANIFEST_BYTES) as manifest:
+        why = ""
+        for _ in range(_TRIES):
             try:
-                limit = min(operation.max_bytes, room.bytes)
-                packed = await session.checkpoint(operation.exclude, limit, layer.write, manifest.write)
-            except CollectionCut as cut:  # other trials of the namespace have used the room meanwhile
-                raise StreamLost(f"the checkpoint was cut off: {cut}") from cut
-            commit = _commit(packed, operation, environment, known)
-            await self._volume.checkpoints.keep(key, {"layer": layer, "manifest": manifest}, commit)
-            return commit
+                commit = await self._stored(operation, environment)
+            except RunnerError as error:
+                return {"missing": _refusal(environment, error)}
+            except (StoreError, CollectionCut) as error:
+                why = str(error)[:_MOST_CHARACTERS]
+                await _reopen(environment)
+            else:
+                found = {"digest": commit.digest, "bytes": commit.bytes, "entries": commit.entries}
+                return {**found, "processes": commit.processes, "sharedMemory": commit.shared_memory}
+        return {"missing": why}
 
-    async def _restore(self, session: Session, operation: Restore, environment: Environment) -> Record:
-        chain = await self.kept(environment.trial)
-        if chain[-1].image_id != environment.image_id:
-            error = f"the checkpoint was made in the image {chain[-1].image_id}, and this pod has {environment.image_id}"
-            return await session.note(operation.id, {"error": error})
-        contents = self._volume.checkpoints.contents
+    async def _stored(self, operation: Checkpoint, environment: Environment) -> Commit:
+        scope, checkpoints = environment.scope, self._volume.checkpoints
+        known = (await checkpoints.stored(environment.key)).commits
+        commit = known.get((scope.attempt, operation.step))
+        if commit is None:
+            room = await checkpoints.room(environment.key, scope.attempt, operation.step)
+            if room.bytes < 1:
+                raise StoreError(f"the checkpoints of the {room.bytes_of} have reached their limit")
+            request = CheckpointRequest(operation.exclude, operation.max_bytes, min(operation.max_bytes, room.bytes))
+            commit = await self._make(operation, environment, known, room, request)
+        try:
+            await environment.session().operate("commit", {"id": f"{operation.id}-commit", "manifest": commit.manifest})
+        except RunnerError as error:
+            _refusal(environment, error)  # it does not know the checkpoint any more: the next one follows one before it
+        return commit
+
+    async def _make(
+        self, operation: Checkpoint, environment: Environment, known: Commits, room: Room, request: CheckpointRequest
+    ) -> Commit:
+        async with self._volume.checkpoints.draft(environment.key, room) as draft:
+            packed = await environment.session().checkpoint(request, draft.spools["layer"].write, draft.spools["manifest"].write)
+            base = _base(packed.previous, environment.scope, operation.step, known)
+            if base is not None or not packed.previous:
+                commit = _commit(packed, operation, environment, base).sealed()
+                await self._volume.checkpoints.keep(environment.key, draft, commit)
+                return commit
+        if request.full:
+            raise StoreError("the runner packed on top of another checkpoint, although it was to pack all changes since the image")
+        # The checkpoint on top of which the runner packed is not stored any more.
+        return await self._make(operation, environment, known, room, replace(request, full=True))
+
+    async def _restore(self, operation: Restore, environment: Environment) -> Record:
+        """Restore the checkpoint from which the attempt continues."""
+        chain, contents = environment.chain, self._volume.checkpoints.contents
         files = (contents(environment.key, commit, name) for commit in chain for name in NAMES)
-        return await session.restore(operation.id, [each.digest for each in chain], files)
+        why = f"it was made in the image {chain[-1].image_id}, and this pod has {environment.image_id}"
+        if chain[-1].image_id == environment.image_id:
+            try:
+                return await environment.session().restore(operation.id, [each.manifest for each in chain], files)
+            except RunnerError as error:
+                why = _refusal(environment, error)
+            except StoreError as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+                why = str(error)[:_MOST_CHARACTERS]
+                await _reopen(environment)
+        return await environment.session().note(operation.id, {"error": why})
 
 
-def _commit(packed: Packed, operation: Checkpoint, environment: Environment, known: Commits) -> Commit:
-    """Return the commit of what the runner packed."""
-    attempt, step = environment.scope.attempt, operation.step
-    base = _base(packed.previous, environment.scope, step, known)
-    names = [each.name for each in environment.plan.steps[base[1] + 1 if base else 0 : step + 1]]
-    prefixes = tuple(f"{attempt}/{name}/" for name in names)
+async def _reopen(environment: Environment) -> None:
+    """Replace the session if a body was not received or sent completely."""
+    if not environment.session().usable:
+        await environment.reopen()
+
+
+def _refusal(environment: Environment, error: RunnerError) -> str:
+    """Return the runner's refusal as text. Raises the error if the runner violated its protocol, and StreamLost if the request must
+    be repeated."""
+    if not environment.session().usable:
+        raise error
+    if error.code in _INTERRUPTED:
+        raise StreamLost(str(error)) from error
+    return f"{error.code}: {str(error)[:_MOST_CHARACTERS]}"
+
+
+def _commit(packed: Packed, operation: Checkpoint, environment: Environment, base: Base | None) -> Commit:
+    """Return the commit of what the runner packed on top of ``base``."""
+    scope, step = environment.scope, operation.step
+    first = 0 if base is None else base.step + 1
+    ran = {each.name: _attempt_of(scope, each.index) for each in scope.plan.steps[first : step + 1]}
+    prefixes = tuple(f"{attempt}/{name}/" for name, attempt in ran.items())
     received: dict[Name, DownloadResult] = {"manifest": packed.manifest, "layer": packed.layer}
     return Commit(
-        attempt=attempt,
+        attempt=scope.attempt,
         step=step,
-        digest=packed.digest,
+        manifest=packed.digest,
         files={name: Blob(sha256=each.sha256, size=each.size) for name, each in received.items()},
         entries=packed.entries,
         image_id=environment.image_id,
         base=base,
+        attempts=tuple(ran.values()),
         records=tuple(each.to_json() for id, each in sorted(environment.records.items()) if id.startswith(prefixes)),
+        processes=packed.processes,
+        shared_memory=packed.shared_memory,
     )
 
 
-def _base(previous: str, scope: Scope, step: int, known: Commits) -> tuple[int, int] | None:
-    """Return the checkpoint on top of which the runner packed; None for the image. Raises StoreError if it is not stored."""
-    if not previous:
-        return None
-    attempts = [*(each.attempt for each in scope.kept), *[scope.attempt] * step]
-    for index in range(step - 1, -1, -1):
-        found = known.get((attempts[index], index))
-        if found is not None and found.digest == previous:
-            return found.id
-    raise StoreError(f"the checkpoint {previous!r}, on top of which the runner packed, is not stored")
+def _base(previous: str, scope: Scope, step: int, known: Commits) -> Base | None:
+    """Return the checkpoint on top of which the runner packed; None for the image, or if it is not stored."""
+    ids = [(_attempt_of(scope, index), index) for index in range(step - 1, -1, -1)]
+    found = next((known[id] for id in ids if id in known and known[id].manifest == previous), None)
+    return None if found is None else Base(attempt=found.attempt, step=found.step, digest=found.digest)
+
+
+def _attempt_of(scope: Scope, index: int) -> int:
+    """Return the attempt that ran a step."""
+    return scope.kept[index].attempt if index < len(scope.kept) else scope.attempt
 
 
 def kept_steps(chain: Sequence[Commit]) -> tuple[KeptStep, ...]:
     """Return the steps that a checkpoint contains, in order. A layer contains all steps since the layer below it."""
     found: list[KeptStep] = []
     for commit in chain:
-        own = CheckpointStatus(digest=commit.digest, bytes=commit.bytes, entries=commit.entries)
         within = CheckpointStatus(missing=f"its changes are in the checkpoint after step {commit.step + 1}")
-        found += [KeptStep(commit.attempt, within)] * (commit.step - len(found)) + [KeptStep(commit.attempt, own)]
+        found += [KeptStep(attempt, within) for attempt in commit.attempts[:-1]]
+        found.append(KeptStep(commit.attempts[-1], _status(commit)))
     return tuple(found)
+
+
+def _status(commit: Commit) -> CheckpointStatus:
+    return CheckpointStatus(
+        digest=commit.digest,
+        bytes=commit.bytes,
+        entries=commit.entries,
+        processes=commit.processes or None,
+        shared_memory=commit.shared_memory or None,
+    )
 
 
 def kept_records(chain: Sequence[Commit]) -> dict[str, Record]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from functools import partial
 
 from multistep.api.records import Hello, Record
 from multistep.api.trial import MultiStepTrial
@@ -27,18 +27,20 @@ from multistep.engine.operations import (
     Transfer,
     place_of,
 )
-from multistep.engine.plan import StepPlan, isolation
+from multistep.engine.plan import isolation
 from multistep.engine.replay import Progress, Replay
 from multistep.engine.room import SURVEYED_FILES, Room, too_large
 from multistep.engine.scope import KeptStep, Scope
 from multistep.engine.script import AgentScript
 from multistep.engine.suspensions import prestarts
-from multistep.errors import ContradictoryRecords, PodError, StreamLost
+from multistep.errors import CheckpointLost, ContradictoryRecords, PodError, StreamLost
 from multistep.kube.protocols import Cluster
 from multistep.metrics import Metrics
 from multistep.pods import agent_host, identity
 from multistep.pods import manifest as pods
-from multistep.reconcile import checkpointing
+from multistep.reconcile import checkpointing as checkpoints
+from multistep.reconcile.checkpointing import Checkpointing
+from multistep.reconcile.drive import Drive, Hooks, Pods
 from multistep.reconcile.drive_results import (
     AgentStillRuns,
     DriveResult,
@@ -57,75 +59,11 @@ from multistep.store import harbor
 from multistep.store.keep import Pointer, Received
 from multistep.store.ledger import Collection
 from multistep.store.shipping import Shipping
-from multistep.store.volume import TrialKey, Volume
+from multistep.store.volume import Volume
 
 SURVEY_PROTOCOL = 2
 MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # limits of the list, in a record, of files that were not collected completely
 BUSY_WAIT_SECONDS = 0.3  # how long a session waits for a phase while other trials are queued for a session
-
-Report = Callable[[Journal, str], Awaitable[None]]
-Dismiss = Callable[[StepPlan], Awaitable[None]]
-
-
-@dataclass(frozen=True)
-class Pods:
-    """A trial's pods. verifier: the pod of the current step's separate verifier; None if it does not exist."""
-
-    agent: PodFacts
-    verifier: PodFacts | None = None
-
-
-@dataclass(frozen=True)
-class Hooks:
-    """Callbacks of the driver. report: write the progress to the status; dismiss: delete the pod of a step's verifier."""
-
-    report: Report
-    dismiss: Dismiss
-
-
-@dataclass
-class _Drive:
-    """The state of one ``Driver.drive`` call. sessions: the open sessions; under_way: ids of the operations that were already
-    running when their session opened; workdir: working directory of the verifier's environment."""
-
-    trial: MultiStepTrial
-    loaded: Loaded
-    agent: AgentScript
-    pods: Pods
-    hooks: Hooks
-    scope: Scope
-    isolation: str
-    stack: AsyncExitStack
-    sessions: dict[Place, Session]
-    records: dict[str, Record] = field(default_factory=dict)
-    under_way: set[str] = field(default_factory=set)
-    workdir: str = ""
-    protocol: int = 1
-
-    @property
-    def key(self) -> TrialKey:
-        return TrialKey.of(self.trial)
-
-    @property
-    def environment(self) -> checkpointing.Environment:
-        plan, image_id = self.loaded.plan, self.pods.agent.image_id
-        return checkpointing.Environment(self.trial, plan, self.scope, image_id, self.protocol, self.records)
-
-    def step(self, index: int) -> StepPlan:
-        return self.loaded.plan.steps[index]
-
-    def take(self, place: Place, hello: Hello) -> None:
-        """Add the records that the runner in ``place`` sent at its session's start, except records of phases in other places: an
-        agent may control the environment's runner, and forge the verifier's records there."""
-        session = self.sessions[place]
-        taken = {each.id: session.seen(each) for each in hello.records if place_of(each.id) == place}
-        self.records |= taken
-        self.under_way |= {id for id, each in taken.items() if not each.done}
-
-    def add_host(self, session: Session, hello: Hello) -> None:
-        """Add the session with the agent host, and its records."""
-        self.sessions["host"] = session
-        self.take("host", hello)
 
 
 class Driver:
@@ -149,7 +87,7 @@ class Driver:
         if shipping is not None and shipping.uploads.supported and settings.results_direct_bytes is not None:
             self._direct = Direct(shipping.uploads, volume, settings.results_direct_bytes, settings.linger_seconds)
         self._collections = volume.collections
-        self._checkpointing = checkpointing.Checkpointing(volume)
+        self._checkpointing = Checkpointing(volume)
         self._settings = settings
         self._metrics = metrics
 
@@ -179,10 +117,12 @@ class Driver:
             if missing := missing_records(trial.status, (each.id for each in hello.records)):
                 raise ContradictoryRecords(f"pod {pods.agent.name}: {missing}")
             isolated = isolation(loaded.plan, trial.status.image_user or str(hello.user.uid))
-            scope = _scope(trial, loaded, hello, isolated=isolated == "User", kept=checkpointing.kept_steps(chain))
-            drive = _Drive(trial, loaded, agent, pods, hooks, scope, isolated, stack, {"agent": session}, protocol=hello.protocol)
+            scope = _scope(trial, loaded, hello, isolated=isolated == "User", kept=checkpoints.kept_steps(chain))
+            drive = Drive(
+                trial, loaded, agent, pods, hooks, scope, isolated, stack, {"agent": session}, chain=chain, protocol=hello.protocol
+            )
             drive.take("agent", hello)
-            drive.records |= checkpointing.kept_records(chain)
+            drive.records |= checkpoints.kept_records(chain)
             if host is not None:
                 drive.add_host(*host)
             elif loaded.plan.hosted is not None and any(each.op == "admit" for each in drive.records.values()):
@@ -205,13 +145,15 @@ class Driver:
                 self._metrics.exec_seconds.observe(time.monotonic() - started)
                 yield session, hello
 
-    async def _run_script(self, drive: _Drive) -> DriveResult:
+    async def _run_script(self, drive: Drive) -> DriveResult:
         # Write the status only for a new step: a write costs the API server more than the rest of a short session.
         now, script = drive.trial.status, Replay(drive.scope, drive.agent)
         steps_reported = -1 if now.phase == "Suspended" or drive.trial.spec.suspend else len(now.steps)
         if changed := changed_rewards(now, script.advance(drive.records).journal.steps):
             raise ContradictoryRecords(f"pod {drive.pods.agent.name}: {changed}")
         while (progress := script.advance(drive.records)).next is not None:
+            if not progress.next.id.startswith(drive.prefix):
+                raise CheckpointLost(f"the checkpoint lacks the record {progress.next.id!r} of a kept step")
             prestarting = prestarts(drive.trial) and not progress.journal.steps
             if progress.between_steps and drive.trial.spec.suspend and not prestarting:
                 return PausedBetweenSteps(progress.journal)
@@ -233,7 +175,7 @@ class Driver:
                 break
         return Progressed(progress.journal)
 
-    async def _open_verifier_session(self, drive: _Drive, journal: Journal) -> VerifierRequired | None:
+    async def _open_verifier_session(self, drive: Drive, journal: Journal) -> VerifierRequired | None:
         """Open a session in the pod of the current step's verifier. Return a result if that pod must be created or recreated."""
         step, pod = drive.step(len(journal.steps) - 1), drive.pods.verifier
         if pod is None or pod.name not in identity.verifier_pod_names(drive.trial, step.index):
@@ -246,11 +188,11 @@ class Driver:
         drive.take("verifier", hello)
         return None
 
-    async def _open_host_session(self, drive: _Drive) -> None:
+    async def _open_host_session(self, drive: Drive) -> None:
         """Open a session with the agent host."""
         drive.add_host(*await drive.stack.enter_async_context(self._session(drive.trial, drive.pods.agent, host=True)))
 
-    async def _advance_or_report(self, drive: _Drive, progress: Progress) -> Record:
+    async def _advance_or_report(self, drive: Drive, progress: Progress) -> Record:
         """Perform the next operation. If the session breaks, write the current phase to the status, as records may be lost."""
         try:
             return await self._advance(drive, progress)
@@ -258,7 +200,7 @@ class Driver:
             await drive.hooks.report(progress.journal, drive.isolation)
             raise
 
-    async def _advance(self, drive: _Drive, progress: Progress) -> Record:
+    async def _advance(self, drive: Drive, progress: Progress) -> Record:
         """Perform the next operation, or wait shortly for the running one."""
         assert progress.next is not None
         session = drive.sessions[progress.next.where]
@@ -268,14 +210,14 @@ class Driver:
             record = await session.wait(progress.running.id, self._wait_seconds(drive, progress.running.id))
         return session.seen(record)
 
-    def _wait_seconds(self, drive: _Drive, id: str) -> float:
+    def _wait_seconds(self, drive: Drive, id: str) -> float:
         """Return the seconds to wait for a running phase; 0 if it started before the session opened, because it may take hours."""
         if id in drive.under_way:
             return 0.0
         linger = self._settings.linger_seconds
         return min(linger, BUSY_WAIT_SECONDS) if self._sessions_queued() else linger
 
-    async def _perform(self, drive: _Drive, session: Session, operation: Operation) -> Record:
+    async def _perform(self, drive: Drive, session: Session, operation: Operation) -> Record:
         match operation:
             case Collect():
                 return await self._collect(drive, session, operation)
@@ -289,7 +231,7 @@ class Driver:
             case Release():
                 return await self._release(drive, session, operation)
             case Checkpoint() | Restore():
-                return await self._checkpointing.perform(session, operation, drive.environment)
+                return await self._checkpointing.perform(operation, self._environment(drive))
             case HostCall():
                 return await self._call_host(drive, session, operation)
             case CloseModelAccess():
@@ -297,7 +239,7 @@ class Driver:
                 return await session.note(operation.id, await self._models.close(drive.trial, operation.step))
         return await perform(session, operation, drive.loaded.task.content, self._wait_seconds(drive, operation.id))
 
-    async def _call_host(self, drive: _Drive, session: Session, call: HostCall) -> Record:
+    async def _call_host(self, drive: Drive, session: Session, call: HostCall) -> Record:
         hosted = drive.loaded.plan.hosted
         if hosted is not None and call.model_access:
             assert self._models is not None  # pods.agent_host rejects a trial that needs a missing gateway
@@ -306,7 +248,7 @@ class Driver:
         admission = drive.records[call.admission]
         return await call_host(session, call, admission, self._wait_seconds(drive, call.id))
 
-    async def _collect(self, drive: _Drive, session: Session, operation: Collect) -> Record:
+    async def _collect(self, drive: Drive, session: Session, operation: Collect) -> Record:
         """Download and store a step's files, then add a note to the runner's records. Idempotent: a retry replaces stored files."""
         step, attempt = drive.step(operation.step), drive.scope.attempt
         start = time.monotonic()
@@ -337,7 +279,7 @@ class Driver:
             data["incomplete"] = [each[:MAX_LINE_CHARACTERS] for each in kept.incomplete[:MAX_LINES]]
         return await session.note(operation.id, data)
 
-    async def _left_out(self, drive: _Drive, session: Session, sources: Sequence[Source], room: Room) -> dict[str, str]:
+    async def _left_out(self, drive: Drive, session: Session, sources: Sequence[Source], room: Room) -> dict[str, str]:
         """Return the files to leave out because they are too large for the free space: name in the download, and the reason."""
         if drive.protocol < SURVEY_PROTOCOL:
             return {}
@@ -345,7 +287,13 @@ class Driver:
         here = [each for each in files if each.path not in sources[each.source].sent]
         return {each.member: room.refusal(each.size) for each in too_large(here, room)}
 
-    async def _reopen(self, drive: _Drive, where: Place) -> Session:
+    def _environment(self, drive: Drive) -> checkpoints.Environment:
+        return checkpoints.Environment(
+            drive.trial, drive.scope, drive.pods.agent.image_id, drive.protocol, drive.records, drive.chain,
+            session=lambda: drive.sessions["agent"], reopen=partial(self._reopen, drive, "agent"),
+        )  # fmt: skip
+
+    async def _reopen(self, drive: Drive, where: Place) -> Session:
         """Open a new session in place of one whose download was cut off."""
         pod = drive.pods.verifier if where == "verifier" else drive.pods.agent
         assert pod is not None
@@ -354,12 +302,12 @@ class Driver:
         drive.sessions[where] = session
         return session
 
-    def _may_send(self, drive: _Drive, operation: Collect) -> bool:
+    def _may_send(self, drive: Drive, operation: Collect) -> bool:
         """Return whether the pod may send files to the object store. It may not if a separate verifier needs the files from the
         volume, or if the pod's network is limited."""
         return drive.protocol >= 2 and operation.part == "all" and drive.loaded.plan.network is None
 
-    async def _release(self, drive: _Drive, session: Session, operation: Release) -> Record:
+    async def _release(self, drive: Drive, session: Session, operation: Release) -> Record:
         """Store the verifier's records, which have its result; then delete the verifier's pod."""
         step = drive.step(operation.step)
         prefix = f"{drive.scope.attempt}/{step.name}/"

@@ -57,10 +57,13 @@ class Finisher:
         """Delete what a finished trial needs no more on the volume: checkpoints, unless they are kept with the results, and results
         that the status says are in the object store. Idempotent."""
         key, checkpoints = TrialKey.of(trial), trial.spec.checkpoints
-        if checkpoints.policy == "AfterStep" and checkpoints.keep == "WhileActive":
+        kept = checkpoints.policy == "AfterStep" and checkpoints.keep == "WithResults"
+        if kept:
+            await self._volume.checkpoints.retain(key)
+        elif checkpoints.policy == "AfterStep":
             await self._volume.checkpoints.remove(key)
         if trial.status.results_store and await self._volume.exists(key):
-            await self._volume.remove(key)
+            await self._volume.remove(key, but_checkpoints=kept)
 
     async def finish_failed(self, trial: MultiStepTrial, loaded: Loaded, failed: TrialStatus, now: float) -> Kept:
         """Complete the results of a trial that failed without a journal. Its status provides the steps."""

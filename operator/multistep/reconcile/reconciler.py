@@ -18,6 +18,7 @@ from multistep.kube.protocols import Cluster
 from multistep.kube.resources import CONFIG_MAPS, SECRETS, TRIALS
 from multistep.kube.shard import Shard
 from multistep.metrics import Metrics
+from multistep.reconcile.checkpointing import Checkpointing
 from multistep.reconcile.concurrency_limit import ConcurrencyLimit, Key, Wake
 from multistep.reconcile.driver import Driver
 from multistep.reconcile.event_filter import PodEvent
@@ -85,6 +86,7 @@ class Reconciler:
                 sessions_queued=lambda: self.execs.waiting > 0,
                 models=self.models,
             ),
+            checkpointing=Checkpointing(self.volume),
             finisher=Finisher(self.volume, self.settings, self.shipping),
             volume=self.volume,
             settings=self.settings,

@@ -18,6 +18,7 @@ from multistep.engine.status_conditions import Phase
 from multistep.kube.protocols import Cluster, Object
 from multistep.loglines import also_about
 from multistep.metrics import Metrics
+from multistep.reconcile.checkpointing import Checkpointing
 from multistep.reconcile.concurrency_limit import ConcurrencyLimit, Key
 from multistep.reconcile.driver import Driver
 from multistep.reconcile.finisher import Finisher
@@ -46,6 +47,7 @@ class Tools:
     pods: TrialPods
     loader: TrialLoader
     driver: Driver
+    checkpointing: Checkpointing
     finisher: Finisher
     volume: Volume
     settings: Settings

@@ -82,7 +82,10 @@ class TrialCreation(TrialContext):
         await self._t.pods.remove(self._trial, earlier)
         loaded, trial, first = self._loaded_now, self._trial, bool(earlier)
         plan, environment = loaded.plan, loaded.task.config.environment
-        request = pods.PodRequest(trial, environment, plan.image, plan.task_name, self._t.settings, network=plan.network)
+        request = pods.PodRequest(
+            trial, environment, plan.image, plan.task_name, self._t.settings,
+            network=plan.network, checkpoints=plan.checkpoints is not None,
+        )  # fmt: skip
         manifest = pods.manifest(request)
         if not await self._may_create_pod(manifest, first=first):
             return self._requeue_queued()

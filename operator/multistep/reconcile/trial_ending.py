@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from multistep.api.trial_status import ResumeStatus, TrialStatus
+from multistep.api.failures import AGENT_SETUP_FAILED
+from multistep.api.trial_status import TrialStatus
 from multistep.engine import decisions, lifecycle, status
-from multistep.engine.checkpoints import RESTORE_FAILED
 from multistep.engine.journal import AGENT_SETUP, Journal
 from multistep.engine.model_access import report
 from multistep.engine.rewards import StepException
 from multistep.engine.script import aggregate, lift
 from multistep.kube.resources import TRIALS
 from multistep.pods import identity
-from multistep.reconcile.checkpointing import kept_steps
 from multistep.reconcile.requeue import AT_NEXT_EVENT, CONTINUE, Requeue, Result
 from multistep.reconcile.trial_context import TrialContext
 from multistep.reconcile.trial_pods import named_verifiers
-from multistep.store.volume import TrialKey
 
 
 class TrialEnding(TrialContext):
@@ -29,7 +25,9 @@ class TrialEnding(TrialContext):
         Usually the script does both, but it cannot continue without the attempt's pod. Raises GatewayUnavailable.
         """
         steps = self._trial.status.steps
-        if self._t.models is None or not self._trial.spec.agent.uses_gateway or not steps or steps[-1].usage is not None:
+        if self._t.models is None or not self._trial.spec.agent.uses_gateway or not self._trial.status.has_own_step:
+            return
+        if steps[-1].usage is not None:
             return
         usage = report(await self._t.models.close(self._trial, steps[-1].name)).usage
         counted = [*steps[:-1], steps[-1].model_copy(update={"usage": usage})]
@@ -41,12 +39,12 @@ class TrialEnding(TrialContext):
         trial, now = self._trial, self._t.clock()
         self._forget_pod()
         failed = status.attempt_failed(trial, failure.reason, failure.message, now)
-        resumed, refused = await self._last_checkpoint(failed)
-        if refused:
-            failed = status.attempt_failed(trial, failure.reason, "; ".join([failure.message, *refused]), now)
         number = (trial.status.attempt or 1) + 1
         retries, counted = trial.spec.infrastructure_retries, lifecycle.faults(failed.attempts)
         if counted <= retries:
+            resumed, refused = await self._t.checkpointing.last(trial, failed, self._plan)
+            if refused:
+                failed = status.attempt_failed(trial, failure.reason, "; ".join([failure.message, *refused]), now)
             again = trial.model_copy(update={"status": failed})
             name = identity.pod_name(trial.metadata.name, number, as_root=failed.image_user is not None)
             started = status.attempt_started(again, number, name, self._plan.task_name, failed.image_user, now, resumed=resumed)
@@ -56,22 +54,6 @@ class TrialEnding(TrialContext):
         return await self._fail(
             failure.reason, f"{failure.message}; this was attempt {counted} of {retries + 1}", before=trial.status
         )
-
-    async def _last_checkpoint(self, failed: TrialStatus) -> tuple[ResumeStatus | None, Sequence[str]]:
-        """Return the checkpoint from which the next attempt continues, None without one; and why later ones are not used.
-
-        failed: the status with the attempt that has just failed.
-        """
-        plan, image = self._plan, next((each.image_id for each in reversed(failed.attempts) if each.image_id), None)
-        if plan.checkpoints is None or image is None:
-            return None, ()
-        broken = {each.resumed.digest for each in failed.attempts if each.resumed and each.reason == RESTORE_FAILED}
-        chain, refused = await self._t.volume.checkpoints.last(TrialKey.of(self._trial), image, broken)
-        if not chain:
-            return None, refused
-        after = plan.steps[chain[-1].step].name
-        attempts = [each.attempt for each in kept_steps(chain)]
-        return ResumeStatus(after=after, attempts=attempts, digest=chain[-1].digest), refused
 
     async def _finish_killed_phase(self, death: decisions.PhaseDied) -> Result:
         """Finish a trial in which a phase ended its own container. The runner's records are lost with the container, so read the
@@ -95,7 +77,7 @@ class TrialEnding(TrialContext):
         self._writer.trial = self._trial.model_copy(update={"status": known})
         kept = await self._t.finisher.finish(self._trial, self._loaded_now, journal, self._t.clock())
         if journal.broken and journal.exception is not None:
-            reason = "AgentSetupFailed" if journal.exception.phase == AGENT_SETUP else "EnvironmentFailed"
+            reason = AGENT_SETUP_FAILED if journal.exception.phase == AGENT_SETUP else "EnvironmentFailed"
             new = status.failed(
                 self._trial, reason, journal.exception.message, self._t.clock(),
                 exception=journal.exception.type, journal=journal, results=kept.uri,

@@ -8,11 +8,13 @@ from collections.abc import Awaitable
 
 from multistep.agents import script_of
 from multistep.api.conditions import is_finished
+from multistep.api.failures import RESTORE_FAILED
 from multistep.api.trial import parse_trial
 from multistep.engine import deadlines, decisions, lifecycle, status, suspensions
 from multistep.engine.decisions import PodFacts, ProtocolViolation, Situation, ViolationReason
 from multistep.engine.journal import AttemptLost, Journal
 from multistep.errors import (
+    CheckpointLost,
     ContradictoryRecords,
     ExecKilled,
     GatewayError,
@@ -27,6 +29,7 @@ from multistep.errors import (
 )
 from multistep.kube.shard import LABEL_SHARD
 from multistep.pods import identity
+from multistep.reconcile.drive import Hooks, Pods
 from multistep.reconcile.drive_results import (
     AgentStillRuns,
     DriveResult,
@@ -35,7 +38,6 @@ from multistep.reconcile.drive_results import (
     RootRequired,
     VerifierRequired,
 )
-from multistep.reconcile.driver import Hooks, Pods
 from multistep.reconcile.events import task_warnings
 from multistep.reconcile.pod_hints import PodHint
 from multistep.reconcile.requeue import AT_NEXT_EVENT, CONTINUE, Continue, Requeue, Result
@@ -224,6 +226,8 @@ class TrialReconcile(TrialCreation, TrialEnding):
         hint.quiet_until = 0.0  # a retry after a failed session must not wait for the next poll
         try:
             left = await self._run_session(self._t.driver.drive(self._trial, self._loaded_now, agent, both_pods, hooks), hint)
+        except CheckpointLost as error:
+            return await self._act(decisions.FailAttempt(RESTORE_FAILED, str(error)))
         except NoCommonProtocol as error:
             return await self._wait("RunnerProtocol", str(error), seconds=self._t.settings.poll_seconds)
         except GatewayUnavailable as error:

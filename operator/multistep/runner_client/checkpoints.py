@@ -21,14 +21,29 @@ class Packed:
     """A packed checkpoint.
 
     digest: of its manifest's lines, which identifies it; previous: digest of the checkpoint below it, "" for the image; entries:
-    number of changed and deleted paths; layer, manifest: the received files.
+    number of changed and deleted paths; processes: number of processes that the step left running; shared_memory: whether /dev/shm
+    has files; layer, manifest: the received files.
     """
 
     digest: str
     previous: str
     entries: int
+    processes: int
+    shared_memory: bool
     layer: DownloadResult
     manifest: DownloadResult
+
+
+@dataclass(frozen=True)
+class CheckpointRequest:
+    """What a checkpoint contains. exclude: paths that are left out; max_bytes: limit of the changed files' total size;
+    max_packed_bytes: limit of the layer's size; full: whether to contain all changes since the image, not only those since the last
+    commit."""
+
+    exclude: Sequence[str]
+    max_bytes: int
+    max_packed_bytes: int
+    full: bool = False
 
 
 class CheckpointRequests:
@@ -37,14 +52,19 @@ class CheckpointRequests:
     _frames: FrameStream
     _exchanges: Exchanges
 
-    async def checkpoint(self, exclude: Sequence[str], max_bytes: int, layer: Sink, manifest: Sink) -> Packed:
+    @property
+    def usable(self) -> bool:
+        """Return whether further requests are possible: not after an interrupted exchange or a violation of the protocol."""
+        return self._exchanges.usable
+
+    async def checkpoint(self, request: CheckpointRequest, layer: Sink, manifest: Sink) -> Packed:
         """Pass what changed since the last commit to ``layer``, and the list of it to ``manifest``.
 
-        max_bytes: limit of the changed files' total size, and of the layer's. Raises RunnerError if no checkpoint is possible.
+        Raises RunnerError if no checkpoint is possible.
         """
-        limits = {"maxBytes": max_bytes, "maxPackedBytes": max_bytes}
+        limits = {"maxBytes": request.max_bytes, "maxPackedBytes": request.max_packed_bytes}
         async with self._exchanges.exchange():
-            await self._exchanges.request({"op": "checkpoint", "exclude": list(exclude), **limits})
+            await self._exchanges.request({"op": "checkpoint", "full": request.full, "exclude": list(request.exclude), **limits})
             try:
                 files = await receive_body(self._frames, (), layer, None)
             except Refusal:
@@ -71,4 +91,5 @@ class CheckpointRequests:
 def _packed(answer: Mapping[str, Any], files: DownloadResult, lines: DownloadResult) -> Packed:
     found = Fields(answer.get("checkpoint"), "checkpoint")
     digest, previous = found.text("manifest", _DIGEST_CHARACTERS), found.text("previous", _DIGEST_CHARACTERS)
-    return Packed(digest, previous, found.integer("entries"), files, lines)
+    processes, shared = found.integer("processCount"), found.boolean("sharedMemory")
+    return Packed(digest, previous, found.integer("entries"), processes, shared, files, lines)

@@ -48,6 +48,11 @@ class Exchanges:
                 raise
             self._lost = ""
 
+    @property
+    def usable(self) -> bool:
+        """Return whether further exchanges are possible."""
+        return not self._lost
+
     def give_up(self, reason: str) -> None:
         """Make the session unusable, because the rest of its stream will not be read."""
         self._lost = reason

@@ -150,6 +150,7 @@ def _step_layout(bundle: Bundle, rules: IgnoreRules, step: str | None, *, instru
         instruction=text("instruction.md") if instruction else None,
         workdir=directory("workdir"),
         setup=links.is_file(bundle, _path(step, "workdir/setup.sh")),
+        resume=links.is_file(bundle, _path(step, "workdir/resume.sh")),
         tests=directory("tests"),
         test_script=script("tests/test.sh"),
         tests_dockerfile=links.is_file(bundle, _path(step, "tests/Dockerfile")),

@@ -9,25 +9,29 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import AsyncGenerator, Container, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from secrets import token_hex
+from typing import Any, BinaryIO, Final, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from multistep.engine.room import Amount, Room
-from multistep.errors import StoreError
+from multistep.engine.room import Amount, Limits, Room
 from multistep.store import directory
-from multistep.store.collecting import Collections
 from multistep.store.directory import TrialDirectory
 from multistep.store.disk import Disk
 from multistep.store.key import TrialKey
-from multistep.store.ledger import Collection
+from multistep.store.ledger import Admission, Collection, Ledger, Usage
 from multistep.store.spool import Spool
+from multistep.store.threads import as_store_error
 from multistep.store.tree import pread_all
 
-_TOP: Final = ".checkpoints"
+TOP: Final = ".checkpoints"
 _COMMIT: Final = "commit.json"
+_KEPT: Final = "kept"  # an empty file beside the checkpoints that are kept with the results of a finished trial
+_MANIFEST_BYTES: Final = 1 << 30  # of at most 500,000 entries
 
 Name = Literal["manifest", "layer"]
 NAMES: Final[tuple[Name, ...]] = get_args(Name)
@@ -43,24 +47,58 @@ class Blob(BaseModel):
     size: int
 
 
-class Commit(BaseModel):
-    """A stored checkpoint.
-
-    attempt, step: which attempt's step it follows, step as an index; digest: the runner's digest of the changes; files: the stored
-    files; entries: number of changed and deleted paths; image_id: image of the container, as resolved by the kubelet; base: attempt
-    and step of the checkpoint below it, None for the image itself; records: the runners' records of the steps since the base.
-    """
+class Base(BaseModel):
+    """The checkpoint below another one. digest: of its commit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     attempt: int
     step: int
     digest: str
+
+    @property
+    def id(self) -> tuple[int, int]:
+        """Return the attempt and the step's index."""
+        return self.attempt, self.step
+
+
+class Commit(BaseModel):
+    """A stored checkpoint.
+
+    attempt, step: which attempt's step it follows, step as an index; manifest: the runner's digest of the changes; files: the
+    stored files; entries: number of changed and deleted paths; image_id: image of the container, as resolved by the kubelet; base:
+    the checkpoint below it, None for the image itself; attempts: which attempt ran each step since the base; records: the runners'
+    records of these steps; processes: number of processes that a restore loses; shared_memory: whether it loses files in /dev/shm.
+    digest: SHA-256 of all this as it is stored. It identifies the whole checkpoint, as it covers the digests of all layers below.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    attempt: int
+    step: int
+    manifest: str
     files: dict[Name, Blob]
     entries: int
     image_id: str
-    base: tuple[int, int] | None = None
+    base: Base | None = None
+    attempts: tuple[int, ...]
     records: tuple[dict[str, Any], ...] = ()
+    processes: int = 0
+    shared_memory: bool = False
+    digest: str = Field(default="", exclude=True)
+
+    @classmethod
+    def read(cls, data: bytes) -> Self:
+        """Return the commit that was stored as ``data``. Raises ValidationError."""
+        return cls.model_validate_json(data).model_copy(update={"digest": hashlib.sha256(data).hexdigest()})
+
+    def sealed(self) -> Self:
+        """Return the commit with its digest."""
+        return self.read(self.to_json())
+
+    def to_json(self) -> bytes:
+        """Return the commit as it is stored."""
+        return self.model_dump_json().encode()
 
     @property
     def id(self) -> tuple[int, int]:
@@ -73,140 +111,158 @@ class Commit(BaseModel):
         return sum(each.size for each in self.files.values())
 
 
-class Checkpoints:
-    """The checkpoints of all trials."""
+@dataclass(frozen=True)
+class Stored:
+    """The checkpoints of a trial, by attempt and step; and those that cannot be used, each with the reason."""
 
-    def __init__(self, disk: Disk, collections: Collections) -> None:
+    commits: Mapping[tuple[int, int], Commit]
+    damaged: Mapping[tuple[int, int], str]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A checkpoint that is being received. path: its temporary directory."""
+
+    path: Path
+    spools: Mapping[Name, Spool]
+
+
+class Checkpoints:
+    """The checkpoints of all trials. They have limits of their own, so that they use no room of the results."""
+
+    def __init__(self, disk: Disk, limits: Limits) -> None:
         self._disk = disk
-        self._collections = collections
+        self._ledger = Ledger(limits)
+
+    def close(self) -> None:
+        """Reject further calls; calls that already run continue to their end."""
+        self._disk.close()
 
     async def room(self, key: TrialKey, attempt: int, step: int) -> Room:
-        """Return how many bytes a checkpoint may have, by the results limits of step, trial and namespace."""
-        return await self._collections.room(key, Collection(attempt, step, "checkpoint"))
+        """Return how many bytes a checkpoint may have, by the limits of trial and namespace."""
+        await self._read_usage(key.namespace)
+        return self._ledger.room(key.namespace, _trial(key), Collection(attempt, step, "all"))
 
-    async def keep(self, key: TrialKey, spools: Mapping[Name, Spool], commit: Commit) -> None:
+    @asynccontextmanager
+    async def draft(self, key: TrialKey, room: Room) -> AsyncIterator[Draft]:
+        """Create temporary files for a checkpoint. Writes beyond ``room`` raise CollectionCut."""
+        path = await self._disk.run(key, "creating a checkpoint", _make_draft)
+        admission = Admission(self._ledger, key.namespace, replace(room, files=0))
+        try:
+            async with AsyncExitStack() as stack:
+                spools: dict[Name, Spool] = {}
+                for name in NAMES:
+                    file = await self._disk.threads.run(_create, path / name)
+                    stack.push_async_callback(self._disk.threads.run, file.close)
+                    limit = _MANIFEST_BYTES if name == "manifest" else None
+                    spools[name] = Spool(key, file, self._disk.threads, limit, admission.admit)
+                yield Draft(path, spools)
+        finally:
+            admission.close()
+            await self._disk.threads.run(shutil.rmtree, path, True)
+
+    async def keep(self, key: TrialKey, draft: Draft, commit: Commit) -> None:
         """Store a checkpoint, unless its trial has it already: a commit that exists wins over packing again."""
-        for spool in spools.values():
+        for spool in draft.spools.values():
             await spool.flush()
-        fds = {name: spool.fileno() for name, spool in spools.items()}
-        await self._disk.run(key, f"storing the checkpoint after step {commit.step + 1}", lambda to: _keep(to, fds, commit))
+        await self._disk.run(key, f"storing the checkpoint after step {commit.step + 1}", lambda to: _keep(to, draft, commit))
+        await self._read_usage(key.namespace)
         used = Amount(commit.bytes, len(commit.files))
-        await self._collections.take(key, Collection(commit.attempt, commit.step, "checkpoint"), used)
+        self._ledger.take(key.namespace, _trial(key), Collection(commit.attempt, commit.step, "all"), used)
 
-    async def last(self, key: TrialKey, image_id: str, failed: Container[str] = ()) -> tuple[tuple[Commit, ...], tuple[str, ...]]:
-        """Return the layers of the last complete checkpoint for this image, lowest first, () without one; and why each later one is
-        not used, a line for each. failed: digests of checkpoints that could not be restored."""
-        return await self._disk.run(key, "reading checkpoints", lambda to: _last(to, image_id, failed))
-
-    async def all(self, key: TrialKey) -> dict[tuple[int, int], Commit]:
-        """Return the trial's checkpoints, by attempt and step."""
-        return await self._disk.run(key, "reading checkpoints", lambda to: _commits(to.path / _TOP, []))
-
-    async def chain(self, key: TrialKey, id: tuple[int, int]) -> tuple[Commit, ...]:
-        """Return a checkpoint's layers, lowest first, unverified. Raises StoreError if one does not exist."""
-        return await self._disk.run(key, "reading checkpoints", lambda to: chain_of(_commits(to.path / _TOP, []), id))
+    async def stored(self, key: TrialKey) -> Stored:
+        """Return the trial's checkpoints. Raises StoreError if they cannot be read now."""
+        return await self._disk.run(key, "reading checkpoints", lambda to: _stored(to.path / TOP))
 
     async def contents(self, key: TrialKey, commit: Commit, name: Name) -> AsyncGenerator[bytes, None]:
         """Yield a file of a checkpoint in chunks."""
         async for chunk in self._disk.stream(key, _chunks(self._disk.path(key) / _place(commit.id) / name)):
             yield chunk
 
-    async def remove(self, key: TrialKey) -> None:
-        """Delete all checkpoints of a trial. Idempotent."""
-        await self._disk.run(key, "deleting checkpoints", _remove)
-        await self._collections.free_checkpoints(key)
+    async def retain(self, key: TrialKey) -> None:
+        """Keep the checkpoints of a finished trial as long as its results, also when the trial is deleted. Idempotent."""
+        await self._disk.run(key, "keeping checkpoints", _retain)
+
+    async def remove(self, key: TrialKey, *, unless_kept: bool = False) -> None:
+        """Delete all checkpoints of a trial. unless_kept: not those that ``retain`` keeps. Idempotent."""
+        if await self._disk.run(key, "deleting checkpoints", lambda to: _remove(to, unless_kept=unless_kept)):
+            self._ledger.free(key.namespace, _trial(key))
+
+    def forget(self, key: TrialKey) -> None:
+        """Stop counting the checkpoints of a trial whose directory was deleted."""
+        self._ledger.free(key.namespace, _trial(key))
+
+    async def _read_usage(self, namespace: str) -> None:
+        if not self._ledger.knows(namespace):
+            self._ledger.read(namespace, await self._disk.of_root(lambda: _usage(self._disk.root / namespace)))
+
+
+def _trial(key: TrialKey) -> str:
+    return f"{key.name}/{key.uid}"
 
 
 def _place(id: tuple[int, int]) -> str:
-    return f"{_TOP}/{id[0]}-{id[1]}"
+    return f"{TOP}/{id[0]}-{id[1]}"
 
 
-def _keep(to: TrialDirectory, fds: Mapping[Name, int], commit: Commit) -> None:
+def _make_draft(to: TrialDirectory) -> Path:
+    path = to.path / f".work-{token_hex(8)}"
+    to.check()
+    directory.make(path)
+    return path
+
+
+def _create(path: Path) -> BinaryIO:
+    with as_store_error(f"creating {path}"):
+        return path.open("xb")
+
+
+def _keep(to: TrialDirectory, draft: Draft, commit: Commit) -> None:
     place = to.path / _place(commit.id)
     if (place / _COMMIT).exists():
         return
-    shutil.rmtree(place, ignore_errors=True)
-    directory.make(place)
-    to.check()
-    for name, fd in fds.items():
-        _copy(fd, place / name)
-    directory.write(place / _COMMIT, commit.model_dump_json().encode())
+    for spool in draft.spools.values():
+        os.fsync(spool.fileno())
+    to.put(draft.path, _place(commit.id))
+    directory.write(place / _COMMIT, commit.to_json())
     directory.sync(place.parent)
 
 
-def _copy(fd: int, path: Path) -> None:
-    with path.open("xb") as file:
-        file.writelines(pread_all(fd, 0, os.fstat(fd).st_size))
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _last(to: TrialDirectory, image_id: str, failed: Container[str]) -> tuple[tuple[Commit, ...], tuple[str, ...]]:
-    refused: list[str] = []
-    commits = _commits(to.path / _TOP, refused)
-    verified: set[tuple[int, int]] = set()
-    for candidate in sorted(commits.values(), key=lambda each: (each.step, each.attempt), reverse=True):
-        try:
-            chain = chain_of(commits, candidate.id)
-            check(chain, image_id, failed)
-            for each in chain:
-                if each.id not in verified:
-                    _verify(to.path / _place(each.id), each)
-                    verified.add(each.id)
-        except StoreError as error:
-            refused.append(f"the checkpoint after step {candidate.step + 1} of attempt {candidate.attempt} is not used: {error}")
+def _stored(top: Path) -> Stored:
+    commits, damaged = dict[tuple[int, int], Commit](), dict[tuple[int, int], str]()
+    for path in sorted(top.glob("*-*")):
+        id = _id(path.name)
+        if id is None or not (path / _COMMIT).exists():
             continue
-        return chain, tuple(refused)
-    return (), tuple(refused)
-
-
-def _commits(top: Path, refused: list[str]) -> dict[tuple[int, int], Commit]:
-    found = {}
-    for path in sorted(top.glob(f"*/{_COMMIT}")):
         try:
-            commit = Commit.model_validate_json(path.read_bytes())
+            commit = Commit.read((path / _COMMIT).read_bytes())
         except ValidationError:
-            refused.append(f"the checkpoint {path.parent.name} is not used: its commit is not readable")
+            damaged[id] = "its commit is not readable"
             continue
-        if _place(commit.id).rpartition("/")[2] == path.parent.name:
-            found[commit.id] = commit
-    return found
+        if commit.id != id:
+            damaged[id] = "its commit is that of another checkpoint"
+        elif why := _damage(path, commit):
+            damaged[id] = why
+        else:
+            commits[id] = commit
+    return Stored(commits, damaged)
 
 
-def chain_of(commits: dict[tuple[int, int], Commit], id: tuple[int, int]) -> tuple[Commit, ...]:
-    """Return the layers of a checkpoint, lowest first. Raises StoreError if one is missing."""
-    chain: list[Commit] = []
-    below: tuple[int, int] | None = id
-    while below is not None:
-        if below not in commits or (chain and below[1] >= chain[-1].step):
-            raise StoreError(f"the layer of step {below[1] + 1} of attempt {below[0]} is missing")
-        chain.append(commits[below])
-        below = chain[-1].base
-    return tuple(reversed(chain))
+def _id(name: str) -> tuple[int, int] | None:
+    attempt, _, step = name.partition("-")
+    return (int(attempt), int(step)) if attempt.isdecimal() and step.isdecimal() else None
 
 
-def check(chain: Sequence[Commit], image_id: str, failed: Container[str]) -> None:
-    """Raise StoreError if a checkpoint is of another image, or contains one that could not be restored."""
-    for each in chain:
-        if each.image_id != image_id:
-            raise StoreError(f"it was made in the image {each.image_id}, and this pod has {image_id}")
-        if each.digest in failed:
-            raise StoreError("it could not be restored")
-
-
-def _verify(place: Path, commit: Commit) -> None:
-    """Raise StoreError if a file of a checkpoint is not the one that was stored."""
+def _damage(place: Path, commit: Commit) -> str:
+    """Return why a stored file cannot be the one that was stored, "" if it can. The runner compares digests when it restores."""
     for name, stored in commit.files.items():
-        what = f"its {name} of step {commit.step + 1}"
         try:
-            with (place / name).open("rb") as file:
-                size, sha256 = os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise StoreError(f"{what} cannot be read: {error.strerror}") from error
+            size = (place / name).stat().st_size
+        except FileNotFoundError:
+            return f"its {name} is missing"
         if size != stored.size:
-            raise StoreError(f"{what} has {size} bytes instead of {stored.size}")
-        if sha256 != stored.sha256:
-            raise StoreError(f"{what} was changed")
+            return f"its {name} has {size} bytes instead of {stored.size}"
+    return ""
 
 
 def _chunks(path: Path) -> Generator[bytes, None, None]:
@@ -214,6 +270,26 @@ def _chunks(path: Path) -> Generator[bytes, None, None]:
         yield from pread_all(file.fileno(), 0, os.fstat(file.fileno()).st_size)
 
 
-def _remove(to: TrialDirectory) -> None:
+def _retain(to: TrialDirectory) -> None:
     to.check()
-    shutil.rmtree(to.path / _TOP, ignore_errors=True)
+    if (to.path / TOP).is_dir():
+        (to.path / TOP / _KEPT).touch()
+
+
+def _remove(to: TrialDirectory, *, unless_kept: bool) -> bool:
+    to.check()
+    if unless_kept and (to.path / TOP / _KEPT).exists():
+        return False
+    shutil.rmtree(to.path / TOP, ignore_errors=True)
+    return True
+
+
+def _usage(namespace: Path) -> Mapping[str, Usage]:
+    """Measure the checkpoints of all trials of a namespace, by the trial's path (NAME/UID). namespace: its directory."""
+    found: dict[str, dict[Collection | None, Amount]] = {}
+    for path in namespace.glob(f"*/*/{TOP}/*-*"):
+        if (id := _id(path.name)) is not None:
+            sizes = [each.stat().st_size for each in path.iterdir() if each.name in NAMES]
+            trial = f"{path.parents[2].name}/{path.parents[1].name}"
+            found.setdefault(trial, {})[Collection(*id, "all")] = Amount(sum(sizes), len(sizes))
+    return found

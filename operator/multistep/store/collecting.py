@@ -10,12 +10,12 @@ from typing import Any
 
 from multistep.engine.journal import Collected
 from multistep.engine.operations import Part
-from multistep.engine.room import Amount, Room
+from multistep.engine.room import Room
 from multistep.store import steps
 from multistep.store.disk import Disk
 from multistep.store.keep import Pointer, Received
 from multistep.store.key import TrialKey
-from multistep.store.ledger import Admission, Collection, Ledger, usage_on_disk, write_note
+from multistep.store.ledger import Admission, Collection, Ledger, usage_on_disk
 from multistep.store.spool import Spool
 from multistep.store.steps import Step
 
@@ -73,18 +73,6 @@ class Collections:
         """Return how many bytes and files of a collection may be stored, by the limits of step, trial and namespace."""
         await self._read_usage(key.namespace)
         return self._ledger.room(key.namespace, f"{key.name}/{key.uid}", collection)
-
-    async def take(self, key: TrialKey, collection: Collection, used: Amount) -> None:
-        """Record what a stored checkpoint uses."""
-        await self._read_usage(key.namespace)
-        await self._disk.run(key, "writing usage", lambda to: write_note(to, collection, used))
-        self._ledger.take(key.namespace, f"{key.name}/{key.uid}", collection, used)
-
-    async def free_checkpoints(self, key: TrialKey) -> None:
-        """Stop counting a trial's checkpoints, which were deleted."""
-        await self._read_usage(key.namespace)
-        for each in self._ledger.free_checkpoints(key.namespace, f"{key.name}/{key.uid}"):
-            await self._disk.run(key, "writing usage", partial(write_note, collection=each, amount=Amount()))
 
     async def _read_usage(self, namespace: str) -> None:
         if not self._ledger.knows(namespace):

@@ -253,6 +253,25 @@ class TrialDirectory:
         sync(self.path)
 
 
+def has_results(path: Path) -> bool:
+    """Return whether a trial's directory has any file or directory that is not hidden."""
+    try:
+        return any(not each.name.startswith(".") for each in path.iterdir())
+    except FileNotFoundError:
+        return False
+
+
+def clear(path: Path, *, but: str) -> None:
+    """Delete everything in a trial's directory but one directory."""
+    for each in path.iterdir():
+        if each.name == but:
+            continue
+        if each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+        else:
+            each.unlink(missing_ok=True)
+
+
 def remove(path: Path, root: Path) -> None:
     """Delete a tree below root: rename it to a hidden name, delete its contents, then delete empty parents."""
     trash = root / f"{_REMOVED}{token_hex(8)}"

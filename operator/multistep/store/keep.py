@@ -16,13 +16,12 @@ from multistep.engine.artifacts import Placement, manifest, place
 from multistep.engine.incomplete import CHANGED, UNREADABLE, Incomplete, summaries
 from multistep.engine.journal import Collected
 from multistep.engine.operations import LOGS, LOGS_AGENT, LOGS_ARTIFACTS, LOGS_VERIFIER, Part
-from multistep.engine.room import Amount, Filling, Room
+from multistep.engine.room import NO_LIMIT, Amount, Filling, Room
 from multistep.errors import StoreError
 from multistep.store.tar import MAX_MEMBERS, Kind, Member, members
 from multistep.store.tree import Skipped, TreeWriter, safe_parts, walk
 
 MAX_NOTES = 100
-_NO_LIMIT = 2**62
 _NO_ROOM = "left out: no room within the results limits"
 _LOG_PLACES = {LOGS_AGENT: "agent", LOGS_VERIFIER: "verifier"}
 _MANIFEST = "manifest.json"
@@ -129,7 +128,7 @@ def keep(
     for name in (*places, *([] if part == "verifier" else ["artifacts"])):
         (target / name).mkdir()
     sources = _Sources([*logs, *(each.source for each in artifacts)], types, len(logs))
-    filling = Filling(received.room or Room(_NO_LIMIT, MAX_MEMBERS))
+    filling = Filling(received.room or Room(NO_LIMIT, MAX_MEMBERS))
     found = _found(fd, sources, cut=bool(received.cut))
     placements = place([_RESERVED, *artifacts], [[""], *found])[1:]
     places += [f"artifacts/{each.destination}" for each in placements]

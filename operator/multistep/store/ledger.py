@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from multistep.engine.operations import Part
-from multistep.engine.room import Amount, Limits, Room, room, total
+from multistep.engine.room import NO_LIMIT, Amount, Limits, Room, room, total
 from multistep.errors import CollectionCut
 from multistep.store.directory import TrialDirectory
 from multistep.store.tar import MAX_MEMBERS
@@ -22,19 +21,16 @@ from multistep.store.tree import walk
 NOTE = "usage"
 ADMITTED_BYTES = 2**20  # this many bytes of each download are accepted even if a limit is exceeded
 HEADER_BYTES = 2048  # allowance for each file's tar header, which does not count against the limits
-_NO_LIMIT = 2**62
-_CollectedPart: TypeAlias = Part | Literal["checkpoint"]
-_PARTS: Mapping[str, _CollectedPart] = {"agent": "agent", "verifier": "verifier", "checkpoint": "checkpoint"}
+_PARTS: Mapping[str, Part] = {"agent": "agent", "verifier": "verifier"}
 
 
 @dataclass(frozen=True)
 class Collection:
-    """One download of a step's logs and artifacts to the volume, or its checkpoint. step: index of the step; part: all, one pod's
-    outputs, or the checkpoint."""
+    """One download of a step's logs and artifacts to the volume. step: index of the step; part: all, or one pod's outputs."""
 
     attempt: int
     step: int
-    part: _CollectedPart
+    part: Part
 
 
 Usage = Mapping[Collection | None, Amount]  # of a trial, by collection; key None: total of a trial without a note
@@ -83,14 +79,6 @@ class Ledger:
         self.bytes[namespace] += amount.bytes - usage.get(collection, Amount()).bytes
         usage[collection] = amount
 
-    def free_checkpoints(self, namespace: str, trial: str) -> list[Collection]:
-        """Stop counting a trial's checkpoints, which were deleted; return them."""
-        usage = self.trials.get(namespace, {}).get(trial, {})
-        deleted = [each for each in usage if each is not None and each.part == "checkpoint"]
-        for each in deleted:
-            self.take(namespace, trial, each, Amount())
-        return deleted
-
     def free(self, namespace: str, trial: str) -> None:
         """Stop counting a trial whose results were deleted."""
         usage = self.trials.get(namespace, {}).pop(trial, {})
@@ -133,8 +121,8 @@ class Admission:
 
 def no_limits(_volume_bytes: int) -> Limits:
     """Return limits so high that no collection reaches them."""
-    most = Amount(_NO_LIMIT, MAX_MEMBERS)
-    return Limits(most, Amount(_NO_LIMIT, _NO_LIMIT), Amount(_NO_LIMIT, _NO_LIMIT))
+    most = Amount(NO_LIMIT, MAX_MEMBERS)
+    return Limits(most, Amount(NO_LIMIT, NO_LIMIT), Amount(NO_LIMIT, NO_LIMIT))
 
 
 def write_note(to: TrialDirectory, collection: Collection, amount: Amount) -> None:

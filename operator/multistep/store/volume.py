@@ -17,7 +17,7 @@ from multistep.store import directory
 from multistep.store import listing as reading
 from multistep.store.access import KEY_FILE, Access, load_or_make_key
 from multistep.store.archive import tar_chunks
-from multistep.store.checkpoints import Checkpoints
+from multistep.store.checkpoints import TOP, Checkpoints
 from multistep.store.collecting import Collections
 from multistep.store.directory import TrialDirectory
 from multistep.store.disk import Disk
@@ -29,11 +29,13 @@ from multistep.store.spool import Spool as Spool
 from multistep.store.steps import Step as Step
 from multistep.store.threads import as_store_error
 
+_CHECKPOINT_THREADS = 2
+
 
 class Volume:
     """The results of all trials, below root. unpack_threads: size of the thread pool. Raises StoreError if root is unusable.
 
-    limits: function that returns the results limits for the volume's size in bytes.
+    limits, checkpoint_limits: functions that return the limits of results and of checkpoints for the volume's size in bytes.
     check: called, in any thread, before each visible change; raises if this process may not write.
     """
 
@@ -44,6 +46,7 @@ class Volume:
         *,
         check: Callable[[], None] = lambda: None,
         limits: Callable[[int], Limits] = no_limits,
+        checkpoint_limits: Callable[[int], Limits] = no_limits,
     ) -> None:
         with as_store_error(f"results directory {root}"):
             directory.make(root)
@@ -51,13 +54,16 @@ class Volume:
             info = os.statvfs(root)
         self.root = root
         self.disk = Disk(root, unpack_threads, check)
-        self._ledger = Ledger(limits(info.f_blocks * info.f_frsize))
+        size = info.f_blocks * info.f_frsize
+        self._ledger = Ledger(limits(size))
         self.collections = Collections(self.disk, self._ledger)
-        self.checkpoints = Checkpoints(self.disk, self.collections)
+        # Threads of their own, as gigabytes are flushed: other trials' results are not queued behind them.
+        self.checkpoints = Checkpoints(Disk(root, _CHECKPOINT_THREADS, check), checkpoint_limits(size))
 
     def close(self) -> None:
         """Reject further calls; calls that already run continue to their end."""
         self.disk.close()
+        self.checkpoints.close()
 
     async def start_attempt(self, key: TrialKey, attempt: int, kept: Sequence[str] = ()) -> None:
         """Move an earlier attempt's results to ``attempts/N/``, but not those of the kept steps' directories. Idempotent.
@@ -83,22 +89,26 @@ class Volume:
         if redactor and await self.exists(key):
             await self.disk.run(key, "redacting", lambda to: _redact(to, redactor))
 
-    async def remove(self, key: TrialKey) -> None:
-        """Delete a trial's results, if they exist."""
-        await self.disk.run(key, "deleting", lambda to: _remove(to, self.root))
+    async def remove(self, key: TrialKey, *, but_checkpoints: bool = False) -> None:
+        """Delete a trial's results, if they exist. but_checkpoints: leave its checkpoints."""
+        await self.disk.run(key, "deleting", lambda to: _remove(to, self.root, but_checkpoints=but_checkpoints))
         self._ledger.free(key.namespace, f"{key.name}/{key.uid}")
+        if not but_checkpoints:
+            self.checkpoints.forget(key)
 
     async def mark_gone(self, key: TrialKey, now: float) -> None:
-        """Mark the trial as deleted since ``now``, and delete temporary files that a crash left."""
+        """Mark the trial as deleted since ``now``. Delete temporary files that a crash left, and checkpoints that are not kept with
+        the results of a finished trial."""
         await self.disk.run(key, "marking", lambda to: to.mark_gone(now))
+        await self.checkpoints.remove(key, unless_kept=True)
 
     async def unmark(self, key: TrialKey) -> None:
         """Delete the trial's deletion mark."""
         await self.disk.run(key, "unmarking", lambda to: to.unmark())
 
     async def exists(self, key: TrialKey) -> bool:
-        """Return whether results of this trial exist."""
-        return await self.disk.run(key, "checking", lambda to: to.path.is_dir())
+        """Return whether results of this trial exist. Hidden files, such as checkpoints, are no results."""
+        return await self.disk.run(key, "checking", lambda to: directory.has_results(to.path))
 
     async def trials(self) -> dict[TrialKey, float | None]:
         """Return every trial with results, with the time of its deletion mark (seconds since the epoch), None without a mark."""
@@ -151,6 +161,9 @@ def _redact(to: TrialDirectory, redactor: Redactor) -> None:
     redactor.tree(to.path)
 
 
-def _remove(to: TrialDirectory, root: Path) -> None:
+def _remove(to: TrialDirectory, root: Path, *, but_checkpoints: bool) -> None:
     to.check()
-    directory.remove(to.path, root)
+    if but_checkpoints and (to.path / TOP).exists():
+        directory.clear(to.path, but=TOP)
+    else:
+        directory.remove(to.path, root)

@@ -86,6 +86,10 @@ def test_null_is_absent() -> None:
         ({"activeDeadlineSeconds": 0}, "spec.activeDeadlineSeconds: should be greater than or equal to 1"),
         ({"onAgentError": "abort"}, "spec.onAgentError: should be 'Abort' or 'Continue'; got 'abort'"),
         ({"resumeTrajectory": True}, "spec: resumeTrajectory must not be true: oracle cannot resume a trajectory"),
+        (
+            {"agent": {"name": "claude-code"}, "resumeTrajectory": True, "checkpoints": {"policy": "AfterStep"}},
+            "spec: checkpoints.policy must be Never with resumeTrajectory",
+        ),
         ({"agent": {"name": "aider", "importPath": "a:B"}}, "spec.agent: must have exactly one of name and importPath"),
         (
             {"agent": {"name": "cursor-cli", "model": "a/b", "credentials": [{"name": "CURSOR_API_KEY", "value": "k"}]}},

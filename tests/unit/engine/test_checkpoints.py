@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from multistep.agents import script_of
+from multistep.api.content import Content
 from multistep.api.trial_status import CheckpointStatus
-from multistep.engine.journal import AttemptLost
-from multistep.engine.operations import Checkpoint
-from multistep.engine.scope import KeptStep
+from multistep.engine.journal import AttemptLost, Journal
+from multistep.engine.operations import Checkpoint, Note, Script, Start, Upload
+from multistep.engine.scope import KeptStep, Scope
+from multistep.engine.script import AgentScript
 from tests.support.played import THREE, Played, plan, play, rewarded
 from tests.unit.engine.script_cases import EVERYTHING, FULL, GATED, SHARED, SINGLE
 
@@ -74,4 +78,64 @@ def test_a_checkpoint_that_cannot_be_restored_costs_the_attempt_and_is_nobodys_f
     lost = continued(play(made), made, (1, 1), {"/restore": {"error": "Damaged: not what its manifest describes"}})
     assert lost.ids == ["/restore"]
     assert lost.journal.lost == AttemptLost("RestoreFailed", "Damaged: not what its manifest describes")
-    assert not lost.journal.finished and lost.journal.steps == []
+    assert not lost.journal.finished
+    assert [run.name for run in lost.journal.steps] == ["a", "b"], "the steps stay kept, whatever happens to the restore"
+
+
+@pytest.mark.parametrize(
+    ("toml", "results", "message"),
+    [
+        (EVERYTHING, {"/healthcheck": {"healthy": False, "exitCode": 7}}, "environment.healthcheck: failed after"),
+        (
+            THREE,
+            {"/prepare": {"error": {"code": "Reset", "message": "no directory"}}},
+            "creating /logs: no directory",
+        ),
+    ],
+)
+def test_a_failure_between_a_restore_and_the_next_step_is_the_checkpoints(toml: str, results: dict[str, Any], message: str) -> None:
+    made = plan(toml, SPEC, steps={"a": FULL}, root=SHARED)
+    lost = continued(play(made), made, (1,), results).journal
+    assert lost.lost is not None and lost.lost.reason == "RestoreFailed"
+    assert lost.lost.message.startswith(f"after the restore: {message}")
+    assert not lost.finished and not lost.broken and lost.exception is None
+    first = play(made, results).journal
+    assert first.broken and first.lost is None, "at the first start it is the task's"
+
+
+@pytest.mark.parametrize(("reason", "lost"), [("AgentSetupFailed", "RestoreFailed"), ("ProviderRejected", "ProviderRejected")])
+def test_a_failed_setup_of_the_agent_after_a_restore_is_the_checkpoints(reason: str, lost: str) -> None:
+    def setup(scope: Scope, journal: Journal) -> Script[None]:
+        yield Note(scope.id("agent-setup"))
+        journal.lost = AttemptLost(reason, "no network")
+
+    made = plan(THREE, SPEC)
+    records = {id: each for id, each in play(made).records.items() if id.startswith("1/a/")}
+    played = play(made, attempt=2, kept=kept(1), records=records, script=AgentScript(script_of(made).run, setup))
+    assert played.journal.lost is not None and played.journal.lost.reason == lost
+
+
+WITH_RESUME = replace(FULL, resume=True)
+
+
+def test_resume_sh_of_each_kept_step_runs_after_the_restore_from_a_copy_that_no_agent_can_change() -> None:
+    made = plan(THREE, SPEC, steps={"a": WITH_RESUME, "b": FULL})
+    second = continued(play(made), made, (1, 1))
+    assert second.ids[:5] == ["/restore", "/prepare", "/resume-0-files", "/resume-0", "c/begin"]
+    files, run = second.operations[2], second.operations[3]
+    assert isinstance(files, Upload) and isinstance(run, Start)
+    assert (files.target, files.content) == ("/run/multistep/resume-0", Content("workdir", "a"))
+    assert (run.argv, run.cwd) == (("bash", "/run/multistep/resume-0/resume.sh"), "/app")
+    assert not any("resume" in id for id in play(made).ids)
+
+
+def test_a_resume_sh_that_fails_ends_the_attempt() -> None:
+    made = plan(THREE, SPEC, steps={"a": WITH_RESUME})
+    lost = continued(play(made), made, (1,), {"/resume-0": {"exitCode": 3, "tail": "no port"}}).journal.lost
+    assert lost == AttemptLost("RestoreFailed", "after the restore: resume.sh of step a exited with status 3: no port")
+
+
+def test_what_a_restore_loses_is_shown() -> None:
+    results: dict[str, Any] = {"a/checkpoint": {"processes": 2}, "b/checkpoint": {"sharedMemory": True}}
+    shown = [run.checkpoint for run in play(plan(THREE, SPEC), results).journal.steps[:2]]
+    assert [(each.processes, each.shared_memory) for each in shown if each] == [(2, None), (None, True)]

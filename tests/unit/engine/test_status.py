@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.api.trial import parse_status
-from multistep.api.trial_status import TrialStatus
+from multistep.api.trial_status import ResumeStatus, TrialStatus
 from multistep.engine import status
 from multistep.engine.journal import AGENT, Collected, Journal, StepRun
 from multistep.engine.rewards import StepException
@@ -117,6 +117,9 @@ def test_a_running_trial_shows_where_it_is() -> None:
     assert made.steps[1].durations and made.steps[1].durations.agent == 2.346
     assert made.steps[1].completion_time is None
     assert status.running(trial(), Journal(), NOW).conditions[0].message == "preparing the environment"
+    resumed = trial(TrialStatus(attempt=2, resumed=ResumeStatus(after="a", attempts=[1], digest="d")))
+    for steps, message in (["a"], "restoring the environment after step a"), (["a", "b"], "step 2: b"):
+        assert status.running(resumed, Journal(steps=[run(each) for each in steps]), NOW).conditions[0].message == message
 
 
 @pytest.mark.parametrize(

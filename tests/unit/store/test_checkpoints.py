@@ -1,4 +1,4 @@
-"""Checkpoints on the results volume: only a complete, unchanged chain for the same image is used."""
+"""Checkpoints on the results volume."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from multistep.engine.room import Amount, Limits
-from multistep.errors import StoreError
-from multistep.store.checkpoints import NAMES, Blob, Commit, Name
-from multistep.store.volume import Spool, TrialKey, Volume
+from multistep.engine.room import NO_LIMIT, Amount, Limits, Room
+from multistep.errors import CollectionCut, StoreError
+from multistep.store.checkpoints import NAMES, Base, Blob, Commit, Name
+from multistep.store.ledger import Collection
+from multistep.store.volume import TrialKey, Volume
 from tests.unit.store.helpers import KEY, Step, keep, member, tar, trial_path
 
 IMAGE = "docker.io/library/debian@sha256:1"
@@ -22,115 +23,116 @@ def data_of(id: Id) -> dict[Name, bytes]:
     return {name: f"{name} of attempt {id[0]}, step {id[1]}".encode() * 1000 for name in NAMES}
 
 
-def commit_of(id: Id, base: Id | None = None, image: str = IMAGE) -> Commit:
+def commit_of(id: Id, base: Commit | None = None) -> Commit:
     files = {name: Blob(sha256=hashlib.sha256(data).hexdigest(), size=len(data)) for name, data in data_of(id).items()}
+    below = base and Base(attempt=base.attempt, step=base.step, digest=base.digest)
     return Commit(
-        attempt=id[0], step=id[1], digest=f"d of {id}", files=files, entries=3, image_id=image, base=base,
+        attempt=id[0], step=id[1], manifest=f"d of {id}", files=files, entries=3, image_id=IMAGE, base=below, attempts=(id[0],),
         records=({"id": f"{id[0]}/s{id[1]}/end"},),
-    )  # fmt: skip
+    ).sealed()  # fmt: skip
 
 
-async def stored(volume: Volume, commit: Commit, more: bytes = b"") -> None:
-    async with volume.collections.spool(KEY) as layer, volume.collections.spool(KEY) as manifest:
-        spools: dict[Name, Spool] = {"layer": layer, "manifest": manifest}
+async def store(volume: Volume, commit: Commit, more: bytes = b"", key: TrialKey = KEY) -> None:
+    async with volume.checkpoints.draft(key, await volume.checkpoints.room(key, commit.attempt, commit.step)) as draft:
         for name, data in data_of(commit.id).items():
-            await spools[name].write(data + more)
-        await volume.checkpoints.keep(KEY, spools, commit)
-
-
-async def chain(volume: Volume) -> list[Id]:
-    return [each.id for each in (await volume.checkpoints.last(KEY, IMAGE))[0]]
+            await draft.spools[name].write(data + more)
+        await volume.checkpoints.keep(key, draft, commit)
 
 
 def file_of(volume: Volume, id: Id, name: str = "layer") -> Path:
     return trial_path(volume) / ".checkpoints" / f"{id[0]}-{id[1]}" / name
 
 
-async def three(volume: Volume) -> None:
-    await stored(volume, commit_of((1, 0)))
-    await stored(volume, commit_of((1, 1), base=(1, 0)))
-    await stored(volume, commit_of((2, 2), base=(1, 1)))
+async def two(volume: Volume) -> tuple[Commit, Commit]:
+    first = commit_of((1, 0))
+    second = commit_of((2, 1), base=first)
+    for each in (first, second):
+        await store(volume, each)
+    return first, second
 
 
-async def test_the_last_checkpoint_is_a_chain_of_layers_from_the_image_on(volume: Volume) -> None:
-    assert await chain(volume) == []
-    await three(volume)
-    found, refused = await volume.checkpoints.last(KEY, IMAGE)
-    assert ([each.id for each in found], refused) == ([(1, 0), (1, 1), (2, 2)], ())
-    for name, data in data_of((1, 1)).items():
-        assert b"".join([chunk async for chunk in volume.checkpoints.contents(KEY, found[1], name)]) == data
-    assert await volume.checkpoints.chain(KEY, (1, 1)) == found[:2]
-    assert await volume.checkpoints.all(KEY) == {each.id: each for each in found}
-
-
-async def test_of_two_checkpoints_after_a_step_the_later_attempts_counts(volume: Volume) -> None:
-    await three(volume)
-    await stored(volume, commit_of((3, 2), base=(1, 1)))
-    assert await chain(volume) == [(1, 0), (1, 1), (3, 2)]
+async def test_stored_checkpoints_are_read_as_they_were_stored(volume: Volume) -> None:
+    assert (await volume.checkpoints.stored(KEY)).commits == {}
+    made = await two(volume)
+    found = await volume.checkpoints.stored(KEY)
+    assert (dict(found.commits), dict(found.damaged)) == ({each.id: each for each in made}, {})
+    for commit in made:
+        assert commit.digest == hashlib.sha256(file_of(volume, commit.id, "commit.json").read_bytes()).hexdigest()
+        for name, data in data_of(commit.id).items():
+            assert b"".join([chunk async for chunk in volume.checkpoints.contents(KEY, commit, name)]) == data
+    assert [each.name for each in trial_path(volume).iterdir()] == [".checkpoints"], "no temporary files are left"
 
 
 async def test_a_checkpoint_that_exists_is_not_replaced(volume: Volume) -> None:
-    await stored(volume, commit_of((1, 0)))
-    await stored(volume, commit_of((1, 0)), b"packed again after a crash")
+    await store(volume, commit_of((1, 0)))
+    await store(volume, commit_of((1, 0)), b"packed again after a crash")
     assert file_of(volume, (1, 0)).read_bytes() == data_of((1, 0))["layer"]
+
+
+async def test_a_checkpoint_without_a_commit_does_not_exist_and_is_replaced(volume: Volume) -> None:
+    await two(volume)
+    file_of(volume, (2, 1), "commit.json").unlink()
+    assert set((await volume.checkpoints.stored(KEY)).commits) == {(1, 0)}
+    await store(volume, commit_of((2, 1)))
+    assert set((await volume.checkpoints.stored(KEY)).commits) == {(1, 0), (2, 1)}
 
 
 def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def _change(path: Path) -> None:
-    path.write_bytes(b"X" + path.read_bytes()[1:])
-
-
-@pytest.mark.parametrize(
-    ("damage", "why"), [(_cut, "bytes instead of"), (_change, "was changed"), (Path.unlink, "cannot be read: No such file")]
-)
+@pytest.mark.parametrize(("damage", "why"), [(_cut, "bytes instead of"), (Path.unlink, "is missing")])
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("broken", "used"), [((2, 2), [(1, 0), (1, 1)]), ((1, 1), [(1, 0)]), ((1, 0), [])])
-async def test_instead_of_a_damaged_checkpoint_the_one_before_is_used(
-    damage: Callable[[Path], None], why: str, name: str, broken: Id, used: list[Id], volume: Volume
-) -> None:
-    await three(volume)
-    damage(file_of(volume, broken, name))
-    found, refused = await volume.checkpoints.last(KEY, IMAGE)
-    assert [each.id for each in found] == used
-    assert len(refused) == 3 - len(used) and all(why in each for each in refused), refused
-    assert refused[0].startswith("the checkpoint after step 3 of attempt 2 is not used: ")
+async def test_a_truncated_or_missing_file_is_damage(damage: Callable[[Path], None], why: str, name: str, volume: Volume) -> None:
+    await two(volume)
+    damage(file_of(volume, (2, 1), name))
+    found = await volume.checkpoints.stored(KEY)
+    assert set(found.commits) == {(1, 0)}
+    assert found.damaged[2, 1].startswith(f"its {name} ") and why in found.damaged[2, 1]
 
 
-async def test_a_layer_without_a_commit_does_not_exist(volume: Volume) -> None:
-    await three(volume)
-    commit = file_of(volume, (1, 1), "commit.json")
-    commit.unlink()
-    found, refused = await volume.checkpoints.last(KEY, IMAGE)
-    assert [each.id for each in found] == [(1, 0)]
-    assert "the layer of step 2 of attempt 1 is missing" in refused[0]
-    commit.write_text('{"attempt": 1}')
-    found, refused = await volume.checkpoints.last(KEY, IMAGE)
-    assert [each.id for each in found] == [(1, 0)] and "its commit is not readable" in refused[0]
+async def test_a_commit_that_cannot_be_read_or_is_anothers_is_damage(volume: Volume) -> None:
+    first, _ = await two(volume)
+    commit = file_of(volume, (2, 1), "commit.json")
+    for text, why in (('{"attempt": 1}', "is not readable"), (first.model_dump_json(), "is that of another checkpoint")):
+        commit.write_text(text)
+        assert (await volume.checkpoints.stored(KEY)).damaged == {(2, 1): f"its commit {why}"}
 
 
-async def test_a_checkpoint_that_could_not_be_restored_is_not_used_again(volume: Volume) -> None:
-    await three(volume)
-    found, refused = await volume.checkpoints.last(KEY, IMAGE, failed=["d of (2, 2)"])
-    assert [each.id for each in found] == [(1, 0), (1, 1)] and refused[0].endswith("it could not be restored")
+async def test_an_error_of_the_disk_is_no_damage(volume: Volume) -> None:
+    await two(volume)
+    layer = file_of(volume, (2, 1))
+    layer.unlink()
+    layer.symlink_to(layer)  # ELOOP
+    with pytest.raises(StoreError, match="reading checkpoints: Too many levels"):
+        await volume.checkpoints.stored(KEY)
 
 
-async def test_a_checkpoint_of_another_image_is_not_used(volume: Volume) -> None:
-    await stored(volume, commit_of((1, 0), image="other@sha256:2"))
-    found, refused = await volume.checkpoints.last(KEY, IMAGE)
-    why = f"it was made in the image other@sha256:2, and this pod has {IMAGE}"
-    assert (found, refused) == ((), (f"the checkpoint after step 1 of attempt 1 is not used: {why}",))
+async def test_deleted_checkpoints_are_gone_and_those_kept_with_results_outlive_their_trial(volume: Volume) -> None:
+    await two(volume)
+    await volume.checkpoints.retain(KEY)
+    await volume.mark_gone(KEY, 1.0)
+    assert len((await volume.checkpoints.stored(KEY)).commits) == 2
+    for _ in range(2):
+        await volume.checkpoints.remove(KEY)
+    assert (await volume.checkpoints.stored(KEY)).commits == {}
 
 
-async def test_missing_checkpoints_are_an_error_and_deleted_ones_are_gone(volume: Volume) -> None:
-    await three(volume)
-    await volume.checkpoints.remove(KEY)
-    await volume.checkpoints.remove(KEY)
-    assert await chain(volume) == []
-    with pytest.raises(StoreError, match="the layer of step 1 of attempt 1 is missing"):
-        await volume.checkpoints.chain(KEY, (1, 0))
+async def test_checkpoints_of_a_trial_that_was_deleted_while_active_are_deleted(volume: Volume) -> None:
+    await two(volume)
+    await volume.mark_gone(KEY, 1.0)
+    assert not (trial_path(volume) / ".checkpoints").exists()
+
+
+async def test_checkpoints_stay_when_results_move_to_an_object_store(volume: Volume) -> None:
+    await two(volume)
+    await keep(volume, tar(member("0/log", b"x")), ["directory", "missing"], step=Step("one", "one", index=0))
+    assert await volume.exists(KEY)
+    await volume.remove(KEY, but_checkpoints=True)
+    assert [each.name for each in trial_path(volume).iterdir()] == [".checkpoints"]
+    assert not await volume.exists(KEY), "checkpoints are no results"
+    await volume.remove(KEY)
+    assert not trial_path(volume).exists()
 
 
 async def test_an_attempt_that_continues_keeps_the_results_of_its_steps(volume: Volume) -> None:
@@ -148,27 +150,38 @@ async def test_an_attempt_that_continues_keeps_the_results_of_its_steps(volume: 
     }
 
 
-async def test_checkpoints_use_the_room_of_their_trial_and_namespace_until_they_are_deleted(volume: Volume) -> None:
+async def test_checkpoints_have_limits_of_their_own_and_use_no_room_of_results(tmp_path: Path) -> None:
     other = TrialKey("default", "other", "11111111-6d1f-4c0e-9b4e-1d1c6f1b2a3c")
+    volume = Volume(tmp_path, checkpoint_limits=_limits)
 
     async def rooms() -> list[int]:
-        again = Volume(volume.root, limits=_limits)  # reads the usage from the volume
+        again = Volume(tmp_path, checkpoint_limits=_limits)  # measures what is on the disk
         found = [(await each.checkpoints.room(key, 1, 1)).bytes for each in (volume, again) for key in (KEY, other)]
         again.close()
         return found
 
-    volume.close()
-    volume = Volume(volume.root, limits=_limits)
+    results = await volume.collections.room(KEY, Collection(1, 0, "all"))
     assert await rooms() == [50_000, 50_000] * 2
     commit = commit_of((1, 0))
-    await stored(volume, commit)
-    await stored(volume, commit)
+    for _ in range(2):
+        await store(volume, commit)
     assert 50_000 < commit.bytes < 60_000
     assert await rooms() == [0, 60_000 - commit.bytes] * 2
+    assert await volume.collections.room(KEY, Collection(1, 0, "all")) == results
     await volume.checkpoints.remove(KEY)
     assert await rooms() == [50_000, 50_000] * 2
+    await store(volume, commit, key=other)
+    await volume.remove(other)
+    assert await rooms() == [50_000, 50_000] * 2
     volume.close()
+
+
+async def test_a_checkpoint_beyond_its_room_is_cut_off_and_leaves_nothing(volume: Volume) -> None:
+    async with volume.checkpoints.draft(KEY, Room(1000, 10)) as draft:
+        with pytest.raises(CollectionCut):
+            await draft.spools["layer"].write(bytes(2**21))
+    assert list(trial_path(volume).iterdir()) == []
 
 
 def _limits(_: int) -> Limits:
-    return Limits(step=Amount(50_000, 100), trial=Amount(50_000, 100), namespace=Amount(60_000, 100))
+    return Limits(step=Amount(NO_LIMIT, 100), trial=Amount(50_000, 100), namespace=Amount(60_000, 100))

@@ -1,0 +1,87 @@
+"""The state of one drive of a trial's script, and what the driver needs for it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+
+from multistep.api.records import Hello, Record
+from multistep.api.trial import MultiStepTrial
+from multistep.engine.decisions import PodFacts
+from multistep.engine.journal import Journal
+from multistep.engine.operations import Place, place_of
+from multistep.engine.plan import StepPlan
+from multistep.engine.scope import Scope
+from multistep.engine.script import AgentScript
+from multistep.runner_client.session import Session
+from multistep.sources.trial_task import Loaded
+from multistep.store.checkpoints import Commit
+from multistep.store.volume import TrialKey
+
+Report = Callable[[Journal, str], Awaitable[None]]
+Dismiss = Callable[[StepPlan], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Pods:
+    """A trial's pods. verifier: the pod of the current step's separate verifier; None if it does not exist."""
+
+    agent: PodFacts
+    verifier: PodFacts | None = None
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """Callbacks of the driver. report: write the progress to the status; dismiss: delete the pod of a step's verifier."""
+
+    report: Report
+    dismiss: Dismiss
+
+
+@dataclass
+class Drive:
+    """The state of one ``Driver.drive`` call. sessions: the open sessions; under_way: ids of the operations that were already
+    running when their session opened; workdir: working directory of the verifier's environment; chain: layers of the checkpoint
+    from which the attempt continues."""
+
+    trial: MultiStepTrial
+    loaded: Loaded
+    agent: AgentScript
+    pods: Pods
+    hooks: Hooks
+    scope: Scope
+    isolation: str
+    stack: AsyncExitStack
+    sessions: dict[Place, Session]
+    records: dict[str, Record] = field(default_factory=dict)
+    under_way: set[str] = field(default_factory=set)
+    workdir: str = ""
+    chain: Sequence[Commit] = ()
+    protocol: int = 1
+
+    @property
+    def key(self) -> TrialKey:
+        return TrialKey.of(self.trial)
+
+    @property
+    def prefix(self) -> str:
+        """Return how the ids of this attempt's operations begin."""
+        return f"{self.scope.attempt}/"
+
+    def step(self, index: int) -> StepPlan:
+        return self.loaded.plan.steps[index]
+
+    def take(self, place: Place, hello: Hello) -> None:
+        """Add the records that the runner in ``place`` sent at its session's start, except records of phases in other places and of
+        other attempts: an agent may control the environment's runner, and forge there records of its verifier and of kept steps."""
+        session = self.sessions[place]
+        own = [each for each in hello.records if place_of(each.id) == place and each.id.startswith(self.prefix)]
+        taken = {each.id: session.seen(each) for each in own}
+        self.records |= taken
+        self.under_way |= {id for id, each in taken.items() if not each.done}
+
+    def add_host(self, session: Session, hello: Hello) -> None:
+        """Add the session with the agent host, and its records."""
+        self.sessions["host"] = session
+        self.take("host", hello)
