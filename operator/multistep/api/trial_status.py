@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Literal
+from itertools import chain, repeat
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
@@ -11,6 +13,7 @@ from multistep.api.model import Model
 
 Rewards = dict[str, int | float]
 FailureClass = Literal["Agent", "Verifier", "Task", "Infrastructure", "Provider", "Configuration", "User"]
+_Step = TypeVar("_Step")
 
 
 class Condition(Model):
@@ -280,7 +283,14 @@ class TrialStatus(Model):
     @property
     def kept_steps(self) -> int:
         """Return how many steps the current attempt kept from earlier ones."""
-        return len(self.resumed.attempts) if self.resumed else 0
+        return len(_kept(self.resumed))
+
+    def listed_steps(self) -> dict[int, list[tuple[int, StepStatus]]]:
+        """Return the steps that each attempt started or kept, by attempt number, each with the attempt that ran it."""
+        found = {each.number: with_runner(each.number, _kept(each.resumed), each.steps) for each in self.attempts}
+        if self.attempt is not None:
+            found.setdefault(self.attempt, with_runner(self.attempt, _kept(self.resumed), self.steps))
+        return found
 
     @property
     def has_own_step(self) -> bool:
@@ -288,8 +298,28 @@ class TrialStatus(Model):
         return self.current_step is not None and (self.resumed is None or len(self.steps) > self.kept_steps)
 
     def steps_by_attempt(self) -> dict[int, list[StepStatus]]:
-        """Return the started steps of earlier and current attempts, by attempt number."""
-        found = {each.number: each.steps for each in self.attempts}
-        if self.attempt is not None:
-            found.setdefault(self.attempt, self.steps)
-        return found
+        """Return the steps that each attempt ran itself, by attempt number: each step once, although later attempts kept it."""
+        return by_runner(self.listed_steps())
+
+
+def with_runner(attempt: int, kept: Sequence[int], steps: Iterable[_Step]) -> list[tuple[int, _Step]]:
+    """Return the steps of an attempt, each with the number of the attempt that ran it. kept: the attempts that ran the kept steps,
+    which come first (ResumeStatus.attempts)."""
+    return list(zip(chain(kept, repeat(attempt)), steps, strict=False))
+
+
+def by_runner(listed: Mapping[int, Iterable[tuple[int, _Step]]]) -> dict[int, list[_Step]]:
+    """Return the steps that each attempt ran itself. listed: the steps of each attempt, as ``with_runner`` returns them.
+
+    A kept step is returned as the last attempt that kept it lists it: in the list of the attempt that ran it, it may be unfinished,
+    if the pod was lost before the step's end was written; or missing, as a status that is too large loses these lists.
+    """
+    found: dict[int, dict[int, _Step]] = {attempt: {} for attempt in listed}
+    for steps in listed.values():
+        for index, (runner, step) in enumerate(steps):
+            found.setdefault(runner, {})[index] = step
+    return {attempt: list(steps.values()) for attempt, steps in found.items()}
+
+
+def _kept(resumed: ResumeStatus | None) -> list[int]:
+    return resumed.attempts if resumed else []

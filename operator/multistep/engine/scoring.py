@@ -106,7 +106,8 @@ def agent_may_have_caused(exception: StepException, journal: Journal) -> bool:
 
 
 def agent_used_deadline(status: TrialStatus, deadline: float | None, now: float) -> bool:
-    """Return whether the agent's phases of the current attempt used at least half of the trial's deadline (seconds).
+    """Return whether the agent's phases of the current attempt's steps, with those that it kept, used at least half of the trial's
+    deadline (seconds).
 
     If they used less, the trial missed its deadline because it waited for the cluster or a verifier's pod.
     """

@@ -7,7 +7,7 @@ durations are more precise. The phases of a step are placed one after another fr
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -46,7 +46,8 @@ def spans(trial: MultiStepTrial) -> list[Span]:
         return []
     error = status.failure.reason if status.failure else ""
     root = Span(_id(trial), "", f"trial {trial.metadata.name}", start, max(start, end), _of_trial(trial), error)
-    return [root, *(span for attempt in _attempts(status) for span in _of_attempt(trial, attempt, root))]
+    steps = status.steps_by_attempt()
+    return [root, *(span for each in _attempts(status) for span in _of_attempt(trial, each, steps[each.number], root))]
 
 
 def _attempts(status: TrialStatus) -> list[AttemptStatus]:
@@ -60,18 +61,17 @@ def _attempts(status: TrialStatus) -> list[AttemptStatus]:
         node_name=status.node_name,
         start_time=former[-1].end_time if former else status.start_time,
         end_time=status.completion_time,
-        steps=status.steps,
     )
     return [*former, last]
 
 
-def _of_attempt(trial: MultiStepTrial, attempt: AttemptStatus, root: Span) -> Iterator[Span]:
+def _of_attempt(trial: MultiStepTrial, attempt: AttemptStatus, steps: Sequence[StepStatus], root: Span) -> Iterator[Span]:
     start = _seconds(attempt.start_time) or root.start
     end = max(start, _seconds(attempt.end_time) or root.end)
     named = {"k8s.pod.name": attempt.pod_name, "k8s.node.name": attempt.node_name, "multistep.reason": attempt.reason}
     id, attributes = _id(trial, attempt.number), {name: value for name, value in named.items() if value}
     yield Span(id, root.id, f"attempt {attempt.number}", start, end, attributes, attempt.reason or "")
-    for step in attempt.steps:
+    for step in steps:
         yield from _of_step(trial, attempt.number, step, id, (start, end))
 
 

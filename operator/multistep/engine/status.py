@@ -178,7 +178,8 @@ def _attempt_start(status: TrialStatus) -> datetime | None:
     resumed = next(
         (each.last_transition_time for each in status.conditions if each.type == "Suspended" and each.status == "False"), before
     )
-    first = status.steps[0].start_time if status.steps else None
+    own = status.steps[status.kept_steps :]
+    first = own[0].start_time if own else None
     return before if first is not None and resumed > first else max(before, resumed)
 
 

@@ -11,6 +11,7 @@ from multistep.api import labels
 from multistep.api.model import API_VERSION, GROUP
 from multistep.api.sweep import MOST_TRIALS, SWEEP_KIND, SweepSpec, SweepTask, TasksSource, TrialSweep, check_overrides
 from multistep.api.trial import KIND
+from multistep.api.trial_status import by_runner, with_runner
 from multistep.engine.journal import AGENT
 from multistep.engine.scoring import AGENT_ERRORS, REWARD, State
 from multistep.engine.suspensions import SWEEP_BUDGET_SPENT
@@ -141,7 +142,7 @@ def facts(trial: Object) -> TrialFacts:
     metadata, spec, status = trial["metadata"], trial.get("spec") or {}, trial.get("status") or {}
     failure: Object = status.get("failure") or {}
     state, number = _state(status), (metadata.get("labels") or {}).get(labels.NUMBER, "")
-    since = _first_step(status.get("steps"))
+    since = _first_step(status)
     worked = sum(_worked(each) for each in status.get("attempts") or [])
     if state != "Active" and since is not None:
         worked, since = worked + _seconds(since, status.get("completionTime")), None
@@ -165,9 +166,18 @@ def facts(trial: Object) -> TrialFacts:
 
 def _cost(status: Object) -> float | None:
     """Return the known cost of the model requests of all attempts."""
-    steps = [step for each in (*(status.get("attempts") or []), status) for step in each.get("steps") or []]
-    costs = [cost for step in steps if (cost := (step.get("usage") or {}).get("costUSD")) is not None]
+    attempts = {each.get("number"): each for each in status.get("attempts") or []}
+    attempts.setdefault(status.get("attempt"), status)
+    ran = by_runner({number: with_runner(number, _kept(each), each.get("steps") or []) for number, each in attempts.items()})
+    usages = (step.get("usage") or {} for steps in ran.values() for step in steps)
+    costs = [cost for each in usages if (cost := each.get("costUSD")) is not None]
     return sum(costs) if costs else None
+
+
+def _kept(attempt: Object) -> Sequence[int]:
+    """Return the attempts that ran the steps that an attempt kept; [] if it kept none."""
+    found: Sequence[int] = (attempt.get("resumed") or {}).get("attempts") or []
+    return found
 
 
 def _refused_at(attempt: Object) -> float | None:
@@ -190,13 +200,15 @@ def _state(status: Object) -> State:
 
 def _worked(attempt: Object) -> float:
     """Return the seconds for which an earlier attempt ran steps."""
-    start = _first_step(attempt.get("steps"))
+    start = _first_step(attempt)
     return 0.0 if start is None else _seconds(start, attempt.get("endTime"))
 
 
-def _first_step(steps: Sequence[Object] | None) -> float | None:
-    """Return the start of the first step; None if no step started, or if the steps were dropped from a too large status."""
-    start = steps[0].get("startTime") if steps else None
+def _first_step(attempt: Object) -> float | None:
+    """Return the start of the first step that an attempt ran itself; None if it started none, or if the steps were dropped from a
+    too large status."""
+    own = (attempt.get("steps") or [])[len(_kept(attempt)) :]
+    start = own[0].get("startTime") if own else None
     return None if start is None else datetime.fromisoformat(start).timestamp()
 
 

@@ -25,7 +25,8 @@ def since(now: Usage | None, before: Usage | None) -> Usage | None:
     """Return the usage of one step of an agent that resumes its trajectory and so reports totals that include the earlier steps.
 
     now, before: the agent's totals after this step and after the step before. If a total is lower than before, the agent did not
-    include the earlier steps, so ``now`` is returned unchanged.
+    include the earlier steps, so ``now`` is returned unchanged. The step before may be one that an earlier attempt ran: an agent
+    that resumes reads its totals from the files of its session, which are in the checkpoint.
     """
     if now is None or before is None:
         return now

@@ -77,9 +77,9 @@ def _warning(reason: str, message: str) -> Transition:
 
 
 def ended_steps(old: TrialStatus, new: TrialStatus) -> list[StepStatus]:
-    """Return the steps that finished between two statuses."""
+    """Return the steps that finished between two statuses. Kept steps finished in an earlier attempt."""
     ended = len([step for step in old.steps if step.completion_time]) if old.attempt == new.attempt else 0
-    return [step for step in new.steps[ended:] if step.completion_time]
+    return [step for step in new.steps[max(ended, new.kept_steps) :] if step.completion_time]
 
 
 def _step_ended(step: StepStatus) -> Transition:

@@ -198,11 +198,12 @@ def _phases(run: StepRun) -> dict[str, Any]:
 
 
 def _preparation(trial: MultiStepTrial, journal: Journal, now: float) -> dict[str, Any]:
-    """Return the timings environment_setup (from the attempt's start to the agent's setup or the first step) and agent_setup
-    (empty if the agent has no setup)."""
+    """Return the timings environment_setup (from the attempt's start to the agent's setup or the first step that the attempt runs
+    itself) and agent_setup (empty if the agent has no setup)."""
     former = trial.status.attempts[-1].end_time if trial.status.attempts else None
     attempt_start = former or trial.status.start_time
-    ready = journal.steps[0].started_at if journal.steps else None
+    own = journal.steps[trial.status.kept_steps :]
+    ready = own[0].started_at if own else None
     setup = journal.agent_setup or (None if ready is None else (ready, ready))
     start = attempt_start.timestamp() if attempt_start else journal.started_at
     if start is None:

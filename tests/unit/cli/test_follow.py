@@ -37,6 +37,15 @@ ANEW = status(
 )
 
 
+KEPT = status(
+    "Running",
+    *ONE_DONE["steps"],
+    attempts=[{"number": 1, "reason": "NodeLost", "steps": ONE_DONE["steps"]}],
+    attempt=2,
+    resumed={"after": "a", "attempts": [1], "digest": "d"},
+)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "lines"),
     [
@@ -48,6 +57,16 @@ ANEW = status(
         (AGENT, AGENT, []),
         (AGENT, ONE_DONE, ["step 1 a: Complete, reward x=1, y=0.5, agent 0.3 s, verifier 2 min 30 s", "step 2 b: Setup"]),
         (ONE_DONE, ANEW, ["attempt 1 failed: NodeLost", "Pending: PodStarting: attempt 2"]),
+        (ANEW, KEPT, ["step 2 b: Setup"]),
+        (
+            None,
+            KEPT,
+            [
+                "attempt 1 failed: NodeLost",
+                "step 1 a: Complete, reward x=1, y=0.5, agent 0.3 s, verifier 2 min 30 s",
+                "step 2 b: Setup",
+            ],
+        ),
         (AGENT, GOOD, ["step 1 a: Complete, reward 1", "Complete: ran 1 steps"]),
         (AGENT, GATE, ["step 1 a: Complete, reward 0, gate not met", "Complete: stopped"]),
         (AGENT, RAISED, ["step 1 a: Failed, reward -, AgentTimeoutError", "Complete: ended after 1 steps with AgentTimeoutError"]),

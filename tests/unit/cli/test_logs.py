@@ -157,6 +157,45 @@ def test_following_continues_with_the_next_attempt_and_shows_what_is_lost(cluste
     assert "attempt 1 finished and its pod was deleted" in done.stderr
 
 
+LOST = {"number": 1, "steps": [step("a"), step("b", "Agent")]}
+CONTINUED: dict[str, Any] = {
+    "attempts": [LOST],
+    "attempt": 2,
+    "podName": "t-2",
+    "podUID": "pod-2",
+    "resumed": {"after": "a", "attempts": [1], "digest": "d"},
+}
+
+
+def test_the_output_of_a_kept_step_is_that_of_the_attempt_that_ran_it(cluster: CliCluster, invoke: Invoke) -> None:
+    story(cluster, status("Complete", step("a"), step("b"), results=RESULTS, **CONTINUED))
+    stored(cluster, "steps/a/agent/oracle.txt", b"kept\n")
+    stored(cluster, "steps/b/agent/oracle.txt", b"again\n")
+    stored(cluster, "attempts/1/steps/b/agent/oracle.txt", b"lost\n")
+    whole = "==> step 1 a, agent <==\nkept\n==> step 2 b, agent, attempt 2 <==\nagain\n"
+    assert invoke("logs", "t").stdout == invoke("logs", "t", "--attempt", "2").stdout == whole
+    assert invoke("logs", "t", "--attempt", "1").stdout == "==> step 1 a, agent <==\nkept\n==> step 2 b, agent <==\nlost\n"
+    assert invoke("logs", "t", "--step", "a", "--phase", "agent").stdout == "kept\n"
+
+
+def test_following_shows_the_output_of_a_kept_step_once(cluster: CliCluster, invoke: Invoke) -> None:
+    first, second = FakeRunner(), FakeRunner("pod-2")
+    running(first, "1/a/agent", b"kept\n")
+    running(first, "1/b/agent", b"lost\n", done=False)
+    running(second, "2/b/agent", b"again\n", done=False)
+    cluster.runners |= {"t-1": first, "t-2": second}
+    steps = step("a"), step("b", "Agent")
+    story(
+        cluster,
+        status("Running", *steps, **POD),
+        status("Running", *steps, **CONTINUED),
+        status("Complete", *steps, results=RESULTS, **CONTINUED),
+    )
+    stored(cluster, "steps/a/agent/oracle.txt", b"kept\n")
+    shown = invoke("logs", "-f", "t").stdout
+    assert shown == ("==> step 1 a, agent <==\nkept\n==> step 2 b, agent <==\nlost\n==> step 2 b, agent, attempt 2 <==\nagain\n")
+
+
 def test_without_the_right_to_exec_it_prints_an_error_and_following_waits(cluster: CliCluster, invoke: Invoke) -> None:
     cluster.runners["t-1"] = FakeRunner()
     cluster.exec_fails = ClusterError("forbidden", status=403)

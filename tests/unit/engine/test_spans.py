@@ -122,3 +122,15 @@ def test_times_that_are_missing_are_those_of_what_is_around_and_a_trial_that_is_
     found = spans(trial(phase="Complete", attempt=1, completionTime=at(9), steps=[{"name": "a"}]))
     assert shape(found) == [("trial t", "", 0, 9, ""), ("attempt 1", "trial t", 0, 9, ""), ("step a", "attempt 1", 0, 9, "")]
     assert spans(trial(phase="Running", startTime=at(1))) == []
+
+
+def test_a_kept_step_is_a_span_of_the_attempt_that_ran_it() -> None:
+    done = {"startTime": at(8), "completionTime": at(15)}
+    lost = {**LOST, "steps": [{"name": "a", **done}, {"name": "b", "startTime": at(15)}]}
+    resumed = {"after": "a", "attempts": [1], "digest": "d"}
+    kept = trial(**{**DONE, "attempts": [lost], "resumed": resumed, "steps": [{"name": "a", **done}, STEPS[1]]})
+    assert [each[:4] for each in shape(spans(kept)) if each[0].startswith("step")] == [
+        ("step a", "attempt 1", 8, 15),
+        ("step b", "attempt 1", 15, 20),
+        ("step b", "attempt 2", 42, 50.5),
+    ]

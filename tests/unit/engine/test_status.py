@@ -285,6 +285,17 @@ def test_an_attempt_after_a_suspension_started_when_that_ended() -> None:
     assert [(each - THEN).total_seconds() for each in started if each] == [0, 100]
 
 
+def test_an_attempt_with_kept_steps_started_when_the_suspension_before_it_ended() -> None:
+    first = status.attempt_failed(trial(status.attempt_started(trial(), 1, "t-1", "task", None, NOW)), "Suspended", "so", NOW + 10)
+    kept = ResumeStatus(after="a", attempts=[1], digest="d")
+    held = status.attempt_started(trial(first, suspend=True), 2, "t-2", "task", None, NOW + 10, resumed=kept)
+    resumed = status.attempt_started(trial(held), 2, "t-2", "task", None, NOW + 100, resumed=kept)
+    steps = [StepRun(name="a", started_at=NOW + 1, completed_at=NOW + 9), StepRun(name="b", started_at=NOW + 120)]
+    working = status.running(trial(resumed), Journal(steps=steps), NOW + 130)
+    started = [each.start_time for each in status.attempt_failed(trial(working), "PodDeleted", "gone", NOW + 200).attempts]
+    assert [(each - THEN).total_seconds() for each in started if each] == [0, 100]
+
+
 # -- failure classes
 
 

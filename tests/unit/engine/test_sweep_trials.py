@@ -217,6 +217,19 @@ def test_a_trial_at_its_end_reports_its_reward_and_what_its_pods_worked() -> Non
     assert facts(trial({"conditions": held("Failed")})) == TrialFacts(3, "Failed")
 
 
+def test_a_pod_works_from_the_first_step_that_it_runs_itself() -> None:
+    kept, own = {"name": "a", "startTime": "2025-12-31T00:00:00Z"}, {"name": "b", "startTime": FIRST}
+    resumed = {"after": "a", "attempts": [1], "digest": "d"}
+    lost = {"number": 2, "steps": [kept, own], "endTime": LATER, "resumed": resumed}
+    unused = {"number": 3, "endTime": LATER, "resumed": resumed}
+    active = {"attempt": 4, "attempts": [lost, unused], "steps": [kept, own], "resumed": resumed}
+    assert facts(trial(active)) == TrialFacts(3, "Active", pod_seconds=3600.0, since=SECONDS)
+    done = facts(trial({**active, "conditions": held("Complete"), "completionTime": LATER}))
+    assert (done.pod_seconds, done.since) == (7200.0, None)
+    paused = facts(trial({**active, "steps": [kept]}))
+    assert (paused.pod_seconds, paused.since) == (3600.0, None)
+
+
 def test_what_was_asked_of_a_trial_and_by_whom() -> None:
     found = facts(trial(spec={"suspend": True, "stop": True}, **{"multistep.dev/suspended-by": "nightly"}))
     assert (found.suspend, found.by_sweep, found.stop) == (True, True, True)

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from multistep.api.task_toml import TaskConfig, VerifierConfig
-from multistep.api.trial_status import TaskSourceStatus
+from multistep.api.trial_status import ResumeStatus, TaskSourceStatus
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.plan import TrialEnv
 from multistep.engine.rewards import StepException
@@ -81,6 +81,16 @@ def test_the_environments_setup_is_the_last_attempts() -> None:
         "started_at": "2027-01-15T07:59:30.000Z",
         "finished_at": "2027-01-15T08:00:00.000Z",
     }
+
+
+def test_the_environments_setup_ends_with_the_first_step_that_the_last_attempt_runs_itself() -> None:
+    kept, own = run("scaffold", BEGIN - 50), run("second", BEGIN)
+    sample = Sample("s", journal(kept, own), attempts=({"number": 1, "endTime": "2027-01-15T07:59:30Z"},))
+    resumed = ResumeStatus(after="scaffold", attempts=[1], digest="d")
+    trial = sample.trial().model_copy(update={"status": sample.trial().status.model_copy(update={"resumed": resumed})})
+    found = harbor.result_json(sample.plan(), trial, sample.journal, BEGIN + 30)
+    assert found["environment_setup"] == {"started_at": "2027-01-15T07:59:30.000Z", "finished_at": "2027-01-15T08:00:00.000Z"}
+    assert found["agent_setup"] == {"started_at": "2027-01-15T08:00:00.000Z", "finished_at": "2027-01-15T08:00:00.000Z"}
 
 
 def test_directories_are_those_of_started_steps_or_the_roots() -> None:

@@ -55,6 +55,8 @@ def describe(old: TrialStatus | None, new: TrialStatus) -> list[str]:
     lines = _attempt_lines(before, new)
     restarted = len(new.attempts) > len(before.attempts)
     for index, step in enumerate(new.steps):
+        if index < new.kept_steps and old is not None:
+            continue  # its lines were printed when an earlier attempt ran it
         former = before.steps[index] if index < len(before.steps) and not restarted else None
         lines += _step_lines(index, former, step)
     return lines + _phase_lines(before, new)

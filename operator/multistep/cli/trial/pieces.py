@@ -20,8 +20,8 @@ _PREFIXES: Final[Mapping[Place, str]] = {"environment": "", "host": "host/", "ve
 
 @dataclass(frozen=True)
 class Piece:
-    """The output of one phase. number: number of the step, from 1. The environment's healthcheck, which runs before step 1, has the
-    number 0 and the step ""."""
+    """The output of one phase. attempt: the attempt that ran it; number: number of the step, from 1. The environment's healthcheck,
+    which runs before step 1, has the number 0 and the step ""."""
 
     attempt: int
     number: int
@@ -37,12 +37,13 @@ class Piece:
         """Return the phase's id in the runner of this place."""
         return f"{self.attempt}/{self.step}/{_PREFIXES[place]}{self.phase}"
 
-    def files(self, current_attempt: int) -> Iterator[str]:
+    def files(self, status: TrialStatus) -> Iterator[str]:
         """Yield the possible paths of the output in the trial's results: in the step's directory for a multi-step task, at the top
         for a single-step task."""
         if not self.number:
             return  # the results do not contain the output of the environment's healthcheck
-        top = "" if self.attempt == current_attempt else f"attempts/{self.attempt}/"
+        last = [runner for runner, _ in status.listed_steps().get(status.attempt or 1, [])]
+        top = "" if self.attempt in last[self.number - 1 : self.number] else f"attempts/{self.attempt}/"
         for file in _FILES.get(self.phase, (f"{self.phase}.txt",)):
             yield f"{top}steps/{self.step}/{file}"
             yield f"{top}{file}"
@@ -65,26 +66,28 @@ class Wanted:
 
 
 def pieces(status: TrialStatus, wanted: Wanted, since: int | None = None) -> list[Piece]:
-    """Return the selected pieces of a trial's log that may have output so far, in the order in which the phases ran.
+    """Return the selected pieces of a trial's log that may have output so far, in the order in which the phases ran. The steps that
+    an attempt kept are among its pieces, each piece once.
 
     since: the first attempt to include if the user selected none; None: only the latest.
 
     Raises UsageError for an attempt that does not exist.
     """
-    attempts = status.steps_by_attempt()
+    attempts = status.listed_steps()
     if wanted.attempt is not None and attempts and wanted.attempt not in attempts:
         raise UsageError(f"attempt {wanted.attempt} does not exist: the trial has {', '.join(map(str, sorted(attempts)))}")
     first = wanted.attempt or since or max(attempts, default=1)
     last = wanted.attempt or max(attempts, default=1)
     chosen = [(number, steps) for number, steps in sorted(attempts.items()) if first <= number <= last]
-    return [piece for number, steps in chosen for piece in _of_attempt(number, steps) if _fits(piece, wanted)]
+    found = (piece for number, steps in chosen for piece in _of_attempt(number, steps) if _fits(piece, wanted))
+    return list(dict.fromkeys(found))
 
 
-def _of_attempt(attempt: int, steps: list[StepStatus]) -> Iterator[Piece]:
+def _of_attempt(attempt: int, steps: list[tuple[int, StepStatus]]) -> Iterator[Piece]:
     yield Piece(attempt, 0, "", HEALTHCHECK)
-    for number, step in enumerate(steps, 1):
+    for number, (runner, step) in enumerate(steps, 1):
         for phase in PHASES:
-            yield Piece(attempt, number, step.name, phase)
+            yield Piece(runner, number, step.name, phase)
 
 
 def _fits(piece: Piece, wanted: Wanted) -> bool:

@@ -145,7 +145,7 @@ class Reader:
         if status.results is None:
             return
         for piece in todo:
-            for path in piece.files(status.attempt or 1):
+            for path in piece.files(status):
                 if await self._read_stored(status.results, path, piece):
                     break
             self._form.end()
