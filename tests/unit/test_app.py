@@ -316,7 +316,7 @@ async def test_metrics_and_probes_are_served_on_one_port_and_results_on_another(
     operator.app.settings = operator.app.settings.model_copy(update={"metrics_port": metrics, "results_port": results})
     await operator.start()
     key = TrialKey("default", "t", "u")
-    (operator.app.volume.root / "default" / "t" / "u").mkdir(parents=True)
+    (operator.app.volume.root / "default" / "t" / "u" / "steps").mkdir(parents=True)
     stored = f"results/{key}/{operator.app.volume.access.token(key)}"
     shown, codes = dict[tuple[int, str], str](), dict[tuple[int, str], int]()
     async with aiohttp.ClientSession() as session:

@@ -36,7 +36,7 @@ def transitions(old: TrialStatus, new: TrialStatus) -> list[Transition]:
     if new.verifier and new.verifier.pod_uid and new.verifier != old.verifier:
         found.append(Transition("VerifierPodCreated", f"step {new.current_step}: created pod {new.verifier.pod_name}"))
     found += [_step_ended(step) for step in ended_steps(old, new)]
-    if new.current_step and new.current_step != old.current_step:
+    if new.has_own_step and new.current_step != old.current_step:
         found.append(Transition("StepStarted", f"step {new.current_step} started"))
     if new.phase != old.phase and is_finished(new):
         found.append(_phase_changed(new))
