@@ -9,6 +9,8 @@ Sections, in order:
 - agents: 40 trials with an agent host (three steps, a scripted claude-code with a scripted model), wall time compared with the
   same agent's processes alone in pods of the same shape and in bare pods; execs, API requests and operator CPU per trial; the
   agent host's memory; and time and memory of the reports on 1,000 trials with usage
+- checkpoints: time and memory of packing and restoring changed files, a checkpoint without changes, and the wall time of 8 trials
+  of the example with checkpoints, compared with trials without
 - store: upload of a large artifact to an object store
 - simulated: 5,000 concurrent trials (variable BENCH_TRIALS) on nodes that KWOK simulates, run twice; the size of a trial of
   100 steps
@@ -38,13 +40,13 @@ from multistep.kube.client import Client
 from multistep.pods import manifest as pods
 from multistep.settings import Settings
 from multistep.sources.bundle import digest_of, pack
-from tests.bench import agents, harbor, reports, simulated, store, trials
+from tests.bench import agents, checkpoints, harbor, reports, simulated, store, trials
 from tests.bench.measure import transfer
 from tests.bench.simulation.nodes import available
 from tests.bench.trials import Manifests
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hello-multi-step-advanced"
-SECTIONS = ("trials", "agents", "transfers", "store", "simulated")
+SECTIONS = ("trials", "agents", "transfers", "checkpoints", "store", "simulated")
 COUNTS = (1, 40)
 TRANSFERS = (64, 1024)  # MiB; two sizes show whether memory grows with the file
 
@@ -88,6 +90,8 @@ class Bench:
             held = await self._agents() and held
         if "transfers" in self.sections:
             await self._transfers()
+        if "checkpoints" in self.sections:
+            await self._checkpoints()
         if "store" in self.sections:
             held = await self._store() and held
         if "simulated" in self.sections:
@@ -130,6 +134,11 @@ class Bench:
             rates = [f"{cost.size / seconds / 1e6:.0f}" for seconds in (cost.upload_seconds, cost.download_seconds)]
             table.add_row(str(mebibytes), *rates, f"{cost.grown_bytes / 2**20:.1f}")
         _print(table)
+
+    async def _checkpoints(self) -> None:
+        _log("checkpoints")
+        found = await checkpoints.measure(self.client, self.namespace, self.manifests)
+        _print(checkpoints.table(found), *checkpoints.judgement(found))
 
     async def _store(self) -> bool:
         _log("a large artifact into an object store")

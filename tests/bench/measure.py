@@ -109,11 +109,17 @@ class TransferCost:
     grown_bytes: int
 
 
+async def start_pod(client: Client, namespace: str, pod: Mapping[str, Any], name: str) -> str:
+    """Create a pod, the only one of the namespace, wait until it is ready, and return its UID."""
+    uid = str((await client.create(_named(pod, namespace, name)))["metadata"]["uid"])
+    await _until_all(client, PODS, namespace, 1, is_ready)
+    return uid
+
+
 async def transfer(client: Client, namespace: str, pod: Mapping[str, Any], size: int) -> TransferCost:
     """Send a file into a new pod and fetch it back, without keeping it in memory."""
     name = f"transfer-{size}"
-    uid = (await client.create(_named(pod, namespace, name)))["metadata"]["uid"]
-    await _until_all(client, PODS, namespace, 1, is_ready)
+    uid = await start_pod(client, namespace, pod, name)
     stream = await client.open_exec(namespace, name, CONTAINER, RUNNER_CALL)
     before = _peak_bytes()
     async with Session(stream, pod_uid=uid, answer_timeout_seconds=DEADLINE_SECONDS) as session:

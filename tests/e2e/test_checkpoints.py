@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 
 import pytest
 
 from multistep.kube.resources import PODS
-from tests.e2e.given import Given, Step, condition, finished, in_agent, trial
+from tests.e2e.given import STAYS_IN_FIRST_POD, Given, Step, condition, finished, in_agent, reward_for_text, trial
+from tests.e2e.replicas import Replicas
 from tests.e2e.test_agents import ledger
 from tests.support import servers
 
@@ -63,3 +65,104 @@ async def test_a_checkpoint_changes_no_result(policy: str, given: Given, model: 
     found = await given.ended(trial(*(step(number, model) for number in range(3)), config=config, checkpoints={"policy": policy}))
     assert found["status"]["rewards"] == {"reward": 1.0}
     assert [("checkpoint" in each) for each in found["status"]["steps"]] == [policy == "AfterStep"] * 2 + [False]
+
+
+# What the environment's files are: type, mode, owner, size, time, target of links, number of names; then the contents' digests.
+LIST = r"""list() {
+  left_out=(-path /proc)
+  for each in /sys /dev /tmp /logs /run /tests /solution /multistep /etc/hosts /etc/hostname /etc/resolv.conf /var/listing; do
+    left_out+=(-o -path $each)
+  done
+  find / -xdev \( "${left_out[@]}" \) -prune -o -type d -printf '%p %y %m %U %G\n' \
+    -o -printf '%p %y %m %U %G %s %T@ %l %n\n' | LC_ALL=C sort
+  find /srv /usr/local /opt -xdev -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
+}
+"""
+# Package work, a build of 2,000 objects, many small files, and everything that makes a tree odd.
+CHANGE = r"""#!/bin/bash
+set -e
+mkdir -p /tmp/tool/DEBIAN /tmp/tool/opt/tool/lib && cd /tmp
+printf 'Package: tool\nVersion: 1\nArchitecture: all\nMaintainer: x\nDescription: x\n' > tool/DEBIAN/control
+for each in $(seq 300); do echo "module $each" > tool/opt/tool/lib/$each.py; done
+dpkg-deb --build tool tool.deb > /dev/null && dpkg -i tool.deb > /dev/null
+mkdir -p /srv/build && cd /srv/build
+seq 2000 | split -l 1 -a 4 - source && for each in source*; do ln $each $each.o; done && rm -f source*a
+for each in $(seq FOLDERS); do mkdir -p /srv/many/$each && cd /srv/many/$each && seq 500 | split -l 1 -a 3 - f; done
+mkdir -p "/srv/odd/ünï çode" "/srv/odd/-rf" && cd /srv/odd
+touch $'new\nline' '*' '"quoted"' "ünï çode/☃" $'\xff\xfe' && mkfifo fifo && ln -s /nowhere dangling && ln -s . self
+truncate -s 200M sparse && printf end | dd of=sparse bs=1 seek=150000000 conv=notrunc status=none
+chown 1234:4321 '*' && chmod 6711 '"quoted"' && chmod 0000 "ünï çode/☃"
+mv /usr/share/doc /usr/share/docs && rm -rf /usr/share/locale && ln -s docs /usr/share/doc
+"""
+SECOND = r"""#!/bin/bash
+set -e
+dpkg --remove tool > /dev/null
+cd /srv/many && rm -rf 1 && mv 2 renamed && for each in 3/*; do echo changed > $each; done && rm 4/* && ln -s ../5 4/link
+cd /srv/odd && rm fifo && mkdir fifo && rm self && echo file > self && chmod 0755 "ünï çode/☃"
+ln /srv/build/sourceaaab /srv/odd/hardlink
+"""
+
+
+@pytest.mark.parametrize("folders", [20, pytest.param(200, marks=pytest.mark.long)], ids=["20,000 files", "110,000 files"])
+async def test_a_restored_tree_is_the_one_that_was_left(folders: int, given: Given) -> None:
+    first = CHANGE.replace("FOLDERS", str(folders))
+    wait = f"#!/bin/bash\n{LIST}\nlist > /tmp/now\n{STAYS_IN_FIRST_POD.removeprefix('#!/bin/sh')}"
+    compare = "#!/bin/bash\ndiff /var/listing /tmp/now | head -40\ncmp /var/listing /tmp/now && echo 1 > /logs/verifier/reward.txt"
+    made = trial(
+        Step("change", solve=first),
+        Step("again", solve=SECOND, test=f"#!/bin/bash\n{LIST}\nlist > /var/listing\necho 1 > /logs/verifier/reward.txt\n"),
+        Step("compare", solve=wait, test=compare),
+        checkpoints={"policy": "AfterStep"},
+    )
+    name = (await given.applied(made))["metadata"]["name"]
+    await given.until(name, lambda each: in_agent(each) and each["status"]["currentStep"] == "compare")
+    [pod] = await given.pods(name)
+    await given.client.delete(PODS, given.namespace, pod["metadata"]["name"], uid=pod["metadata"]["uid"])
+    status = (await given.until(name, finished))["status"]
+    assert status["resumed"]["attempts"] == [1, 1] and status["steps"][2]["rewards"] == {"reward": 1.0}, status
+
+
+SERVER = "#!/bin/bash\n(while true; do date > /srv/alive; sleep 0.1; done) > /dev/null 2>&1 &\n"
+
+
+@pytest.mark.parametrize("script", [True, False], ids=["with resume.sh", "without"])
+async def test_what_a_step_left_running_is_started_again_or_its_step_is(script: bool, given: Given) -> None:
+    alive = "[ -e /srv/alive ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt"
+    test = f"#!/bin/bash\nrm -f /srv/alive; sleep 1; {alive}\n"
+    made = trial(
+        Step("serve", solve=SERVER, test=test),
+        Step("use", solve=STAYS_IN_FIRST_POD, test=test),
+        checkpoints={"policy": "AfterStep"},
+    )
+    if script:
+        made["spec"]["task"]["inline"]["files"]["steps/serve/workdir/resume.sh"] = SERVER
+    name = (await given.applied(made))["metadata"]["name"]
+    found = await given.until(name, lambda each: in_agent(each) and each["status"]["currentStep"] == "use")
+    assert found["status"]["steps"][0]["checkpoint"]["processes"] >= 1
+    [pod] = await given.pods(name)
+    await given.client.delete(PODS, given.namespace, pod["metadata"]["name"], uid=pod["metadata"]["uid"])
+    status = (await given.until(name, finished))["status"]
+    assert [each["rewards"] for each in status["steps"]] == [{"reward": 1.0}] * 2, status
+    assert (status.get("resumed") or {}).get("attempts") == ([1] if script else None)
+    assert script or "a restore loses" in status["attempts"][0]["message"]
+
+
+@pytest.mark.alone
+async def test_an_operator_that_dies_while_a_checkpoint_is_sent_costs_no_step(given: Given) -> None:
+    replicas = Replicas(given.client)
+    large = "#!/bin/bash\necho ran >> /srv/runs\nhead -c 400M /dev/urandom > /srv/large\nsleep 1000 > /dev/null 2>&1 &\n"
+    made = trial(
+        Step("large", solve=large),
+        Step("check", test=reward_for_text("/srv/runs", "ran")),
+        checkpoints={"policy": "AfterStep"},
+    )
+    name = (await given.applied(made))["metadata"]["name"]
+    await given.until(name, in_agent)
+    frozen = "until [ -e /srv/large ] && grep -qs '^State:.T' /proc/[0-9]*/status; do sleep 0.05; done"
+    await given.in_pod(name, "sh", "-c", frozen)  # the environment's processes are stopped while it is packed
+    leader = await replicas.leader()
+    replicas.signal(leader, signal.SIGKILL)
+    await replicas.until_restarted(leader)
+    status = (await given.until(name, finished))["status"]
+    assert [each["rewards"] for each in status["steps"]] == [{"reward": 1.0}] * 2 and status.get("attempts", []) == [], status
+    assert status["steps"][0]["checkpoint"].get("bytes", 0) > 400 * 2**20, status
