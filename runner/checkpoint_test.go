@@ -19,6 +19,11 @@ import (
 // launchSmall starts a runner with checkpoints in a root directory of its own, so that it lists few files. The machine's programs are mounts.
 func launchSmall(t *testing.T, arguments ...string) (*container, string) {
 	t.Helper()
+	return launchRoot(t, smallRoot(t), arguments)
+}
+
+func smallRoot(t *testing.T) string {
+	t.Helper()
 	root := shared(t)
 	for _, directory := range []string{"proc", "dev", "tmp", "app", "usr", "run", "etc", "multistep"} {
 		check(os.Mkdir(filepath.Join(root, directory), 0o755))
@@ -33,10 +38,20 @@ func launchSmall(t *testing.T, arguments ...string) (*container, string) {
 	os.Remove(filepath.Join(root, "dev", "null"))
 	check(syscall.Mknod(filepath.Join(root, "dev", "null"), syscall.S_IFCHR|0o666, 1<<8|3))
 	os.Chmod(filepath.Join(root, "dev", "null"), 0o666)
-	c := launch(t, func(with *setup) {
+	return root
+}
+
+func launchRoot(t *testing.T, root string, arguments []string, change ...func(*setup)) (*container, string) {
+	t.Helper()
+	settle(t, root)
+	settle(t, filepath.Join(root, "app", "deleted"))
+	c := launch(t, append(change, func(with *setup) {
 		with.Root, with.Args, with.Dir = root, append([]string{"/multistep/runner"}, arguments...), "/app"
-		with.Binds = map[string]string{filepath.Join(root, "usr"): "/usr"}
-	})
+		if with.Binds == nil {
+			with.Binds = map[string]string{}
+		}
+		with.Binds[filepath.Join(root, "usr")] = "/usr"
+	})...)
 	return c, root
 }
 
@@ -120,7 +135,36 @@ func (s *session) restore(id string, chain ...stored) object {
 			check(body.Finish(frames.Trailer{}))
 		}
 	}
-	return s.receive()
+	return s.receiveAlive()
+}
+
+// receiveAlive returns the next answer, after signs of life.
+func (s *session) receiveAlive() object {
+	s.t.Helper()
+	for {
+		kind, size, err := s.frames.Next()
+		if err != nil || kind == frames.Data && size > 0 || kind == frames.End {
+			s.t.Fatalf("no answer: frame %q, %v", kind, err)
+		}
+		if kind == frames.JSON {
+			return s.decoded()
+		}
+	}
+}
+
+// refusal requests a checkpoint and returns the code and the message of its refusal.
+func (s *session) refusal(more object) (code, message string) {
+	s.t.Helper()
+	if answer := s.ask(merged(object{"op": "checkpoint"}, more)); answer["ok"] != true {
+		s.t.Fatal("a refusal in place of the first answer:", answer)
+	}
+	if _, failure := s.body(); failure == "" {
+		s.t.Error("the body has no error")
+	}
+	failure, _ := s.receive()["error"].(object)
+	code, _ = failure["code"].(string)
+	message, _ = failure["message"].(string)
+	return code, message
 }
 
 // settle waits until a file is so old that its next change has another ctime: until then each increment contains it.
@@ -208,7 +252,7 @@ func TestCommitIsIdempotentAndOnlyThenTheNextIncrementFollows(t *testing.T) {
 func TestWithoutTheListACheckpointIsRefused(t *testing.T) {
 	c, _ := launchSmall(t)
 	s := c.connectSmall()
-	if code := s.code(object{"op": "checkpoint"}); code != "NoBase" {
+	if code, _ := s.refusal(nil); code != "NoBase" {
 		t.Error(code)
 	}
 	if code := s.code(object{"op": "commit", "id": "x", "manifest": strings.Repeat("0", 64)}); code != "NoBase" {
@@ -222,16 +266,9 @@ func TestACheckpointPastItsLimitsIsATypedRefusal(t *testing.T) {
 	s.shell("for i in 1 2 3 4 5 6 7 8 9; do echo $i > /app/$i; done", nil)
 	write(t, filepath.Join(root, "app", "zeros"), strings.Repeat("0", 3_000_000), 0o644)
 	for _, limit := range []object{{"maxFiles": 5}, {"maxBytes": 1000000}, {"maxPackedBytes": 10}, {"maxSeconds": 1e-9}} {
-		answer := s.ask(merged(object{"op": "checkpoint"}, limit))
-		if answer["ok"] == true {
-			if _, failure := s.body(); failure == "" {
-				t.Error("the body has no error:", limit)
-			}
-			answer = s.receive()
-		}
-		code, _ := answer["error"].(object)["code"].(string)
+		code, message := s.refusal(limit)
 		if wanted := map[bool]string{true: "TooSlow", false: "TooLarge"}[limit["maxSeconds"] != nil]; code != wanted {
-			t.Error(limit, answer)
+			t.Error(limit, code, message)
 		}
 	}
 	if made := s.checkpoint(nil); made.result["previous"] != "" {

@@ -223,6 +223,7 @@ func (c *container) call(path string) *exec.Cmd {
 type session struct {
 	t      *testing.T
 	stdin  io.WriteCloser
+	stdout io.Closer
 	frames *frames.Reader
 	relay  *exec.Cmd
 }
@@ -258,7 +259,7 @@ func (c *container) connectBy(relay *exec.Cmd) *session {
 		c.t.Fatal(err)
 	}
 	c.relays = append(c.relays, relay)
-	return &session{c.t, stdin, frames.NewReader(stdout), relay}
+	return &session{c.t, stdin, stdout, frames.NewReader(stdout), relay}
 }
 
 func (s *session) send(kind byte, payload []byte) {
@@ -283,6 +284,12 @@ func (s *session) receive() object {
 	if err != nil || kind != frames.JSON {
 		s.t.Fatalf("no answer: frame %q, %v", kind, err)
 	}
+	return s.decoded()
+}
+
+// decoded returns the answer in the current frame.
+func (s *session) decoded() object {
+	s.t.Helper()
 	payload, err := s.frames.Payload()
 	if err != nil {
 		s.t.Fatal(err)

@@ -55,7 +55,7 @@ func (c *container) knock() *session {
 	c.t.Helper()
 	conn := c.dialBy(func() (net.Conn, error) { return net.DialUnix("unix", nil, peer.Address(peer.DefaultSocket)) })
 	c.t.Cleanup(func() { conn.Close() })
-	return &session{c.t, conn, frames.NewReader(conn), nil}
+	return &session{c.t, conn, conn, frames.NewReader(conn), nil}
 }
 
 // proof returns the HMAC with which one side of the handshake ("runner" or "guest") proves that it knows the token.

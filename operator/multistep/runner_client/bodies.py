@@ -61,9 +61,14 @@ async def _abort_body(frames: FrameStream, error: Exception) -> None:
 
 
 async def receive_body(frames: FrameStream, types: tuple[str, ...], sink: Sink, max_bytes: int | None) -> DownloadResult:
-    """Pass a download's body to sink. Raises RunnerError if it exceeds max_bytes, StreamLost if its digest differs."""
+    """Pass a download's body to sink. Raises RunnerError if it exceeds max_bytes, StreamLost if its digest differs.
+
+    An empty frame is a sign of life of a runner that has nothing to send yet.
+    """
     digest, size = hashlib.sha256(), 0
     while (frame := await frames.receive()).kind == DATA:
+        if not frame.payload:
+            continue
         size += len(frame.payload)
         if max_bytes is not None and size > max_bytes:
             raise RunnerError(f"the runner sent more than {max_bytes} bytes", code="TooLarge")

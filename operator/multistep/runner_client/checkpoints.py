@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from multistep.api.records import Fields, Record
+from multistep.errors import StreamLost
 from multistep.runner_client import answers
 from multistep.runner_client.bodies import Body, DownloadResult, Sink, receive_body, send_body
-from multistep.runner_client.exchange import Exchanges, Refusal
+from multistep.runner_client.exchange import Exchanges, Refusal, parse_answer
 from multistep.runner_client.frame_stream import FrameStream
 
 CHECKPOINT_PROTOCOL = 4  # first version with checkpoints
+PACK_SECONDS: Final = 300.0  # limit of a checkpoint in the runner
+RESTORE_SECONDS: Final = 1800.0  # limit of each restored checkpoint in the runner
+_SLACK_SECONDS: Final = 300.0  # until the runner's refusal must have arrived; a hostile runner can send signs of life for ever
 _DIGEST_CHARACTERS: Final = 64
 
 
@@ -62,8 +68,8 @@ class CheckpointRequests:
 
         Raises RunnerError if no checkpoint is possible.
         """
-        limits = {"maxBytes": request.max_bytes, "maxPackedBytes": request.max_packed_bytes}
-        async with self._exchanges.exchange():
+        limits = {"maxBytes": request.max_bytes, "maxPackedBytes": request.max_packed_bytes, "maxSeconds": PACK_SECONDS}
+        async with self._exchanges.exchange(), _deadline(PACK_SECONDS):
             await self._exchanges.request({"op": "checkpoint", "full": request.full, "exclude": list(request.exclude), **limits})
             try:
                 files = await receive_body(self._frames, (), layer, None)
@@ -78,14 +84,44 @@ class CheckpointRequests:
 
         files: manifest and layer of each, in order; they are not read if the runner already has a record with this id.
         """
-        request = {"op": "restore", "id": id, "increments": [{"manifest": each} for each in digests]}
-        async with self._exchanges.exchange():
+        increments = [{"manifest": each} for each in digests]
+        request = {"op": "restore", "id": id, "increments": increments, "maxSeconds": RESTORE_SECONDS}
+        async with self._exchanges.exchange(), _deadline(RESTORE_SECONDS * len(increments)):
             answer = await self._exchanges.request(request)
             if answer.get("proceed") is True:
-                for each in files:
-                    await send_body(self._frames, each)
-                answer = await self._exchanges.answer()
+                answer = await self._send_files(files)
         return answers.record(answer, id, "restore")
+
+    async def _send_files(self, files: Iterable[Body]) -> dict[str, Any]:
+        """Send the bodies and return the answer. Meanwhile, signs of life show that the runner works while it takes no bytes."""
+
+        async def send() -> None:
+            for each in files:
+                await send_body(self._frames, each)
+
+        sending, answering = asyncio.create_task(send()), asyncio.create_task(self._exchanges.late_answer())
+        try:
+            await asyncio.wait({sending, answering}, return_when=asyncio.FIRST_EXCEPTION)
+            if sending.done():
+                sending.result()
+            return parse_answer(await answering)
+        finally:
+            sending.cancel()
+            answering.cancel()
+            await asyncio.gather(sending, answering, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _deadline(seconds: float) -> AsyncIterator[None]:
+    """Limit an exchange. Raises StreamLost at its end."""
+    limit = seconds + _SLACK_SECONDS
+    try:
+        async with asyncio.timeout(limit) as deadline:
+            yield
+    except TimeoutError:
+        if not deadline.expired():  # an error of the sink
+            raise
+        raise StreamLost(f"the runner did not finish within {limit:g} s") from None
 
 
 def _packed(answer: Mapping[str, Any], files: DownloadResult, lines: DownloadResult) -> Packed:

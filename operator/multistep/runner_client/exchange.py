@@ -10,7 +10,7 @@ from typing import Any
 from multistep.errors import PodError, RunnerError, StreamLost
 from multistep.runner_client import answers
 from multistep.runner_client.frame_stream import CLOSE_TIMEOUT_SECONDS, FrameStream
-from multistep.runner_client.frames import MESSAGE, encode_json
+from multistep.runner_client.frames import DATA, MESSAGE, Frame, encode_json
 
 
 class Refusal(Exception):
@@ -93,13 +93,13 @@ class Exchanges:
 
     async def answer(self, extra_seconds: float = 0.0) -> dict[str, Any]:
         """Receive an answer. extra_seconds: added to the usual timeout. Raises Refusal if the answer is not ok."""
-        frame = await self._frames.receive(extra_seconds)
-        if frame.kind != MESSAGE:
-            raise RunnerError(f"the runner sent a frame {frame.kind!r} instead of an answer", code="Protocol")
-        answer = frame.json()
-        if answer.get("ok") is True:
-            return answer
-        raise Refusal(answers.error(answer))
+        return parse_answer(await self._frames.receive(extra_seconds))
+
+    async def late_answer(self) -> Frame:
+        """Receive an answer that signs of life (empty D frames) may precede, each within the usual timeout."""
+        while (frame := await self._frames.receive()).kind == DATA and not frame.payload:
+            pass
+        return frame
 
     async def close(self) -> None:
         """Send pending acknowledgements, if possible, and close the stream; never raises for a broken stream."""
@@ -109,6 +109,16 @@ class Exchanges:
                     await self.ask()
         self._lost = self._lost or "it was closed"
         await self._frames.close()
+
+
+def parse_answer(frame: Frame) -> dict[str, Any]:
+    """Return the answer in a frame. Raises Refusal if it is not ok, RunnerError if it is none."""
+    if frame.kind != MESSAGE:
+        raise RunnerError(f"the runner sent a frame {frame.kind!r} instead of an answer", code="Protocol")
+    answer = frame.json()
+    if answer.get("ok") is True:
+        return answer
+    raise Refusal(answers.error(answer))
 
 
 def _frame(request: Mapping[str, Any]) -> bytes:

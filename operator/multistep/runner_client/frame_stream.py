@@ -36,14 +36,17 @@ class FrameStream:
         self.timeout_seconds = timeout_seconds
         self._moved = moved
         self._frames = FrameReader()
+        self._sending: asyncio.Timeout | None = None  # of the send in progress
 
     async def send(self, data: bytes) -> None:
-        """Send bytes. Raises StreamLost, also at the timeout."""
+        """Send bytes. Raises StreamLost, also at the timeout, which restarts whenever a concurrent ``receive`` gets data."""
         try:
-            async with asyncio.timeout(self.timeout_seconds):
+            async with asyncio.timeout(self.timeout_seconds) as self._sending:
                 await self._stream.send(data)
         except TimeoutError:
             raise StreamLost(f"the runner received nothing for {self.timeout_seconds:g} s") from None
+        finally:
+            self._sending = None
         self._moved("up", len(data))
 
     async def receive(self, extra_seconds: float = 0.0) -> Frame:
@@ -63,6 +66,8 @@ class FrameStream:
                 raise self._ended_early()
             self._moved("down", len(data))
             self._frames.feed(data)
+            if self._sending is not None and not self._sending.expired():
+                self._sending.reschedule(asyncio.get_running_loop().time() + self.timeout_seconds)
         return frame
 
     def _ended_early(self) -> StreamLost:

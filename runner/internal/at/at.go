@@ -114,6 +114,12 @@ func Link(file int, directory int, name string) error {
 	return call(syscall.SYS_LINKAT, uintptr(here), uintptr(unsafe.Pointer(from)), uintptr(directory), uintptr(unsafe.Pointer(terminated)), symlinkFollow)
 }
 
+// Writable returns whether this process may create files in an open directory.
+func Writable(directory int) bool {
+	const write, search = 2, 1
+	return syscall.Access(Path(directory), write|search) == nil
+}
+
 // Path returns a path of an open file that stays valid when the file is renamed.
 func Path(file int) string { return "/proc/self/fd/" + strconv.Itoa(file) }
 

@@ -2,19 +2,29 @@ package at
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"strings"
 	"syscall"
 	"unsafe"
 )
 
-const maxValue = 64 << 10 // the kernel's limit for a value, and for the list of names, in bytes
+const (
+	maxList  = 64 << 10 // the kernel's limit for the list of names, in bytes
+	maxValue = 64 << 10 // the kernel's limit for a value, in bytes
+)
 
-// label is the prefix of attributes that belong to the pod's security context, not to the file.
-const label = "security.selinux"
+// ofSecurity is the prefix of attributes of the node's security modules (SELinux, IMA), which are none of the file's own, except its capabilities.
+const (
+	ofSecurity = "security."
+	capability = "security.capability"
+)
 
-// Xattrs returns the extended attributes of an open file, including capabilities and ACLs.
-func Xattrs(file int) (map[string][]byte, error) {
+// ErrXattrs means that extended attributes need more space than is permitted.
+var ErrXattrs = errors.New("too many or too large extended attributes")
+
+// XattrNames returns the names of the extended attributes of an open file, including capabilities and ACLs.
+func XattrNames(file int) ([]string, error) {
 	size, err := flistxattr(file, nil)
 	if err == syscall.ENOTSUP || err == nil && size == 0 {
 		return nil, nil
@@ -22,25 +32,43 @@ func Xattrs(file int) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	names := make([]byte, maxValue)
-	if size, err = flistxattr(file, names); err != nil {
+	list := make([]byte, maxList)
+	if size, err = flistxattr(file, list); err != nil {
 		return nil, err
 	}
-	var found map[string][]byte
-	for _, name := range bytes.Split(bytes.TrimRight(names[:size], "\x00"), []byte{0}) {
-		if len(name) == 0 || strings.HasPrefix(string(name), label) {
-			continue
+	var names []string
+	for name := range strings.SplitSeq(string(list[:size]), "\x00") {
+		if name != "" && (name == capability || !strings.HasPrefix(name, ofSecurity)) {
+			names = append(names, name)
 		}
-		value, err := fgetxattr(file, string(name))
+	}
+	return names, nil
+}
+
+// Xattrs returns the extended attributes of an open file. It returns ErrXattrs if they need more bytes than limit on ext4.
+func Xattrs(file int, limit int) (map[string][]byte, error) {
+	names, err := XattrNames(file)
+	if err != nil || len(names) == 0 {
+		return nil, err
+	}
+	found, size := make(map[string][]byte, len(names)), 0
+	for _, name := range names {
+		value, err := Xattr(file, name)
 		if err != nil {
 			return nil, fmt.Errorf("xattr %.100q: %w", name, err)
 		}
-		if found == nil {
-			found = map[string][]byte{}
+		if size += XattrSize(name, value); size > limit {
+			return nil, ErrXattrs
 		}
-		found[string(name)] = value
+		found[name] = value
 	}
 	return found, nil
+}
+
+// XattrSize returns the size in bytes that an attribute needs on ext4, whose limit is the least.
+func XattrSize(name string, value []byte) int {
+	const entry, aligned = 16, 4
+	return entry + (len(name)+aligned-1)/aligned*aligned + (len(value)+aligned-1)/aligned*aligned
 }
 
 func flistxattr(file int, names []byte) (int, error) {
@@ -51,7 +79,8 @@ func flistxattr(file int, names []byte) (int, error) {
 	return int(n), nil
 }
 
-func fgetxattr(file int, name string) ([]byte, error) {
+// Xattr returns the value of an extended attribute of an open file.
+func Xattr(file int, name string) ([]byte, error) {
 	terminated, err := syscall.BytePtrFromString(name)
 	if err != nil {
 		return nil, err

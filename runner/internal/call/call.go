@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"multistep.dev/runner/internal/kernel"
 	"multistep.dev/runner/internal/peer"
 )
 
@@ -60,11 +61,21 @@ func relayRefusal(conn net.Conn, response []byte) error {
 }
 
 // relay copies stdin to the connection, and the connection to stdout. At the end of stdin it closes the sending direction; PID 1
-// closes the connection after the last response.
+// closes the connection after the last response. If stdin fails, or nobody reads stdout any more, relay closes both directions, so that
+// PID 1 stops what it does for this caller.
 func relay(conn *net.UnixConn) error {
 	var asked atomic.Bool
 	go func() {
-		copyAll(conn, os.Stdin)
+		kernel.WaitBroken(os.Stdout.Fd())
+		conn.Close()
+	}()
+	go func() {
+		stdin := &source{Reader: os.Stdin}
+		copyAll(conn, stdin)
+		if stdin.failed {
+			conn.Close()
+			return
+		}
 		asked.Store(true)
 		conn.CloseWrite()
 	}()
@@ -75,6 +86,18 @@ func relay(conn *net.UnixConn) error {
 		return errors.New("PID 1 ended the session")
 	}
 	return nil
+}
+
+// source is a reader that notes whether it failed before its end.
+type source struct {
+	io.Reader
+	failed bool
+}
+
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	s.failed = s.failed || err != nil && err != io.EOF
+	return n, err
 }
 
 // copyAll is io.Copy with a buffer of bufferBytes. It hides the methods ReadFrom and WriteTo, which use system calls such as

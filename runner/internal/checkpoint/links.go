@@ -7,51 +7,61 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// maxLinked is the maximum size in bytes of the names that are kept to recognize hard links.
-const maxLinked = 32 << 20
+const (
+	maxLinked  = 64 << 20 // bytes of memory for files that have several names, here and in a restore
+	linkedSize = 128      // bytes of memory for such a file in addition to its first name
+	maxLinks   = 60_000   // names of a file; ext4 permits 65,000
+)
 
-// linkedFile is a packed file with several names: those that the increment contains, and the number of all.
+// linkedFile is a packed file with several names, of which the increment lacks some.
 type linkedFile struct {
-	first string
-	names map[string]bool
-	links uint64
+	first   string
+	missing uint64
 }
 
-// remember notes that the increment contains this name of a file.
-func (p *packer) remember(file *linkedFile, path string) error {
-	file.names[path] = true
-	if p.linked += len(path); p.linked > maxLinked {
-		return wire.Errorf(wire.CodeTooLarge, "the names of files with hard links have more than %d bytes", maxLinked)
+// linkedFiles are the packed files with several names, until the increment has all names of a file.
+type linkedFiles struct {
+	files map[inode]*linkedFile
+	bytes int
+	names List // those that the increment contains, as its first sequence has them
+}
+
+// remember notes that the increment contains a file by this name, the first of several.
+func (l *linkedFiles) remember(path string, stat *syscall.Stat_t) error {
+	if stat.Nlink > maxLinks {
+		return wire.Errorf(wire.CodeTooLarge, "%.300q has %d names (at most %d)", path, stat.Nlink, maxLinks)
 	}
-	return nil
+	if l.bytes += len(path) + linkedSize; l.bytes > maxLinked {
+		return wire.Errorf(wire.CodeTooLarge, "files with hard links, such as %.300q, need more than %d bytes of memory", path, maxLinked)
+	}
+	l.files[inode{stat.Dev, stat.Ino}] = &linkedFile{path, uint64(stat.Nlink) - 1}
+	return l.names.add([]byte(path), state{})
+}
+
+// found notes that the increment contains a further name of a file.
+func (l *linkedFiles) found(stat *syscall.Stat_t, file *linkedFile) {
+	if file.missing--; file.missing == 0 {
+		delete(l.files, inode{stat.Dev, stat.Ino})
+	}
 }
 
 // link packs a further name of a packed file. unchanged is set if the name itself did not change.
 func (p *packer) link(path string, stat *syscall.Stat_t, file *linkedFile, unchanged bool) error {
 	entry := entryOf(path, manifest.Hardlink, stat)
 	entry.Link, entry.Unchanged = manifest.Text(file.first), unchanged
-	if err := p.remember(file, path); err != nil {
-		return err
-	}
+	p.linked.found(stat, file)
 	if err := p.header(entry); err != nil {
 		return err
 	}
 	return p.add(entry)
 }
 
-// incomplete returns whether a packed file has names that the increment does not contain. A rename of a directory gives the files in it
-// new names, but does not change their inodes, so their names elsewhere count as unchanged.
-func (p *packer) incomplete() bool {
-	for _, file := range p.links {
-		if uint64(len(file.names)) < file.links {
-			return true
-		}
-	}
-	return false
+// linker is a visitor that packs the missing names of packed files. Without them a restore would make two files of one. A rename of a
+// directory gives the files in it new names, but does not change their inodes, so their names elsewhere count as unchanged.
+type linker struct {
+	*packer
+	known *reader // names that the increment has
 }
-
-// linker is a visitor that packs the missing names of packed files. Without them a restore would make two files of one.
-type linker struct{ *packer }
 
 func (l *linker) Enter(*level) error { return nil }
 
@@ -59,14 +69,21 @@ func (l *linker) File(dir *level, path []byte, _ string, stat *syscall.Stat_t) e
 	if stat.Nlink < 2 || stat.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return nil
 	}
-	file, packed := l.links[inode{stat.Dev, stat.Ino}]
-	if !packed || file.names[string(path)] {
+	file, packed := l.linked.files[inode{stat.Dev, stat.Ino}]
+	if !packed || l.isKnown(path) {
 		return nil
 	}
 	if err := l.ancestors(dir); err != nil {
 		return err
 	}
 	return l.link(string(path), stat, file, true)
+}
+
+func (l *linker) isKnown(path []byte) bool {
+	for l.known.ok && manifest.Compare(l.known.path, path) < 0 {
+		l.known.next()
+	}
+	return l.known.ok && manifest.Compare(l.known.path, path) == 0
 }
 
 func (l *linker) Leave(*level) error { return nil }

@@ -20,14 +20,15 @@ var errListFull = wire.Errorf(wire.CodeTooLarge, "the list of files needs more t
 
 // state is what a list keeps of a path. CTime is in nanoseconds since the Unix epoch; 0 is never equal to a file's.
 type state struct {
-	CTime int64
-	Ino   uint64
-	Mode  uint32
+	CTime    int64
+	Ino      uint64
+	Mode     uint32
+	UID, GID uint32
 }
 
 // stateOf returns a file's state. It omits a directory's inode number, which overlayfs can change.
 func stateOf(stat *syscall.Stat_t, now time.Time) state {
-	found := state{stat.Ctim.Nano(), stat.Ino, stat.Mode}
+	found := state{stat.Ctim.Nano(), stat.Ino, stat.Mode, stat.Uid, stat.Gid}
 	if now.UnixNano()-found.CTime < int64(racy) {
 		found.CTime = 0
 	}
@@ -38,6 +39,11 @@ func stateOf(stat *syscall.Stat_t, now time.Time) state {
 }
 
 func (s state) same(other state) bool { return s == other && s.CTime != 0 }
+
+// sameAccess returns whether a directory has the owner and the mode that it had.
+func (s state) sameAccess(other state) bool {
+	return s.Mode == other.Mode && s.UID == other.UID && s.GID == other.GID
+}
 
 func isDirectory(mode uint32) bool { return mode&syscall.S_IFMT == syscall.S_IFDIR }
 
@@ -59,7 +65,7 @@ func (l *List) add(path []byte, now state) error {
 	for shared < len(path) && shared < len(l.lastPath) && path[shared] == l.lastPath[shared] {
 		shared++
 	}
-	need := 5*binary.MaxVarintLen64 + len(path) - shared
+	need := 7*binary.MaxVarintLen64 + len(path) - shared
 	if l.bytes += need; l.bytes > maxListBytes {
 		return errListFull
 	}
@@ -74,6 +80,8 @@ func (l *List) add(path []byte, now state) error {
 	*chunk = binary.AppendUvarint(*chunk, uint64(now.Mode))
 	*chunk = binary.AppendVarint(*chunk, now.CTime-l.last.CTime)
 	*chunk = binary.AppendVarint(*chunk, int64(now.Ino-l.last.Ino))
+	*chunk = binary.AppendVarint(*chunk, int64(now.UID)-int64(l.last.UID))
+	*chunk = binary.AppendVarint(*chunk, int64(now.GID)-int64(l.last.GID))
 	l.bytes += len(*chunk) - before - need
 	l.lastPath = append(l.lastPath[:shared], path[shared:]...)
 	l.last = now
@@ -110,6 +118,8 @@ func (r *reader) next() {
 	r.state.Mode = uint32(r.uvarint())
 	r.state.CTime += r.varint()
 	r.state.Ino += uint64(r.varint())
+	r.state.UID = uint32(int64(r.state.UID) + r.varint())
+	r.state.GID = uint32(int64(r.state.GID) + r.varint())
 }
 
 func (r *reader) uvarint() uint64 {

@@ -30,8 +30,10 @@ func entryOf(path, kind string, stat *syscall.Stat_t) *manifest.Entry {
 	}
 }
 
-// maxHeaderAttributes is the size in bytes of a file's attributes in its tar header, which no reader accepts if it is very large.
-const maxHeaderAttributes = 256 << 10
+const (
+	maxAttributes = 3584    // size in bytes of a file's extended attributes on ext4, which permits a little more
+	maxSize       = 8 << 40 // of a file, with holes; ext4 permits 16 TiB
+)
 
 // header writes the tar header of an entry. The manifest has all attributes; those of the header are for other programs.
 func (p *packer) header(entry *manifest.Entry) error {
@@ -52,23 +54,27 @@ func (p *packer) header(entry *manifest.Entry) error {
 	case manifest.Char, manifest.Block:
 		header.Devmajor, header.Devminor = int64(entry.Device[0]), int64(entry.Device[1])
 	}
-	size := 0
 	for _, each := range entry.XAttrs {
-		size += len(each.Name) + len(each.Value)
-		if !strings.Contains(string(each.Name), "=") && size <= maxHeaderAttributes { // the format cannot hold such a name
+		if !strings.Contains(string(each.Name), "=") { // the format cannot hold such a name
 			header.PAXRecords["SCHILY.xattr."+string(each.Name)] = string(each.Value)
 		}
 	}
 	return p.archive.WriteHeader(header)
 }
 
-func (p *packer) directory(dir *level, unchanged bool) error {
+// directory packs a directory. sameAccess is set if it had this owner and mode before, so that a restore need not set them.
+func (p *packer) directory(dir *level, sameAccess, unchanged bool) error {
 	dir.packed = true
 	entry := entryOf(string(dir.path), manifest.Directory, &dir.stat)
 	entry.Unchanged = unchanged
 	var err error
-	if entry.XAttrs, err = xattrs(dir.fd); err != nil {
-		return wire.Errorf(wire.CodeUnreadable, "%.300q: %v", dir.path, err)
+	if entry.XAttrs, err = xattrs(dir.fd, string(dir.path)); err != nil {
+		return err
+	}
+	if !sameAccess {
+		if err := p.rights.check(entry); err != nil {
+			return err
+		}
 	}
 	if err := p.header(entry); err != nil {
 		return err
@@ -103,6 +109,9 @@ func (p *packer) member(dir *level, path, name string, stat *syscall.Stat_t) (st
 	default:
 		return false, wire.Errorf(wire.CodeUnreadable, "%.300q has the unknown type %o", path, stat.Mode)
 	}
+	if err := p.rights.check(entry); err != nil {
+		return false, err
+	}
 	if err := p.header(entry); err != nil {
 		return false, err
 	}
@@ -115,7 +124,10 @@ func device(number uint64) []uint32 {
 }
 
 func (p *packer) regular(dir *level, path, name string, stat *syscall.Stat_t) (stable bool, err error) {
-	if first, known := p.links[inode{stat.Dev, stat.Ino}]; known && stat.Nlink > 1 {
+	if first, known := p.linked.files[inode{stat.Dev, stat.Ino}]; known && stat.Nlink > 1 {
+		if err := p.linked.names.add([]byte(path), state{}); err != nil {
+			return false, err
+		}
 		return true, p.link(path, stat, first, false)
 	}
 	fd, err := at.OpenRead(dir.fd, name)
@@ -136,9 +148,7 @@ func (p *packer) regular(dir *level, path, name string, stat *syscall.Stat_t) (s
 		return false, errReplaced
 	}
 	if stat.Nlink > 1 {
-		linked := &linkedFile{first: path, names: map[string]bool{}, links: uint64(stat.Nlink)}
-		p.links[inode{stat.Dev, stat.Ino}] = linked
-		if err := p.remember(linked, path); err != nil {
+		if err := p.linked.remember(path, stat); err != nil {
 			return false, err
 		}
 	}
@@ -149,15 +159,21 @@ func (p *packer) regular(dir *level, path, name string, stat *syscall.Stat_t) (s
 func (p *packer) content(file *os.File, fd int, path string, stat *syscall.Stat_t) (stable bool, err error) {
 	entry := entryOf(path, manifest.File, stat)
 	entry.Size, entry.Linked = stat.Size, stat.Nlink > 1
-	if entry.XAttrs, err = xattrs(fd); err != nil {
-		return false, wire.Errorf(wire.CodeUnreadable, "%.300q: %v", path, err)
+	if entry.XAttrs, err = xattrs(fd, path); err != nil {
+		return false, err
+	}
+	if err := p.rights.check(entry); err != nil {
+		return false, err
 	}
 	parts := []manifest.Extent{{0, stat.Size}}
 	if found, sparse := extents(fd, stat); sparse {
 		parts, entry.Sparse, entry.Holes = found, found, true
 	}
-	if p.raw.bytes+entry.Packed() > p.raw.limit { // before the content is read and sent in vain
-		return false, p.raw.over
+	if entry.Size > maxSize {
+		return false, wire.Errorf(wire.CodeTooLarge, "%.300q has %d bytes (at most %d, with holes)", path, entry.Size, int64(maxSize))
+	}
+	if entry.Packed() > p.raw.limit-p.raw.bytes { // before the content is read and sent in vain
+		return false, wire.Errorf(wire.CodeTooLarge, "the increment has more than maxBytes (%d): %.300q alone has %d", p.limits.Bytes, path, entry.Packed())
 	}
 	if err := p.header(entry); err != nil {
 		return false, err
@@ -201,10 +217,16 @@ func (p *packer) copy(out io.Writer, file *os.File, part manifest.Extent) (compl
 	return complete, nil
 }
 
-func xattrs(fd int) ([]manifest.XAttr, error) {
-	found, err := at.Xattrs(fd)
-	if err != nil || len(found) == 0 {
-		return nil, err
+func xattrs(fd int, path string) ([]manifest.XAttr, error) {
+	found, err := at.Xattrs(fd, maxAttributes)
+	if err == at.ErrXattrs {
+		return nil, wire.Errorf(wire.CodeTooLarge, "%.300q has extended attributes of more than %d bytes", path, maxAttributes)
+	}
+	if err != nil {
+		return nil, wire.Errorf(wire.CodeUnreadable, "%.300q: %v", path, err)
+	}
+	if len(found) == 0 {
+		return nil, nil
 	}
 	sorted := make([]manifest.XAttr, 0, len(found))
 	for name, value := range found {
@@ -215,32 +237,34 @@ func xattrs(fd int) ([]manifest.XAttr, error) {
 }
 
 const (
-	minSparse  = 64 << 10 // size in bytes from which holes are worth their list
+	minSparse  = 4 << 10 // size in bytes up to which a file has no holes
 	maxExtents = 8192
 	seekData   = 3
 	seekHole   = 4
 )
 
-// extents returns the parts of a file that are no holes. It returns false if the file has no holes, or too many parts.
+// extents returns the parts of a file that are no holes. It returns false if the file has no holes. If it has too many parts, the only extent
+// is the whole file: then its holes are packed as zeros.
 func extents(fd int, stat *syscall.Stat_t) (found []manifest.Extent, sparse bool) {
-	if stat.Size < minSparse || stat.Blocks*512 >= stat.Size {
+	if stat.Size <= minSparse || stat.Blocks*512 >= stat.Size {
 		return nil, false
 	}
+	whole := []manifest.Extent{{0, stat.Size}}
 	for offset := int64(0); offset < stat.Size; {
 		data, err := syscall.Seek(fd, offset, seekData)
 		if errors.Is(err, syscall.ENXIO) || err == nil && data >= stat.Size { // only a hole is left
 			return found, true
 		}
 		if err != nil {
-			return nil, false
+			return whole, true
 		}
 		end, err := syscall.Seek(fd, data, seekHole)
 		if err != nil || end <= data || len(found) == maxExtents {
-			return nil, false
+			return whole, true
 		}
 		end = min(end, stat.Size)
 		found = append(found, manifest.Extent{data, end - data})
 		offset = end
 	}
-	return found, len(found) != 1 || found[0] != manifest.Extent{0, stat.Size}
+	return found, len(found) != 1 || found[0] != whole[0]
 }

@@ -39,9 +39,10 @@ type packer struct {
 	raw      *counter
 	manifest *manifest.Writer
 	limits   Limits
-	links    map[inode]*linkedFile // packed files that have several names
-	linked   int                   // bytes of these names
-	replaced []byte                // a deleted or replaced directory: its entry implies the deletion of its content
+	borders  *borders
+	rights   rights
+	linked   linkedFiles
+	replaced []byte // a deleted or replaced directory: its entry implies the deletion of its content
 	totals   Totals
 	buffer   []byte
 }
@@ -68,18 +69,22 @@ const (
 	copyBuffer = 256 << 10
 )
 
-// pack writes the compressed tar stream of all files that differ from the list old to out, and the manifest to lines.
-func pack(ctx context.Context, walk walker, old *List, out io.Writer, lines *manifest.Writer, limits Limits) (*List, Totals, error) {
+// pack writes the compressed tar stream of all files below root that differ from the list old to out, and the manifest to lines.
+func pack(ctx context.Context, root string, borders *borders, old *List, out io.Writer, lines *manifest.Writer, limits Limits) (*List, Totals, error) {
+	rights, err := ownRights()
+	if err != nil {
+		return nil, Totals{}, err
+	}
 	packed := &counter{out: out, limit: limits.PackedBytes,
 		over: wire.Errorf(wire.CodeTooLarge, "the increment has more than maxPackedBytes (%d) compressed", limits.PackedBytes)}
 	zip := newCompressor(packed)
 	raw := &counter{out: zip, limit: limits.Bytes, over: tooLarge(limits)}
 	p := &packer{ctx: ctx, old: old.read(), fresh: &List{}, archive: tar.NewWriter(raw), raw: raw, manifest: lines, limits: limits,
-		links: map[inode]*linkedFile{}, buffer: make([]byte, copyBuffer)}
-	walk.ctx, walk.visit, walk.maxDir = ctx, p, limits.Files+old.Len()
-	err := walk.walk()
-	if err == nil && p.incomplete() {
-		walk.visit, walk.visited = &linker{p}, 0
+		borders: borders, rights: rights, linked: linkedFiles{files: map[inode]*linkedFile{}}, buffer: make([]byte, copyBuffer)}
+	walk := walker{ctx: ctx, root: root, skip: borders.skips, visit: p, maxDir: limits.Files + old.Len()}
+	err = walk.walk()
+	if err == nil && len(p.linked.files) > 0 {
+		walk.visit, walk.visited = &linker{p, p.linked.names.read()}, 0
 		err = walk.walk()
 	}
 	if err == nil {
@@ -102,17 +107,22 @@ func tooLarge(limits Limits) *wire.Error {
 // Enter packs a directory if it differs.
 func (p *packer) Enter(dir *level) error {
 	now := stateOf(&dir.stat, time.Now())
-	changed, err := p.compare(dir.parent, dir.path, now)
+	was, err := p.compare(dir.parent, dir.path, now)
 	if err != nil {
 		return err
 	}
-	if err := p.fresh.add(dir.path, now); err != nil || !changed {
+	if err := p.fresh.add(dir.path, now); err != nil || was.same(now) {
 		return err
 	}
 	if err := p.ancestors(dir.parent); err != nil {
 		return err
 	}
-	return p.directory(dir, false)
+	if !isDirectory(was.Mode) {
+		if err := p.rights.writable(dir.parent); err != nil {
+			return err
+		}
+	}
+	return p.directory(dir, was.sameAccess(now), false)
 }
 
 // File packs a file if it differs. Sockets are left out: nothing could listen on a restored one.
@@ -121,12 +131,12 @@ func (p *packer) File(dir *level, path []byte, name string, stat *syscall.Stat_t
 		return nil
 	}
 	now := stateOf(stat, time.Now())
-	changed, err := p.compare(dir, path, now)
+	was, err := p.compare(dir, path, now)
 	if err != nil {
 		return err
 	}
-	if changed {
-		if err := p.ancestors(dir); err != nil {
+	if !was.same(now) {
+		if err := p.place(dir, string(path), was); err != nil {
 			return err
 		}
 		stable, err := p.member(dir, string(path), name, stat)
@@ -155,8 +165,8 @@ func (p *packer) Leave(dir *level) error {
 func (p *packer) Skipped(dir *level, path []byte, stat *syscall.Stat_t) error {
 	if stat != nil {
 		now := stateOf(stat, time.Now())
-		changed, err := p.compare(dir, path, now)
-		if err == nil && changed {
+		was, err := p.compare(dir, path, now)
+		if err == nil && !was.same(now) {
 			err = wire.Errorf(wire.CodeUnreadable, "%.300q: permission denied", path)
 		}
 		if err = errors.Join(err, p.fresh.add(path, now)); err != nil {
@@ -165,6 +175,11 @@ func (p *packer) Skipped(dir *level, path []byte, stat *syscall.Stat_t) error {
 	} else if err := p.before(dir, path); err != nil {
 		return err
 	}
+	return p.keep(path)
+}
+
+// keep keeps what the old list has at the path and below it.
+func (p *packer) keep(path []byte) error {
 	for p.old.ok && manifest.Below(p.old.path, path) {
 		if err := p.fresh.add(p.old.path, p.old.state); err != nil {
 			return err
@@ -174,20 +189,31 @@ func (p *packer) Skipped(dir *level, path []byte, stat *syscall.Stat_t) error {
 	return nil
 }
 
-// compare returns whether a file differs from the old list.
-func (p *packer) compare(dir *level, path []byte, now state) (bool, error) {
+// compare returns the file's state in the old list. The zero state of a new file is the same as no other.
+func (p *packer) compare(dir *level, path []byte, now state) (was state, err error) {
 	if err := p.before(dir, path); err != nil {
-		return false, err
+		return was, err
 	}
 	if !p.old.ok || !bytes.Equal(p.old.path, path) {
-		return true, nil
+		return was, nil
 	}
-	was := p.old.state
+	was = p.old.state
 	p.old.next()
 	if isDirectory(was.Mode) && !isDirectory(now.Mode) {
 		p.replaced = bytes.Clone(path)
 	}
-	return !was.same(now), nil
+	return was, nil
+}
+
+// place prepares the entry of a path that is no directory (any more), and refuses what no restore could put or delete there.
+func (p *packer) place(dir *level, path string, was state) error {
+	if isDirectory(was.Mode) && p.borders.holds(path) {
+		return wire.Errorf(wire.CodeUnreadable, "%.300q was renamed or replaced, and could not be restored: a mount or the runner's directory is below it", path)
+	}
+	if err := p.rights.writable(dir); err != nil {
+		return err
+	}
+	return p.ancestors(dir)
 }
 
 // before lists the deletion of all paths that precede path in the old list.
@@ -207,7 +233,10 @@ func (p *packer) deleted(dir *level) error {
 		p.old.next()
 		return nil
 	}
-	if err := p.ancestors(dir); err != nil {
+	if p.borders.excludes(path) {
+		return p.keep(bytes.Clone(path))
+	}
+	if err := p.place(dir, string(path), p.old.state); err != nil {
 		return err
 	}
 	p.replaced = bytes.Clone(path)
@@ -225,7 +254,7 @@ func (p *packer) ancestors(dir *level) error {
 	if err := p.ancestors(dir.parent); err != nil {
 		return err
 	}
-	return p.directory(dir, true)
+	return p.directory(dir, true, true)
 }
 
 // add adds an entry to the manifest.

@@ -11,32 +11,31 @@ import (
 	"errors"
 	"io"
 	"runtime/debug"
-	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
-	"multistep.dev/runner/internal/files"
 	"multistep.dev/runner/internal/manifest"
 	"multistep.dev/runner/internal/mounts"
 	"multistep.dev/runner/internal/wire"
 )
 
 const (
-	imageTimeout  = time.Minute // of listing the image's files: until then no phase starts
+	imageTimeout  = 50 * time.Second // of listing the image's files: until then no phase starts, and a caller waits at most a minute for an answer
 	maxImageFiles = 4_000_000
-	busyTimeout   = 20 * time.Second // wait for a checkpoint or restore whose session broke
+	busyTimeout   = 20 * time.Second // wait for another checkpoint or restore
 )
 
 // Tracker compares the files below a directory with earlier lists of them.
 type Tracker struct {
-	root   string
-	own    []string // paths that belong to the runner
-	listed chan struct{}
-	busy   chan struct{} // holds an element during a checkpoint or restore
+	root    string
+	own     []string        // paths that belong to the runner
+	atStart map[string]bool // paths of mounts and of the runner when PID 1 started
+	listed  chan struct{}
+	busy    chan struct{} // holds an element during a checkpoint or restore
 
 	mu      sync.Mutex
+	holder  context.Context // of the last that was in progress
 	image   *List
 	failure error // why image is missing
 	base    version
@@ -56,7 +55,9 @@ func Track(root string, own []string) *Tracker {
 		defer close(t.listed)
 		ctx, cancel := context.WithTimeout(context.Background(), imageTimeout)
 		defer cancel()
-		t.image, t.failure = t.list(ctx)
+		if t.atStart, t.failure = mounts.Foreign(own); t.failure == nil {
+			t.image, t.failure = t.list(ctx)
+		}
 		t.base.list = t.image
 	}()
 	return t
@@ -75,15 +76,36 @@ func (t *Tracker) Wait() {
 	<-t.listed
 }
 
-// Acquire waits until no other checkpoint or restore is in progress, and makes others wait until the caller calls release.
-func (t *Tracker) Acquire() (release func(), refusal *wire.Error) {
-	t.Wait()
+// Acquire waits until no other checkpoint or restore is in progress, and makes others wait until the caller calls release. It returns a
+// Conflict after busyTimeout, unless the other one was cancelled (its context is done) and only has to stop.
+func (t *Tracker) Acquire(ctx context.Context) (release func(), err error) {
 	select {
-	case t.busy <- struct{}{}:
-		return func() { <-t.busy }, nil
-	case <-time.After(busyTimeout):
-		return nil, wire.Errorf(wire.CodeConflict, "another checkpoint or restore is in progress")
+	case <-t.listed:
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
+	for waited := time.After(busyTimeout); ; waited = time.After(time.Second) {
+		select {
+		case t.busy <- struct{}{}:
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.holder = ctx
+			return func() { <-t.busy }, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-waited:
+			if !t.cancelled() {
+				return nil, wire.Errorf(wire.CodeConflict, "another checkpoint or restore is in progress")
+			}
+		}
+	}
+}
+
+// cancelled returns whether the checkpoint or restore in progress was cancelled.
+func (t *Tracker) cancelled() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.holder != nil && t.holder.Err() != nil
 }
 
 // Listed returns an error if the files of the image are unknown.
@@ -102,7 +124,7 @@ type Packed struct {
 }
 
 // Pack writes the increment since the last commit, or since the image if full is set: the compressed tar stream to out, and the manifest's lines
-// to lines. exclude are patterns as those of a download; a pattern that starts with a slash matches the absolute path only.
+// to lines. It skips what the request excludes.
 func (t *Tracker) Pack(ctx context.Context, request wire.Checkpoint, out, lines io.Writer) (Packed, error) {
 	t.mu.Lock()
 	base := t.base
@@ -115,12 +137,12 @@ func (t *Tracker) Pack(ctx context.Context, request wire.Checkpoint, out, lines 
 	if err != nil {
 		return Packed{}, err
 	}
-	skip, err := t.skip(request.Exclude)
+	borders, err := t.borders(request.Exclude)
 	if err != nil {
 		return Packed{}, err
 	}
 	limits := Limits{Files: request.MaxFiles, Bytes: request.MaxBytes, PackedBytes: request.MaxPackedBytes}
-	list, totals, err := pack(ctx, walker{root: t.root, skip: skip}, base.list, out, writer, limits)
+	list, totals, err := pack(ctx, t.root, borders, base.list, out, writer, limits)
 	if err != nil {
 		return Packed{}, err
 	}
@@ -163,37 +185,13 @@ func (t *Tracker) Restored(ctx context.Context, digest string) error {
 
 func (t *Tracker) list(ctx context.Context) (*List, error) {
 	defer debug.FreeOSMemory() // the process's memory counts against the trial's limit
-	skip, err := t.skip(nil)
+	borders, err := t.borders(nil)
 	if err != nil {
 		return nil, err
 	}
 	lister := &lister{}
-	walk := walker{ctx: ctx, root: t.root, skip: skip, visit: lister, maxDir: maxImageFiles}
+	walk := walker{ctx: ctx, root: t.root, skip: borders.skips, visit: lister, maxDir: maxImageFiles}
 	return &lister.list, walk.walk()
-}
-
-// skip returns a function that selects the paths that no walk visits.
-func (t *Tracker) skip(exclude []string) (func(path []byte) bool, error) {
-	skipped, err := mounts.Foreign(t.own)
-	if err != nil {
-		return nil, err
-	}
-	prefix := strings.TrimSuffix(t.root, "/") // is empty in a container
-	return func(path []byte) bool {
-		if prefix == "" && skipped[string(path)] || prefix != "" && skipped[prefix+string(path)] {
-			return true
-		}
-		return len(exclude) > 0 && excluded(string(path), exclude)
-	}, nil
-}
-
-func excluded(path string, patterns []string) bool {
-	return slices.ContainsFunc(patterns, func(pattern string) bool {
-		if strings.HasPrefix(pattern, "/") {
-			return files.Matches(pattern, path)
-		}
-		return files.Excluded(path[1:], []string{pattern})
-	})
 }
 
 // lister is a visitor that only lists files.

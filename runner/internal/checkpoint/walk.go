@@ -12,15 +12,16 @@ import (
 )
 
 const (
-	maxDepth     = 1000 // levels of directories; each open one needs a descriptor
-	checkedEvery = 256  // entries between two checks of the context
+	maxDepth     = 800 // levels of directories; each open one needs a descriptor, of which a process may have only 1024
+	checkedEvery = 256 // entries between two checks of the context
 	direntBytes  = 64 << 10
-	maxNames     = 32 << 20 // bytes of the names in one directory, which are sorted in memory
+	maxNames     = 48 << 20 // bytes of memory for the names in all open directories
+	offsetBytes  = 4        // of memory for each name in addition
 )
 
 var (
 	errTooDeep  = wire.Errorf(wire.CodeTooLarge, "directories are nested more than %d levels deep", maxDepth)
-	errTooMany  = wire.Errorf(wire.CodeTooLarge, "a directory has more entries than maxFiles permits, or %d bytes of names", maxNames)
+	errTooMany  = wire.Errorf(wire.CodeTooLarge, "a directory has more entries than maxFiles permits, or the directories of a path have %d bytes of names", maxNames)
 	errReplaced = wire.Errorf(wire.CodeChanged, "a file was replaced while it was packed; try again")
 )
 
@@ -44,6 +45,7 @@ type level struct {
 	stat   syscall.Stat_t
 	depth  int
 	packed bool // the increment contains this directory
+	opened bool // a restore may write in it
 }
 
 // walker visits all files below a directory, the root of the paths that it reports.
@@ -54,6 +56,7 @@ type walker struct {
 	visit   visitor
 	maxDir  int // maximum number of entries of a directory
 	visited int
+	held    int // bytes of memory for the names in all open directories
 	path    []byte
 	dirents []byte
 	stat    syscall.Stat_t
@@ -81,8 +84,10 @@ func (w *walker) directory(dir *level) error {
 	if err != nil {
 		return err
 	}
+	defer func() { w.held -= names.size() }()
 	base := len(w.path)
-	for _, name := range names.sorted() {
+	for _, start := range names.starts {
+		name := names.at(start)
 		w.path = append(append(w.path[:base], '/'), name[:len(name)-1]...)
 		if w.visited++; w.visited%checkedEvery == 0 && w.ctx.Err() != nil {
 			return w.ctx.Err()
@@ -143,18 +148,22 @@ func (w *walker) enter(dir *level, name string) error {
 // names are names of files, each with a NUL at its end, in one buffer.
 type names struct {
 	buffer []byte
-	ends   []int
+	starts []uint32
 }
 
-func (n *names) sorted() [][]byte {
-	list, start := make([][]byte, len(n.ends)), 0
-	for i, end := range n.ends {
-		list[i], start = n.buffer[start:end], end
-	}
-	slices.SortFunc(list, bytes.Compare) // by the bytes of the names: a NUL is less than all others
-	return list
+// at returns the name at this position of the buffer, with its NUL.
+func (n *names) at(start uint32) []byte {
+	return n.buffer[start : int(start)+bytes.IndexByte(n.buffer[start:], 0)+1]
 }
 
+func (n *names) size() int { return len(n.buffer) + offsetBytes*len(n.starts) }
+
+// sort sorts by the bytes of the names. A NUL is less than all others and no name occurs twice, so what follows a name does not matter.
+func (n *names) sort() {
+	slices.SortFunc(n.starts, func(a, b uint32) int { return bytes.Compare(n.buffer[a:], n.buffer[b:]) })
+}
+
+// names returns the sorted names in a directory. They count as held.
 func (w *walker) names(fd int) (*names, error) {
 	found := &names{}
 	for {
@@ -163,13 +172,15 @@ func (w *walker) names(fd int) (*names, error) {
 			continue
 		}
 		if err == syscall.ENOENT || err == nil && n <= 0 { // ENOENT: the directory was removed
+			found.sort()
+			w.held += found.size()
 			return found, nil
 		}
 		if err != nil {
 			return nil, err
 		}
 		found.add(w.dirents[:n])
-		if len(found.ends) > w.maxDir || len(found.buffer) > maxNames {
+		if len(found.starts) > w.maxDir || w.held+found.size() > maxNames {
 			return nil, errTooMany
 		}
 	}
@@ -184,8 +195,8 @@ func (n *names) add(records []byte) {
 		name := records[nameOffset:size]
 		name = name[:bytes.IndexByte(name, 0)]
 		if record.Ino != 0 && string(name) != "." && string(name) != ".." {
+			n.starts = append(n.starts, uint32(len(n.buffer)))
 			n.buffer = append(append(n.buffer, name...), 0)
-			n.ends = append(n.ends, len(n.buffer))
 		}
 		records = records[size:]
 	}

@@ -102,19 +102,19 @@ func (b *Body) Verify() error {
 	return nil
 }
 
-// BodyWriter writes a body. It buffers bytes into frames of bodyFrameBytes.
+// BodyWriter writes a body. It buffers bytes into frames of bodyFrameBytes, and writes each frame with one call of Write.
 type BodyWriter struct {
 	stream io.Writer
 	digest hash.Hash
 	size   int64
-	buffer []byte
+	buffer []byte // of a frame: its header, then the payload
 }
 
 const bodyFrameBytes = 256 << 10
 
 // NewBodyWriter returns a writer of a body to stream.
 func NewBodyWriter(stream io.Writer) *BodyWriter {
-	return &BodyWriter{stream: stream, digest: sha256.New(), buffer: make([]byte, 0, bodyFrameBytes)}
+	return &BodyWriter{stream: stream, digest: sha256.New(), buffer: header(Data, 0, bodyFrameBytes)}
 }
 
 func (w *BodyWriter) Write(p []byte) (int, error) {
@@ -133,13 +133,15 @@ func (w *BodyWriter) Write(p []byte) (int, error) {
 }
 
 func (w *BodyWriter) flush() error {
-	if len(w.buffer) == 0 {
+	payload := w.buffer[headerBytes:]
+	if len(payload) == 0 {
 		return nil
 	}
-	w.digest.Write(w.buffer)
-	w.size += int64(len(w.buffer))
-	err := Write(w.stream, Data, w.buffer)
-	w.buffer = w.buffer[:0]
+	w.digest.Write(payload)
+	w.size += int64(len(payload))
+	putHeader(w.buffer, Data, len(payload))
+	_, err := w.stream.Write(w.buffer)
+	w.buffer = w.buffer[:headerBytes]
 	return err
 }
 

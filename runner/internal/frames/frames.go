@@ -84,20 +84,32 @@ func (r *Reader) Payload() ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// Write writes one frame, with a single call of stream.Write if the payload is at most 4096 bytes.
+// singleWrite is the size in bytes of the largest payload that is copied, so that the frame takes one call of Write.
+const singleWrite = 64 << 10
+
+// Write writes one frame, with a single call of stream.Write unless the payload is large.
 func Write(stream io.Writer, kind byte, payload []byte) error {
-	header := make([]byte, headerBytes, headerBytes+4096)
-	header[0] = kind
-	binary.BigEndian.PutUint32(header[1:], uint32(len(payload)))
-	if len(payload) <= 4096 {
-		_, err := stream.Write(append(header, payload...))
+	if len(payload) <= singleWrite {
+		_, err := stream.Write(append(header(kind, len(payload), len(payload)), payload...))
 		return err
 	}
-	if _, err := stream.Write(header); err != nil {
+	if _, err := stream.Write(header(kind, len(payload), 0)); err != nil {
 		return err
 	}
 	_, err := stream.Write(payload)
 	return err
+}
+
+// header returns the header of a frame, with room for so many further bytes.
+func header(kind byte, length, room int) []byte {
+	header := make([]byte, headerBytes, headerBytes+room)
+	putHeader(header, kind, length)
+	return header
+}
+
+func putHeader(header []byte, kind byte, length int) {
+	header[0] = kind
+	binary.BigEndian.PutUint32(header[1:headerBytes], uint32(length))
 }
 
 // WriteJSON writes value as a J or E frame.

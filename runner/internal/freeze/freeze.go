@@ -31,7 +31,7 @@ type identity struct {
 
 // Frozen is the set of stopped processes.
 type Frozen struct {
-	// Processes are the environment's processes that were alive when all were stopped.
+	// Processes are the environment's processes that were alive when all were stopped. Processes of exec sessions are not among them.
 	Processes []kernel.Process
 	mu        sync.Mutex
 	stopped   map[identity]bool // by this package
@@ -79,10 +79,11 @@ func (f *Frozen) pass() (running int, err error) {
 	if f.thawed {
 		return 0, context.Canceled
 	}
-	environment, err := f.environment()
+	all, err := kernel.Processes()
 	if err != nil {
 		return 0, err
 	}
+	environment := f.environment(all)
 	first := f.before == nil
 	if first {
 		f.before = map[identity]bool{}
@@ -108,7 +109,7 @@ func (f *Frozen) pass() (running int, err error) {
 			f.stopped[id] = true
 		}
 	}
-	f.Processes = environment
+	f.Processes = survivors(environment, all)
 	return running, nil
 }
 
@@ -138,17 +139,37 @@ func (f *Frozen) stopAtOnce() {
 	}
 }
 
-// environment returns the living processes of the environment.
-func (f *Frozen) environment() ([]kernel.Process, error) {
-	all, err := kernel.Processes()
+// environment returns the living processes of the environment, and those that exec sessions started.
+func (f *Frozen) environment(all []kernel.Process) (found []kernel.Process) {
 	own := f.supervise()
-	kept := all[:0]
 	for _, process := range all {
 		if process.PPID != 0 && process.PID != os.Getpid() && !own[process.PID] && process.Alive() {
-			kept = append(kept, process)
+			found = append(found, process)
 		}
 	}
-	return kept, err
+	return found
+}
+
+// survivors returns the processes that no exec session started. A session is a process without a parent in this PID namespace.
+func survivors(environment, all []kernel.Process) (found []kernel.Process) {
+	parents := make(map[int]int, len(all))
+	for _, process := range all {
+		parents[process.PID] = process.PPID
+	}
+	for _, process := range environment {
+		top := process.PID
+		for range all { // bounded: parents change while the processes are listed, so there may be a cycle
+			parent, known := parents[top]
+			if !known || parent == 0 {
+				break
+			}
+			top = parent
+		}
+		if parent, known := parents[top]; !known || parent != 0 || top == os.Getpid() {
+			found = append(found, process)
+		}
+	}
+	return found
 }
 
 // resting returns whether all threads of a process are stopped. The state of a process is that of its main thread only.

@@ -87,16 +87,41 @@ func SetTime(file *os.File, when time.Time) error {
 	return nil
 }
 
+// Events of poll(2). The kernel always reports all but pollRDHUP.
+const (
+	pollERR   = 0x8
+	pollHUP   = 0x10
+	pollNVAL  = 0x20
+	pollRDHUP = 0x2000
+)
+
 // HungUp returns whether the other end of a socket was closed, in both directions.
 func HungUp(socket uintptr) bool {
-	const pollHUP, pollERR = 0x10, 0x8 // the kernel always reports them
+	return poll(socket, 0, &syscall.Timespec{})&(pollHUP|pollERR) != 0
+}
+
+// Ended returns whether the other end of a socket was closed at least in its sending direction.
+func Ended(socket uintptr) bool {
+	return poll(socket, pollRDHUP, &syscall.Timespec{})&(pollHUP|pollERR|pollRDHUP) != 0
+}
+
+// WaitBroken returns when nobody can read any more what is written to a pipe or socket.
+func WaitBroken(output uintptr) {
+	for poll(output, 0, nil) == 0 {
+	}
+}
+
+// poll returns the events of a descriptor, after the timeout at the latest; nil is none.
+func poll(fd uintptr, events int16, timeout *syscall.Timespec) int16 {
 	query := struct {
 		fd              int32
 		events, revents int16
-	}{fd: int32(socket)}
-	var now syscall.Timespec // timeout
-	_, _, errno := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&query)), 1, uintptr(unsafe.Pointer(&now)), 0, 0, 0)
-	return errno == 0 && query.revents&(pollHUP|pollERR) != 0
+	}{fd: int32(fd), events: events}
+	_, _, errno := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&query)), 1, uintptr(unsafe.Pointer(timeout)), 0, 0, 0)
+	if errno != 0 {
+		return 0
+	}
+	return query.revents
 }
 
 // Process holds fields of /proc/PID/stat, which every user can read, even for undumpable processes.

@@ -37,6 +37,9 @@ func (w *Writer) write(value any) error {
 	if err := w.encode.Encode(value); err != nil {
 		return err
 	}
+	if w.line.Len() > maxLine {
+		return fmt.Errorf("a line of %d bytes (at most %d)", w.line.Len(), maxLine)
+	}
 	w.digest.Write(w.line.Bytes())
 	w.bytes += int64(w.line.Len())
 	_, err := w.out.Write(w.line.Bytes())
@@ -49,7 +52,7 @@ func (w *Writer) Bytes() int64 { return w.bytes }
 // SHA256 returns the hexadecimal digest of the lines written so far.
 func (w *Writer) SHA256() string { return hex.EncodeToString(w.digest.Sum(nil)) }
 
-// maxLine is the maximum size of a line in bytes. The longest have the attributes of one file, which the kernel limits.
+// maxLine is the maximum size of a line in bytes, of which no file needs more than a part.
 const maxLine = 16 << 20
 
 // Reader reads a manifest and rejects entries that are invalid or not in order.

@@ -33,6 +33,17 @@ func Foreign(own []string) (map[string]bool, error) {
 	return found, lines.Err()
 }
 
+// Below returns whether one of the paths is below the directory.
+func Below(paths map[string]bool, directory string) bool {
+	directory = strings.TrimSuffix(directory, "/") + "/"
+	for path := range paths {
+		if len(path) > len(directory) && strings.HasPrefix(path, directory) {
+			return true
+		}
+	}
+	return false
+}
+
 // unescape replaces mountinfo's octal escapes of spaces, tabs, newlines and backslashes.
 func unescape(text string) string {
 	if !strings.Contains(text, `\`) {

@@ -39,6 +39,7 @@ type Host struct {
 	Captures    *files.Captures
 	Null        *os.File // opened before a phase could replace it with a FIFO
 	outputs     outputs
+	named       named
 }
 
 // User resolves a request's user; "" is the default user.
@@ -80,6 +81,7 @@ func (h *Host) run(request wire.Start, result *wire.PhaseResult) *wire.Error {
 	if err != nil {
 		return wire.Errorf(NoSuchUser, "%v", err)
 	}
+	h.named.add(request.User)
 	for _, path := range request.Remove {
 		if err := files.Remove(path); err != nil {
 			return wire.Errorf(Output, "cannot remove: %v", err)

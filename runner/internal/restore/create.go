@@ -1,13 +1,16 @@
 package restore
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"syscall"
+	"time"
 
 	"multistep.dev/runner/internal/at"
 	"multistep.dev/runner/internal/manifest"
@@ -17,7 +20,7 @@ import (
 func (t *target) create(parent int, entry *manifest.Entry, content io.Reader) error {
 	err := t.createNew(parent, entry, content)
 	if err == syscall.EEXIST { // an interrupted restore left it
-		if err = remove(parent, t.aside); err == nil {
+		if err = remove(t.ctx, parent, t.aside); err == nil {
 			err = t.createNew(parent, entry, content)
 		}
 	}
@@ -78,6 +81,9 @@ func (t *target) fill(file *os.File, entry *manifest.Entry, content io.Reader) e
 	}
 	for _, part := range parts {
 		out := struct{ io.Writer }{io.NewOffsetWriter(file, part[0])}
+		if entry.Holes {
+			out.Writer = &holed{file: file, offset: part[0]}
+		}
 		n, err := io.CopyBuffer(out, io.LimitReader(content, part[1]), t.buffer)
 		if err != nil {
 			return err
@@ -93,6 +99,39 @@ func (t *target) fill(file *os.File, entry *manifest.Entry, content io.Reader) e
 		return file.Truncate(entry.Size)
 	}
 	return nil
+}
+
+// holed writes to a new file from an offset. It leaves out blocks of zeros, so that they become holes.
+type holed struct {
+	file   *os.File
+	offset int64
+}
+
+const holeBytes = 4096
+
+var zeros [holeBytes]byte
+
+func (h *holed) Write(p []byte) (int, error) {
+	data := 0 // length of the unwritten bytes before the current block
+	for at := 0; at < len(p); {
+		size := min(len(p)-at, holeBytes-int((h.offset+int64(at))%holeBytes))
+		hole := bytes.Equal(p[at:at+size], zeros[:size])
+		if !hole {
+			data += size
+		}
+		at += size
+		if end := at; data > 0 && (hole || end == len(p)) {
+			if hole {
+				end -= size
+			}
+			if _, err := h.file.WriteAt(p[end-data:end], h.offset+int64(end-data)); err != nil {
+				return 0, err
+			}
+			data = 0
+		}
+	}
+	h.offset += int64(len(p))
+	return len(p), nil
 }
 
 // special creates a FIFO or a device.
@@ -137,46 +176,68 @@ func (t *target) own(parent int, entry *manifest.Entry) error {
 }
 
 // attributes sets owner, mode, extended attributes and time of an open file or directory, in this order: chown clears setuid and
-// capabilities, and chmod changes an ACL.
+// capabilities, and chmod changes an ACL. It sets only what differs, because PID 1 may have no right to set it at all.
 func (t *target) attributes(fd int, entry *manifest.Entry) error {
-	mode := entry.Mode
+	var stat syscall.Stat_t
+	if err := syscall.Fstat(fd, &stat); err != nil {
+		return err
+	}
+	mode, given := entry.Mode, false
 	if t.restricted() {
 		mode &^= syscall.S_ISUID | syscall.S_ISGID
-	} else {
-		var stat syscall.Stat_t
-		if err := syscall.Fstat(fd, &stat); err != nil {
-			return err
-		}
-		if int(stat.Uid) != entry.UID || int(stat.Gid) != entry.GID {
-			if err := syscall.Fchown(fd, entry.UID, entry.GID); err != nil {
-				return fmt.Errorf("owner %d:%d: %w", entry.UID, entry.GID, err)
-			}
+	} else if given = int(stat.Uid) != entry.UID || int(stat.Gid) != entry.GID; given {
+		if err := syscall.Fchown(fd, entry.UID, entry.GID); err != nil {
+			return fmt.Errorf("owner %d:%d: %w", entry.UID, entry.GID, err)
 		}
 	}
-	if err := syscall.Fchmod(fd, mode); err != nil {
-		return err
+	if given || stat.Mode&0o7777 != mode {
+		if err := syscall.Fchmod(fd, mode); err != nil {
+			return err
+		}
 	}
 	if !t.restricted() {
 		if err := setXattrs(fd, entry.XAttrs); err != nil {
 			return err
 		}
 	}
-	return at.SetTime(fd, "", entry.MTime.Time)
+	return setTime(fd, entry)
+}
+
+// setTime sets the modification time, except of a directory of another user that exists if PID 1 has no right to.
+func setTime(fd int, entry *manifest.Entry) error {
+	var stat syscall.Stat_t
+	if err := syscall.Fstat(fd, &stat); err != nil {
+		return err
+	}
+	if entry.MTime.Equal(time.Unix(stat.Mtim.Unix())) {
+		return nil
+	}
+	err := at.SetTime(fd, "", entry.MTime.Time)
+	if err == syscall.EPERM && entry.Type == manifest.Directory && int(stat.Uid) != os.Geteuid() {
+		return nil
+	}
+	return err
 }
 
 // setXattrs sets the extended attributes, and removes all others.
 func setXattrs(fd int, wanted []manifest.XAttr) error {
-	present, err := at.Xattrs(fd)
+	names, err := at.XattrNames(fd)
 	if err != nil {
 		return err
 	}
 	for _, each := range wanted {
-		delete(present, string(each.Name))
-		if err := at.SetXattr(fd, string(each.Name), each.Value); err != nil {
-			return fmt.Errorf("xattr %.100q: %w", string(each.Name), err)
+		name := string(each.Name)
+		if i := slices.Index(names, name); i >= 0 {
+			names = slices.Delete(names, i, i+1)
+			if value, err := at.Xattr(fd, name); err == nil && bytes.Equal(value, each.Value) {
+				continue
+			}
+		}
+		if err := at.SetXattr(fd, name, each.Value); err != nil {
+			return fmt.Errorf("xattr %.100q: %w", name, err)
 		}
 	}
-	for name := range present {
+	for _, name := range names {
 		if err := at.RemoveXattr(fd, name); err != nil {
 			return fmt.Errorf("xattr %.100q: %w", name, err)
 		}

@@ -151,7 +151,7 @@ func TestARestoreStaysWithinItsLimits(t *testing.T) {
 		target := start(t, "")
 		restorer, err := New(Options{Root: target.root, Spool: t.TempDir()}, each.limits)
 		must(t, err)
-		err = restorer.Manifest(bytes.NewReader(each.made.lines), each.made.Manifest)
+		err = restorer.Manifest(context.Background(), bytes.NewReader(each.made.lines), each.made.Manifest)
 		if err == nil {
 			err = restorer.Apply(context.Background(), bytes.NewReader(each.made.files))
 		}

@@ -2,6 +2,7 @@ package restore
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"syscall"
 
@@ -9,7 +10,7 @@ import (
 )
 
 // remove removes name and, if it is a directory, its content. A missing name is no error.
-func remove(directory int, name string) error {
+func remove(ctx context.Context, directory int, name string) error {
 	switch err := at.Unlink(directory, name); err {
 	case nil, syscall.ENOENT:
 		return nil
@@ -23,29 +24,39 @@ func remove(directory int, name string) error {
 	}
 	defer syscall.Close(fd)
 	syscall.Fchmod(fd, 0o700) // its mode may forbid its owner to empty it
-	if err := empty(fd); err != nil {
+	if err := empty(ctx, fd); err != nil {
 		return err
 	}
 	return at.Rmdir(directory, name)
 }
 
-func empty(directory int) error {
+// empty reads a directory from its start until a pass finds nothing: some filesystems skip names while others are removed.
+func empty(ctx context.Context, directory int) error {
 	buffer := make([]byte, 32<<10)
 	for {
 		if _, err := syscall.Seek(directory, 0, io.SeekStart); err != nil {
 			return err
 		}
-		n, err := syscall.ReadDirent(directory, buffer)
-		if err != nil {
+		if found, err := emptyOnce(ctx, directory, buffer); err != nil || !found {
 			return err
 		}
-		_, count, names := syscall.ParseDirent(bytes.Clone(buffer[:n]), -1, nil)
-		if count == 0 {
-			return nil
+	}
+}
+
+func emptyOnce(ctx context.Context, directory int, buffer []byte) (found bool, err error) {
+	for {
+		n, err := syscall.ReadDirent(directory, buffer)
+		if err != nil || n <= 0 {
+			return found, err
 		}
+		_, count, names := syscall.ParseDirent(bytes.Clone(buffer[:n]), -1, nil)
+		found = found || count > 0
 		for _, name := range names {
-			if err := remove(directory, name); err != nil {
-				return err
+			if err := ctx.Err(); err != nil {
+				return false, err
+			}
+			if err := remove(ctx, directory, name); err != nil {
+				return false, err
 			}
 		}
 	}

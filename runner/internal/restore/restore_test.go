@@ -216,7 +216,7 @@ func TestARestoreThatIsCutAnywhereAndRepeatedGivesTheSameTree(t *testing.T) {
 		target := start(t, image.root)
 		restorer, err := New(Options{Root: target.root, Spool: t.TempDir()}, wire.NewRestore().CheckpointLimits)
 		must(t, err)
-		must(t, restorer.Manifest(bytes.NewReader(made.lines), made.Manifest))
+		must(t, restorer.Manifest(context.Background(), bytes.NewReader(made.lines), made.Manifest))
 		if err := restorer.Apply(context.Background(), &cutReader{bytes.NewReader(made.files), cut}); err == nil {
 			t.Fatal("a cut stream was complete:", cut)
 		}

@@ -11,10 +11,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"os"
 	"strings"
 
 	"multistep.dev/runner/internal/manifest"
+	"multistep.dev/runner/internal/spool"
 	"multistep.dev/runner/internal/wire"
 )
 
@@ -43,11 +45,8 @@ type Restorer struct {
 
 // New returns a Restorer. The caller must close it.
 func New(options Options, limits wire.CheckpointLimits) (*Restorer, error) {
-	spool, err := os.CreateTemp(options.Spool, ".multistep-manifest-")
-	if err != nil {
-		return nil, err
-	}
-	return &Restorer{options: options, limits: limits, spool: spool}, os.Remove(spool.Name())
+	file, err := spool.New(options.Spool)
+	return &Restorer{options: options, limits: limits, spool: file}, err
 }
 
 // Close releases the temporary file.
@@ -59,7 +58,7 @@ func damaged(format string, args ...any) *wire.Error {
 
 // Manifest reads the compressed manifest of the next increment. It returns an error unless the manifest has this digest, follows the
 // increment before and is within the limits, so nothing is restored of an increment that is not.
-func (r *Restorer) Manifest(body io.Reader, digest string) error {
+func (r *Restorer) Manifest(ctx context.Context, body io.Reader, digest string) error {
 	if err := r.store(body); err != nil {
 		return err
 	}
@@ -67,7 +66,7 @@ func (r *Restorer) Manifest(body io.Reader, digest string) error {
 	if err != nil {
 		return err
 	}
-	if err := r.measure(lines, digest); err != nil {
+	if err := r.measure(ctx, lines, digest); err != nil {
 		return err
 	}
 	if lines.SHA256() != digest {
@@ -88,20 +87,30 @@ func (r *Restorer) store(body io.Reader) error {
 	if _, err := r.spool.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	n, err := io.Copy(r.spool, io.LimitReader(body, r.limits.MaxBytes))
-	if err == nil && n == r.limits.MaxBytes {
+	limit := r.manifestBytes()
+	n, err := io.Copy(r.spool, io.LimitReader(body, limit))
+	if err == nil && n == limit {
 		return r.tooLarge()
 	}
 	return err
 }
 
+// manifestBytes returns the maximum size of a manifest, compressed or not. Packing counts its lines, but not the first one, as part of maxBytes.
+func (r *Restorer) manifestBytes() int64 {
+	const first = 1 << 20
+	return min(r.limits.MaxBytes, math.MaxInt64-first) + first
+}
+
 // measure reads all entries, and rejects invalid ones and too many.
-func (r *Restorer) measure(lines *manifest.Reader, digest string) error {
+func (r *Restorer) measure(ctx context.Context, lines *manifest.Reader, digest string) error {
 	entries, total := 0, int64(0)
 	for {
 		entry, err := lines.Next()
 		if err == io.EOF {
 			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
 		if err != nil {
 			return damaged("the manifest %s: %v", digest, err)
@@ -126,7 +135,7 @@ func (r *Restorer) open() (*manifest.Reader, error) {
 	if err != nil {
 		return nil, damaged("a manifest: %v", err)
 	}
-	lines, err := manifest.NewReader(io.LimitReader(plain, r.limits.MaxBytes))
+	lines, err := manifest.NewReader(io.LimitReader(plain, r.manifestBytes()))
 	if err != nil {
 		return nil, damaged("a manifest: %v", err)
 	}
@@ -136,11 +145,14 @@ func (r *Restorer) open() (*manifest.Reader, error) {
 // Apply restores the increment whose manifest was read last from its compressed tar stream. After an error the increment may be restored in part;
 // to restore the same increments again completes it.
 func (r *Restorer) Apply(ctx context.Context, body io.Reader) error {
-	lines, err := r.open()
+	target, err := newTarget(ctx, r.options, r.previous)
 	if err != nil {
 		return err
 	}
-	target, err := newTarget(ctx, r.options, r.previous)
+	if err := r.clear(target); err != nil {
+		return err
+	}
+	lines, err := r.open()
 	if err != nil {
 		return err
 	}
@@ -151,6 +163,32 @@ func (r *Restorer) Apply(ctx context.Context, body io.Reader) error {
 	r.Result.Skipped += target.skipped
 	r.Result.Bytes += target.bytes
 	return err
+}
+
+// clear deletes what the increment deletes or replaces, except directories that stay. So a restore never needs more space than what the
+// container had of the increments' files at the time of a checkpoint.
+func (r *Restorer) clear(target *target) error {
+	if target.restricted() {
+		return nil
+	}
+	lines, err := r.open()
+	if err != nil {
+		return err
+	}
+	clearing := clearing{target: target}
+	defer clearing.close()
+	for {
+		entry, err := lines.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err == nil {
+			err = clearing.entry(entry)
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 func (r *Restorer) apply(ctx context.Context, target *target, lines *manifest.Reader, body io.Reader) error {

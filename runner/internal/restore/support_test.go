@@ -119,7 +119,7 @@ func (p *pod) restoreContext(ctx context.Context, chain []increment, paths ...st
 	must(p.t, err)
 	defer restorer.Close()
 	for _, each := range chain {
-		if err := restorer.Manifest(bytes.NewReader(each.lines), each.Manifest); err != nil {
+		if err := restorer.Manifest(ctx, bytes.NewReader(each.lines), each.Manifest); err != nil {
 			return restorer.Result, err
 		}
 		if err := restorer.Apply(ctx, bytes.NewReader(each.files)); err != nil {
@@ -231,7 +231,7 @@ func attributes(t *testing.T, path string) string {
 	file, err := os.Open(path)
 	must(t, err)
 	defer file.Close()
-	found, err := at.Xattrs(int(file.Fd()))
+	found, err := at.Xattrs(int(file.Fd()), 1<<20)
 	must(t, err)
 	text := ""
 	for _, name := range slices.Sorted(maps.Keys(found)) {

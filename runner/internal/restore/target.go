@@ -13,6 +13,7 @@ import (
 	"multistep.dev/runner/internal/at"
 	"multistep.dev/runner/internal/manifest"
 	"multistep.dev/runner/internal/mounts"
+	"multistep.dev/runner/internal/wire"
 )
 
 // target is the tree that one increment is restored to.
@@ -92,6 +93,11 @@ func (t *target) dispatch(entry *manifest.Entry, content io.Reader) error {
 		t.skipped++
 		return nil
 	}
+	if entry.Type != manifest.Directory {
+		if err := t.replaceable(name); err != nil {
+			return err
+		}
+	}
 	parent, err := t.parent(name, top)
 	if err != nil {
 		return err
@@ -101,7 +107,7 @@ func (t *target) dispatch(entry *manifest.Entry, content io.Reader) error {
 	switch entry.Type {
 	case manifest.Deleted:
 		t.deletions++
-		return remove(parent, base)
+		return remove(t.ctx, parent, base)
 	case manifest.Directory:
 		return t.directory(parent, base, entry)
 	case manifest.Hardlink:
@@ -140,7 +146,7 @@ func (t *target) loseParent(name string) error {
 		if err != nil {
 			return err
 		}
-		err = remove(parent, path.Base(each))
+		err = remove(t.ctx, parent, path.Base(each))
 		syscall.Close(parent)
 		if err != nil {
 			return err
@@ -160,6 +166,14 @@ func (t *target) isForeign(name string) bool {
 		return true
 	}
 	return false
+}
+
+// replaceable returns an error if a mount or a directory of the runner is below the path. No checkpoint of this runner has such an entry.
+func (t *target) replaceable(name string) error {
+	if mounts.Below(t.foreign, path.Join(t.root, name)) {
+		return wire.Errorf(wire.CodeRestore, "a mount or the runner's directory is below it")
+	}
+	return nil
 }
 
 func isDevice(kind string) bool {
@@ -272,7 +286,7 @@ func (t *target) close(complete bool) error {
 // rename gives the file aside its name. It removes a directory in its place.
 func (t *target) rename(parent int, base string) error {
 	if stat, err := at.Stat(parent, base); err == nil && stat.Mode&syscall.S_IFMT == syscall.S_IFDIR {
-		if err := remove(parent, base); err != nil {
+		if err := remove(t.ctx, parent, base); err != nil {
 			return err
 		}
 	}
@@ -296,7 +310,7 @@ func (t *target) hardlink(parent int, base string, entry *manifest.Entry) error 
 	defer syscall.Close(fd)
 	err = at.Link(fd, parent, t.aside)
 	if err == syscall.EEXIST {
-		if err = remove(parent, t.aside); err == nil {
+		if err = remove(t.ctx, parent, t.aside); err == nil {
 			err = at.Link(fd, parent, t.aside)
 		}
 	}

@@ -60,7 +60,7 @@ func Main(version string, args []string) error {
 	}
 	runner.Tracker = checkpoint.Untracked()
 	if *checkpoints {
-		runner.Tracker = checkpoint.Track("/", session.Own(runner.RuntimeDir))
+		runner.Tracker = checkpoint.Track("/", runner.Own)
 	}
 	probes, err := net.Listen("tcp", ":"+strconv.Itoa(*port))
 	if err != nil {
@@ -137,6 +137,7 @@ func newRunner(version, defaultUser string) (*session.Runner, error) {
 		},
 		Store: records.NewStore(), Guests: guests.New(), Version: version, Instance: hex.EncodeToString(instance),
 		PodUID: os.Getenv("MULTISTEP_POD_UID"), RuntimeDir: directory, StartedAt: time.Now(),
+		Own: session.Own(directory),
 	}, nil
 }
 

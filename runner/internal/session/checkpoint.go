@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"syscall"
 	"time"
 
 	"multistep.dev/runner/internal/at"
@@ -14,6 +15,7 @@ import (
 	"multistep.dev/runner/internal/frames"
 	"multistep.dev/runner/internal/freeze"
 	"multistep.dev/runner/internal/kernel"
+	"multistep.dev/runner/internal/spool"
 	"multistep.dev/runner/internal/wire"
 )
 
@@ -30,64 +32,33 @@ type packed struct {
 	SharedMemory  bool           `json:"sharedMemory"` // /dev/shm is not empty
 	Seconds       float64        `json:"seconds"`
 	FrozenSeconds float64        `json:"frozenSeconds"`
+	lines         *os.File       // the compressed manifest
 }
 
-// checkpoint sends two bodies, the increment's files and its manifest, while the environment's processes are stopped, and then the result.
+// checkpoint sends two bodies, the increment's files and its manifest, and then the result. It answers at once: what follows can take longer
+// than a caller waits for a frame, so a refusal comes after the first body.
 func (s *Session) checkpoint(request wire.Checkpoint) error {
-	if refusal := s.Tracker.Listed(); refusal != nil {
-		return s.refuse(refusal)
-	}
-	release, refusal := s.Tracker.Acquire()
-	if refusal != nil {
-		return s.refuse(refusal)
-	}
-	defer release()
-	defer debug.FreeOSMemory() // the process's memory counts against the trial's limit
-	ctx, cancel := context.WithTimeout(context.Background(), wire.Seconds(request.MaxSeconds))
-	defer cancel()
-	stop, err := watch(s.conn, cancel)
-	if err != nil {
-		return err
-	}
-	defer stop()
-	lines, err := os.CreateTemp(s.RuntimeDir, ".multistep-manifest-")
-	if err != nil {
-		return s.refuse(wire.Failure(wire.CodeUnreadable, err))
-	}
-	defer lines.Close()
-	os.Remove(lines.Name())
-	return s.pack(ctx, request, lines)
-}
-
-func (s *Session) pack(ctx context.Context, request wire.Checkpoint, lines *os.File) error {
-	started := time.Now()
-	frozen, err := freeze.All(ctx, s.Host.Reaper.Started)
-	defer frozen.Thaw()
-	defer context.AfterFunc(ctx, frozen.Thaw)()
-	if err == nil {
-		err = at.SyncFilesystem("/")
-	}
-	if err != nil {
-		return s.refuse(checkpointFailure(ctx, err))
-	}
 	if err := s.answer(struct {
 		OK bool `json:"ok"`
 	}{answerOK}); err != nil {
 		return err
 	}
-	result := packed{ProcessCount: len(frozen.Processes), Processes: describe(frozen.Processes), SharedMemory: hasEntries(sharedMemory)}
-	failure, err := s.sendFiles(ctx, request, lines, &result.Packed)
+	alive := s.keepAlive()
+	defer alive.end()
+	started := time.Now()
+	result, failure, err := s.sendFiles(alive, request)
 	if err != nil {
-		return err
+		return alive.broken(err)
 	}
-	frozen.Thaw()
-	result.FrozenSeconds = time.Since(started).Seconds()
 	if failure != nil {
+		alive.end()
 		return s.refuse(failure)
 	}
-	if err := s.sendManifest(lines); err != nil {
-		return err
+	defer result.lines.Close()
+	if err := sendManifest(alive.pulse, result.lines); err != nil {
+		return alive.broken(err)
 	}
+	alive.end()
 	result.Seconds = time.Since(started).Seconds()
 	return s.answer(struct {
 		OK         bool   `json:"ok"`
@@ -95,51 +66,81 @@ func (s *Session) pack(ctx context.Context, request wire.Checkpoint, lines *os.F
 	}{answerOK, result})
 }
 
-// sendFiles sends the body with the files, and writes the compressed manifest to lines. It returns failure if the increment is not complete, and an
-// error only if the session broke.
-func (s *Session) sendFiles(ctx context.Context, request wire.Checkpoint, lines *os.File, result *checkpoint.Packed) (failure *wire.Error, broken error) {
-	stream := &observed{to: s.stream}
-	body := frames.NewBodyWriter(stream)
-	zip, _ := gzip.NewWriterLevel(lines, gzip.BestSpeed) // the level is valid
-	var err error
-	*result, err = s.Tracker.Pack(ctx, request, body, zip)
-	if err == nil {
-		err = zip.Close()
-	}
-	if stream.err != nil {
-		return nil, stream.err
-	}
-	trailer := frames.Trailer{}
+// sendFiles sends the body with the increment's files. It returns failure if the increment is not complete, and an error only if the
+// session broke.
+func (s *Session) sendFiles(alive *alive, request wire.Checkpoint) (result packed, failure *wire.Error, broken error) {
+	ctx, cancel := context.WithTimeout(alive.ctx, wire.Seconds(request.MaxSeconds))
+	defer cancel()
+	body, trailer := frames.NewBodyWriter(alive.pulse), frames.Trailer{}
+	result, err := s.pack(ctx, request, body)
 	if err != nil {
 		failure = checkpointFailure(ctx, err)
 		trailer.Error = wire.Cut(failure.Error(), 1000)
 	}
-	return failure, body.Finish(trailer)
+	return result, failure, body.Finish(trailer)
 }
 
-func (s *Session) sendManifest(lines *os.File) error {
+// pack writes the increment's files to out while the environment's processes are stopped.
+func (s *Session) pack(ctx context.Context, request wire.Checkpoint, out io.Writer) (result packed, err error) {
+	release, err := s.Tracker.Acquire(ctx)
+	if err != nil {
+		return result, err
+	}
+	defer release()
+	defer debug.FreeOSMemory() // the process's memory counts against the trial's limit
+	if err := s.Tracker.Listed(); err != nil {
+		return result, err
+	}
+	if err := s.Host.KnowsUsers(); err != nil {
+		return result, wire.Errorf(wire.CodeUnreadable, "%v", err)
+	}
+	started := time.Now()
+	frozen, err := freeze.All(ctx, s.Host.Reaper.Started)
+	defer frozen.Thaw()
+	defer context.AfterFunc(ctx, frozen.Thaw)()
+	if err == nil {
+		err = syncFiles(ctx)
+	}
+	if err != nil {
+		return result, err
+	}
+	result.ProcessCount, result.Processes, result.SharedMemory = len(frozen.Processes), describe(frozen.Processes), hasEntries(sharedMemory)
+	if result.lines, err = spool.New(s.RuntimeDir); err != nil { // while nobody could open it by its name
+		return result, err
+	}
+	zip, _ := gzip.NewWriterLevel(result.lines, gzip.BestSpeed) // the level is valid
+	result.Packed, err = s.Tracker.Pack(ctx, request, out, zip)
+	if err == nil {
+		err = zip.Close()
+	}
+	if err != nil {
+		result.lines.Close()
+	}
+	result.FrozenSeconds = time.Since(started).Seconds()
+	return result, err
+}
+
+// syncFiles writes the dirty pages of all files to disk. Nothing can interrupt the kernel in that, but the caller need not wait for it.
+func syncFiles(ctx context.Context) error {
+	done := make(chan error, 1)
+	go func() { done <- at.SyncFilesystem("/") }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func sendManifest(stream io.Writer, lines *os.File) error {
 	if _, err := lines.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	body := frames.NewBodyWriter(s.stream)
+	body := frames.NewBodyWriter(stream)
 	if _, err := io.Copy(struct{ io.Writer }{body}, lines); err != nil {
 		return err
 	}
 	return body.Finish(frames.Trailer{})
-}
-
-// observed is a writer that keeps the first error.
-type observed struct {
-	to  io.Writer
-	err error
-}
-
-func (o *observed) Write(p []byte) (int, error) {
-	n, err := o.to.Write(p)
-	if err != nil && o.err == nil {
-		o.err = err
-	}
-	return n, err
 }
 
 func checkpointFailure(ctx context.Context, err error) *wire.Error {
@@ -160,21 +161,21 @@ func describe(processes []kernel.Process) []wire.Process {
 	return described
 }
 
-// hasEntries returns whether a directory is not empty. It returns false if the directory does not exist.
+// hasEntries returns whether a directory is not empty, or cannot be read. It returns false if the directory does not exist.
 func hasEntries(directory string) bool {
-	opened, err := os.Open(directory)
+	opened, err := os.OpenFile(directory, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return false
+		return !errors.Is(err, os.ErrNotExist)
 	}
 	defer opened.Close()
-	names, _ := opened.Readdirnames(1)
-	return len(names) > 0
+	names, err := opened.Readdirnames(1)
+	return len(names) > 0 || err != io.EOF
 }
 
 func (s *Session) commit(request wire.Commit) error {
 	return s.answerRecord(s.Store.Once(request.ID, request.Op.Op, func() (any, *wire.Error) {
-		if refusal := s.Tracker.Listed(); refusal != nil {
-			return nil, refusal
+		if err := s.Tracker.Listed(); err != nil {
+			return nil, wire.Failure(wire.CodeNoBase, err)
 		}
 		if refusal := s.Tracker.Commit(request.Manifest); refusal != nil {
 			return nil, refusal

@@ -27,7 +27,7 @@ var operations = map[string]operation{
 	"dismiss":     {3, named((*Session).dismiss, wire.NewDismiss()), false},
 	"checkpoint":  {4, checked((*Session).checkpoint, wire.NewCheckpoint()), false},
 	"commit":      {4, named((*Session).commit, wire.Commit{}), false},
-	"restore":     {4, named((*Session).restore, wire.NewRestore()), true},
+	"restore":     {4, named((*Session).restore, wire.NewRestore()), false},
 }
 
 // decoded decodes a payload into request, which contains the default values. It refuses an invalid request, and calls do for a

@@ -3,79 +3,113 @@ package session
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"runtime/debug"
 	"time"
 
 	"multistep.dev/runner/internal/frames"
+	"multistep.dev/runner/internal/records"
 	"multistep.dev/runner/internal/restore"
 	"multistep.dev/runner/internal/wire"
 )
 
-// restore receives two bodies for each increment, the manifest and the files, and applies them as they come.
+// restore receives two bodies for each increment, the manifest and the files, and applies them as they come. It requests them at once,
+// and receives all of them also after a failure, so that the session stays usable.
 func (s *Session) restore(request wire.Restore) error {
 	if record, found, refusal := s.Store.Find(request.ID, request.Op.Op); found {
 		return s.answerRecord(record, refusal)
 	}
-	release, refusal := s.Tracker.Acquire()
-	if refusal != nil {
-		return s.refuse(refusal)
-	}
-	defer release()
-	defer debug.FreeOSMemory()                                                    // the process's memory counts against the trial's limit
-	if record, found, refusal := s.Store.Find(request.ID, request.Op.Op); found { // the request before, which release ended
-		return s.answerRecord(record, refusal)
-	}
-	restorer, err := restore.New(restore.Options{Root: "/", Spool: s.RuntimeDir, Own: Own(s.RuntimeDir), Paths: request.Paths}, request.CheckpointLimits)
-	if err != nil {
-		return s.refuse(wire.Failure(wire.CodeRestore, err))
-	}
-	defer restorer.Close()
 	if err := s.answer(struct {
 		OK      bool `json:"ok"`
 		Proceed bool `json:"proceed"`
 	}{answerOK, true}); err != nil {
 		return err
 	}
-	started := time.Now()
-	refusal, err = s.receiveIncrements(request, restorer)
+	alive := s.keepAlive()
+	defer alive.end()
+	record, refusal, err := s.restoreOnce(alive.ctx, request)
 	if err != nil {
-		return err
+		return alive.broken(err)
 	}
-	if refusal != nil {
-		return s.refuse(refusal)
-	}
-	restorer.Result.Seconds = time.Since(started).Seconds()
-	return s.answerRecord(s.Store.Once(request.ID, request.Op.Op, func() (any, *wire.Error) { return restorer.Result, nil }))
+	alive.end()
+	return s.answerRecord(record, refusal)
 }
 
-// receiveIncrements receives all bodies, also after a failure, so that the session stays usable. An error means that the session broke.
-func (s *Session) receiveIncrements(request wire.Restore, restorer *restore.Restorer) (failure *wire.Error, broken error) {
-	ctx, cancel := context.WithTimeout(context.Background(), wire.Seconds(request.MaxSeconds))
+// restoreOnce restores the increments, unless a record of the id exists. It returns broken if the session broke.
+func (s *Session) restoreOnce(ctx context.Context, request wire.Restore) (record records.Record, failure *wire.Error, broken error) {
+	limited, cancel := context.WithTimeout(ctx, wire.Seconds(request.MaxSeconds))
 	defer cancel()
+	release, err := s.Tracker.Acquire(limited)
+	if err != nil {
+		return record, restoreFailure(limited, err, nil), s.discardIncrements(request)
+	}
+	defer release()
+	defer debug.FreeOSMemory()                                                    // the process's memory counts against the trial's limit
+	if record, found, refusal := s.Store.Find(request.ID, request.Op.Op); found { // of an abandoned request, which finished all the same
+		return record, refusal, s.discardIncrements(request)
+	}
+	restorer, err := restore.New(restore.Options{Root: "/", Spool: s.RuntimeDir, Own: s.Own, Paths: request.Paths}, request.CheckpointLimits)
+	if err != nil {
+		return record, wire.Failure(wire.CodeRestore, err), s.discardIncrements(request)
+	}
+	defer restorer.Close()
+	started := time.Now()
+	failure, broken = s.receiveIncrements(ctx, request, restorer)
+	if failure != nil || broken != nil {
+		return record, failure, broken
+	}
+	restorer.Result.Seconds = time.Since(started).Seconds()
+	record, failure = s.Store.Once(request.ID, request.Op.Op, func() (any, *wire.Error) { return restorer.Result, nil })
+	return record, failure, nil
+}
+
+// receiveIncrements receives all bodies and restores them. maxSeconds are for each increment.
+func (s *Session) receiveIncrements(ctx context.Context, request wire.Restore, restorer *restore.Restorer) (failure *wire.Error, broken error) {
+	limit := wire.Seconds(request.MaxSeconds)
 	for _, increment := range request.Increments {
-		for _, read := range []func(*frames.Body) error{
-			func(body *frames.Body) error { return restorer.Manifest(body, increment.Manifest) },
-			func(body *frames.Body) error { return restorer.Apply(ctx, body) },
-		} {
-			body := frames.NewBody(s.frames)
-			var err error
-			if failure == nil {
-				err = read(body)
-			}
-			if err := body.Rest(); err != nil {
-				return nil, err
-			}
-			if failure == nil {
-				failure = restoreFailure(ctx, err, body.Verify())
-			}
+		limited, cancel := context.WithTimeout(ctx, limit)
+		failure, broken = s.receiveIncrement(limited, increment, restorer, failure)
+		if cancel(); broken != nil {
+			return nil, broken
 		}
 	}
 	if failure == nil && len(request.Paths) == 0 {
-		if err := s.Tracker.Restored(ctx, restorer.Result.Manifest); err != nil {
-			failure = restoreFailure(ctx, err, nil)
+		limited, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		failure = restoreFailure(limited, s.Tracker.Restored(limited, restorer.Result.Manifest), nil)
+	}
+	return failure, nil
+}
+
+// receiveIncrement receives the two bodies of an increment, and discards what follows a failure.
+func (s *Session) receiveIncrement(ctx context.Context, increment wire.Increment, restorer *restore.Restorer, failure *wire.Error) (*wire.Error, error) {
+	for _, read := range []func(*frames.Body) error{
+		func(body *frames.Body) error { return restorer.Manifest(ctx, body, increment.Manifest) },
+		func(body *frames.Body) error { return restorer.Apply(ctx, body) },
+	} {
+		body := frames.NewBody(s.frames)
+		var err error
+		if failure == nil {
+			err = read(body)
+		}
+		if err := body.Rest(); err != nil {
+			return nil, err
+		}
+		if failure == nil {
+			failure = restoreFailure(ctx, err, body.Verify())
 		}
 	}
 	return failure, nil
+}
+
+// discardIncrements receives all bodies of a request that fails or was done before.
+func (s *Session) discardIncrements(request wire.Restore) error {
+	for range 2 * len(request.Increments) {
+		if err := frames.NewBody(s.frames).Rest(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // restoreFailure returns the error of one body. That of the transfer takes precedence, because then the caller can retry.
@@ -91,5 +125,13 @@ func restoreFailure(ctx context.Context, err, transfer error) *wire.Error {
 	return wire.Failure(wire.CodeRestore, err)
 }
 
-// Own returns the directories that belong to the runner and to no checkpoint.
-func Own(runtimeDir string) []string { return []string{"/multistep", "/run/multistep", runtimeDir} }
+// Own returns the directories that belong to the runner and to no checkpoint. Links in their paths are followed.
+func Own(runtimeDir string) []string {
+	own := []string{"/multistep", "/run/multistep", runtimeDir}
+	for i, each := range own {
+		if real, err := filepath.EvalSymlinks(each); err == nil {
+			own[i] = real
+		}
+	}
+	return own
+}

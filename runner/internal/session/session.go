@@ -22,6 +22,7 @@ import (
 const (
 	idle     = 15 * time.Minute // read timeout: the caller is gone
 	stalled  = 5 * time.Minute  // write timeout: the caller reads nothing
+	progress = 32 << 10         // bytes, for each of which a write may take its timeout
 	maxWait  = time.Hour
 	answerOK = true
 )
@@ -37,12 +38,13 @@ type Runner struct {
 	PodUID     string
 	RuntimeDir string
 	StartedAt  time.Time
+	Own        []string // paths that belong to the runner, and to no checkpoint
 }
 
 // Session is one caller's connection.
 type Session struct {
 	*Runner
-	conn     net.Conn
+	conn     *patientConn
 	frames   *frames.Reader
 	stream   io.Writer
 	protocol int // version negotiated by hello; 0 before hello
@@ -52,8 +54,8 @@ type Session struct {
 // Serve handles a session until it ends. It returns nil if the caller ended the session, else the error that broke it.
 func (r *Runner) Serve(conn net.Conn) error {
 	defer conn.Close()
-	patient := patientConn{conn}
-	session := Session{Runner: r, conn: conn, frames: frames.NewReader(patient), stream: patient}
+	patient := &patientConn{conn, idle, stalled}
+	session := Session{Runner: r, conn: patient, frames: frames.NewReader(patient), stream: patient}
 	session.handle = session.dispatch
 	return session.serve()
 }
@@ -74,17 +76,25 @@ func (s *Session) serve() error {
 	}
 }
 
-// patientConn is a connection with a timeout for each read and each write.
-type patientConn struct{ net.Conn }
+// patientConn is a connection with a timeout for each read, and one for each part of a write.
+type patientConn struct {
+	net.Conn
+	idle, stalled time.Duration
+}
 
-func (c patientConn) Read(p []byte) (int, error) {
-	c.SetReadDeadline(time.Now().Add(idle))
+func (c *patientConn) Read(p []byte) (int, error) {
+	c.SetReadDeadline(time.Now().Add(c.idle))
 	return c.Conn.Read(p)
 }
 
-func (c patientConn) Write(p []byte) (int, error) {
-	c.SetWriteDeadline(time.Now().Add(stalled))
-	return c.Conn.Write(p)
+func (c *patientConn) Write(p []byte) (written int, err error) {
+	for written < len(p) && err == nil {
+		c.SetWriteDeadline(time.Now().Add(c.stalled))
+		n := 0
+		n, err = c.Conn.Write(p[written:min(len(p), written+progress)])
+		written += n
+	}
+	return written, err
 }
 
 // next reads one request and responds to it. After an error the session is unusable.

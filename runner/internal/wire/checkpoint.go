@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 )
 
 // Error codes of checkpoint, commit and restore.
@@ -18,7 +19,7 @@ const (
 	CodeRestore    = "Restore"    // the container rejects a file to restore
 )
 
-// CheckpointLimits bounds a checkpoint or a restore: entries, unpacked and compressed bytes, and seconds.
+// CheckpointLimits bounds a checkpoint, or each increment of a restore: entries, unpacked and compressed bytes, and seconds.
 type CheckpointLimits struct {
 	MaxFiles       int     `json:"maxFiles"`
 	MaxBytes       int64   `json:"maxBytes"`
@@ -26,15 +27,18 @@ type CheckpointLimits struct {
 	MaxSeconds     float64 `json:"maxSeconds"`
 }
 
-// defaultLimits are the limits of a request that has none.
-var defaultLimits = CheckpointLimits{MaxFiles: 500_000, MaxBytes: 8 << 30, MaxPackedBytes: 4 << 30, MaxSeconds: 300}
-
-const maxCheckpointSeconds = 3600
+// The default limits of a checkpoint, and the highest that a request can have. The latter are the default limits of a restore, so that it
+// never refuses what was packed.
+var (
+	defaultLimits = CheckpointLimits{MaxFiles: 500_000, MaxBytes: 8 << 30, MaxPackedBytes: 4 << 30, MaxSeconds: 300}
+	highestLimits = CheckpointLimits{MaxFiles: 10_000_000, MaxBytes: math.MaxInt64, MaxPackedBytes: math.MaxInt64, MaxSeconds: 3600}
+)
 
 func (l CheckpointLimits) check() error {
-	if l.MaxFiles < 1 || l.MaxFiles > 10_000_000 || l.MaxBytes < 1 || l.MaxPackedBytes < 1 || !(l.MaxSeconds > 0 && l.MaxSeconds <= maxCheckpointSeconds) {
-		return fmt.Errorf("maxFiles %d (1 to 10,000,000), maxBytes %d, maxPackedBytes %d (from 1), maxSeconds %g (to %d)",
-			l.MaxFiles, l.MaxBytes, l.MaxPackedBytes, l.MaxSeconds, maxCheckpointSeconds)
+	most := highestLimits
+	if l.MaxFiles < 1 || l.MaxFiles > most.MaxFiles || l.MaxBytes < 1 || l.MaxPackedBytes < 1 || !(l.MaxSeconds > 0 && l.MaxSeconds <= most.MaxSeconds) {
+		return fmt.Errorf("maxFiles %d (1 to %d), maxBytes %d, maxPackedBytes %d (from 1), maxSeconds %g (to %g)",
+			l.MaxFiles, most.MaxFiles, l.MaxBytes, l.MaxPackedBytes, l.MaxSeconds, most.MaxSeconds)
 	}
 	return nil
 }
@@ -87,7 +91,7 @@ type Restore struct {
 }
 
 // NewRestore returns a request with the defaults of optional fields.
-func NewRestore() Restore { return Restore{CheckpointLimits: defaultLimits} }
+func NewRestore() Restore { return Restore{CheckpointLimits: highestLimits} }
 
 const maxIncrements = 1000
 

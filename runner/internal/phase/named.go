@@ -1,0 +1,30 @@
+package phase
+
+import "sync"
+
+// named are the names of users that phases ran as.
+type named struct {
+	mu    sync.Mutex
+	users map[string]bool
+}
+
+func (n *named) add(user string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.users == nil {
+		n.users = map[string]bool{}
+	}
+	n.users[user] = true
+}
+
+// KnowsUsers returns an error if a user that a phase ran as does not exist any more: then no phase could run in this state of the files.
+func (h *Host) KnowsUsers() error {
+	h.named.mu.Lock()
+	defer h.named.mu.Unlock()
+	for user := range h.named.users {
+		if _, err := h.User(user); err != nil {
+			return err
+		}
+	}
+	return nil
+}
