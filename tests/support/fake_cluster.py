@@ -111,6 +111,7 @@ class FakeCluster(Store):
         self.events: list[Object] = []
         self.runners: dict[str, FakeRunner] = {}
         self.pods_run = pods_run
+        self.one_image = False  # whether separate verifiers have the agent's image
         self._make_runner = make_runner or (lambda pod: FakeRunner(pod["metadata"]["uid"]))
 
     # -- calls for tests only
@@ -120,9 +121,12 @@ class FakeCluster(Store):
         pod = self.objects["Pod", namespace, name]
         self.runners[pod["metadata"]["uid"]] = runner = self._make_runner(pod)
         container_id = f"containerd://{name}"
-        running = {"name": "main", "state": {"running": {}}, "imageID": image_id(name), "containerID": container_id}
+        running = {"name": "main", "state": {"running": {}}, "imageID": self._image_id(name), "containerID": container_id}
         self.set_pod_status(namespace, name, phase="Running", containerStatuses=[running])
         return runner
+
+    def _image_id(self, name: str) -> str:
+        return image_id(name.partition("-v")[0] if self.one_image else name)
 
     def set_pod_status(self, namespace: str, name: str, **status: Any) -> None:
         pod = self.objects["Pod", namespace, name]

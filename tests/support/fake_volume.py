@@ -92,6 +92,11 @@ class FakeCheckpoints:
             files = {name: bytes(spool.data) for name, spool in draft.spools.items()}
             self._volume._of(key).checkpoints.setdefault(commit.id, (commit, files))
 
+    async def complete(self, key: TrialKey, commit: Commit) -> None:
+        with self._volume._write(f"complete {commit.attempt} {commit.step}"):
+            stored = self._volume._of(key).checkpoints
+            stored[commit.id] = (commit, stored[commit.id][1])
+
     async def stored(self, key: TrialKey) -> Stored:
         self._volume.faults.point("volume checkpoints")
         found = self._volume._of(key).checkpoints

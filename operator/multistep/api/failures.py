@@ -13,6 +13,7 @@ from multistep.api.trial_status import FailureClass
 PROVIDER_FAILED: Final = "ProviderFailed"
 AGENT_SETUP_FAILED: Final = "AgentSetupFailed"
 RESTORE_FAILED: Final = "RestoreFailed"
+VERIFIER_IMAGE_CHANGED: Final = "VerifierImageChanged"
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,13 @@ ATTEMPTS = (
         "before its own first step; no retry is used. The next attempt continues after an earlier step, or starts at step 1 after "
         "two such failures",
         "read the message",
+    ),
+    Failure(
+        VERIFIER_IMAGE_CHANGED,
+        "Infrastructure",
+        "the verifier's pod has another image than the agent's pod, as the image's tag was moved: the agent's files cannot be "
+        "restored in it",
+        "name the image by its digest",
     ),
     Failure(
         "RunnerInstallFailed",

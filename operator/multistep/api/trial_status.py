@@ -12,6 +12,7 @@ from pydantic import Field
 from multistep.api.model import Model
 
 Rewards = dict[str, int | float]
+Isolation = Literal["Separate", "Restored", "User", "Shared"]
 FailureClass = Literal["Agent", "Verifier", "Task", "Infrastructure", "Provider", "Configuration", "User"]
 _Step = TypeVar("_Step")
 
@@ -229,8 +230,8 @@ class TrialStatus(Model):
     """Phase, for display; programs should read the conditions."""
     conditions: list[Condition] = []
     """Complete, Failed, Ready, Reconciling, Stalled, Suspended."""
-    isolation: Literal["Separate", "User", "Shared"] | None = None
-    """Isolation of agent and verifier: separate pods, separate users, or none."""
+    isolation: Isolation | None = None
+    """Isolation of agent and verifier: separate pods, separate pods with the agent's files restored, separate users, or none."""
     attempt: int | None = None
     """Number of the current or last attempt, from 1."""
     pod_name: str | None = None

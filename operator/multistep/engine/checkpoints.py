@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from multistep.api.content import Content
 from multistep.api.failures import RESTORE_FAILED
 from multistep.api.records import Fields, PhaseResult
 from multistep.api.trial_spec import CheckpointsSpec
 from multistep.api.trial_status import CheckpointStatus
-from multistep.engine.journal import SETUP, AttemptLost, Journal
+from multistep.engine.journal import SETUP, VERIFIER, AttemptLost, Journal, StepRun
 from multistep.engine.operations import Checkpoint, Restore, Script, Start, Upload
 from multistep.engine.plan import StepPlan
 from multistep.engine.rewards import StepException
@@ -30,6 +32,19 @@ def checkpoint(scope: Scope, step: StepPlan, spec: CheckpointsSpec) -> Script[Ch
     )
 
 
+def snapshot(scope: Scope, step: StepPlan, run: StepRun) -> Script[bool]:
+    """Store a checkpoint for the step's verifier, before the verification; return whether that worked.
+
+    A checkpoint that is not possible is an exception of the step, as the size and kind of the changes are the agent's doing.
+    """
+    spec = scope.plan.snapshots
+    record = yield Checkpoint(scope.id("snapshot"), step.index, tuple(spec.exclude), spec.max_bytes, complete=False)
+    missing = Fields(record.result, "checkpoint").optional_text("missing")
+    if missing is not None:
+        run.fail(StepException("RuntimeError", f"storing the environment for the verifier: {missing}", VERIFIER))
+    return missing is None
+
+
 def restore(scope: Scope, journal: Journal) -> Script[bool]:
     """Restore the checkpoint of the last kept step; return whether that worked. A failure ends the attempt."""
     record = yield Restore(scope.id("restore"))
@@ -39,22 +54,19 @@ def restore(scope: Scope, journal: Journal) -> Script[bool]:
     return failed is None
 
 
-def resume_steps(scope: Scope) -> Script[None]:
-    """Run resume.sh of each kept step that has one, after a restore: it starts again what the step left running.
+def resume_steps(scope: Scope, steps: Sequence[StepPlan]) -> Script[None]:
+    """Run resume.sh of each of these steps that has one, after a restore: it starts again what the step left running.
 
     It runs from a copy outside of the workdir, as the agent may have changed the one there. Raises TrialError if one fails.
     """
-    for step in scope.plan.steps[: len(scope.kept)]:
+    for step in steps:
         if step.resume:
-            target = f"{scope.runtime_dir}/resume-{step.index}"
-            record = yield Upload(
-                scope.id(f"resume-{step.index}-files"), target, Content("workdir", step.directory), user=step.agent_user
-            )
+            name, where = f"resume-{step.index}", scope.where
+            target, content = f"{scope.runtime_dir}/{name}", Content("workdir", step.directory)
+            record = yield Upload(scope.id(f"{name}-files"), target, content, user=step.agent_user, where=where)
             require(record, f"uploading workdir/ of step {step.name}")
-            argv = ("bash", f"{target}/resume.sh")
-            record = yield Start(
-                scope.id(f"resume-{step.index}"), argv, user=step.agent_user, cwd=scope.workdir, env=scope.plan.environment_env
-            )
+            argv, env = ("bash", f"{target}/resume.sh"), scope.plan.environment_env
+            record = yield Start(scope.id(name), argv, user=step.agent_user, cwd=scope.workdir, env=env, where=where)
             result = PhaseResult.from_record(record)
             if result.exit_code != 0:
                 raise TrialError(StepException("RuntimeError", f"resume.sh of step {step.name} {ending(result)}", SETUP))

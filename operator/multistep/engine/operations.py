@@ -241,22 +241,30 @@ class CloseModelAccess:
 class Checkpoint:
     """Store what a step changed in the environment's file system, so that a later attempt can continue after the step.
 
-    step: index of the step; exclude: paths that are left out; max_bytes: maximum size of the changes. The record's result is as in
-    engine.checkpoints.
+    step: index of the step; exclude: paths that are left out; max_bytes: maximum size of the changes; complete: False for a
+    checkpoint that the step's verifier needs, before the step has ended; a later Checkpoint completes it with the step's records.
+    The record's result is as in engine.checkpoints.
     """
 
     id: str
     step: int
     exclude: tuple[str, ...]
     max_bytes: int
+    complete: bool = True
     where: Place = "agent"
 
 
 @dataclass(frozen=True)
 class Restore:
-    """Bring a fresh environment into the state of the checkpoint that the attempt continues after."""
+    """Bring a fresh environment into the state of a checkpoint.
+
+    step: index of the step that is verified; None for the checkpoint that the attempt continues after; paths: directories to which
+    the restore is limited, () for none.
+    """
 
     id: str
+    step: int | None = None
+    paths: tuple[str, ...] = ()
     where: Place = "agent"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from multistep.api.layout import StepLayout, TaskLayout
@@ -20,6 +20,7 @@ from multistep.api.task_toml import (
     User,
 )
 from multistep.api.trial_spec import CheckpointsSpec, TrialSpec
+from multistep.api.trial_status import Isolation
 from multistep.engine.artifacts import pass_entries
 from multistep.engine.hosted_agent import HostedAgent, hosted_agent, refuse_unreachable_model
 from multistep.engine.network import Network, network, refuse_other
@@ -91,10 +92,19 @@ class StepPlan:
     min_reward: float | Mapping[str, float] | None
     artifacts: tuple[ArtifactConfig, ...]
 
+    @property
+    def verified_restored(self) -> bool:
+        """Return whether the step is verified in a fresh pod, in which the environment's files are restored."""
+        apart = self.verifier.environment if self.verifier else None
+        return apart is not None and apart.restored is not None
+
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """The plan of a trial. single: whether the task has no [[steps]]; a few rules differ then (Harbor 0.25, single-step trial)."""
+    """The plan of a trial. single: whether the task has no [[steps]]; a few rules differ then (Harbor 0.25, single-step trial).
+
+    checkpoints: what later attempts continue from, None for step 1; snapshots: limits of checkpoints for verifiers' pods.
+    """
 
     task_name: str
     image: str
@@ -114,11 +124,17 @@ class TrialPlan:
     network: Network | None = None
     hosted: HostedAgent | None = None
     checkpoints: CheckpointsSpec | None = None
+    snapshots: CheckpointsSpec = field(default_factory=CheckpointsSpec)
 
     @property
     def separate(self) -> bool:
         """Return whether any step has a separate verifier."""
         return any(step.verifier is not None and step.verifier.environment is not None for step in self.steps)
+
+    @property
+    def packs(self) -> bool:
+        """Return whether the environment's files are packed after any step: for a later attempt, or for a verifier's pod."""
+        return self.checkpoints is not None or any(step.verified_restored for step in self.steps)
 
 
 def make_plan(
@@ -155,6 +171,7 @@ def make_plan(
         single=not config.steps,
         network=limited,
         hosted=hosted_agent(config, spec, env.credentials) if spec.agent.hosted else None,
+        snapshots=spec.checkpoints,
         checkpoints=spec.checkpoints if spec.checkpoints.policy == "AfterStep" and config.steps else None,
     )
 
@@ -238,8 +255,17 @@ def _verifier_plan(
         env=_attempt({**config.verifier.env, **step.verifier.env, **env.verifier}, env),
         task_tests=layout.root.tests and not bundled,
         step_tests=files.tests and bool(config.steps) and not bundled,
-        environment=_verifier_environment(config, layout, spec, env, defined) if defined else None,
+        environment=_verifier_environment(config, layout, spec, env, defined) if defined else _restored(config, layout, spec, env),
     )
+
+
+def _restored(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv) -> VerifierEnvironment | None:
+    """Return a fresh copy of the agent's environment for a verifier that has none of its own, if the trial asks for it."""
+    if spec.verifier.isolation != "Separate":
+        return None
+    same = _verifier_environment(config, layout, spec, env, Definition("environment", config.environment, None))
+    # The healthcheck and environment/ are for a start from the image.
+    return replace(same, healthcheck=None, files=False, restored=tuple(spec.verifier.paths))
 
 
 def _verifier_environment(
@@ -315,17 +341,18 @@ def _hooks(config: TaskConfig, step: StepConfig) -> list[CollectConfig]:
     return [*config.verifier.collect, *step.verifier.collect]
 
 
-def isolation(plan: TrialPlan, default_user: str) -> Literal["Separate", "User", "Shared"]:
+def isolation(plan: TrialPlan, default_user: str) -> Isolation:
     """Return how well verdicts are isolated from agents, for the least isolated step.
 
-    Separate: every verifier runs in a pod of its own. User: no agent of the trial is root or a verifier's user, so no agent can
-    change verdicts or runner. Shared: all other cases. default_user: user of a phase that configures none. A custom agent class
-    that is not preinstalled is always Shared: its installation runs as root, so it could prepare a way to become root.
+    Separate: every verifier runs in a pod of its own. Restored: the same, but in at least one the agent's files are restored.
+    User: no agent of the trial is root or a verifier's user, so no agent can change verdicts or runner. Shared: all other cases.
+    default_user: user of a phase that configures none. A custom agent class that is not preinstalled is always Shared: its
+    installation runs as root, so it could prepare a way to become root.
     """
     verifiers = [step.verifier for step in plan.steps if step.verifier]
     shared = [each for each in verifiers if each.environment is None]
     if verifiers and not shared:
-        return "Separate"
+        return "Restored" if any(step.verified_restored for step in plan.steps) else "Separate"
     if plan.hosted is not None and plan.hosted.spec.name is None and plan.hosted.spec.installs:
         return "Shared"
     agents = {step.agent_user or default_user for step in plan.steps}

@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from multistep.api.content import Content
+from multistep.api.failures import VERIFIER_IMAGE_CHANGED
 from multistep.api.records import Fault, Fields, PhaseResult
-from multistep.engine.journal import VERIFIER, StepRun
+from multistep.engine.checkpoints import resume_steps
+from multistep.engine.journal import VERIFIER, AttemptLost, StepRun
 from multistep.engine.operations import (
     LOGS,
     LOGS_AGENT,
@@ -22,6 +24,7 @@ from multistep.engine.operations import (
     Part,
     Release,
     Reset,
+    Restore,
     Script,
     Source,
     Start,
@@ -33,6 +36,7 @@ from multistep.engine.rewards import REWARD_JSON, REWARD_TXT, RewardError, StepE
 from multistep.engine.scope import (
     DiskFilled,
     Scope,
+    TrialError,
     at_timeout,
     ending,
     failed,
@@ -111,8 +115,27 @@ def _furnish(
         if unhealthy := healthcheck_failure(record):
             return StepException("HealthcheckError", f"verifier.environment.healthcheck: {unhealthy}", VERIFIER)
     run.untouched = False
-    failure = yield from _hand_over(there, step, run)
+    failure = yield from _hand_over(there, step, run) if environment.restored is None else _restore(there, step, environment, run)
     return failure or (yield from _upload_tests(there, step, verifier, run))
+
+
+def _restore(there: Scope, step: StepPlan, environment: VerifierEnvironment, run: StepRun) -> Script[StepException | None]:
+    """Restore the agent's environment, start again what its steps say, and empty the directories of tests and verdicts."""
+    record = yield Restore(there.id("restore"), step.index, environment.restored or (), where="verifier")
+    run.timed(VERIFIER, record)
+    found = Fields(record.result, "restore")
+    if (refused := found.optional_text("error")) is not None:
+        if found.boolean("otherImage"):  # no agent can cause this
+            run.lost = AttemptLost(VERIFIER_IMAGE_CHANGED, refused)
+        return StepException("RuntimeError", f"restoring the environment for the verifier: {refused}", VERIFIER)
+    try:
+        yield from resume_steps(there, there.plan.steps[: step.index + 1])
+    except TrialError as error:
+        return replace(error.exception, phase=VERIFIER)
+    directories = (Directory(LOGS_VERIFIER), Directory(TESTS))
+    if fault := (yield from _timed(Reset(there.id("verify"), directories, where="verifier"), run)):
+        return _not_taken(fault, "emptying /logs/verifier and /tests")
+    return None
 
 
 def _not_taken(fault: Fault, what: str, usual: str = "RuntimeError") -> StepException:

@@ -34,7 +34,8 @@ class Definition:
 @dataclass(frozen=True)
 class VerifierEnvironment:
     """A separate verifier's environment, resolved. files: whether environment/ is uploaded; own_image: whether ``image`` is
-    the verifier's own, not the trial's."""
+    the verifier's own, not the trial's; restored: directories of the agent's environment that are restored in it, () for all, None
+    for an environment that gets the step's artifacts instead."""
 
     config: EnvironmentConfig
     image: str
@@ -43,6 +44,7 @@ class VerifierEnvironment:
     files: bool
     own_image: bool
     network: Network | None = None
+    restored: tuple[str, ...] | None = None
 
 
 def verifier_mode(config: TaskConfig, step: StepConfig) -> Mode:

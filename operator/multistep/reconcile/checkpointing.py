@@ -14,7 +14,7 @@ from multistep.engine.plan import TrialPlan
 from multistep.engine.resuming import chain_of, choose
 from multistep.engine.room import Room
 from multistep.engine.scope import KeptStep, Scope
-from multistep.errors import CollectionCut, RunnerError, StoreError, StreamLost
+from multistep.errors import CheckpointLost, CollectionCut, RunnerError, StoreError, StreamLost
 from multistep.runner_client.bodies import DownloadResult
 from multistep.runner_client.checkpoints import CHECKPOINT_PROTOCOL, CheckpointRequest, Packed
 from multistep.runner_client.session import Session
@@ -74,7 +74,8 @@ class Checkpointing:
         if plan.checkpoints is None:
             return None, ()
         stored = await self._volume.checkpoints.stored(TrialKey.of(trial))
-        chosen = choose(failed, plan, stored.commits, stored.damaged)
+        complete = {id: each for id, each in stored.commits.items() if each.complete}
+        chosen = choose(failed, plan, complete, stored.damaged)
         if not chosen.chain:
             return None, chosen.refused
         chain = [stored.commits[id] for id in chosen.chain]
@@ -96,20 +97,29 @@ class Checkpointing:
         return await environment.session().note(operation.id, await self._store(operation, environment))
 
     async def _store(self, operation: Checkpoint, environment: Environment) -> Mapping[str, Any]:
-        """Store what the step changed, then let the runner continue from there. A checkpoint that is stored already stays."""
+        """Store what the step changed, then let the runner continue from there. A checkpoint that is stored already stays.
+
+        Raises StoreError if a checkpoint that the step's verifier needs cannot be stored: the trial waits until it can.
+        """
         why = ""
         for _ in range(_TRIES):
             try:
-                commit = await self._stored(operation, environment)
+                return _facts(await self._stored(operation, environment))
             except RunnerError as error:
                 return {"missing": _refusal(environment, error)}
             except (StoreError, CollectionCut) as error:
                 why = str(error)[:_MOST_CHARACTERS]
                 await _reopen(environment)
-            else:
-                found = {"digest": commit.digest, "bytes": commit.bytes, "entries": commit.entries}
-                return {**found, "processes": commit.processes, "sharedMemory": commit.shared_memory}
+        if not operation.complete:
+            raise StoreError(why)
         return {"missing": why}
+
+    async def _completed(self, commit: Commit, environment: Environment) -> Commit:
+        """Add the records of its steps to a checkpoint that was stored for the step's verifier."""
+        records = _records(environment, commit.step, commit.base)
+        complete = commit.model_copy(update={"complete": True, "records": records}).sealed()
+        await self._volume.checkpoints.complete(environment.key, complete)
+        return complete
 
     async def _stored(self, operation: Checkpoint, environment: Environment) -> Commit:
         scope, checkpoints = environment.scope, self._volume.checkpoints
@@ -119,8 +129,12 @@ class Checkpointing:
             room = await checkpoints.room(environment.key, scope.attempt, operation.step)
             if room.bytes < 1:
                 raise StoreError(f"the checkpoints of the {room.bytes_of} have reached their limit")
-            request = CheckpointRequest(operation.exclude, operation.max_bytes, min(operation.max_bytes, room.bytes))
+            # A checkpoint that a verifier needs waits for room: a lack of it must not look like too large changes of the agent.
+            packed = min(operation.max_bytes, room.bytes) if operation.complete else operation.max_bytes
+            request = CheckpointRequest(operation.exclude, operation.max_bytes, packed)
             commit = await self._make(operation, environment, known, room, request)
+        elif operation.complete and not commit.complete:
+            commit = await self._completed(commit, environment)
         try:
             await environment.session().operate("commit", {"id": f"{operation.id}-commit", "manifest": commit.manifest})
         except RunnerError as error:
@@ -145,11 +159,13 @@ class Checkpointing:
     async def _restore(self, operation: Restore, environment: Environment) -> Record:
         """Restore the checkpoint from which the attempt continues."""
         chain, contents = environment.chain, self._volume.checkpoints.contents
+        if operation.step is not None:
+            chain = await self._chain_of_step(environment, operation.step)
         files = (contents(environment.key, commit, name) for commit in chain for name in NAMES)
         why = f"it was made in the image {chain[-1].image_id}, and this pod has {environment.image_id}"
         if chain[-1].image_id == environment.image_id:
             try:
-                return await environment.session().restore(operation.id, [each.manifest for each in chain], files)
+                return await environment.session().restore(operation.id, [each.manifest for each in chain], files, operation.paths)
             except RunnerError as error:
                 why = _refusal(environment, error)
             except StoreError as error:
@@ -157,7 +173,22 @@ class Checkpointing:
                     raise
                 why = str(error)[:_MOST_CHARACTERS]
                 await _reopen(environment)
-        return await environment.session().note(operation.id, {"error": why})
+        other = chain[-1].image_id != environment.image_id
+        return await environment.session().note(operation.id, {"error": why, "otherImage": other})
+
+    async def _chain_of_step(self, environment: Environment, step: int) -> Sequence[Commit]:
+        """Return the layers of the current attempt's checkpoint after a step. Raises StoreError if one is missing."""
+        stored = await self._volume.checkpoints.stored(environment.key)
+        try:
+            ids = chain_of((environment.scope.attempt, step), None, stored.commits, stored.damaged)
+        except CheckpointLost as error:
+            raise StoreError(f"the step's checkpoint: {error}") from error
+        return [stored.commits[id] for id in ids]
+
+
+def _facts(commit: Commit) -> Mapping[str, Any]:
+    found = {"digest": commit.digest, "bytes": commit.bytes, "entries": commit.entries}
+    return {**found, "processes": commit.processes, "sharedMemory": commit.shared_memory}
 
 
 async def _reopen(environment: Environment) -> None:
@@ -179,9 +210,6 @@ def _refusal(environment: Environment, error: RunnerError) -> str:
 def _commit(packed: Packed, operation: Checkpoint, environment: Environment, base: Base | None) -> Commit:
     """Return the commit of what the runner packed on top of ``base``."""
     scope, step = environment.scope, operation.step
-    first = 0 if base is None else base.step + 1
-    ran = {each.name: _attempt_of(scope, each.index) for each in scope.plan.steps[first : step + 1]}
-    prefixes = tuple(f"{attempt}/{name}/" for name, attempt in ran.items())
     received: dict[Name, DownloadResult] = {"manifest": packed.manifest, "layer": packed.layer}
     return Commit(
         attempt=scope.attempt,
@@ -191,11 +219,24 @@ def _commit(packed: Packed, operation: Checkpoint, environment: Environment, bas
         entries=packed.entries,
         image_id=environment.image_id,
         base=base,
-        attempts=tuple(ran.values()),
-        records=tuple(each.to_json() for id, each in sorted(environment.records.items()) if id.startswith(prefixes)),
+        attempts=tuple(_ran(scope, step, base).values()),
+        records=_records(environment, step, base) if operation.complete else (),
+        complete=operation.complete,
         processes=packed.processes,
         shared_memory=packed.shared_memory,
     )
+
+
+def _ran(scope: Scope, step: int, base: Base | None) -> Mapping[str, int]:
+    """Return which attempt ran each step since the base."""
+    first = 0 if base is None else base.step + 1
+    return {each.name: _attempt_of(scope, each.index) for each in scope.plan.steps[first : step + 1]}
+
+
+def _records(environment: Environment, step: int, base: Base | None) -> tuple[dict[str, Any], ...]:
+    """Return the runners' records of the steps since the base."""
+    prefixes = tuple(f"{attempt}/{name}/" for name, attempt in _ran(environment.scope, step, base).items())
+    return tuple(each.to_json() for id, each in sorted(environment.records.items()) if id.startswith(prefixes))
 
 
 def _base(previous: str, scope: Scope, step: int, known: Commits) -> Base | None:

@@ -231,7 +231,7 @@ class Driver:
             case Release():
                 return await self._release(drive, session, operation)
             case Checkpoint() | Restore():
-                return await self._checkpointing.perform(operation, self._environment(drive))
+                return await self._checkpointing.perform(operation, self._environment(drive, operation.where))
             case HostCall():
                 return await self._call_host(drive, session, operation)
             case CloseModelAccess():
@@ -287,10 +287,12 @@ class Driver:
         here = [each for each in files if each.path not in sources[each.source].sent]
         return {each.member: room.refusal(each.size) for each in too_large(here, room)}
 
-    def _environment(self, drive: Drive) -> checkpoints.Environment:
+    def _environment(self, drive: Drive, where: Place) -> checkpoints.Environment:
+        pod = drive.pods.verifier if where == "verifier" else drive.pods.agent
+        assert pod is not None  # its session is open
         return checkpoints.Environment(
-            drive.trial, drive.scope, drive.pods.agent.image_id, drive.protocol, drive.records, drive.chain,
-            session=lambda: drive.sessions["agent"], reopen=partial(self._reopen, drive, "agent"),
+            drive.trial, drive.scope, pod.image_id, drive.protocol, drive.records, drive.chain,
+            session=lambda: drive.sessions[where], reopen=partial(self._reopen, drive, where),
         )  # fmt: skip
 
     async def _reopen(self, drive: Drive, where: Place) -> Session:

@@ -84,7 +84,7 @@ class TrialCreation(TrialContext):
         plan, environment = loaded.plan, loaded.task.config.environment
         request = pods.PodRequest(
             trial, environment, plan.image, plan.task_name, self._t.settings,
-            network=plan.network, checkpoints=plan.checkpoints is not None,
+            network=plan.network, checkpoints=plan.packs,
         )  # fmt: skip
         manifest = pods.manifest(request)
         if not await self._may_create_pod(manifest, first=first):

@@ -79,13 +79,15 @@ class CheckpointRequests:
             lines = await receive_body(self._frames, (), manifest, None)
             return _packed(await self._exchanges.answer(), files, lines)
 
-    async def restore(self, id: str, digests: Sequence[str], files: Iterable[Body]) -> Record:
+    async def restore(self, id: str, digests: Sequence[str], files: Iterable[Body], paths: Sequence[str] = ()) -> Record:
         """Restore checkpoints, lowest first.
 
-        files: manifest and layer of each, in order; they are not read if the runner already has a record with this id.
+        files: manifest and layer of each, in order; they are not read if the runner already has a record with this id. paths:
+        directories to which the restore is limited, () for none.
         """
         increments = [{"manifest": each} for each in digests]
-        request = {"op": "restore", "id": id, "increments": increments, "maxSeconds": RESTORE_SECONDS}
+        limits = {"paths": list(paths), "maxSeconds": RESTORE_SECONDS}
+        request = {"op": "restore", "id": id, "increments": increments, **limits}
         async with self._exchanges.exchange(), _deadline(RESTORE_SECONDS * len(increments)):
             answer = await self._exchanges.request(request)
             if answer.get("proceed") is True:

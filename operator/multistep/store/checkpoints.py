@@ -69,6 +69,7 @@ class Commit(BaseModel):
     stored files; entries: number of changed and deleted paths; image_id: image of the container, as resolved by the kubelet; base:
     the checkpoint below it, None for the image itself; attempts: which attempt ran each step since the base; records: the runners'
     records of these steps; processes: number of processes that a restore loses; shared_memory: whether it loses files in /dev/shm.
+    complete: whether the step had ended, so that the records are there; a step's verifier needs its checkpoint before.
     digest: SHA-256 of all this as it is stored. It identifies the whole checkpoint, as it covers the digests of all layers below.
     """
 
@@ -85,6 +86,7 @@ class Commit(BaseModel):
     records: tuple[dict[str, Any], ...] = ()
     processes: int = 0
     shared_memory: bool = False
+    complete: bool = True
     digest: str = Field(default="", exclude=True)
 
     @classmethod
@@ -170,6 +172,11 @@ class Checkpoints:
         used = Amount(commit.bytes, len(commit.files))
         self._ledger.take(key.namespace, _trial(key), Collection(commit.attempt, commit.step, "all"), used)
 
+    async def complete(self, key: TrialKey, commit: Commit) -> None:
+        """Replace the commit of a stored checkpoint by the complete one."""
+        path = f"{_place(commit.id)}/{_COMMIT}"
+        await self._disk.run(key, "completing a checkpoint", lambda to: _replace(to, path, commit))
+
     async def stored(self, key: TrialKey) -> Stored:
         """Return the trial's checkpoints. Raises StoreError if they cannot be read now."""
         return await self._disk.run(key, "reading checkpoints", lambda to: _stored(to.path / TOP))
@@ -226,6 +233,11 @@ def _keep(to: TrialDirectory, draft: Draft, commit: Commit) -> None:
     to.put(draft.path, _place(commit.id))
     directory.write(place / _COMMIT, commit.to_json())
     directory.sync(place.parent)
+
+
+def _replace(to: TrialDirectory, path: str, commit: Commit) -> None:
+    to.check()
+    directory.write(to.path / path, commit.to_json())
 
 
 def _stored(top: Path) -> Stored:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import (
     AttemptStatus,
-    ResumeStatus,
     StepException,
     StepStatus,
     TrialException,
@@ -59,14 +58,13 @@ from tests.unit.engine.lifecycle_cases import (
     starting,
     trial,
 )
+from tests.unit.engine.restore_table import RESTORES
 
 Row = tuple[MultiStepTrial, PodFacts | None, Decision]
 
-AFTER_A = ResumeStatus(after="a", attempts=[1], digest="d")
-RESTORED = began(current_step="a", steps=[StepStatus(name="a", phase="Complete")], resumed=AFTER_A)
-
 ROWS: dict[str, Row] = {
     **HOSTS,
+    **RESTORES,
     # trials that have not started yet
     "new": (trial(), None, StartAttempt(1, "t-1")),
     # suspended trials
@@ -230,37 +228,6 @@ ROWS: dict[str, Row] = {
             "the trial's container ended with status 137 (OOMKilled): it used more than its memory limit of 64Mi "
             "(before the first step)",
             "OutOfMemoryError",
-        ),
-    ),
-    # between a restore and the attempt's own first step
-    "out of memory after a restore": (
-        RESTORED,
-        ended(137, "OOMKilled", memory_limit="64Mi"),
-        FailAttempt(
-            "RestoreFailed",
-            "after the restore: the trial's container ended with status 137 (OOMKilled): "
-            "it used more than its memory limit of 64Mi",
-        ),
-    ),
-    "killed from inside after a restore": (
-        RESTORED,
-        ended(143, "Error"),
-        FailAttempt(
-            "RestoreFailed",
-            "after the restore: the trial's container ended with status 143 (Error): a process in it stopped process 1",
-        ),
-    ),
-    "killed from outside after a restore": (
-        RESTORED,
-        ended(137, "Error"),
-        FailAttempt("ContainerEnded", "the trial's container ended with status 137 (Error) before the first step"),
-    ),
-    "out of memory in a step after the kept ones": (
-        began(current_step="b", steps=[StepStatus(name="a"), StepStatus(name="b", phase="Agent")], resumed=AFTER_A),
-        ended(137, "OOMKilled"),
-        PhaseDied(
-            "OutOfMemoryError",
-            "the trial's container ended with status 137 (OOMKilled): it used more than its memory limit (phase agent of step b)",
         ),
     ),
     # failures that a phase causes itself

@@ -183,6 +183,20 @@ SCENARIOS = {
         attempts=("PodDeleted",),
         living=True,
     ),
+    "verified in a restored environment": Scenario(
+        {"trial": _trial(verifier={"isolation": "Separate"}), "durations": WAITS},
+        reward=0.75,
+        living=True,
+    ),
+    "verified in a restored environment and continued": Scenario(
+        {
+            "trial": _trial(verifier={"isolation": "Separate", "paths": ["/app"]}, checkpoints={"policy": "AfterStep"}),
+            "durations": {"a/agent": 100.0, "b/agent": 4000.0},
+            "happens": {2000.0: lose_pod},
+        },
+        reward=0.75,
+        attempts=("PodDeleted",),
+    ),
     "an agent of Harbor that continues from a checkpoint": Scenario(
         {
             "trial": _trial(**HOSTED, checkpoints={"policy": "AfterStep"}),

@@ -1,0 +1,44 @@
+"""Decisions between a restore and the attempt's own first step."""
+
+from __future__ import annotations
+
+from multistep.api.trial import MultiStepTrial
+from multistep.api.trial_status import ResumeStatus, StepStatus
+from multistep.engine.decisions import Decision, FailAttempt, PhaseDied, PodFacts
+from tests.unit.engine.lifecycle_cases import began, ended
+
+AFTER_A = ResumeStatus(after="a", attempts=[1], digest="d")
+RESTORED = began(current_step="a", steps=[StepStatus(name="a", phase="Complete")], resumed=AFTER_A)
+
+RESTORES: dict[str, tuple[MultiStepTrial, PodFacts | None, Decision]] = {
+    "out of memory after a restore": (
+        RESTORED,
+        ended(137, "OOMKilled", memory_limit="64Mi"),
+        FailAttempt(
+            "RestoreFailed",
+            "after the restore: the trial's container ended with status 137 (OOMKilled): "
+            "it used more than its memory limit of 64Mi",
+        ),
+    ),
+    "killed from inside after a restore": (
+        RESTORED,
+        ended(143, "Error"),
+        FailAttempt(
+            "RestoreFailed",
+            "after the restore: the trial's container ended with status 143 (Error): a process in it stopped process 1",
+        ),
+    ),
+    "killed from outside after a restore": (
+        RESTORED,
+        ended(137, "Error"),
+        FailAttempt("ContainerEnded", "the trial's container ended with status 137 (Error) before the first step"),
+    ),
+    "out of memory in a step after the kept ones": (
+        began(current_step="b", steps=[StepStatus(name="a"), StepStatus(name="b", phase="Agent")], resumed=AFTER_A),
+        ended(137, "OOMKilled"),
+        PhaseDied(
+            "OutOfMemoryError",
+            "the trial's container ended with status 137 (OOMKilled): it used more than its memory limit (phase agent of step b)",
+        ),
+    ),
+}

@@ -1,0 +1,111 @@
+"""With spec.verifier.isolation Separate, each step is verified in a fresh pod in which the agent's files are restored."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from tests.support.fake_volume import FakeCheckpoints, FakeVolume
+from tests.support.world import KEY, MIXED, World, manifest
+
+APART: dict[str, Any] = {"verifier": {"isolation": "Separate"}}
+
+
+async def ran(spec: dict[str, Any] | None = None, **options: Any) -> World:
+    world = World(trial=manifest(spec or APART), **options)
+    await world.run()
+    return world
+
+
+def phases(ids: list[str]) -> list[str]:
+    return [id for id in ids if id.endswith("/agent")]
+
+
+async def test_each_step_is_verified_on_the_files_that_its_agent_left() -> None:
+    world, declared = await ran(), World(trial=manifest())
+    await declared.run()
+    assert world.condition == ("Complete", "TrialComplete", "ran 3 steps") and world.errors == []
+    assert world.status.rewards == declared.status.rewards
+    assert world.status.isolation == "Restored"
+    agents, *verifiers = world.cluster.runners.values()
+    assert [phases(each.restored) for each in verifiers] == [
+        ["1/a/agent"],
+        ["1/a/agent", "1/b/agent"],
+        ["1/a/agent", "1/b/agent", "1/c/agent"],
+    ]
+    assert not any(id.endswith("/verifier") for id in agents.starts)
+    assert not any(request.get("target") == "/tests" for request in agents.requests)
+    assert [each.checkpoint for each in world.status.steps] == [None] * 3, "the trial has no checkpoints of its own"
+    assert world.kept.checkpoints == {}
+
+
+async def test_only_the_given_directories_are_restored() -> None:
+    world = await ran({"verifier": {"isolation": "Separate", "paths": ["/app", "/srv"]}})
+    asked = [each["paths"] for runner in world.cluster.runners.values() for each in runner.requests if each["op"] == "restore"]
+    assert asked == [["/app", "/srv"]] * 3
+
+
+async def test_a_step_that_declares_a_separate_verifier_keeps_it() -> None:
+    world = World(trial=manifest(APART, config=MIXED))
+    await world.run()
+    _, *verifiers = world.cluster.runners.values()
+    assert [bool(each.restored) for each in verifiers] == [False, True, True]
+
+
+async def test_a_later_attempt_continues_after_a_step_that_was_verified_apart() -> None:
+    durations = {f"{step}/agent": 100.0 for step in "abc"}
+    world = World(trial=manifest({**APART, "checkpoints": {"policy": "AfterStep"}}), durations=durations)
+    await world.run(until=lambda: world.status.current_step == "c" and world.status.steps[-1].phase == "Agent")
+    rewards = [each.rewards for each in world.status.steps[:2]]
+    assert world.pods == ["t-1"]
+    world.cluster.remove("Pod", KEY[0], "t-1")
+    await world.run()
+    assert world.condition[0] == "Complete"
+    assert world.status.resumed is not None and world.status.resumed.attempts == [1, 1]
+    assert [each.rewards for each in world.status.steps[:2]] == rewards
+
+
+@pytest.mark.parametrize(("code", "message"), [("TooLarge", "TooLarge: not possible"), ("Unreadable", "Unreadable: not possible")])
+async def test_changes_that_cannot_be_stored_are_the_agents_failure(code: str, message: str) -> None:
+    world = World(trial=manifest(APART), durations={"a/agent": 100.0})
+    await world.run(until=lambda: world.status.steps and world.status.steps[-1].phase == "Agent")
+    world.runner.unpackable = code
+    await world.run()
+    exception = world.status.steps[0].exception
+    assert exception is not None
+    assert (exception.type, exception.message) == ("RuntimeError", f"storing the environment for the verifier: {message}")
+    assert world.status.failure is not None and world.status.failure.score == 0
+
+
+async def test_a_volume_without_room_delays_the_verification_and_scores_nothing() -> None:
+    volume = FakeVolume()
+    volume.checkpoint_bytes = 0
+    world = World(trial=manifest(APART), volume=volume)
+    await world.run(until=lambda: world.condition[1] == "ResultsNotWritable")
+    assert world.condition[2] == "the checkpoints of the namespace have reached their limit"
+    assert (world.status.phase, world.status.rewards) == ("Running", None)
+    volume.checkpoint_bytes = 1 << 20
+    await world.run()
+    assert world.condition == ("Complete", "TrialComplete", "ran 3 steps")
+
+
+async def test_a_restore_that_the_verifiers_pod_refuses_is_an_exception_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def contents(*_: object) -> AsyncGenerator[bytes, None]:
+        yield b"[]"
+
+    monkeypatch.setattr(FakeCheckpoints, "contents", contents)
+    world = await ran()
+    exception = world.status.steps[0].exception
+    assert exception is not None and exception.phase == "verifier"
+    assert exception.message.startswith("restoring the environment for the verifier: Damaged")
+
+
+async def test_a_verifiers_pod_with_another_image_costs_an_attempt_and_no_reward() -> None:
+    world = World(trial=manifest({**APART, "infrastructureRetries": 0}))
+    world.cluster.one_image = False
+    await world.run()
+    assert world.condition[:2] == ("Failed", "VerifierImageChanged") and "and this pod has" in world.condition[2]
+    assert world.status.failure is not None
+    assert (world.status.failure.class_, world.status.failure.score) == ("Infrastructure", None)
