@@ -49,6 +49,18 @@ func TestARunnerThatHasNoProtocolInCommonRefusesAndNamesItsOwn(t *testing.T) {
 	}
 }
 
+func TestARunnerThatMakesCheckpointsSpeaksWithNoEarlierOperator(t *testing.T) {
+	c, _ := launchSmall(t, "--checkpoints")
+	s := c.connectBy(c.call("/multistep/runner"))
+	refusal := s.ask(object{"op": "hello", "protocols": []int{3, 2, 1}})["error"].(object)
+	if refusal["code"] != "Refused" || refusal["message"] != "this runner speaks protocols [4]" {
+		t.Error(refusal)
+	}
+	if answer := s.ask(object{"op": "hello", "protocols": []int{4, 3}}); answer["protocol"] != 4.0 {
+		t.Error(answer)
+	}
+}
+
 func TestARefusedRequestLeavesTheSessionUsable(t *testing.T) {
 	c := launch(t)
 	s := c.connectSilently()

@@ -27,6 +27,7 @@ import (
 	"multistep.dev/runner/internal/records"
 	"multistep.dev/runner/internal/session"
 	"multistep.dev/runner/internal/users"
+	"multistep.dev/runner/internal/wire"
 )
 
 const (
@@ -61,6 +62,7 @@ func Main(version string, args []string) error {
 	runner.Tracker = checkpoint.Untracked()
 	if *checkpoints {
 		runner.Tracker = checkpoint.Track("/", runner.Own)
+		runner.Protocols = wire.CheckpointProtocols
 	}
 	probes, err := net.Listen("tcp", ":"+strconv.Itoa(*port))
 	if err != nil {
@@ -137,7 +139,7 @@ func newRunner(version, defaultUser string) (*session.Runner, error) {
 		},
 		Store: records.NewStore(), Guests: guests.New(), Version: version, Instance: hex.EncodeToString(instance),
 		PodUID: os.Getenv("MULTISTEP_POD_UID"), RuntimeDir: directory, StartedAt: time.Now(),
-		Own: session.Own(directory),
+		Own: session.Own(directory), Protocols: wire.Protocols,
 	}, nil
 }
 

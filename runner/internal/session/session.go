@@ -39,6 +39,7 @@ type Runner struct {
 	RuntimeDir string
 	StartedAt  time.Time
 	Own        []string // paths that belong to the runner, and to no checkpoint
+	Protocols  []int
 }
 
 // Session is one caller's connection.
@@ -184,9 +185,9 @@ func (s *Session) hello(payload []byte) error {
 	if err := json.Unmarshal(payload, &request); err != nil { // ignores unknown fields: they belong to later protocols
 		return s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
 	}
-	agreed, ok := wire.Agree(request.Protocols)
+	agreed, ok := wire.Agree(s.Protocols, request.Protocols)
 	if !ok {
-		return s.refuse(wire.Errorf(wire.CodeRefused, "this runner speaks protocols %v", wire.Protocols))
+		return s.refuse(wire.Errorf(wire.CodeRefused, "this runner speaks protocols %v", s.Protocols))
 	}
 	s.protocol = agreed
 	own, known := s.Host.Users.Own(), []records.Record{}

@@ -19,7 +19,7 @@ func TestTheHighestCommonProtocolIsAgreedOn(t *testing.T) {
 		{"nonsense", []int{0, -1}, 0},
 		{"silence", nil, 0},
 	} {
-		agreed, ok := Agree(each.offered)
+		agreed, ok := Agree(Protocols, each.offered)
 		if agreed != each.agreed || ok != (each.agreed > 0) {
 			t.Errorf("%s: %d, %t", each.what, agreed, ok)
 		}

@@ -18,11 +18,15 @@ import (
 // dismiss) and the stdin of start. Version 4 adds checkpoints (checkpoint, commit and restore).
 var Protocols = []int{1, 2, 3, 4}
 
+// CheckpointProtocols lists the versions of a runner that makes checkpoints. An earlier operator does not know them: it would miss the
+// records of steps that an attempt kept, and take the runner for a forged one. It waits for a later operator instead.
+var CheckpointProtocols = []int{4}
+
 // Agree returns the highest version that both sides support, and false if none is common.
-func Agree(offered []int) (int, bool) {
+func Agree(ours, offered []int) (int, bool) {
 	common := 0
 	for _, each := range offered {
-		if each > common && slices.Contains(Protocols, each) {
+		if each > common && slices.Contains(ours, each) {
 			common = each
 		}
 	}
