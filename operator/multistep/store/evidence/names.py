@@ -1,0 +1,10 @@
+"""Names of the files of the evidence, at the top of a trial's results. No list of files contains them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+STATEMENT: Final = "evidence.json"
+ENVELOPE: Final = "evidence.dsse.json"
+FILES: Final = "evidence.files.jsonl"
+OWN: Final = frozenset({STATEMENT, ENVELOPE, FILES})
