@@ -185,6 +185,8 @@ class AttemptStatus(Model):
     """Node of the pod."""
     image_id: Annotated[str | None, Field(alias="imageID")] = None
     """Image of the pod, with its digest, as resolved by the kubelet."""
+    runner_image_id: Annotated[str | None, Field(alias="runnerImageID")] = None
+    """Image that the pod's runner comes from, likewise."""
     start_time: datetime | None = None
     """Start time."""
     end_time: datetime | None = None
@@ -242,6 +244,10 @@ class TrialStatus(Model):
     """Node of the pod."""
     image_id: Annotated[str | None, Field(alias="imageID")] = None
     """Image of the pod, with its digest, as resolved by the kubelet."""
+    runner_image_id: Annotated[str | None, Field(alias="runnerImageID")] = None
+    """Image that the pod's runner comes from, likewise: the operator's, or one of `multistep build`."""
+    agent_host_image_id: Annotated[str | None, Field(alias="agentHostImageID")] = None
+    """Image of the agent host, likewise; unset without an agent of Harbor."""
     container_id: Annotated[str | None, Field(alias="containerID")] = None
     """ID of the pod's main container when the first step started; another one means that the container was restarted."""
     image_user: str | None = None

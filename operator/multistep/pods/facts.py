@@ -8,7 +8,7 @@ from typing import Any
 
 from multistep.engine.decisions import PodFacts
 from multistep.kube.shard import LABEL_SHARD
-from multistep.pods import agent_host, container_status, kueue
+from multistep.pods import agent_host, container_status, kueue, runner_mount
 from multistep.pods.identity import CONTAINER, LABEL_ATTEMPT, ROOT, owner_uid
 
 _EXIT_MESSAGE_CHARACTERS = 500
@@ -38,7 +38,9 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         ready=(conditions.get("Ready") or {}).get("status") == "True",
         init_failed=container_status.ended_init(status) is not None,
         container_id=str(container.get("containerID") or "")[:_CONTAINER_ID_CHARACTERS],
-        image_id=str(container.get("imageID") or "")[:_IMAGE_ID_CHARACTERS],
+        image_id=_image_id(container),
+        runner_image_id=_image_id(container_status.named(runner_mount.INSTALLER, status.get("initContainerStatuses"))),
+        host_image_id=_image_id(container_status.named(agent_host.CONTAINER, status.get("containerStatuses"))),
         memory_limit=_memory_limit(spec),
         shard=labels.get(LABEL_SHARD, ""),
         **_scheduling(conditions),
@@ -99,6 +101,10 @@ def _agent_host(container: Mapping[str, Any]) -> dict[str, Any]:
         "host_exit_code": ended.get("exitCode"),
         "host_out_of_memory": reason == "OOMKilled",
     }
+
+
+def _image_id(container: Mapping[str, Any]) -> str:
+    return str(container.get("imageID") or "")[:_IMAGE_ID_CHARACTERS]
 
 
 def _memory_limit(spec: Mapping[str, Any]) -> str:

@@ -163,7 +163,7 @@ def _runner_parts(request: PodRequest) -> dict[str, Any]:
         ],
         "initContainers": [
             {
-                "name": "install-runner",
+                "name": runner_mount.INSTALLER,
                 "image": image,
                 **({"imagePullPolicy": policy} if policy else {}),
                 "command": [RUNNER, "install", _INSTALL_DIR],

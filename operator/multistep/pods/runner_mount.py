@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 VOLUME: Final = "multistep-runner"
+INSTALLER: Final = "install-runner"
 _DIRECTORY: Final = "/multistep"
 RUNNER: Final = f"{_DIRECTORY}/runner"
 

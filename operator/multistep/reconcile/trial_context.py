@@ -104,12 +104,15 @@ class TrialContext(ABC):
             self._t.tally.pod_ran(self._trial, pod)
 
     def _container_fields(self) -> dict[str, str]:
-        """Return the status fields imageID and containerID of the agent's pod, if the kubelet reported them. containerID is written
-        once, so that a different ID reveals a restart."""
-        pod = self._pod
-        image = {"image_id": pod.image_id} if pod is not None and pod.image_id else {}
-        first = pod is not None and pod.container_id and self._trial.status.container_id is None
-        return {**image, "container_id": pod.container_id} if pod is not None and first else image
+        """Return the status fields with the images and containerID of the agent's pod, as far as the kubelet reported them.
+
+        containerID is written once, so that a different ID reveals a restart.
+        """
+        if (pod := self._pod) is None:
+            return {}
+        images = {"image_id": pod.image_id, "runner_image_id": pod.runner_image_id, "agent_host_image_id": pod.host_image_id}
+        first = {"container_id": pod.container_id} if self._trial.status.container_id is None else {}
+        return {name: value for name, value in {**images, **first}.items() if value}
 
     def _forget_pod(self) -> None:
         """Drop the hint about the trial's pod, which the trial does not need any more."""

@@ -51,6 +51,13 @@ def test_a_failed_init_container_is_distinguished_from_the_trials_own() -> None:
     assert (found.init_failed, found.terminated, found.exit_code) == (True, True, 3)
 
 
+def test_the_images_are_those_that_the_kubelet_resolved() -> None:
+    containers = [{"name": "main", "imageID": "task@sha256:1"}, {"name": "agent-host", "imageID": "host@sha256:2"}]
+    installer = {"name": "install-runner", "imageID": "operator@sha256:3"}
+    found = pod_facts(pod(containerStatuses=containers, initContainerStatuses=[installer]))
+    assert (found.image_id, found.host_image_id, found.runner_image_id) == ("task@sha256:1", "host@sha256:2", "operator@sha256:3")
+
+
 def test_a_pod_that_its_node_refused_has_no_containers() -> None:
     found = pod_facts(pod(phase="Failed", reason="OutOfcpu", message="no room"))
     assert (found.reason, found.message, found.init_failed, found.exit_code) == ("OutOfcpu", "no room", False, None)
