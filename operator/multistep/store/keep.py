@@ -73,6 +73,7 @@ class Kept:
     notes: Sequence[str] = ()
     members: Sequence[Members] = ()
     pointers: Mapping[str, Pointer] = field(default_factory=dict)
+    digests: Sequence[bytes] = ()
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def keep(
     lines = summaries(sources.paths, incomplete)
     notes.lines = [*lines, *notes.lines]
     if part == "verifier":
-        return Kept(Collected(incomplete=lines), filling.used, notes.all())
+        return Kept(Collected(incomplete=lines), filling.used, notes.all(), digests=unpacking.digests)
     count, size = _measure(target / "artifacts")
     size += sum(each.size for path, each in pointers.items() if path.startswith("artifacts/"))
     shown = tuple(types[len(logs) :])
@@ -146,7 +147,7 @@ def keep(
         json.dumps(manifest(placements, shown, [each.entries() for each in incomplete[len(logs) :]]), indent=2) + "\n"
     )
     collected = Collected(shown, count, size, lines)
-    return Kept(collected, filling.used, notes.all(), _members(placements, found, shown), pointers)
+    return Kept(collected, filling.used, notes.all(), _members(placements, found, shown), pointers, unpacking.digests)
 
 
 def _members(placements: Sequence[Placement], found: Sequence[Sequence[str]], types: Sequence[str]) -> list[Members]:
@@ -221,6 +222,7 @@ class _Unpacking:
     notes: _Notes = field(default_factory=_Notes)
     pointers: dict[str, Pointer] = field(default_factory=dict)
     incomplete: list[Incomplete] = field(default_factory=list)
+    digests: Sequence[bytes] = ()
     reached: int = 0
 
     def run(self, fd: int, target: Path) -> None:
@@ -237,6 +239,7 @@ class _Unpacking:
                     self._add(tree, member, fd)
                 except Skipped as why:
                     self.notes.add(self.sources.name_of(member), member.name, str(why))
+            self.digests = tree.digests
         if self.received.cut:
             self._cut_off(self.received.cut)
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from multistep.api.task_toml import ArtifactConfig
 from multistep.engine.operations import Part
 from multistep.errors import StoreError
-from multistep.store import directory
+from multistep.store import digests, directory
 from multistep.store.archive import picked_chunks
 from multistep.store.directory import TrialDirectory
 from multistep.store.keep import Kept, Members, Pointer, Received, keep
@@ -54,6 +54,8 @@ def keep_step(
         if part == "agent":
             members = [asdict(each) for each in kept.members]
             to.keep(_MEMBERS, attempt, step.index, json.dumps(members).encode())
+        if kept.digests:
+            to.note(digests.NOTE, b"".join(kept.digests))
         if step.directory is not None and part == "all":
             to.put(work, f"steps/{step.directory}")
         else:

@@ -5,6 +5,7 @@ Each directory is opened by a single name, relative to its parent and with O_NOF
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import stat
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from errno import EILSEQ, EINVAL, ELOOP, ENAMETOOLONG, ENOTDIR
 
+from multistep.store.digests import LARGE_BYTES, note
 from multistep.store.tar import Member
 
 MAX_DEPTH = 128
@@ -42,7 +44,8 @@ class Entry:
 
 
 def walk(top: str | os.PathLike[str], *, hidden: bool = True) -> Iterator[Entry]:
-    """Yield every entry below a directory, a directory before its contents. Entries deleted during the walk are skipped.
+    """Yield every entry below a directory, a directory before its contents, the names of each directory in order. Entries deleted
+    during the walk are skipped.
 
     hidden: include names at the top that start with a dot.
     """
@@ -76,20 +79,16 @@ class _Level:
 
     fd: int
     prefix: str
-    names: Iterator[os.DirEntry[str]]
-    finish: Callable[[], None]
+    names: Iterator[str]
 
     @classmethod
     def open(cls, fd: int, prefix: str) -> _Level:
-        entries = os.scandir(fd)
-        return cls(fd, prefix, entries, entries.close)
+        return cls(fd, prefix, iter(sorted(os.listdir(fd))))
 
     def next(self) -> str | None:
-        entry = next(self.names, None)
-        return None if entry is None else entry.name
+        return next(self.names, None)
 
     def close(self) -> None:
-        self.finish()
         os.close(self.fd)
 
 
@@ -125,9 +124,13 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 class TreeWriter:
-    """Writes a tar stream's members below a directory. The later of two members with the same path replaces the earlier one."""
+    """Writes a tar stream's members below a directory. The later of two members with the same path replaces the earlier one.
+
+    digests: notes of the digests of the large files that were written (store.digests).
+    """
 
     def __init__(self, top: str | os.PathLike[str]) -> None:
+        self.digests: list[bytes] = []
         self._top = os.open(top, _DIRECTORY)
         self._parent: tuple[tuple[str, ...], int] | None = None  # cached, as successive members are often in one directory
 
@@ -158,7 +161,7 @@ class TreeWriter:
         parent, name = self._open_parent(parts[:-1]), parts[-1]
         if member.kind == "link":
             return self._replacing(parent, name, lambda: os.symlink(member.target, name, dir_fd=parent))
-        return self._replacing(parent, name, lambda: _write_file(parent, name, member, source))
+        return self._replacing(parent, name, lambda: self._write_file(parent, name, member, source))
 
     def _directory(self, parts: tuple[str, ...], member: Member) -> None:
         fd = self._open_parent(parts)
@@ -171,6 +174,21 @@ class TreeWriter:
         except FileExistsError:
             self._delete(parent, name)
             make()
+
+    def _write_file(self, parent: int, name: str, member: Member, source: int) -> None:
+        digest = hashlib.sha256() if member.size >= LARGE_BYTES else None
+        fd = os.open(name, _NEW_FILE, 0o600, dir_fd=parent)
+        try:
+            for chunk in pread_all(source, member.offset, member.size):
+                write_all(fd, chunk)
+                if digest is not None:
+                    digest.update(chunk)
+            os.fchmod(fd, _owner_mode(member.mode))
+            os.utime(fd, (member.mtime, member.mtime))
+            if digest is not None:
+                self.digests.append(note(os.fstat(fd), digest.hexdigest()))
+        finally:
+            os.close(fd)
 
     def _delete(self, parent: int, name: str) -> None:
         info = os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -219,17 +237,6 @@ def safe_parts(path: str) -> tuple[str, ...]:
     if len(parts) > MAX_DEPTH or len(os.fsencode(path)) > MAX_PATH_BYTES:
         raise Skipped(f"its path is longer than {MAX_PATH_BYTES} bytes or {MAX_DEPTH} directories")
     return parts
-
-
-def _write_file(parent: int, name: str, member: Member, source: int) -> None:
-    fd = os.open(name, _NEW_FILE, 0o600, dir_fd=parent)
-    try:
-        for chunk in pread_all(source, member.offset, member.size):
-            write_all(fd, chunk)
-        os.fchmod(fd, _owner_mode(member.mode))
-        os.utime(fd, (member.mtime, member.mtime))
-    finally:
-        os.close(fd)
 
 
 def _owner_mode(mode: int) -> int:

@@ -1,0 +1,57 @@
+"""Known digests of large files of a trial: nobody reads a gigabyte again whose digest is known from writing it.
+
+A note on the volume has a line for each file: its inode number, size, times and SHA-256. A file that was written or replaced
+since has another inode or time of change, and so no known digest. Blocking code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from typing import Final
+
+NOTE: Final = "digests"
+"""Name of the trial's hidden file with the notes (TrialDirectory.note)."""
+LARGE_BYTES: Final = 1024 * 1024
+"""Smallest size of a file whose digest is noted; smaller files are read again."""
+
+_CHUNK_BYTES = 1024 * 1024
+_LINE = re.compile(rb"(\d+ \d+ -?\d+ -?\d+) ([0-9a-f]{64})")
+
+
+def note(info: os.stat_result, sha256: str) -> bytes:
+    """Return the line that notes a file's digest. info: of the file when its last byte was written or read."""
+    return b"%s %s\n" % (_identity(info), sha256.encode())
+
+
+def _identity(info: os.stat_result) -> bytes:
+    return b"%d %d %d %d" % (info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+
+
+class KnownDigests:
+    """The noted digests of one trial. new: lines to note, of the files that were read. notes: the lines noted before."""
+
+    def __init__(self, notes: bytes) -> None:
+        self.new: list[bytes] = []
+        found = (_LINE.fullmatch(line) for line in notes.splitlines())  # a crash may have left half a line
+        self._known = {match[1]: match[2].decode() for match in found if match}
+
+    def sha256(self, fd: int) -> tuple[str, int]:
+        """Return the SHA-256 and the size of an open file, which is read only if its digest is not known."""
+        info = os.fstat(fd)
+        if (known := self._known.get(_identity(info))) is not None:
+            return known, info.st_size
+        sha256, size = read_sha256(fd)
+        if size >= LARGE_BYTES and size == info.st_size:
+            self.new.append(note(info, sha256))
+        return sha256, size
+
+
+def read_sha256(fd: int) -> tuple[str, int]:
+    """Read an open file from its start; return its SHA-256 and the number of bytes read."""
+    digest, size = hashlib.sha256(), 0
+    while chunk := os.pread(fd, _CHUNK_BYTES, size):
+        digest.update(chunk)
+        size += len(chunk)
+    return digest.hexdigest(), size
