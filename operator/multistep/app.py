@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 import aiohttp
 
@@ -43,6 +44,9 @@ from multistep.store.shipping import Shipping
 from multistep.store.volume import Volume
 from multistep.traces import Traces, exporter
 
+if TYPE_CHECKING:
+    from multistep.store.evidence.signing import Signer
+
 logger = logging.getLogger(__name__)
 
 SWEEP_WORKERS = 4
@@ -73,6 +77,7 @@ class App:
             checkpoint_limits=settings.checkpoint_limits,
         )
         self.shipping = _shipping(settings, self.volume, lambda: self.lease.check())
+        self.signer = _signer(settings)
         self._end = end
         self.reconciler: Reconciler
         self.models: model_gateway.ModelGateway | None = None
@@ -112,6 +117,7 @@ class App:
             ended=self.traces.ended if self.traces else lambda _: None,
             shipping=self.shipping,
             models=self.models,
+            sign=self.signer.envelope if self.signer else None,
         )
         waited = metrics.queue_wait_seconds.observe
         self.queue = WorkQueue(self.reconciler.reconcile, workers=settings.reconcile_workers, waited=waited, failed=metrics.failed)
@@ -143,7 +149,8 @@ class App:
 
     async def _serve(self) -> None:
         """Start the HTTP servers, and register the callbacks that stop other components before these servers."""
-        endpoints, stack = Endpoints(self.health, self.metrics, self.volume, self.shipping), self._stack
+        key = self.signer.public if self.signer else None
+        endpoints, stack = Endpoints(self.health, self.metrics, self.volume, self.shipping, public_key=key), self._stack
         await stack.enter_async_context(endpoints.served(self.settings))
         stack.push_async_callback(leadership.release, self.lease)
         stack.push_async_callback(self.tasks.cancel)
@@ -235,3 +242,12 @@ def _shipping(settings: Settings, volume: Volume, check: Callable[[], None]) -> 
     if not settings.results_store:
         return None
     return Shipping(Bucket.open(settings.results_store, settings.results_store_ca_file, check), volume)
+
+
+def _signer(settings: Settings) -> Signer | None:
+    """Return the key that signs evidence; None if no key is set. Raises StoreError."""
+    if settings.results_signing_key_file is None:
+        return None
+    from multistep.store.evidence.signing import Signer  # here, as most operators need no cryptography: it takes memory
+
+    return Signer.load(settings.results_signing_key_file)

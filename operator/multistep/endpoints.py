@@ -22,9 +22,12 @@ PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Endpoints:
-    """The results server and the metrics server."""
+    """The results server and the metrics server. public_key: of the key that signs evidence, as PEM."""
 
-    def __init__(self, health: Health, metrics: Metrics, volume: Volume, shipping: Shipping | None) -> None:
+    def __init__(
+        self, health: Health, metrics: Metrics, volume: Volume, shipping: Shipping | None, *, public_key: bytes | None = None
+    ) -> None:
+        self._public_key = public_key
         self._health = health
         self._metrics = metrics
         self._volume = volume
@@ -50,7 +53,7 @@ class Endpoints:
 
     def _for_results(self) -> web.Application:
         app = web.Application()
-        server.add_routes(app, self._volume, self._shipping)
+        server.add_routes(app, self._volume, self._shipping, public_key=self._public_key)
         return app
 
     async def _healthz(self, _: web.Request) -> web.Response:

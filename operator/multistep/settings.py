@@ -106,6 +106,8 @@ class Settings(BaseSettings):
     other operator may use the prefix. Credentials and endpoint come from the store's usual environment variables."""
     results_store_ca_file: Path | None = None
     """CA certificates (PEM) that verify the object store's certificate; None: those of the system."""
+    results_signing_key_file: Path | None = None
+    """Private key (PEM, unencrypted) that signs the evidence of results; None: it is not signed. Read at the operator's start."""
     results_direct_bytes: int | None = Field(default=64 * 2**20, ge=1)
     """Minimum size of a file that the pod uploads directly to the object store; None: all files go through the operator."""
     results_url: str = "http://127.0.0.1:8080"

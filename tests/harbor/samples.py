@@ -17,11 +17,14 @@ from multistep.api.trial_status import Usage
 from multistep.engine.journal import AgentInfo, Journal, StepRun
 from multistep.engine.plan import TrialEnv, TrialPlan, make_plan
 from multistep.engine.rewards import StepException
+from multistep.reconcile.finisher import Sign
 from multistep.store import harbor
+from multistep.store.evidence import statement
 from multistep.store.volume import TrialKey, Volume
 
 BEGIN = 1_800_000_000.0
 DIGEST = "sha256:" + "ab" * 32
+TESTS = "cd" * 32
 SECRET = "hunter2-hunter2"
 SPEC: dict[str, Any] = {
     "task": {"bundle": {"configMaps": ["t"], "digest": DIGEST}},
@@ -76,6 +79,10 @@ class Sample:
     def plan(self) -> TrialPlan:
         layout = TaskLayout(steps={step.name: LAYOUT for step in self.config.steps or ()}, root=LAYOUT)
         return make_plan(self.config, layout, self.trial().spec, self.env, name="sample")
+
+    @property
+    def key(self) -> TrialKey:
+        return TrialKey.of(self.trial())
 
     def trial(self) -> MultiStepTrial:
         number = sum(self.name.encode())
@@ -147,35 +154,44 @@ SAMPLES = (
 )
 
 
-def make_results(root: Path) -> dict[str, Path]:
-    """Write all samples to a new volume and return their directories by name."""
+def make_results(root: Path, sign: Sign | None = None) -> dict[str, Path]:
+    """Write all samples to a new volume and return their directories by name. sign: as in Finisher."""
     volume = Volume(root, 2)
     try:
-        return asyncio.run(_make_all(volume))
+        return asyncio.run(_make_all(volume, sign))
     finally:
         volume.close()
 
 
-async def _make_all(volume: Volume) -> dict[str, Path]:
-    return {sample.name: await _make(volume, sample) for sample in SAMPLES}
+async def _make_all(volume: Volume, sign: Sign | None) -> dict[str, Path]:
+    return {sample.name: await _make(volume, sample, sign) for sample in SAMPLES}
 
 
-async def _make(volume: Volume, sample: Sample) -> Path:
-    plan, trial = sample.plan(), sample.trial()
-    key = TrialKey("default", trial.metadata.name, trial.metadata.uid)
-    await volume.start_attempt(key, len(sample.attempts) + 1)
+async def _make(volume: Volume, sample: Sample, sign: Sign | None) -> Path:
+    plan = sample.plan()
+    await volume.start_attempt(sample.key, len(sample.attempts) + 1)
     for step in plan.steps:
         for done in sample.journal.steps:
             if done.name == step.name and "artifacts" in done.timings:
-                async with volume.collections.spool(key) as spool:
+                async with volume.collections.spool(sample.key) as spool:
                     await spool.write(_download())
                     types = ["directory"] * 3 + ["missing"] * (len(step.artifacts) - 1)
                     attempt = len(sample.attempts) + 1
-                    done.collected = await volume.collections.keep_step(key, spool, attempt=attempt, step=step, types=types)
-    now = BEGIN + 30
-    written = harbor.files(plan, trial, sample.journal, now, failure=sample.failure)
+                    done.collected = await volume.collections.keep_step(sample.key, spool, attempt=attempt, step=step, types=types)
+    return await finish(volume, sample, sign)
+
+
+async def finish(volume: Volume, sample: Sample, sign: Sign | None = None) -> Path:
+    """Write all that a finished trial has beside the files of its steps, and return its directory. sign: as in Finisher."""
+    plan, trial, key = sample.plan(), sample.trial(), sample.key
+    written = harbor.files(plan, trial, sample.journal, BEGIN + 30, failure=sample.failure)
     await volume.finish(key, written, harbor.directories(plan, sample.journal))
-    await volume.redact(key, harbor.secrets(sample.env, sample.config))
+    secrets = harbor.secrets(sample.env, sample.config)
+    await volume.redact(key, secrets)
+    tests = dict.fromkeys(statement.uploads(plan, sample.journal), TESTS)
+    files = await volume.evidence.list_files(key)
+    text = statement.statement(statement.Finished(plan, trial, sample.journal, files, tests, sample.failure, secrets))
+    await volume.evidence.write(key, text, sign(text) if sign else None)
     return volume.root / str(key)
 
 

@@ -16,6 +16,7 @@ from multistep.engine.room import Room
 from multistep.errors import StoreError
 from multistep.store.checkpoints import NAMES, Commit, Name, Stored
 from multistep.store.direct_uploads import Invitation
+from multistep.store.evidence.file_list import Digests
 from multistep.store.keep import Pointer, Received
 from multistep.store.ledger import Collection
 from multistep.store.volume import Step, TrialKey
@@ -38,7 +39,7 @@ class Results:
 
     steps: digest of the files collected from a step, by STEP (STEP/PART if its verifier is separate). earlier: the `steps` of
     earlier attempts, by attempt. records: records of separate verifiers, by attempt and step. shipped: number of uploads to the
-    object store.
+    object store. evidence: the statement about the results.
     """
 
     attempt: int = 0
@@ -50,6 +51,7 @@ class Results:
     log: set[str] = field(default_factory=set)
     redacted: set[str] = field(default_factory=set)
     shipped: int = 0
+    evidence: Mapping[str, Any] = field(default_factory=dict)
     pointers: dict[str, dict[str, Pointer]] = field(default_factory=dict)
     checkpoints: dict[tuple[int, int], tuple[Commit, dict[Name, bytes]]] = field(default_factory=dict)
     retained: bool = False
@@ -115,6 +117,21 @@ class FakeCheckpoints:
             self._volume._of(key).checkpoints.clear()
 
 
+class FakeEvidence:
+    """The evidence of the results on a FakeVolume."""
+
+    def __init__(self, volume: FakeVolume) -> None:
+        self._volume = volume
+
+    async def list_files(self, key: TrialKey) -> Digests:
+        with self._volume._write("list_files"):
+            return Digests(sha256="of the list", files=len(self._volume._of(key).files), result="of result.json")
+
+    async def write(self, key: TrialKey, statement: bytes, envelope: bytes | None) -> None:
+        with self._volume._write("evidence"):
+            self._volume._of(key).evidence = json.loads(statement)
+
+
 class FakeVolume:
     """A volume and an object store. results: the volume's results by trial uid, and the object store's by "shipped UID"."""
 
@@ -125,6 +142,7 @@ class FakeVolume:
         self.checkpoint_bytes = 1 << 30
         self.broken = False  # whether no checkpoint can be written
         self.checkpoints = FakeCheckpoints(self)
+        self.evidence = FakeEvidence(self)
         self.collections = self.access = self.uploads = self  # one object plays all parts of Volume
 
     @asynccontextmanager

@@ -16,7 +16,7 @@ from multistep.api.model import API_VERSION
 from multistep.api.trial import KIND
 from multistep.app import App
 from multistep.background import repeat, retry_until_success
-from multistep.errors import NotLeading, Unavailable
+from multistep.errors import NotLeading, StoreError, Unavailable
 from multistep.handlers import Stopping
 from multistep.kube.lease import Lease, Replica
 from multistep.leadership import LOST_LEASE_EXIT_CODE
@@ -26,6 +26,7 @@ from multistep.settings import Settings
 from multistep.store.volume import TrialKey
 from tests.support.cluster_contract import make_trial
 from tests.support.fake_cluster import FakeCluster
+from tests.support.signing_keys import write_keys
 from tests.support.sweep_world import ended, sweep
 
 
@@ -98,6 +99,15 @@ async def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     operator = Operator(cluster, tmp_path)
     yield operator
     await operator.app.stop()
+
+
+def test_a_key_that_cannot_sign_stops_the_operator_at_its_start(tmp_path: Path) -> None:
+    settings = Settings(results_dir=tmp_path, results_signing_key_file=tmp_path / "none")
+    with pytest.raises(StoreError, match=r"the key that signs evidence, .*/none, cannot be used"):
+        App(settings)
+    private, public = write_keys(tmp_path)
+    signer = App(settings.model_copy(update={"results_signing_key_file": private})).signer
+    assert signer is not None and signer.public == public.read_bytes()
 
 
 def other(cluster: FakeCluster) -> Lease:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from multistep.api.trial import MultiStepTrial
@@ -13,8 +14,12 @@ from multistep.errors import StoreError
 from multistep.settings import Settings
 from multistep.sources.trial_task import Loaded
 from multistep.store import harbor
+from multistep.store.evidence import statement
+from multistep.store.evidence.statement import Finished
 from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
+
+Sign = Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True)
@@ -27,9 +32,14 @@ class Kept:
 
 
 class Finisher:
-    """Writes result.json and the files beside it. shipping: moves results to the object store; None: they stay on the volume."""
+    """Writes result.json, the files beside it and the evidence of all files.
 
-    def __init__(self, volume: Volume, settings: Settings, shipping: Shipping | None = None) -> None:
+    shipping: moves results to the object store; None: they stay on the volume. sign: returns the envelope that signs a statement;
+    None: the evidence is not signed.
+    """
+
+    def __init__(self, volume: Volume, settings: Settings, shipping: Shipping | None = None, sign: Sign | None = None) -> None:
+        self._sign = sign
         self._volume = volume
         self._shipping = shipping
         self._settings = settings
@@ -47,11 +57,24 @@ class Finisher:
         key = TrialKey.of(trial)
         files = harbor.files(loaded.plan, trial, journal, now, failure=failure)
         await self._volume.finish(key, files, harbor.directories(loaded.plan, journal))
-        await self._volume.redact(key, harbor.secrets(loaded.env, loaded.task.config))
+        secrets = harbor.secrets(loaded.env, loaded.task.config)
+        await self._volume.redact(key, secrets)
+        await self._write_evidence(trial, loaded, journal, failure, secrets)
         if self._shipping is None and await self._volume.collections.pointers(key):
             raise StoreError(f"{key}: some of its files are in an object store that is not configured now: set results_store again")
         uri = self._volume.access.uri(self._settings.results_url, key)
         return Kept(uri, await self._shipping.ship(key) if self._shipping else None)
+
+    async def _write_evidence(
+        self, trial: MultiStepTrial, loaded: Loaded, journal: Journal, failure: StepException | None, secrets: Collection[str]
+    ) -> None:
+        """Write the list of all files and the statement about them, after all other files."""
+        key = TrialKey.of(trial)
+        uploads = statement.uploads(loaded.plan, journal)
+        tests = {each: await loaded.task.sha256(each) for each in uploads}
+        files = await self._volume.evidence.list_files(key)
+        text = statement.statement(Finished(loaded.plan, trial, journal, files, tests, failure, secrets))
+        await self._volume.evidence.write(key, text, self._sign(text) if self._sign else None)
 
     async def clear(self, trial: MultiStepTrial) -> None:
         """Delete what a finished trial needs no more on the volume: checkpoints, unless they are kept with the results, and results

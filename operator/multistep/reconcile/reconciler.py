@@ -23,7 +23,7 @@ from multistep.reconcile.concurrency_limit import ConcurrencyLimit, Key, Wake
 from multistep.reconcile.driver import Driver
 from multistep.reconcile.event_filter import PodEvent
 from multistep.reconcile.fetches import Fetches
-from multistep.reconcile.finisher import Finisher
+from multistep.reconcile.finisher import Finisher, Sign
 from multistep.reconcile.model_gateway import ModelAccess
 from multistep.reconcile.model_slots import ModelSlots
 from multistep.reconcile.pod_hints import PodHints
@@ -59,6 +59,7 @@ class Reconciler:
     ended: Callable[[MultiStepTrial], object] = lambda _: None
     shipping: Shipping | None = None
     models: ModelAccess | None = None
+    sign: Sign | None = None
 
     def __post_init__(self) -> None:
         enforced = self.settings.network_policy_enforced
@@ -87,7 +88,7 @@ class Reconciler:
                 models=self.models,
             ),
             checkpointing=Checkpointing(self.volume),
-            finisher=Finisher(self.volume, self.settings, self.shipping),
+            finisher=Finisher(self.volume, self.settings, self.shipping, self.sign),
             volume=self.volume,
             settings=self.settings,
             metrics=self.metrics,

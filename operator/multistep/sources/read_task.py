@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import shutil
@@ -10,7 +11,7 @@ import tempfile
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from multistep.api.content import Content
@@ -44,6 +45,7 @@ class ReadTask:
     small: bytes
     memory: int
     disk: int
+    digests: dict[Content, str] = field(default_factory=dict)  # known ones, by upload: the trials of a sweep share a task
 
     def __post_init__(self) -> None:
         if self.file >= 0:
@@ -53,11 +55,26 @@ class ReadTask:
         """Return the tar stream of one upload. Raises SourceError if the task has no such directory."""
         if ref.kind == "file":
             return text_file(ref)
+        start, size = self._span(ref)
+        return [self.small[start : start + size]] if self.file < 0 else self._chunks(start, size)
+
+    async def sha256(self, ref: Content) -> str:
+        """Return the SHA-256 of the tar stream of one upload. Raises SourceError if the task has no such directory."""
+        if ref not in self.digests:
+            start, size = self._span(ref)
+            small = self.small[start : start + size]
+            self.digests[ref] = await asyncio.to_thread(self._read_sha256, start, size) if self.file >= 0 else _sha256([small])
+        return self.digests[ref]
+
+    def _read_sha256(self, at: int, size: int) -> str:
+        end = at + size
+        return _sha256(os.pread(self.file, min(_CHUNK, end - start), start) for start in range(at, end, _CHUNK))
+
+    def _span(self, ref: Content) -> Span:
         span = self.contents.get((ref.kind, ref.step))
         if span is None:
             raise SourceError(f"the task has no directory {ref.kind if ref.step is None else f'steps/{ref.step}/{ref.kind}'}/")
-        start, size = span
-        return [self.small[start : start + size]] if self.file < 0 else self._chunks(start, size)
+        return span
 
     async def _chunks(self, at: int, size: int) -> AsyncIterator[bytes]:
         end = at + size
@@ -125,6 +142,13 @@ class TaskReader:
                 os.close(file)
                 file, disk, memory = -1, 0, memory + disk
         return ReadTask(config, answer.layout, answer.digest, answer.unknown, answer.contents, file, small, memory, disk)
+
+
+def _sha256(chunks: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _layouts(layout: TaskLayout) -> list[StepLayout]:

@@ -72,7 +72,7 @@ def result_json(
         "trial_uri": _uri(trial),
         "task_id": {"path": plan.task_name},
         "source": None,
-        "task_checksum": _digest(trial),
+        "task_checksum": task_digest(trial),
         "config": config_json(plan, trial),
         "agent_info": agent_info(plan, journal),
         "verifier_result": _rewards(rewards),
@@ -110,7 +110,7 @@ def lock_json(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict[
     same = [key for key in config if key.endswith("multiplier")]
     return {
         "schema_version": 2,
-        "task": {"name": plan.task_name, "type": "local", "digest": _digest(trial), "path": plan.task_name},
+        "task": {"name": plan.task_name, "type": "local", "digest": task_digest(trial), "path": plan.task_name},
         **{key: config[key] for key in same},
         "extra_instructions": [{"digest": _sha256(text)} for text in trial.spec.extra_instructions] or None,
         "agent": config["agent"],
@@ -307,7 +307,7 @@ def _uri(trial: MultiStepTrial) -> str:
     return f"kubernetes:///apis/{GROUP}/{VERSION}/namespaces/{trial.metadata.namespace}/{PLURAL}/{trial.metadata.name}"
 
 
-def _digest(trial: MultiStepTrial) -> str:
+def task_digest(trial: MultiStepTrial) -> str:
     """Return the digest of the task that ran: of its bundle, of its resolved remote source, or of its inline text."""
     task, source = trial.spec.task, trial.status.task_source
     if task.bundle is not None:
@@ -373,15 +373,15 @@ def _iso(seconds: float | None) -> str | None:
 
 
 def _dump(value: dict[str, Any]) -> str:
-    return json.dumps(_clean(value), indent=4) + "\n"
+    return json.dumps(clean(value), indent=4) + "\n"
 
 
-def _clean(value: Any) -> Any:
+def clean(value: Any) -> Any:
     """Replace characters that are not valid UTF-8: a reward's key may contain a lone surrogate, which other parsers reject."""
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
     if isinstance(value, Mapping):
-        return {_clean(key): _clean(each) for key, each in value.items()}
+        return {clean(key): clean(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_clean(each) for each in value]
+        return [clean(each) for each in value]
     return value

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from functools import partial
 
 from aiohttp import web
 
@@ -21,16 +22,24 @@ WRITE_TIMEOUT_SECONDS = 60.0  # for one chunk, so that a stalled reader does not
 MAX_PART_BYTES = 1024 * 1024
 
 PATH = "/results/{namespace}/{name}/{uid}/{token}"
+KEY_PATH = "/signing-key.pem"
 FILE_PATH = PATH + "/files/{path:.+}"
 
 
-def add_routes(app: web.Application, volume: Volume, shipping: Shipping | None = None) -> None:
-    """Add two routes. ``GET /results/NAMESPACE/NAME/UID/TOKEN`` returns a tar stream; 404 if the trial or the token is unknown;
+def add_routes(app: web.Application, volume: Volume, shipping: Shipping | None = None, *, public_key: bytes | None = None) -> None:
+    """Add three routes. ``GET /results/NAMESPACE/NAME/UID/TOKEN`` returns a tar stream; 404 if the trial or the token is unknown;
     503 while the object store is unavailable. ``/files/PATH?offset=N&limit=N`` below it returns at most limit bytes (up to
-    1 MiB) of one file; a negative offset counts from its end."""
+    1 MiB) of one file; a negative offset counts from its end. ``GET /signing-key.pem`` returns the public key, if any, that
+    verifies evidence."""
+    if public_key is not None:
+        app.router.add_get(KEY_PATH, partial(_public_key, public_key))
     results = _Results(volume, shipping)
     app.router.add_get(PATH, results.get, allow_head=False)
     app.router.add_get(FILE_PATH, results.get_part, allow_head=False)
+
+
+async def _public_key(key: bytes, _: web.Request) -> web.Response:
+    return web.Response(body=key, content_type="application/x-pem-file")
 
 
 class _Results:

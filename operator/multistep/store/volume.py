@@ -21,6 +21,7 @@ from multistep.store.checkpoints import TOP, Checkpoints
 from multistep.store.collecting import Collections
 from multistep.store.directory import TrialDirectory
 from multistep.store.disk import Disk
+from multistep.store.evidence.writer import Evidence
 from multistep.store.key import TrialKey as TrialKey
 from multistep.store.ledger import Ledger, no_limits
 from multistep.store.listing import Found as Found
@@ -59,6 +60,7 @@ class Volume:
         self.collections = Collections(self.disk, self._ledger)
         # Threads of their own, as gigabytes are flushed: other trials' results are not queued behind them.
         self.checkpoints = Checkpoints(Disk(root, _CHECKPOINT_THREADS, check), checkpoint_limits(size))
+        self.evidence = Evidence(self.disk)
 
     def close(self) -> None:
         """Reject further calls; calls that already run continue to their end."""

@@ -153,6 +153,16 @@ def test_an_object_store_gets_its_credentials_and_certificates(render: Render) -
     assert volume["configMap"] == {"name": "ca", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
 
 
+def test_the_key_that_signs_evidence_is_mounted_from_a_secret(render: Render) -> None:
+    assert "signing-key" not in json.dumps(render())
+    objects = render({"results": {"signingKeySecret": "evidence"}})
+    [mount] = [each for each in container_of(objects)["volumeMounts"] if each["name"] == "signing-key"]
+    file = variables_of(objects)["MULTISTEP_RESULTS_SIGNING_KEY_FILE"]
+    assert file == f"{mount['mountPath']}/signing-key.pem" and mount["readOnly"]
+    [volume] = [each for each in the(objects, "Deployment")["spec"]["template"]["spec"]["volumes"] if each["name"] == "signing-key"]
+    assert volume["secret"] == {"secretName": "evidence", "items": [{"key": "signing-key.pem", "path": "signing-key.pem"}]}
+
+
 def test_without_an_object_store_none_is_mentioned(render: Render) -> None:
     objects = render()
     assert not [name for name in variables_of(objects) if "STORE" in name or name.startswith("AWS")]

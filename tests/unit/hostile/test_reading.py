@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import hashlib
 import io
 import os
 import signal
@@ -102,6 +103,20 @@ async def test_many_entries_do_not_stall_the_loop(tmp_path: Path) -> None:
             size += len(chunk)
     assert found.layout.environment_files and size == 49_000 * 512 + 1024
     assert loop.stall < STALL_SECONDS and found.memory < 10_000
+
+
+async def test_the_digest_of_an_upload_is_that_of_its_stream(tmp_path: Path) -> None:
+    small = await read(tmp_path, packed({}))
+    large = await read(tmp_path, packed({"environment/large": bytes(5 << 20)}))
+    tests = Content("tests", "a")
+    assert small.file < 0 <= large.file
+    assert await small.sha256(tests) == await large.sha256(tests) == hashlib.sha256(b"".join(small.content(tests))).hexdigest()  # type: ignore[arg-type]
+    digest = hashlib.sha256()
+    async for chunk in as_async(large, "environment"):
+        digest.update(chunk)
+    assert await large.sha256(Content("environment")) == await large.sha256(Content("environment")) == digest.hexdigest()
+    with pytest.raises(SourceError, match="no directory tests/"):
+        await small.sha256(Content("tests"))
 
 
 async def as_async(found: ReadTask, kind: Any) -> AsyncIterator[bytes]:

@@ -48,6 +48,9 @@ async def test_after_the_last_retry_the_trial_fails_without_a_reward() -> None:
     assert (world.status.rewards, world.status.steps) == (None, [])
     reasons = [event["reason"] for event in world.cluster.events]
     assert reasons.count("PodDeleted") >= 2
+    evidence = world.kept.evidence["predicate"]
+    assert (evidence["outcome"], evidence["rewards"]) == ("Failed", None)
+    assert [(each["number"], each["reason"]) for each in evidence["attempts"]] == [(1, "PodDeleted"), (2, "PodDeleted")]
 
 
 async def test_an_evicted_pod_is_deleted_before_the_next_is_created() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 from multistep.reconcile.trial_context import SOON_SECONDS
 from multistep.reconcile.trial_reconcile import TASK_GRACE_SECONDS
+from multistep.store.evidence.check import check
 from multistep.store.volume import Volume
 from tests.support.played import FAULT
 from tests.support.world import CONFIG, FILES, KEY, START, World, manifest
@@ -110,8 +113,22 @@ async def test_results_on_a_real_volume(tmp_path: Path) -> None:
     assert {"result.json", "config.json", "lock.json", "trial.log", "steps/a/agent/log.txt", "steps/c/artifacts/out"} <= found
     assert {f"steps/{step}/{name}" for step in ALL for name in ("agent", "verifier", "artifacts/manifest.json")} <= found
     top = {path for path in found if "/" not in path and not path.startswith(".")}
-    assert top == {"result.json", "config.json", "lock.json", "trial.log", "steps"}
+    evidence = {"evidence.json", "evidence.files.jsonl"}
+    assert top == {"result.json", "config.json", "lock.json", "trial.log", "steps"} | evidence
     assert world.status.results and world.status.results.startswith("http://127.0.0.1:8080/results/default/t/trial-uid/")
+
+
+async def test_results_have_evidence_when_the_trial_is_finished(tmp_path: Path) -> None:
+    volume = Volume(tmp_path / "volume")
+    world = await ran(volume=volume)
+    volume.close()
+    hidden = shutil.ignore_patterns(".*")
+    top = await asyncio.to_thread(shutil.copytree, volume.root / "default/t/trial-uid", tmp_path / "out", ignore=hidden)
+    checked = check(top)
+    assert checked.ok, checked.findings
+    assert checked.predicate["outcome"] == "Complete"
+    assert checked.predicate["environment"]["imageID"] == world.status.image_id
+    assert checked.predicate["rewards"] == world.status.rewards
 
 
 async def test_a_single_step_task_lifts_its_error_to_the_trial() -> None:

@@ -27,6 +27,14 @@ async def client(volume: Volume) -> AsyncIterator[Client]:
         yield client
 
 
+async def test_the_public_key_is_public(volume: Volume, client: Client) -> None:
+    assert (await client.get("/signing-key.pem")).status == 404
+    app = web.Application()
+    server.add_routes(app, volume, public_key=b"PEM")
+    async with TestClient(TestServer(app)) as signed:
+        assert await (await signed.get("/signing-key.pem")).read() == b"PEM"
+
+
 async def test_results_come_as_a_tar(volume: Volume, client: Client) -> None:
     await keep(volume, tar(member("0/a", b"text")))
     response = await client.get(volume.access.uri("", KEY))

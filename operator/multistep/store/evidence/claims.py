@@ -1,0 +1,87 @@
+"""Compares what a statement says with result.json and lock.json. Pure. All of it may have been written by anybody."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from multistep.store.redact import MARK
+
+_RESULT, _LOCK = "result.json", "lock.json"
+_MARKED_KEY = re.compile(re.escape(MARK.encode()) + rb'[^"]*":')
+
+
+def compare(
+    predicate: Mapping[str, Any], documents: Mapping[str, bytes], artifacts: Mapping[str, str] | None
+) -> Iterator[tuple[str, str]]:
+    """Yield a file and what in it is not as the statement says. documents: result.json and lock.json; artifacts: the digest of each
+    directory of artifacts, None if files differ anyway.
+
+    A value in which a secret was replaced is not compared, and no value of a document with such a key: it may be anywhere then.
+    """
+    for file, data in documents.items():
+        if _MARKED_KEY.search(data):
+            continue
+        try:
+            document = json.loads(data)
+        except ValueError:
+            yield file, "is not JSON"
+            continue
+        pairs = _of_result(predicate, document) if file == _RESULT else _of_lock(predicate, document)
+        for what, here, stated in pairs:
+            if here != stated and MARK not in json.dumps(here):
+                yield file, f"{what} is {_shown(here)}, but the evidence says {_shown(stated)}"
+    if artifacts is None:
+        return
+    for step in _list(predicate, "steps"):
+        directory, stated = _at(step, "artifacts", "name"), _at(step, "artifacts", "digest", "sha256")
+        if stated is not None and artifacts.get(str(directory)) != stated:
+            yield str(directory), "is not what the evidence says: the digest of all its files differs"
+
+
+def _of_result(predicate: Mapping[str, Any], result: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield pairs of values that must be equal, with what they are: in result.json, and in the statement."""
+    yield "the trial's UID", _at(result, "id"), _at(predicate, "trial", "uid")
+    yield "the trial's name", _at(result, "trial_name"), _at(predicate, "trial", "name")
+    yield "the task's name", _at(result, "task_name"), _at(predicate, "task", "name")
+    yield "the task's digest", _at(result, "task_checksum"), f"sha256:{_at(predicate, 'task', 'digest', 'sha256')}"
+    yield "the agent's name", _at(result, "agent_info", "name"), _at(predicate, "agent", "name")
+    yield "the agent's version", _at(result, "agent_info", "version"), _at(predicate, "agent", "version")
+    yield "the trial's rewards", _at(result, "verifier_result", "rewards"), _at(predicate, "rewards")
+    steps = _list(result, "step_results")
+    if not steps:
+        return
+    stated = _list(predicate, "steps")
+    yield "the list of steps", [_at(each, "step_name") for each in steps], [_at(each, "name") for each in stated]
+    for here, there in zip(steps, stated, strict=False):
+        what = f"of step {_shown(_at(there, 'name'))}"
+        yield f"the reward {what}", _at(here, "verifier_result", "rewards"), _at(there, "rewards")
+        yield f"the exception {what}", _at(here, "exception_info", "exception_type"), _at(there, "exception")
+
+
+def _of_lock(predicate: Mapping[str, Any], lock: Any) -> Iterator[tuple[str, Any, Any]]:
+    yield "the task's digest", _at(lock, "task", "digest"), f"sha256:{_at(predicate, 'task', 'digest', 'sha256')}"
+    yield "the image", _at(lock, "environment", "kwargs", "image"), _at(predicate, "environment", "image")
+    yield "the image's ID", _at(lock, "environment", "kwargs", "image_id"), _at(predicate, "environment", "imageID")
+    steps = _list(predicate, "steps")
+    stated = {str(_at(each, "name")): _at(each, "verifierImageID") for each in steps if _at(each, "verifierImageID")}
+    yield "the verifiers' images", _at(lock, "environment", "kwargs", "verifier_image_ids") or {}, stated
+
+
+def _at(value: Any, *keys: str) -> Any:
+    """Return a value inside nested objects; None if there is none."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _list(value: Any, key: str) -> Sequence[Any]:
+    found = _at(value, key)
+    return found if isinstance(found, list) else []
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."

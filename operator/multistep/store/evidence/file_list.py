@@ -1,0 +1,104 @@
+"""The list of all files of a trial's results: a line of JSON for each file, directory and link, in the order of ``tree.walk``.
+
+A line has at most MAX_LINE_BYTES, whatever names an agent chose: a long path or link target is replaced by its SHA-256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+MAX_LINE_BYTES: Final = 2048
+
+_MAX_TEXT_CHARACTERS = 600  # of a path or target, as JSON
+
+Kind = Literal["file", "directory", "link"]
+
+
+@dataclass(frozen=True)
+class Item:
+    """A file, directory or link of the results. size (bytes) and sha256: of a file; target: of a link; by_pod: whether the pod
+    reported the digest, as it uploaded the file to the object store itself."""
+
+    path: str
+    kind: Kind
+    size: int = 0
+    sha256: str = ""
+    target: str = ""
+    by_pod: bool = False
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of the item's line."""
+        found: dict[str, Any] = {**_text("path", self.path), "kind": self.kind}
+        if self.kind == "file":
+            found |= {"size": self.size, "sha256": self.sha256}
+        if self.kind == "link":
+            found |= _text("target", self.target)
+        return {**found, "reportedBy": "pod"} if self.by_pod else found
+
+    def line(self) -> bytes:
+        """Return the item's line. Bytes of a name that are not UTF-8 are written as lone surrogates."""
+        return encode(self.fields())
+
+
+def encode(fields: dict[str, Any]) -> bytes:
+    """Return a line of the list."""
+    return json.dumps(fields).encode() + b"\n"
+
+
+def _text(name: str, value: str) -> dict[str, str]:
+    if len(json.dumps(value)) <= _MAX_TEXT_CHARACTERS:
+        return {name: value}
+    return {f"{name}Sha256": hashlib.sha256(os.fsencode(value)).hexdigest()}
+
+
+@dataclass
+class Digests:
+    """Digests of a list: of all lines, and by directory of artifacts the lines of what is below it."""
+
+    sha256: str = ""
+    files: int = 0
+    bytes: int = 0
+    artifacts: dict[str, str] = field(default_factory=dict)
+    result: str = ""
+    """SHA-256 of result.json."""
+
+
+class Digesting:
+    """Computes the digests of a list while it is written or read."""
+
+    def __init__(self) -> None:
+        self._whole = hashlib.sha256()
+        self._artifacts: dict[str, _Hash] = {}
+        self._found = Digests()
+
+    def add(self, item: Item, line: bytes) -> None:
+        """Add the next line of the list. item: its item."""
+        self._whole.update(line)
+        if (directory := artifacts_directory(item.path)) is not None:
+            self._artifacts.setdefault(directory, hashlib.sha256()).update(line)
+        if item.kind == "file":
+            self._found.files += 1
+            self._found.bytes += item.size
+        if item.path == "result.json":
+            self._found.result = item.sha256
+
+    def digests(self) -> Digests:
+        """Return the digests of the lines added so far."""
+        self._found.sha256 = self._whole.hexdigest()
+        self._found.artifacts = {directory: digest.hexdigest() for directory, digest in self._artifacts.items()}
+        return self._found
+
+
+def artifacts_directory(path: str) -> str | None:
+    """Return the directory of a step's artifacts that a path is below; None for other paths."""
+    top, *below = path.split("/", 3)
+    if top == "artifacts" and below:
+        return top
+    return "/".join([top, *below[:2]]) if top == "steps" and len(below) == 3 and below[1] == "artifacts" else None

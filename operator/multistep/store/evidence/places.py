@@ -1,0 +1,162 @@
+"""Reads fetched results, which nobody has checked: a trial's directory, or the objects of a trial as an object store has them.
+
+Links are never followed, and what is read into memory is bounded.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, Protocol
+
+from multistep.errors import MultistepError
+from multistep.store import manifest
+from multistep.store.bucket_results import DIRECT
+from multistep.store.digests import read_sha256
+from multistep.store.evidence.file_list import Kind
+from multistep.store.manifest import Line
+from multistep.store.tree import MAX_DEPTH, open_below, walk
+
+_MAX_LINE_BYTES = 64 * 1024
+_KINDS: Final[dict[int, Kind]] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
+
+
+class Damaged(MultistepError):
+    """A part of fetched results cannot be read. path: its path; reason: why."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class Missing(Damaged):
+    """A file of fetched results does not exist."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "is missing")
+
+
+@dataclass(frozen=True)
+class Present:
+    """A part of fetched results. kind: None for what results cannot contain; place: path of its content, for a file."""
+
+    path: str
+    kind: Kind | None
+    size: int = 0
+    target: str = ""
+    place: str = ""
+
+
+class Results(Protocol):
+    """The fetched results of one trial."""
+
+    def place(self, name: str) -> str:
+        """Return the path of the content of a file at the results' top."""
+
+    def items(self) -> Iterator[Present]:
+        """Yield everything that is there, in the order of ``tree.walk``. Raises Damaged."""
+
+    def open(self, place: str) -> BinaryIO:
+        """Open the content of a file. Raises Damaged, also if it is a link or no regular file."""
+
+
+@dataclass(frozen=True)
+class Directory:
+    """A trial's directory, as `multistep results` fetches it."""
+
+    top: Path
+
+    def place(self, name: str) -> str:
+        return name
+
+    def items(self) -> Iterator[Present]:
+        try:
+            for entry in walk(self.top):
+                if entry.path.count("/") > 2 * MAX_DEPTH:
+                    raise Damaged(entry.path, "is too deep")
+                kind = _KINDS.get(stat.S_IFMT(entry.info.st_mode))
+                target = os.readlink(entry.name, dir_fd=entry.parent) if kind == "link" else ""
+                yield Present(entry.path, kind, entry.info.st_size if kind == "file" else 0, target, entry.path)
+        except OSError as error:
+            raise Damaged(".", f"cannot be read: {error.strerror}") from error
+
+    def open(self, place: str) -> BinaryIO:
+        return open_regular(self.top, place)
+
+
+@dataclass(frozen=True)
+class Objects:
+    """The objects of a trial, downloaded with another tool from the object store: a manifest, and files under portable names."""
+
+    top: Path
+
+    def place(self, name: str) -> str:
+        return manifest.object_name(name)
+
+    def items(self) -> Iterator[Present]:
+        named = {manifest.NAME}
+        with open_regular(self.top, manifest.NAME) as lines:
+            if not lines.readline(_MAX_LINE_BYTES).endswith(b"\n"):
+                raise Damaged(manifest.NAME, "has no first line")
+            while data := lines.readline(_MAX_LINE_BYTES):
+                line = _parsed(data)
+                named.add(line.object)
+                yield Present(line.path, line.kind, line.size, line.target, line.object)
+        for entry in Directory(self.top).items():
+            if entry.kind != "directory" and entry.path not in named and not entry.path.startswith(f"{DIRECT}/"):
+                yield Present(entry.path, None)
+
+    def open(self, place: str) -> BinaryIO:
+        return open_regular(self.top, place)
+
+
+def _parsed(data: bytes) -> Line:
+    try:
+        line = Line.decode(data)
+        texts = (line.path, line.target, line.object)
+        if not all(isinstance(each, str) for each in texts) or not isinstance(line.size, int) or line.kind not in _KINDS.values():
+            raise TypeError
+        os.fsencode(line.path)
+        return line
+    except (MultistepError, RecursionError, TypeError, UnicodeError) as error:
+        raise Damaged(manifest.NAME, "has an invalid line") from error
+
+
+def open_regular(top: Path, place: str) -> BinaryIO:
+    """Open a regular file below a directory, without following links. Raises Damaged."""
+    try:
+        if not place or place.startswith("/") or ".." in place.split("/"):
+            raise Damaged(place, "leads out of the results")
+        fd = open_below(top, place)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise Missing(place) from error
+    except (OSError, ValueError) as error:
+        raise Damaged(place, f"cannot be read, as it is a link, or: {error}") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise Damaged(place, "is not a regular file")
+    return os.fdopen(fd, "rb")
+
+
+def read(results: Results, name: str, limit: int) -> bytes:
+    """Return a file at the results' top. Raises Damaged, also for a file of more than limit bytes."""
+    with results.open(results.place(name)) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise Damaged(name, f"is larger than {limit} bytes")
+    return data
+
+
+def sha256(results: Results, item: Present) -> str:
+    """Return the SHA-256 of a file. Raises Damaged, also if the file has another size."""
+    with results.open(item.place) as file:
+        if (size := os.fstat(file.fileno()).st_size) != item.size:
+            raise Damaged(item.path, f"has {size} bytes instead of {item.size}")
+        try:
+            return read_sha256(file.fileno())[0]
+        except OSError as error:
+            raise Damaged(item.path, f"cannot be read: {error.strerror}") from error

@@ -1,0 +1,190 @@
+"""Builds the statement of a trial: an in-toto Statement v1 whose predicate names what ran and what came out. Pure.
+
+Image IDs are those that the kubelet resolved. Digests are in-toto's digest sets: ``{"sha256": "..."}``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from multistep.api import labels
+from multistep.api.content import Content
+from multistep.api.trial import MultiStepTrial
+from multistep.api.trial_status import AttemptStatus, ResumeStatus, Usage
+from multistep.engine.journal import Journal, StepRun
+from multistep.engine.plan import StepPlan, TrialPlan
+from multistep.engine.rewards import StepException
+from multistep.store import harbor
+from multistep.store.evidence import names
+from multistep.store.evidence.file_list import Digests
+from multistep.store.harbor_agent import agent_info, own_version
+from multistep.store.redact import MARK
+
+TYPE: Final = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE: Final = "https://multistep.dev/evidence/v1"
+
+Tests = Mapping[Content, str]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished trial. failure: the exception of a Failed trial; files: digests of its files; tests: the SHA-256 of each upload
+    of tests (``uploads``); secrets: values that no text of agents and verifiers may show."""
+
+    plan: TrialPlan
+    trial: MultiStepTrial
+    journal: Journal
+    files: Digests
+    tests: Tests
+    failure: StepException | None = None
+    secrets: Collection[str] = ()
+
+    def shown(self, value: Any) -> Any:
+        """Return a value that agents or verifiers can influence, with secrets replaced as in all files."""
+        if isinstance(value, Mapping):
+            return {self.shown(key): self.shown(each) for key, each in value.items()}
+        if isinstance(value, str):
+            for each in sorted((each for each in self.secrets if each not in MARK), key=len, reverse=True):
+                value = value.replace(each, MARK)
+        return value
+
+
+def uploads(plan: TrialPlan, journal: Journal) -> list[Content]:
+    """Return the uploads of tests of all started steps, each once."""
+    started = {run.name for run in journal.steps}
+    return list(dict.fromkeys(each for step in plan.steps if step.name in started for each in _tests(step)))
+
+
+def statement(of: Finished) -> bytes:
+    """Return the statement as JSON."""
+    subjects = (("result.json", of.files.result), (names.FILES, of.files.sha256))
+    whole = {
+        "_type": TYPE,
+        "subject": [{"name": name, "digest": {"sha256": sha256}} for name, sha256 in subjects],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": _predicate(of),
+    }
+    return json.dumps(harbor.clean(whole), indent=2).encode() + b"\n"
+
+
+def _predicate(of: Finished) -> dict[str, Any]:
+    trial, journal, status = of.trial, of.journal, of.trial.status
+    is_failed = of.failure is not None or journal.broken
+    return {
+        "trial": _trial(trial),
+        "outcome": "Failed" if is_failed else "Complete",
+        "rewards": None if of.failure is not None else of.shown(journal.rewards),
+        "task": _task(of.plan, trial),
+        "environment": {"image": of.plan.image, "imageID": status.image_id},
+        "isolation": status.isolation,
+        "runner": {"imageID": status.runner_image_id},
+        "operator": {"version": own_version()},
+        "agent": _agent(of),
+        "attempts": _attempts(trial),
+        "steps": [_step(of, run) for run in journal.steps],
+        "files": {"count": of.files.files, "bytes": of.files.bytes},
+    }
+
+
+def _trial(trial: MultiStepTrial) -> dict[str, Any]:
+    metadata = trial.metadata
+    spec = _without_secrets(trial.spec.model_dump(mode="json", by_alias=True))
+    return {
+        "namespace": metadata.namespace,
+        "name": metadata.name,
+        "uid": metadata.uid,
+        "sweep": metadata.labels.get(labels.SWEEP),
+        "spec": {"digest": {"sha256": hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()}},
+    }
+
+
+def _without_secrets(value: Any) -> Any:
+    """Return the spec without values of variables with secret-like names: a digest of a short secret can be reversed."""
+    if isinstance(value, Mapping):
+        hidden = {"value": MARK} if value.get("value") and harbor.is_sensitive(str(value.get("name", ""))) else {}
+        return {**{key: _without_secrets(each) for key, each in value.items()}, **hidden}
+    return [_without_secrets(each) for each in value] if isinstance(value, list) else value
+
+
+def _task(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
+    source = trial.status.task_source
+    return {
+        "name": plan.task_name,
+        "digest": _digest_set(harbor.task_digest(trial)),
+        "revision": source.revision if source else None,
+    }
+
+
+def _digest_set(digest: str) -> dict[str, str]:
+    """Return the digest set of ``ALGORITHM:HEX``."""
+    algorithm, _, value = digest.partition(":")
+    return {algorithm: value}
+
+
+def _agent(of: Finished) -> dict[str, Any]:
+    info, spec, status = agent_info(of.plan, of.journal), of.trial.spec.agent, of.trial.status
+    shown = {"name": of.shown(info["name"]), "version": of.shown(info["version"]), "model": spec.model}
+    hosted = {"image": spec.image, "hostImageID": status.agent_host_image_id} if spec.hosted else {}
+    return {**shown, **hosted}
+
+
+def _attempts(trial: MultiStepTrial) -> list[dict[str, Any]]:
+    """Return all attempts; the last one of a trial that ran out of retries is among the failed ones."""
+    failed = [_former(each) for each in trial.status.attempts]
+    return failed if trial.status.attempt in [each.number for each in trial.status.attempts] else [*failed, _last(trial)]
+
+
+def _former(attempt: AttemptStatus) -> dict[str, Any]:
+    images = {"imageID": attempt.image_id, "runnerImageID": attempt.runner_image_id}
+    return {"number": attempt.number, "reason": attempt.reason, **images, "resumed": _resumed(attempt.resumed)}
+
+
+def _last(trial: MultiStepTrial) -> dict[str, Any]:
+    status = trial.status
+    images = {"imageID": status.image_id, "runnerImageID": status.runner_image_id}
+    return {"number": status.attempt or 1, "reason": None, **images, "resumed": _resumed(status.resumed)}
+
+
+def _resumed(resumed: ResumeStatus | None) -> dict[str, Any] | None:
+    if resumed is None:
+        return None
+    return {"after": resumed.after, "attempts": list(resumed.attempts), "checkpoint": {"digest": {"sha256": resumed.digest}}}
+
+
+def _step(of: Finished, run: StepRun) -> dict[str, Any]:
+    planned: Sequence[StepPlan] = [each for each in of.plan.steps if each.name == run.name]
+    tests = [
+        {"name": "tests" if each.step is None else f"steps/{each.step}/tests", "digest": {"sha256": of.tests[each]}}
+        for step in planned
+        for each in _tests(step)
+    ]
+    directory = "artifacts" if of.plan.single else f"steps/{run.name}/artifacts"
+    artifacts = of.files.artifacts.get(directory)
+    checkpoint = run.checkpoint.digest if run.checkpoint else None
+    return {
+        "name": run.name,
+        "rewards": of.shown(run.rewards),
+        "gate": run.gate_passed,
+        "exception": of.shown(run.exception.type) if run.exception else None,
+        "tests": tests,
+        "verifierImageID": run.verifier_image_id,
+        "artifacts": {"name": directory, "digest": {"sha256": artifacts}} if artifacts else None,
+        "checkpoint": {"digest": {"sha256": checkpoint}} if checkpoint else None,
+        "usage": _usage(run.usage),
+    }
+
+
+def _tests(step: StepPlan) -> list[Content]:
+    """Return the uploads of a step's tests, in order; [] for tests that are in the verifier's image."""
+    if step.verifier is None:
+        return []
+    found = ((step.verifier.task_tests, None), (step.verifier.step_tests, step.directory))
+    return [Content("tests", directory) for exists, directory in found if exists]
+
+
+def _usage(usage: Usage | None) -> dict[str, Any] | None:
+    return None if usage is None else usage.model_dump(mode="json", by_alias=True, exclude_none=True)

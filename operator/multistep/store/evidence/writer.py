@@ -1,0 +1,88 @@
+"""Writes a finished trial's evidence to the volume: the list of all files, then the statement and its signature."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+from multistep.store import digests, directory
+from multistep.store.digests import KnownDigests
+from multistep.store.directory import TrialDirectory
+from multistep.store.disk import Disk
+from multistep.store.evidence import names
+from multistep.store.evidence.file_list import Digesting, Digests, Item
+from multistep.store.keep import Pointer
+from multistep.store.key import TrialKey
+from multistep.store.steps import pointers
+from multistep.store.tree import Entry, walk
+
+
+class Evidence:
+    """The evidence of all trials on the volume."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    async def list_files(self, key: TrialKey) -> Digests:
+        """Write the list of a trial's files and return its digests. No file may change afterwards."""
+        return await self._disk.run(key, "listing results", _list_files)
+
+    async def write(self, key: TrialKey, statement: bytes, envelope: bytes | None) -> None:
+        """Write the statement, and the envelope that signs it, if any."""
+        await self._disk.run(key, "writing evidence", partial(_write, text=statement, envelope=envelope))
+
+
+def _list_files(to: TrialDirectory) -> Digests:
+    known, digesting = KnownDigests(to.notes(digests.NOTE)), Digesting()
+    to.check()
+    with to.work() as work:
+        with (work / names.FILES).open("xb") as out:
+            for item in _items(to.path, known, pointers(to)):
+                line = item.line()
+                digesting.add(item, line)
+                out.write(line)
+            out.flush()
+            os.fsync(out.fileno())
+        to.check()
+        (work / names.FILES).replace(to.path / names.FILES)
+    directory.sync(to.path)
+    if known.new:
+        to.note(digests.NOTE, b"".join(known.new))
+    return digesting.digests()
+
+
+def _items(top: Path, known: KnownDigests, sent: Mapping[str, Pointer]) -> Iterator[Item]:
+    for entry in walk(top, hidden=False):
+        if entry.path not in names.OWN and (item := _item(entry, known, sent)) is not None:
+            yield item
+
+
+def _item(entry: Entry, known: KnownDigests, sent: Mapping[str, Pointer]) -> Item | None:
+    """Return an entry's item; None for types that archives of results exclude (e.g. sockets)."""
+    mode = entry.info.st_mode
+    if stat.S_ISDIR(mode):
+        return Item(entry.path, "directory")
+    if stat.S_ISLNK(mode):
+        return Item(entry.path, "link", target=os.readlink(entry.name, dir_fd=entry.parent))
+    if not stat.S_ISREG(mode):
+        return None
+    if not entry.info.st_size and (there := sent.get(entry.path)) is not None:
+        return Item(entry.path, "file", there.size, there.sha256, by_pod=True)
+    fd = entry.open()
+    try:
+        sha256, size = known.sha256(fd)
+    finally:
+        os.close(fd)
+    return Item(entry.path, "file", size, sha256)
+
+
+def _write(to: TrialDirectory, text: bytes, envelope: bytes | None) -> None:
+    to.check()
+    if envelope is None:
+        (to.path / names.ENVELOPE).unlink(missing_ok=True)
+    else:
+        directory.write(to.path / names.ENVELOPE, envelope)
+    directory.write(to.path / names.STATEMENT, text)
