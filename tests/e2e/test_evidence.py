@@ -1,0 +1,92 @@
+"""Evidence on the real cluster: fetched results verify offline, signed by the operator's key, also from an object store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.e2e.given import Given, Object, Step, trial
+from tests.e2e.operators import RELEASE, SYSTEM, kubectl, with_values, with_variables
+from tests.e2e.test_cli import multistep
+from tests.support import servers
+from tests.support.signing_keys import write_keys
+
+pytestmark = pytest.mark.alone
+
+SECRET = "evidence-key"
+SOLVE = "#!/bin/bash\necho done > /logs/artifacts/work\n"
+EVIDENCE = ("evidence.json", "evidence.dsse.json", "evidence.files.jsonl")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def key(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Path]:
+    """Let the deployed operator sign evidence, and return the file of its public key."""
+    private, public = write_keys(tmp_path_factory.mktemp("keys"))
+    kubectl("-n", SYSTEM, "create", "secret", "generic", SECRET, f"--from-file=signing-key.pem={private}")
+    try:
+        async with with_values(f"results.signingKeySecret={SECRET}"):
+            yield public
+    finally:
+        kubectl("-n", SYSTEM, "delete", "secret", SECRET)
+
+
+async def results_of(given: Given, name: str, to: Path) -> Object:
+    """Run a trial of two steps and fetch its results."""
+    found = await given.ended(trial(Step("a", solve=SOLVE), Step("b", solve=SOLVE), name=name))
+    code, _, err = await multistep("results", name, str(to), "-n", given.namespace)
+    assert code == 0, err
+    return found
+
+
+async def test_fetched_results_verify_and_every_forgery_is_named(given: Given, key: Path, tmp_path: Path) -> None:
+    mine, other = tmp_path / "out/mine", tmp_path / "out/other"
+    found = await results_of(given, "mine", mine)
+    await results_of(given, "other", other)
+    code, out, err = await multistep("verify", str(tmp_path / "out"), "--key", str(key))
+    assert code == 0, out + err
+    path = f"/api/v1/namespaces/{SYSTEM}/services/{RELEASE}:results/proxy/signing-key.pem"
+    assert kubectl("get", "--raw", path) == await asyncio.to_thread(key.read_text)
+
+    said = json.loads((mine / "evidence.json").read_text())["predicate"]
+    assert said["trial"]["uid"] == found["metadata"]["uid"] and said["rewards"] == {"reward": 1.0}
+    assert said["environment"]["imageID"] == found["status"]["imageID"] and "sha256:" in said["environment"]["imageID"]
+    assert said["runner"]["imageID"] == found["status"]["runnerImageID"] and "sha256:" in said["runner"]["imageID"]
+    assert [len(each["tests"][0]["digest"]["sha256"]) for each in said["steps"]] == [64, 64]
+
+    work = mine / "steps/a/artifacts/work"
+    work.write_text("d0ne\n")
+    code, out, _ = await multistep("verify", str(mine))
+    assert code == 1 and "differs: steps/a/artifacts/work was changed" in out
+    work.write_text("done\n")
+    (mine / "result.json").write_text((mine / "result.json").read_text().replace('"reward": 1.0', '"reward": 2.0', 1))
+    code, out, _ = await multistep("verify", str(mine))
+    assert code == 1 and "result.json was changed" in out
+
+    for name in EVIDENCE:
+        shutil.copy(other / name, mine / name)
+    code, out, _ = await multistep("verify", str(mine), "--key", str(key))
+    assert code == 1 and "result.json the trial's UID is" in out
+    _, strange = write_keys(tmp_path)
+    code, out, _ = await multistep("verify", str(other), "--key", str(strange))
+    assert code == 1 and "evidence.dsse.json is not signed by the key" in out
+
+
+async def test_objects_in_a_store_verify(given: Given, key: Path, tmp_path: Path) -> None:
+    async with servers.s3(servers.node()) as s3:
+        with with_variables({"MULTISTEP_RESULTS_STORE": "s3://bucket/e2e", **s3.environment}):
+            found = await results_of(given, "stored", tmp_path / "fetched")
+            metadata = found["metadata"]
+            place = s3.directory / "bucket/e2e" / metadata["namespace"] / metadata["name"] / metadata["uid"]
+            objects = await asyncio.to_thread(shutil.copytree, place, tmp_path / "objects")
+    for directory in (tmp_path / "fetched", objects):
+        code, out, err = await multistep("verify", str(directory), "--key", str(key))
+        assert code == 0, out + err
+    (objects / "files/steps/b/artifacts/work").write_text("d0ne\n")
+    code, out, _ = await multistep("verify", str(objects))
+    assert code == 1 and "differs: steps/b/artifacts/work was changed" in out
