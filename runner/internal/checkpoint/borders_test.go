@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"syscall"
 	"testing"
 
 	"multistep.dev/runner/internal/manifest"
@@ -76,5 +77,28 @@ func TestRightsAreThoseOfTheProcess(t *testing.T) {
 	}
 	if err := (rights{capabilities: root}).check(&manifest.Entry{Type: "char", Device: []uint32{0, 0}}); err == nil {
 		t.Error("a whiteout of overlayfs is accepted")
+	}
+}
+
+func TestWithoutRightsNothingOfOthersIsReplaced(t *testing.T) {
+	own := rights{uid: 1000}
+	root := state{Mode: syscall.S_IFREG | 0o644}
+	for _, each := range []struct {
+		what        string
+		directory   uint32 // mode
+		uid         uint32
+		was         state
+		replaceable bool
+	}{
+		{"a new file in an own directory", 0o755, 1000, state{}, true},
+		{"another user's file in an own directory", 0o755, 1000, root, true},
+		{"an own file in a shared directory", 0o1777, 0, state{Mode: syscall.S_IFREG, UID: 1000}, true},
+		{"another user's file in a shared directory", 0o1777, 0, root, false},
+		{"another user's directory", 0o755, 1000, state{Mode: syscall.S_IFDIR | 0o755}, false},
+	} {
+		directory := &level{opened: true, stat: syscall.Stat_t{Mode: each.directory, Uid: each.uid}}
+		if err := own.replace(directory, "/x", each.was); (err == nil) != each.replaceable {
+			t.Error(each.what, err)
+		}
 	}
 }

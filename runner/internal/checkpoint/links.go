@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"syscall"
+	"time"
 
 	"multistep.dev/runner/internal/manifest"
 	"multistep.dev/runner/internal/wire"
@@ -73,7 +74,7 @@ func (l *linker) File(dir *level, path []byte, _ string, stat *syscall.Stat_t) e
 	if !packed || l.isKnown(path) {
 		return nil
 	}
-	if err := l.ancestors(dir); err != nil {
+	if err := l.place(dir, string(path), stateOf(stat, time.Now())); err != nil {
 		return err
 	}
 	return l.link(string(path), stat, file, true)

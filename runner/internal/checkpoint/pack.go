@@ -118,7 +118,8 @@ func (p *packer) Enter(dir *level) error {
 		return err
 	}
 	if !isDirectory(was.Mode) {
-		if err := p.rights.writable(dir.parent); err != nil {
+		dir.opened = true // until it is complete, a new directory belongs to PID 1
+		if err := p.rights.replace(dir.parent, string(dir.path), was); err != nil {
 			return err
 		}
 	}
@@ -210,7 +211,7 @@ func (p *packer) place(dir *level, path string, was state) error {
 	if isDirectory(was.Mode) && p.borders.holds(path) {
 		return wire.Errorf(wire.CodeUnreadable, "%.300q was renamed or replaced, and could not be restored: a mount or the runner's directory is below it", path)
 	}
-	if err := p.rights.writable(dir); err != nil {
+	if err := p.rights.replace(dir, path, was); err != nil {
 		return err
 	}
 	return p.ancestors(dir)

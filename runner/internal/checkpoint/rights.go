@@ -54,9 +54,26 @@ func isWhiteout(entry *manifest.Entry) bool {
 	return entry.Type == manifest.Char && entry.Device[0] == 0 && entry.Device[1] == 0
 }
 
+// replace returns an error if PID 1 could not create, replace or delete a file in an open directory. was is its former state.
+func (r rights) replace(dir *level, path string, was state) error {
+	if dir == nil { // the path is the root directory
+		return nil
+	}
+	if err := r.writable(dir); err != nil {
+		return err
+	}
+	foreign := was.Mode != 0 && int(was.UID) != r.uid
+	sticky := dir.stat.Mode&syscall.S_ISVTX != 0 && int(dir.stat.Uid) != r.uid && !r.capabilities.Has(kernel.CapFowner)
+	full := isDirectory(was.Mode) && !r.capabilities.Has(kernel.CapDacOverride)
+	if foreign && (sticky || full) {
+		return wire.Errorf(wire.CodeUnreadable, "%.300q could not be restored: PID 1 may not delete what was there before", path)
+	}
+	return nil
+}
+
 // writable returns an error if PID 1 could not create and delete files in an open directory.
 func (r rights) writable(dir *level) error {
-	if dir == nil || dir.opened || r.capabilities.Has(kernel.CapDacOverride) || int(dir.stat.Uid) == r.uid {
+	if dir.opened || r.capabilities.Has(kernel.CapDacOverride) || int(dir.stat.Uid) == r.uid {
 		return nil
 	}
 	if !at.Writable(dir.fd) {

@@ -16,7 +16,6 @@ const (
 	checkedEvery = 256 // entries between two checks of the context
 	direntBytes  = 64 << 10
 	maxNames     = 48 << 20 // bytes of memory for the names in all open directories
-	offsetBytes  = 4        // of memory for each name in addition
 )
 
 var (
@@ -84,10 +83,10 @@ func (w *walker) directory(dir *level) error {
 	if err != nil {
 		return err
 	}
-	defer func() { w.held -= names.size() }()
+	defer func() { w.held -= names.bytes }()
 	base := len(w.path)
-	for _, start := range names.starts {
-		name := names.at(start)
+	for _, place := range names.places {
+		name := names.at(place)
 		w.path = append(append(w.path[:base], '/'), name[:len(name)-1]...)
 		if w.visited++; w.visited%checkedEvery == 0 && w.ctx.Err() != nil {
 			return w.ctx.Err()
@@ -145,22 +144,47 @@ func (w *walker) enter(dir *level, name string) error {
 	return w.directory(next)
 }
 
-// names are names of files, each with a NUL at its end, in one buffer.
+// names are names of files, each with a NUL at its end, in blocks that are never copied. A place is a block's index and an offset in it.
 type names struct {
-	buffer []byte
-	starts []uint32
+	blocks [][]byte
+	places []uint32
+	bytes  int // of memory
 }
 
-// at returns the name at this position of the buffer, with its NUL.
-func (n *names) at(start uint32) []byte {
-	return n.buffer[start : int(start)+bytes.IndexByte(n.buffer[start:], 0)+1]
+const (
+	blockBits     = 16
+	maxBlock      = 1 << blockBits
+	firstBlock    = 1 << 10
+	bytesPerPlace = 4
+)
+
+// at returns the name at a place, with its NUL.
+func (n *names) at(place uint32) []byte {
+	rest := n.from(place)
+	return rest[:bytes.IndexByte(rest, 0)+1]
 }
 
-func (n *names) size() int { return len(n.buffer) + offsetBytes*len(n.starts) }
+func (n *names) from(place uint32) []byte { return n.blocks[place>>blockBits][place%maxBlock:] }
 
 // sort sorts by the bytes of the names. A NUL is less than all others and no name occurs twice, so what follows a name does not matter.
 func (n *names) sort() {
-	slices.SortFunc(n.starts, func(a, b uint32) int { return bytes.Compare(n.buffer[a:], n.buffer[b:]) })
+	slices.SortFunc(n.places, func(a, b uint32) int { return bytes.Compare(n.from(a), n.from(b)) })
+}
+
+func (n *names) append(name []byte) {
+	last := len(n.blocks) - 1
+	if last < 0 || cap(n.blocks[last])-len(n.blocks[last]) <= len(name) {
+		size := firstBlock
+		if last >= 0 {
+			size = min(2*cap(n.blocks[last]), maxBlock)
+		}
+		n.blocks, last = append(n.blocks, make([]byte, 0, size)), last+1
+		n.bytes += size
+	}
+	block := &n.blocks[last]
+	n.places = append(n.places, uint32(last<<blockBits|len(*block)))
+	n.bytes += bytesPerPlace
+	*block = append(append(*block, name...), 0)
 }
 
 // names returns the sorted names in a directory. They count as held.
@@ -173,14 +197,14 @@ func (w *walker) names(fd int) (*names, error) {
 		}
 		if err == syscall.ENOENT || err == nil && n <= 0 { // ENOENT: the directory was removed
 			found.sort()
-			w.held += found.size()
+			w.held += found.bytes
 			return found, nil
 		}
 		if err != nil {
 			return nil, err
 		}
 		found.add(w.dirents[:n])
-		if len(found.starts) > w.maxDir || w.held+found.size() > maxNames {
+		if len(found.places) > w.maxDir || w.held+found.bytes > maxNames {
 			return nil, errTooMany
 		}
 	}
@@ -195,8 +219,7 @@ func (n *names) add(records []byte) {
 		name := records[nameOffset:size]
 		name = name[:bytes.IndexByte(name, 0)]
 		if record.Ino != 0 && string(name) != "." && string(name) != ".." {
-			n.starts = append(n.starts, uint32(len(n.buffer)))
-			n.buffer = append(append(n.buffer, name...), 0)
+			n.append(name)
 		}
 		records = records[size:]
 	}

@@ -204,7 +204,7 @@ func (r *Restorer) apply(ctx context.Context, target *target, lines *manifest.Re
 			break
 		}
 		if err != nil {
-			return err
+			return damaged("the manifest %s: %v", r.previous, err)
 		}
 		if entry.Type == manifest.Deleted {
 			if err := target.apply(entry, nil); err != nil {
@@ -219,6 +219,9 @@ func (r *Restorer) apply(ctx context.Context, target *target, lines *manifest.Re
 		if err := target.apply(entry, &source{archive, r}); err != nil {
 			return err
 		}
+	}
+	if lines.SHA256() != r.previous {
+		return damaged("the manifest %s was changed while it was restored", r.previous)
 	}
 	return r.atEnd(archive, stream)
 }

@@ -91,15 +91,15 @@ func (s *Session) pack(ctx context.Context, request wire.Checkpoint, out io.Writ
 	if err := s.Tracker.Listed(); err != nil {
 		return result, err
 	}
-	if err := s.Host.KnowsUsers(); err != nil {
-		return result, wire.Errorf(wire.CodeUnreadable, "%v", err)
-	}
 	started := time.Now()
 	frozen, err := freeze.All(ctx, s.Host.Reaper.Started)
 	defer frozen.Thaw()
 	defer context.AfterFunc(ctx, frozen.Thaw)()
 	if err == nil {
 		err = syncFiles(ctx)
+	}
+	if err == nil {
+		err = s.Host.KnowsUsers()
 	}
 	if err != nil {
 		return result, err
