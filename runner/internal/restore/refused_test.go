@@ -222,15 +222,22 @@ func TestARestoreNeedsNoMoreSpaceThanTheContainerHad(t *testing.T) {
 }
 
 func TestNoManifestDeletesTheRunnersDirectory(t *testing.T) {
-	for what, entries := range map[string][]*manifest.Entry{
-		"deleted":   {directory("/"), {Path: "/run", Type: manifest.Deleted}},
-		"a file":    {directory("/"), file("/run", "evil")},
-		"a symlink": {directory("/"), symlink("/run", "/tmp")},
+	for what, each := range map[string]struct {
+		entries []*manifest.Entry
+		paths   []string
+	}{
+		"deleted":                {[]*manifest.Entry{directory("/"), {Path: "/run", Type: manifest.Deleted}}, nil},
+		"a file":                 {[]*manifest.Entry{directory("/"), file("/run", "evil")}, nil},
+		"a symlink":              {[]*manifest.Entry{directory("/"), symlink("/run", "/tmp")}, nil},
+		"with the path":          {[]*manifest.Entry{directory("/"), symlink("/run", "/tmp")}, []string{"/run"}},
+		"above one of the paths": {[]*manifest.Entry{directory("/"), {Path: "/var", Type: manifest.Deleted}}, []string{"/var/run"}},
 	} {
 		target := start(t, "")
 		target.write("run/multistep/own", "own")
-		made := forged(t, entries...)
-		restorer, err := New(Options{Root: target.root, Spool: t.TempDir(), Own: []string{target.path("run/multistep")}}, wire.NewRestore().CheckpointLimits)
+		target.write("var/run/multistep/own", "own")
+		own := []string{target.path("run/multistep"), target.path("var/run/multistep")}
+		made := forged(t, each.entries...)
+		restorer, err := New(Options{Root: target.root, Spool: t.TempDir(), Own: own, Paths: each.paths}, wire.NewRestore().CheckpointLimits)
 		must(t, err)
 		must(t, restorer.Manifest(context.Background(), bytes.NewReader(made.lines), made.Manifest))
 		err = restorer.Apply(context.Background(), bytes.NewReader(made.files))
@@ -238,8 +245,10 @@ func TestNoManifestDeletesTheRunnersDirectory(t *testing.T) {
 		if !errors.As(err, &refusal) || refusal.Code != wire.CodeRestore {
 			t.Error(what, err)
 		}
-		if text, err := os.ReadFile(target.path("run/multistep/own")); err != nil || string(text) != "own" {
-			t.Error(what, err)
+		for _, name := range []string{"run/multistep/own", "var/run/multistep/own"} {
+			if text, err := os.ReadFile(target.path(name)); err != nil || string(text) != "own" {
+				t.Error(what, err)
+			}
 		}
 		restorer.Close()
 	}

@@ -139,6 +139,9 @@ func (t *target) loseParent(name string) error {
 		if !manifest.Below([]byte(each), []byte(name)) {
 			continue
 		}
+		if err := t.replaceable(each); err != nil {
+			return err
+		}
 		parent, err := t.open(path.Dir(each), false)
 		if errors.Is(err, syscall.ENOENT) {
 			continue
