@@ -32,6 +32,10 @@ JSON = st.recursive(
 MEMBERS = st.dictionaries(st.text(max_size=8).filter(lambda name: name.lower() not in ("model", "stream")), JSON, max_size=5)
 NAMES = st.from_regex(r"[Xx]-[A-Za-z0-9-]{1,12}", fullmatch=True)
 VALUES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=30)
+# A name may repeat, but only in one spelling: aiohttp's client, the test's and the gateway's, sends one of two spellings.
+HEADERS = st.lists(st.tuples(NAMES, VALUES), max_size=5).filter(
+    lambda headers: len({name for name, _ in headers}) == len({name.lower() for name, _ in headers})
+)
 
 
 @given(pieces=st.lists(st.binary(max_size=40) | st.sampled_from([b"\n", b"\r\n", b"\r", b"\n\n", b"data: x\n\n"]), max_size=30))
@@ -135,7 +139,7 @@ async def echo() -> AsyncIterator[tuple[Echo, str]]:
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
-@given(cases=st.lists(st.tuples(MEMBERS, JSON, st.lists(st.tuples(NAMES, VALUES), max_size=5)), min_size=1, max_size=3))
+@given(cases=st.lists(st.tuples(MEMBERS, JSON, HEADERS), min_size=1, max_size=3))
 def test_bodies_and_headers_are_the_same_at_the_provider(cases: list[tuple[dict[str, Any], Any, list[tuple[str, str]]]]) -> None:
     async def run(directory: Path) -> None:
         async with world(directory) as it, echo() as (provider, url):
