@@ -46,6 +46,9 @@ class Metrics:
     trials_finished = bounded_counter(
         "trials_finished", "Finished trials, by failure.", "outcome", "reason", "class", choices=_BY_AGENT
     )
+    tampering = bounded_counter(
+        "trials_tampering", "Finished trials with each kind of status.tampering, evidence and hints.", "kind", choices=_BY_AGENT
+    )
     trial_reward = bounded_histogram("trial_reward", "Rewards named reward of Complete trials.", _REWARDS, choices=_BY_AGENT)
     trial_seconds = bounded_histogram("trial_duration_seconds", "Time from a trial's start to its end.", _HOURS, choices=_BY_AGENT)
     queue_seconds = bounded_histogram(

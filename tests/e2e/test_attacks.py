@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from multistep.kube.resources import NAMESPACES, PODS
+from multistep.kube.resources import NAMESPACES, PODS, SWEEPS
 from tests.e2e.given import (
+    IMAGE,
     WAITS,
     Given,
     Step,
@@ -175,3 +176,20 @@ async def test_nothing_in_the_pod_tells_an_agent_its_trial_or_attempt(given: Giv
     pattern = f"[t]{name[1:]}"  # the brackets keep grep from matching its own command line
     done = await given.ended(trial(Step("a", solve=SEARCH.replace("NAME", pattern), test=UNNAMED), name=name))
     assert done["status"].get("rewards") == {"reward": 1.0}, done["status"]
+
+
+async def test_nothing_in_the_pod_tells_an_agent_its_sweep(given: Given) -> None:
+    """The names of a sweep's trials start with the sweep's name and contain that of the agent, and end with their attempt."""
+    name, agent = f"s-{secrets.token_hex(6)}", f"a-{secrets.token_hex(6)}"
+    pattern = f"[s]{name[1:]}\\|[a]{agent[1:]}"
+    task = trial(Step("a", solve=SEARCH.replace("NAME", pattern), test=UNNAMED))["spec"]["task"]["inline"]
+    spec = {
+        "tasks": [{"name": "search", "inline": task}],
+        "agents": [{"name": agent, "agent": {"name": "oracle"}}],
+        "attempts": 2,
+        "template": {"spec": {"environment": {"image": IMAGE}}},
+    }
+    await given.applied({"apiVersion": SWEEPS.api_version, "kind": SWEEPS.kind, "metadata": {"name": name}, "spec": spec})
+    done = await given.sweep_until(name, finished)
+    (result,) = done["status"]["agents"]
+    assert (result["counted"], result["mean"]) == (2, 1.0), done["status"]

@@ -116,6 +116,15 @@ async def test_root_finds_the_providers_key_in_no_process_memory_or_file(
     assert {entry["key"] for entry in await ledger(model)} == {KEY}  # the gateway added it
 
 
+async def test_the_token_does_not_tell_an_agent_its_trial_attempt_and_sweep(
+    given: Given, model: servers.Server, tmp_path: Path
+) -> None:
+    decode = 'printf "%s==" "$TOKEN" | cut -d. -f2 | tr -- -_ +/ | base64 -di > /tmp/claims'
+    names = "! grep -q 'trial\\|attempt\\|sweep\\|sub' /tmp/claims && grep -o sealed /tmp/claims > /tmp/told"
+    steps = (with_programs("first", f"{decode}; {names}", test=reward_for_text("/tmp/told", "sealed")),)
+    await rewarded(given, tmp_path, *steps, **await hostile(given, model))
+
+
 async def test_the_gateway_rejects_every_token_but_that_of_the_active_step(
     given: Given, model: servers.Server, tmp_path: Path
 ) -> None:

@@ -49,6 +49,8 @@ DEFAULTS: dict[str, Json] = {
     "admit": {"token": "ab" * 32},
     "dismiss": {"found": True},
     "upload": {},
+    "baseline": {"files": 1, "seconds": 0.1, "error": None},
+    "inspect": {"findings": [], "processes": [], "processCount": 0, "incomplete": False, "seconds": 0.1, "error": None},
 }
 
 

@@ -19,6 +19,7 @@ from multistep.engine.journal import Journal
 from multistep.engine.operations import (
     HOST_OUTCOME,
     Admit,
+    Baseline,
     Checkpoint,
     CloseModelAccess,
     Collect,
@@ -26,6 +27,7 @@ from multistep.engine.operations import (
     Environment,
     Healthcheck,
     HostCall,
+    Inspect,
     Note,
     Operation,
     Release,
@@ -172,4 +174,6 @@ _OPS = {
     CloseModelAccess: "note",
     Checkpoint: "note",
     Restore: "restore",
+    Baseline: "baseline",
+    Inspect: "inspect",
 }

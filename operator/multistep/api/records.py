@@ -22,7 +22,9 @@ MAX_RECORDS = 10_000
 MAX_INTEGER = 2**53  # largest integer up to which JSON numbers (doubles) are exact
 
 DISK_FULL = "DiskFull"  # fault code: the disk or its quota is full
-OPERATIONS = frozenset({"start", "healthcheck", "upload", "reset", "note", "send", "admit", "dismiss", "commit", "restore"})
+OPERATIONS = frozenset(
+    {"start", "healthcheck", "upload", "reset", "note", "send", "admit", "dismiss", "commit", "restore", "baseline", "inspect"}
+)
 
 
 @dataclass(frozen=True)

@@ -126,10 +126,12 @@ class SweepBudget(Model):
 
 
 ScoringChoice = Literal["Score", "Exclude"]
+TamperingChoice = Literal["Report", "Zero", "Exclude"]
 
 
 class Scoring(Model):
-    """How failures that an agent may have caused count. What only the infrastructure, task or user can cause is always excluded."""
+    """How trials count whose agent may have caused a failure or changed the verdict. What only the infrastructure, task or user can
+    cause is always excluded."""
 
     agent_errors: ScoringChoice = "Score"
     """Trials in which an agent exited with an error, ran out of memory or disk, or killed its container. Score: they count; a step
@@ -137,6 +139,10 @@ class Scoring(Model):
     environment_errors: ScoringChoice = "Score"
     """Trials whose verifier, setup.sh or healthcheck failed after an agent had run. Score: a step without a verdict counts 0.
     Exclude: they do not count; an agent can then avoid a 0 by breaking its environment."""
+    tampering: TamperingChoice = "Report"
+    """Trials with evidence of tampering in status.tampering. Report: they count with their reward, and reports mark them.
+    Zero: they count 0. Exclude: they do not count, and reports show them apart. Kinds that honest agents cause, too, are no
+    evidence."""
 
 
 class SweepSpec(Model):
@@ -168,7 +174,7 @@ class SweepSpec(Model):
     """Budget of the trials' model requests, which the model gateway never lets them exceed. When it has no room for a request, the
     sweep is suspended; raise it to continue. Every agent with a model needs access Gateway."""
     scoring: Scoring = Scoring()
-    """How failures that an agent may have caused count."""
+    """How trials count whose agent may have caused a failure or changed the verdict."""
     active_deadline_seconds: DeadlineSeconds | None = None
     """Timeout in seconds of the whole sweep, excluding suspended time; active trials are stopped then, and the sweep is Failed."""
     suspend: bool = False

@@ -13,6 +13,18 @@ from multistep.api.model import Model
 
 Rewards = dict[str, int | float]
 Isolation = Literal["Separate", "Restored", "User", "Shared"]
+TamperingKind = Literal[
+    "SystemFileChanged",
+    "ProgramShadowed",
+    "StartupHook",
+    "TestHook",
+    "WorkdirHook",
+    "VerifierFilesPlanted",
+    "SurvivingProcesses",
+    "InspectionIncomplete",
+    "ExecSessionsKilled",
+    "RunnerReplaced",
+]
 FailureClass = Literal["Agent", "Verifier", "Task", "Infrastructure", "Provider", "Configuration", "User"]
 _Step = TypeVar("_Step")
 
@@ -161,6 +173,19 @@ class StepStatus(Model):
     """Checkpoint after the step; unset without spec.checkpoints, and after the last step."""
 
 
+class Tampering(Model):
+    """What was found in the agent's environment that could change a verdict; docs/tampering.md."""
+
+    attempt: int
+    """Number of the attempt."""
+    step: str
+    """Name of the step before whose verification it was found."""
+    kind: TamperingKind
+    """What was found."""
+    detail: str = ""
+    """The files or processes, with names that the agent chose."""
+
+
 class ResumeStatus(Model):
     """The checkpoint from which an attempt continued."""
 
@@ -272,6 +297,8 @@ class TrialStatus(Model):
     """Started steps, in order."""
     attempts: list[AttemptStatus] = []
     """Earlier attempts."""
+    tampering: list[Tampering] = []
+    """What was found that could change a verdict, in all attempts; empty: nothing was found."""
     rewards: Rewards | None = None
     """Rewards of the trial; {} is a result without keys, null is no result."""
     reward: str | None = None

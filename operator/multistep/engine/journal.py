@@ -26,6 +26,17 @@ class Collected:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """What an inspection found of one kind (api.trial_status.TamperingKind). attempt: number of the attempt that found it; items:
+    paths of the first files, or names of processes; count: number of all."""
+
+    kind: str
+    attempt: int
+    items: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True)
 class AgentInfo:
     """A Harbor agent, as it describes itself. model_name, model_provider: None if the agent reports no model."""
 
@@ -65,6 +76,7 @@ class StepRun:
     usage: Usage | None = None  # model usage of a hosted agent
     metadata: Mapping[str, Any] | None = None  # metadata that the agent returned, for result.json
     checkpoint: CheckpointStatus | None = None
+    findings: tuple[Finding, ...] = ()  # traces of tampering, found before the verification (engine.tampering)
     lost: AttemptLost | None = None  # set if the step has no result, because the model provider failed or rejected its requests
 
     def fail(self, exception: StepException | None) -> None:

@@ -268,6 +268,26 @@ class Restore:
     where: Place = "agent"
 
 
+@dataclass(frozen=True)
+class Baseline:
+    """Note the state of the environment before the first agent runs. user, env: those of the verification (engine.tampering)."""
+
+    id: str
+    user: str
+    env: Mapping[str, str]
+    where: Place = "agent"
+
+
+@dataclass(frozen=True)
+class Inspect:
+    """Find what changed in the environment since the Baseline and could change a verdict. user, env: those of the verification."""
+
+    id: str
+    user: str
+    env: Mapping[str, str]
+    where: Place = "agent"
+
+
 Operation: TypeAlias = (
     Reset
     | Upload
@@ -284,6 +304,8 @@ Operation: TypeAlias = (
     | CloseModelAccess
     | Checkpoint
     | Restore
+    | Baseline
+    | Inspect
 )
 PHASES = (Start, Healthcheck, HostCall)  # long operations: the operator starts them, then waits for the end
 

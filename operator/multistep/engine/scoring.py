@@ -32,7 +32,8 @@ _DEADLINE_SHARE: Final = 0.5  # an agent that used at least this share of active
 class Ended(Protocol):
     """The fields of a trial that its score depends on.
 
-    failure_class, score: the fields of status.failure; agent_error: whether any step of the trial has one of AGENT_ERRORS.
+    failure_class, score: the fields of status.failure; agent_error: whether any step of the trial has one of AGENT_ERRORS;
+    tampered: whether there is evidence of tampering (engine.tampering.evidence).
     """
 
     @property
@@ -45,24 +46,37 @@ class Ended(Protocol):
     def score(self) -> float | None: ...
     @property
     def agent_error(self) -> bool: ...
+    @property
+    def tampered(self) -> bool: ...
 
 
 def counted_reward(trial: Ended, scoring: Scoring) -> float | None:
     """Return the value with which a trial counts in its agent's mean; None if the trial is unfinished or excluded."""
-    if trial.state == "Active":
-        return None
-    if trial.agent_error and scoring.agent_errors == "Exclude":
-        return None
-    if (trial.failure_class in ("Verifier", "Task") or is_too_large(trial.reward)) and scoring.environment_errors == "Exclude":
+    if trial.state == "Active" or _is_excluded(trial, scoring):
         return None
     found = trial.reward if trial.failure_class is None else trial.score
-    return 0.0 if is_too_large(found) else None if found is None else float(found)
+    if found is None:
+        return None
+    return 0.0 if is_too_large(found) or (trial.tampered and scoring.tampering == "Zero") else float(found)
 
 
-def failure_class_of(trial: Ended) -> FailureClass | None:
-    """Return the class of the failure that ended a trial or left it without a valid reward; None if there is none."""
+def _is_excluded(trial: Ended, scoring: Scoring) -> bool:
+    """Return whether the sweep's policy excludes a trial."""
+    by_environment = trial.failure_class in ("Verifier", "Task") or is_too_large(trial.reward)
+    return (
+        (trial.agent_error and scoring.agent_errors == "Exclude")
+        or (by_environment and scoring.environment_errors == "Exclude")
+        or (trial.tampered and scoring.tampering == "Exclude")
+    )
+
+
+def failure_class_of(trial: Ended, scoring: Scoring) -> FailureClass | None:
+    """Return the class of the failure that ended a trial, left it without a valid reward or changed its score; None if there is
+    none."""
     if trial.state == "Active" or trial.failure_class is not None:
         return trial.failure_class
+    if trial.tampered and scoring.tampering != "Report":
+        return "Agent"
     if is_too_large(trial.reward):
         return "Verifier"
     return "Task" if trial.reward is None else None

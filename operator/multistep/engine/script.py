@@ -36,6 +36,7 @@ from multistep.engine.plan import StepPlan, TrialPlan
 from multistep.engine.rewards import StepException, gate_failure, trial_rewards
 from multistep.engine.scope import DiskFilled, Scope, TrialError, ending, healthcheck_failure, require
 from multistep.engine.scoring import score_of
+from multistep.engine.tampering import baseline, inspect
 from multistep.engine.usage import since
 from multistep.engine.verification import verify, verify_apart
 
@@ -100,13 +101,14 @@ def _start(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
 @dataclass
 class _Steps:
     """Runs steps in order. verified: whether a verification left its files in the environment; counted: the usage that the agent
-    had reported after the last step."""
+    had reported after the last step; attempt: number of the attempt that ran the last step."""
 
     scope: Scope
     agent: AgentScript
     journal: Journal
     verified: bool = False
     counted: Usage | None = None
+    attempt: int = 0
 
     def run(self, steps: Sequence[StepPlan]) -> Script[None]:
         """Run the steps, until one of them ends the trial or loses the attempt."""
@@ -116,7 +118,8 @@ class _Steps:
             self.journal.steps.append(run)
             kept = self.scope.kept[step.index] if step.index < len(self.scope.kept) else None
             here = replace(self.scope, step=step, attempt=kept.attempt if kept else self.scope.attempt)
-            yield from _step(here, step, run, self.agent, verified=self.verified)
+            yield from _step(here, step, run, self.agent, verified=self.verified, first=here.attempt != self.attempt)
+            self.attempt = here.attempt
             self.journal.lost = run.lost
             if run.lost is not None:
                 return
@@ -159,7 +162,8 @@ def _prepare(scope: Scope, journal: Journal) -> Script[None]:
             raise TrialError(StepException("HealthcheckError", f"environment.healthcheck: {failure}", HEALTHCHECK))
 
 
-def _step(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript, *, verified: bool) -> Script[None]:
+def _step(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript, *, verified: bool, first: bool) -> Script[None]:
+    """Run a step. verified: whether the step before was verified in this environment; first: whether it is its attempt's first."""
     record = yield Reset(scope.id("begin"), _step_directories(scope.plan, step, verified=verified))
     run.started_at = record.started_at
     try:
@@ -169,6 +173,8 @@ def _step(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript, *, ver
         run.fail(error.exception)
     if run.exception is None:
         run.phase = AGENT
+        if first:
+            yield from baseline(scope, step)
         run.fail((yield from _run_agent(scope, step, run, agent)))
         if run.lost is not None:
             return
@@ -189,6 +195,8 @@ def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[No
     yield from _collect(scope, step, run, "agent" if apart else "all")
     if verifier is not None and apart is not None:
         run.phase = VERIFIER
+        if apart.restored is not None:
+            yield from inspect(scope, verifier, run)
         if apart.restored is None or (yield from snapshot(scope, step, run)):
             yield from verify_apart(scope, step, verifier, apart, run)
 

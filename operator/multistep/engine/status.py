@@ -28,6 +28,7 @@ from multistep.engine.scoring import agent_may_have_caused, agent_used_deadline
 from multistep.engine.status_conditions import Phase, conditions, time
 from multistep.engine.status_size import bounded, bounded_rewards, reward_text, shortened
 from multistep.engine.suspensions import prestarts, suspended_seconds, suspension
+from multistep.engine.tampering import merged, of_failure, summary
 from multistep.engine.usage import total
 
 MAX_INCOMPLETE = 4  # maximum number of incomplete sources that the status lists per step
@@ -80,7 +81,8 @@ def attempt_started(
 def running(trial: MultiStepTrial, journal: Journal, now: float, **changes: Any) -> TrialStatus:
     """Return the status of a trial whose script is running. changes: values of further status fields."""
     current = journal.steps[-1].name if journal.steps else None
-    return at_current_step(_changed(trial, steps=[step_status(run) for run in journal.steps], current_step=current, **changes), now)
+    fields = {"steps": [step_status(run) for run in journal.steps], "tampering": merged(trial.status, journal)}
+    return at_current_step(_changed(trial, current_step=current, **fields, **changes), now)
 
 
 def at_current_step(trial: MultiStepTrial, now: float) -> TrialStatus:
@@ -103,7 +105,8 @@ def suspended(trial: MultiStepTrial, now: float) -> TrialStatus:
 def paused(trial: MultiStepTrial, journal: Journal, now: float) -> TrialStatus:
     """Return the status of a trial that is suspended between steps and retains its pod. The status does not list the next step."""
     steps = [step_status(run) for run in journal.steps if run.started_at is not None]
-    return suspended(_changed(trial, steps=steps, current_step=steps[-1].name if steps else None), now)
+    found = merged(trial.status, journal)
+    return suspended(_changed(trial, steps=steps, current_step=steps[-1].name if steps else None, tampering=found), now)
 
 
 def verifier_wanted(trial: MultiStepTrial, pod_name: str, image_user: str | None, now: float) -> VerifierStatus:
@@ -117,8 +120,8 @@ def verifier_wanted(trial: MultiStepTrial, pod_name: str, image_user: str | None
 
 def complete(trial: MultiStepTrial, journal: Journal, results: str | None, now: float) -> TrialStatus:
     """Return the status of a trial that is Complete, whatever its reward is. results: URL of the results."""
-    message = _summary(journal)
-    return _with(trial, "Complete", "TrialComplete", message, now, **_ended(journal, results, now))
+    ended = _ended(trial.status, journal, results, now)
+    return _with(trial, "Complete", "TrialComplete", _summary(journal) + summary(ended["tampering"]), now, **ended)
 
 
 def observed(trial: MultiStepTrial) -> TrialStatus:
@@ -139,10 +142,11 @@ def failed(
     results: str | None = None,
 ) -> TrialStatus:
     """Return the status of a Failed trial, which has no reward. journal: the trial's progress; None to keep the status's steps."""
-    ended: dict[str, Any] = (
-        _ended(journal, results, now) if journal else {"completion_time": time(now), "current_step": None, "results": results}
-    )
+    ended: dict[str, Any] = {"completion_time": time(now), "current_step": None, "results": results}
+    if journal:
+        ended = _ended(trial.status, journal, results, now)
     ended["rewards"] = ended["reward"] = None
+    ended["tampering"] = of_failure(ended.get("tampering", trial.status.tampering), trial.status, reason, message)
     step = journal.steps[-1].name if journal and journal.steps else trial.status.current_step
     class_ = failures.of_failed(reason, journal)
     slow = reason == DEADLINE_EXCEEDED and agent_used_deadline(trial.status, trial.spec.active_deadline_seconds, now)
@@ -255,11 +259,12 @@ def _summary(journal: Journal) -> str:
     return f"ran {ran} steps"
 
 
-def _ended(journal: Journal, results: str | None, now: float) -> dict[str, Any]:
+def _ended(status: TrialStatus, journal: Journal, results: str | None, now: float) -> dict[str, Any]:
     shown = bounded_rewards(journal.rewards)
     exception = journal.exception
     return {
         "steps": [step_status(run) for run in journal.steps],
+        "tampering": merged(status, journal),
         "current_step": None,
         "completion_time": time(now),
         "rewards": shown,

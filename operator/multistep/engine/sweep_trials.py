@@ -16,6 +16,7 @@ from multistep.engine.journal import AGENT
 from multistep.engine.scoring import AGENT_ERRORS, REWARD, State
 from multistep.engine.suspensions import SWEEP_BUDGET_SPENT
 from multistep.engine.sweeps import ActivePhase, Grid, TrialFacts
+from multistep.engine.tampering import evidence
 from multistep.errors import InvalidSpec
 
 Object = Mapping[str, Any]
@@ -153,6 +154,7 @@ def facts(trial: Object) -> TrialFacts:
         failure_class=failure.get("class"),
         score=failure.get("score"),
         agent_error=any(map(_is_agent_error, status.get("steps") or [])),
+        tampered=bool(evidence(each["kind"] for each in status.get("tampering") or [])),
         pod_seconds=worked,
         since=since,
         phase=_ACTIVE_PHASES.get(status.get("phase") or "", "Pending"),

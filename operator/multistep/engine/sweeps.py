@@ -75,7 +75,8 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class TrialFacts:
-    """The facts of a trial that a sweep needs. phase: phase of an active trial; failure_class, score, agent_error: as in Ended.
+    """The facts of a trial that a sweep needs. phase: phase of an active trial; failure_class, score, agent_error, tampered: as
+    in Ended.
 
     pod_seconds: seconds for which its finished pods ran steps; since: start of the running pod's first step, in seconds since the
     epoch; suspend, stop: the fields of its spec; by_sweep: whether the sweep suspended it. cost_usd: known cost of its model
@@ -94,6 +95,7 @@ class TrialFacts:
     stop: bool = False
     score: float | None = None
     agent_error: bool = False
+    tampered: bool = False
     cost_usd: float | None = None
     refused_at: float | None = None
 
@@ -188,10 +190,10 @@ def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, 
         cell, reward = grid.cell(each.number), counted_reward(each, scoring)
         finished[cell.agent] += 1
         if reward is None:
-            excluded[failure_class_of(each) or "Agent"] += 1
+            excluded[failure_class_of(each, scoring) or "Agent"] += 1
             continue
         rewards[cell.agent][cell.task].append(reward)
-        if (failure_class := failure_class_of(each)) is not None:
+        if (failure_class := failure_class_of(each, scoring)) is not None:
             scored[failure_class] += 1
     created = max(created, highest + 1)
     return Tally(

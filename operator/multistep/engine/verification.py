@@ -45,12 +45,14 @@ from multistep.engine.scope import (
     killed_for_memory,
     require,
 )
+from multistep.engine.tampering import inspect
 from multistep.engine.templates import Unresolved
 from multistep.engine.verifier_environment import VerifierEnvironment
 
 
 def verify(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -> Script[None]:
     """Verify the step in the agent's environment, after the agent."""
+    yield from inspect(scope, verifier, run)
     try:
         yield from _clean_for_verification(scope, verifier, run)
     except DiskFilled as error:

@@ -57,7 +57,7 @@ class Admin:
         return web.Response(body=self._services.metrics.render(), headers={"Content-Type": PROMETHEUS})
 
     async def _list_signing_keys(self, _: web.Request) -> web.Response:
-        return web.json_response({"accepted": list(self._keyring.secrets())})
+        return web.json_response({"accepted": list(self._keyring.secrets()), "sealed": True})
 
     async def _models(self, _: web.Request) -> web.Response:
         return web.json_response({name: load.model_dump() for name, load in self._services.loads.totals.items()})

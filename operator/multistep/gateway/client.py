@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -21,9 +22,18 @@ _TIMEOUT_SECONDS = 15.0
 _LOADS: Final = TypeAdapter(dict[str, ModelLoad])
 
 
-def step_token(claims: StepClaims, key: SigningKey) -> str:
+@dataclass(frozen=True)
+class AcceptedTokens:
+    """The tokens that a gateway accepts. key_ids: ids of their signing keys, oldest first; sealed: whether it reads sealed claims,
+    which gateways of earlier releases do not."""
+
+    key_ids: tuple[str, ...] = ()
+    sealed: bool = False
+
+
+def step_token(claims: StepClaims, key: SigningKey, *, sealed: bool) -> str:
     """Return the token that a step's programs use as the provider's API key."""
-    return sign(claims, key)
+    return sign(claims, key, sealed=sealed)
 
 
 class GatewayAdmin:
@@ -38,10 +48,10 @@ class GatewayAdmin:
         """Register or replace a provider's key. Idempotent. Raises GatewayError, GatewayUnavailable."""
         await self._call("PUT", f"/credentials/{quote(id_, safe='')}", _TIMEOUT_SECONDS, json=credential.wire())
 
-    async def signing_keys(self) -> list[str]:
-        """Return the ids of the signing keys whose tokens the gateway accepts, oldest first."""
+    async def accepted_tokens(self) -> AcceptedTokens:
+        """Return which tokens the gateway accepts."""
         found = await self._call("GET", "/signing-keys", _TIMEOUT_SECONDS)
-        return list(found["accepted"])
+        return AcceptedTokens(tuple(found["accepted"]), found.get("sealed") is True)
 
     async def wanted(self) -> list[str]:
         """Return the ids of credentials for which requests wait, e.g. after the gateway restarted."""

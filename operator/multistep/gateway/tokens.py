@@ -1,11 +1,17 @@
 """Step tokens: a JWT (HS256) says which step calls, which models it may call, and what it may spend.
 
-The operator signs them with a secret that only it and the gateway have. A program uses its token as the provider's API key.
+The operator signs them with a secret that only it and the gateway have. A program uses its token as the provider's API key. The
+claims are sealed (encrypted): an agent, which can read its token, must not learn its trial, attempt or sweep from it.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+import json
 import re
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -15,6 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 ALGORITHM: Final = "HS256"
 MIN_SECRET_BYTES: Final = 32  # minimum key length for HS256 (RFC 7518, section 3.2)
+_SEALED: Final = "sealed"
+_NONCE_BYTES: Final = 16
 _KEY_ID: Final = re.compile(r"k([0-9]{1,9})")
 
 Role = Literal["agent", "verifier"]
@@ -102,9 +110,11 @@ class StepClaims(_Model):
         return (self.limits, self.sweep_limits) if self.sweep else (self.limits,)
 
 
-def sign(claims: StepClaims, key: SigningKey) -> str:
-    """Return a signed token with these claims."""
+def sign(claims: StepClaims, key: SigningKey, *, sealed: bool = True) -> str:
+    """Return a signed token with these claims. sealed: False for a gateway of an earlier release, which reads plain claims only."""
     body = claims.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if sealed:
+        body = {"exp": claims.exp, _SEALED: _seal(json.dumps(body).encode(), key.secret)}
     return jwt.encode(body, key.secret, algorithm=ALGORITHM, headers={"kid": key.id})
 
 
@@ -114,12 +124,30 @@ def verify(token: str, secrets: Mapping[str, bytes]) -> StepClaims:
         secret = secrets.get(str(jwt.get_unverified_header(token).get("kid")))
         if secret is None:
             raise InvalidToken("its signing key is unknown")
-        body = jwt.decode(token, secret, algorithms=[ALGORITHM], options={"require": ["exp", "sub"]})
-        return StepClaims.model_validate(body)
+        body = jwt.decode(token, secret, algorithms=[ALGORITHM], options={"require": ["exp"]})
+        return StepClaims.model_validate(json.loads(_unseal(body[_SEALED], secret)) if _SEALED in body else body)
     except jwt.ExpiredSignatureError as error:
         raise InvalidToken("it has expired") from error
     except (jwt.InvalidTokenError, ValidationError) as error:
         raise InvalidToken("it is forged or malformed") from error
+
+
+def _seal(text: bytes, secret: bytes) -> str:
+    """Return the text, encrypted. The token's signature protects it from changes."""
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    return base64.urlsafe_b64encode(nonce + _xor(text, secret, nonce)).decode()
+
+
+def _unseal(text: str, secret: bytes) -> bytes:
+    data = base64.urlsafe_b64decode(text)
+    return _xor(data[_NONCE_BYTES:], secret, data[:_NONCE_BYTES])
+
+
+def _xor(text: bytes, secret: bytes, nonce: bytes) -> bytes:
+    """Encrypt or decrypt the text: XOR with a key stream that SHAKE256 derives from a key that signs nothing and from the nonce."""
+    key = hmac.digest(secret, b"multistep: sealed claims", "sha256")
+    stream = hashlib.shake_256(key + nonce).digest(len(text))
+    return bytes(a ^ b for a, b in zip(text, stream, strict=True))
 
 
 def read_signing_keys(directory: Path) -> dict[str, bytes]:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from multistep.api.conditions import is_finished
 from multistep.api.trial_spec import TrialSpec
-from multistep.api.trial_status import AttemptStatus, StepStatus, TrialStatus
+from multistep.api.trial_status import AttemptStatus, StepStatus, Tampering, TrialStatus
 from multistep.engine.status_size import bounded, reward_text
 from multistep.engine.suspensions import SUSPENDED
 from multistep.engine.unsupported import ignored
@@ -35,6 +35,7 @@ def transitions(old: TrialStatus, new: TrialStatus) -> list[Transition]:
         found.append(Transition("PodCreated", f"attempt {new.attempt}: created pod {new.pod_name}"))
     if new.verifier and new.verifier.pod_uid and new.verifier != old.verifier:
         found.append(Transition("VerifierPodCreated", f"step {new.current_step}: created pod {new.verifier.pod_name}"))
+    found += [_tampering(each) for each in new.tampering if each not in old.tampering]
     found += [_step_ended(step) for step in ended_steps(old, new)]
     if new.has_own_step and new.current_step != old.current_step:
         found.append(Transition("StepStarted", f"step {new.current_step} started"))
@@ -80,6 +81,10 @@ def ended_steps(old: TrialStatus, new: TrialStatus) -> list[StepStatus]:
     """Return the steps that finished between two statuses. Kept steps finished in an earlier attempt."""
     ended = len([step for step in old.steps if step.completion_time]) if old.attempt == new.attempt else 0
     return [step for step in new.steps[max(ended, new.kept_steps) :] if step.completion_time]
+
+
+def _tampering(found: Tampering) -> Transition:
+    return Transition("Tampering", f"step {found.step}: {found.kind}: {found.detail}", "Warning")
 
 
 def _step_ended(step: StepStatus) -> Transition:

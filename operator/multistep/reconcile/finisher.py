@@ -94,4 +94,5 @@ class Finisher:
         reason = next((each for each in failed.conditions if each.type == "Failed"), None)
         kind = failed.exception.type if failed.exception else reason.reason if reason else "Failed"
         failure = StepException(kind, reason.message if reason else "")
-        return await self.finish(trial, loaded, journal, now, failure=failure)
+        known = trial.status.model_copy(update={"tampering": failed.tampering})
+        return await self.finish(trial.model_copy(update={"status": known}), loaded, journal, now, failure=failure)

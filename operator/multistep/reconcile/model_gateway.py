@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -23,7 +23,7 @@ from multistep.engine.hosted_agent import HostedAgent
 from multistep.engine.operations import HostCall
 from multistep.engine.sweep_trials import owning_sweep
 from multistep.errors import GatewayError, GatewayUnavailable, InvalidSpec, NotFound, StepUnknownToGateway
-from multistep.gateway.client import GatewayAdmin, step_token
+from multistep.gateway.client import AcceptedTokens, GatewayAdmin, step_token
 from multistep.gateway.credentials import Credential
 from multistep.gateway.keyring import Keyring
 from multistep.gateway.loads import ModelLoad
@@ -63,7 +63,7 @@ class ModelGateway:
     ) -> None:
         self._admin, self._url, self._keyring, self._get_sweep, self._clock = admin, url.rstrip("/"), keyring, get_sweep, clock
         self._known: dict[str, Credential] = {}
-        self._accepted: Container[str] = ()
+        self._accepted = AcceptedTokens()
 
     @property
     def stalls_url(self) -> str:
@@ -78,7 +78,7 @@ class ModelGateway:
         for name, provider, credential in _credentials(hosted):
             id = _id(credential, signing.secret)
             await self._register(id, credential)
-            found[name] = step_token(self._claims(trial, call, id, of_sweep), signing)
+            found[name] = step_token(self._claims(trial, call, id, of_sweep), signing, sealed=self._accepted.sealed)
             found |= dict.fromkeys(provider.url_variables, f"{self._url}{provider.path}")
         return found
 
@@ -104,10 +104,10 @@ class ModelGateway:
         While keys are rotated, the operator can have a new key before the gateway, as each pod's copy of the Secret is updated
         separately.
         """
-        if not self._accepted:
-            self._accepted = await self._admin.signing_keys()
+        if not self._accepted.key_ids:
+            self._accepted = await self._admin.accepted_tokens()
         for id, secret in reversed(list(self._keyring.secrets().items())):
-            if id in self._accepted:
+            if id in self._accepted.key_ids:
                 return SigningKey(id, secret)
         raise GatewayUnavailable("the model gateway accepts none of the operator's signing keys yet")
 
@@ -144,7 +144,7 @@ class ModelGateway:
     async def renew(self) -> None:
         """Register the keys that the gateway lacks because it restarted, and learn which signing keys it accepts. Raises
         GatewayError."""
-        self._accepted = await self._admin.signing_keys()
+        self._accepted = await self._admin.accepted_tokens()
         for id in await self._admin.wanted():
             if (credential := self._known.get(id)) is not None:
                 await self._admin.register(id, credential)

@@ -14,6 +14,7 @@ from multistep.api.trial import parse_status
 from multistep.api.trial_status import StepStatus, TrialStatus
 from multistep.engine.scoring import REWARD, counted_reward, failure_class_of, is_too_large
 from multistep.engine.sweep_trials import facts
+from multistep.engine.tampering import evidence
 from multistep.engine.usage import total
 
 PASS = 1.0  # minimum reward of a pass
@@ -39,7 +40,7 @@ class Row:
     seconds: duration, None if it has not finished; failed_attempts: number of failed attempts before the last one;
     content: digest of the task, if known; results: URL of its files in an object store. input_tokens, output_tokens, cost_usd: what
     its agent's model requests used in all attempts, None if unknown; counted_by: what counted
-    them, Gateway or Agent; "" if nothing did.
+    them, Gateway or Agent; "" if nothing did. tampering: kinds of evidence of tampering, separated by spaces; "" if there is none.
     """
 
     namespace: str
@@ -62,6 +63,7 @@ class Row:
     output_tokens: int | None = None
     cost_usd: float | None = None
     counted_by: str = ""
+    tampering: str = ""
 
     @property
     def excluded(self) -> bool:
@@ -79,9 +81,9 @@ def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
     status, metadata = parse_status(trial), trial["metadata"]
     annotations = metadata.get("annotations") or {}
     task = (trial.get("spec") or {}).get("task") or {}
-    known, reward = facts(trial), _float((status.rewards or {}).get(REWARD))
-    counts = counted_reward(known, scoring or Scoring())
-    failure_class = failure_class_of(known) or ("Agent" if counts is None and known.state != "Active" else "")
+    known, reward, scoring = facts(trial), _float((status.rewards or {}).get(REWARD)), scoring or Scoring()
+    counts = counted_reward(known, scoring)
+    failure_class = failure_class_of(known, scoring) or ("Agent" if counts is None and known.state != "Active" else "")
     agent = (trial.get("spec") or {}).get("agent") or {}
     program = agent.get("name") or agent.get("importPath") or "oracle"
     used = total(step.usage for steps in status.steps_by_attempt().values() for step in steps)
@@ -96,7 +98,7 @@ def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
         reward=reward,
         counts=counts,
         failure_class=failure_class,
-        reason=_reason(status, reward) if failure_class else "",
+        reason=_reason(status, reward, tampered=known.tampered and scoring.tampering != "Report") if failure_class else "",
         seconds=_between(status.start_time, status.completion_time),
         failed_attempts=len(status.attempts),
         content=status.task_source.digest if status.task_source else (task.get("bundle") or {}).get("digest") or "",
@@ -106,6 +108,7 @@ def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
         output_tokens=used.output_tokens if used else None,
         cost_usd=used.cost_usd if used else None,
         counted_by=used.source if used else "",
+        tampering=" ".join(evidence(each.kind for each in status.tampering)),
     )
 
 
@@ -114,10 +117,16 @@ def in_order(found: Row) -> tuple[str, str, int, str]:
     return found.task, found.agent, found.attempt, found.trial
 
 
-def _reason(status: TrialStatus, reward: float | None) -> str:
-    """Return the reason why a trial failed or is excluded. AgentError: the agent failed, and scoring excludes such trials."""
+def _reason(status: TrialStatus, reward: float | None, *, tampered: bool) -> str:
+    """Return the reason why a trial failed, is excluded or counts 0. AgentError: the agent failed, and scoring excludes such
+    trials.
+
+    tampered: whether scoring excludes the trial or sets it to 0 because of evidence of tampering.
+    """
     if status.failure:
         return status.failure.reason
+    if tampered:
+        return "Tampering"
     return "NoReward" if reward is None else "RewardTooLarge" if is_too_large(reward) else "AgentError"
 
 

@@ -47,6 +47,7 @@ class Standing:
     trials, active, counted: numbers of all, active and scored trials; excluded: number of excluded trials by failure class;
     scored_failures: number of trials scored although a failure ended them, by failure class; tasks: number of the agent's tasks;
     mean_if_excluded_zero: what the mean would be if every excluded trial had scored 0.
+    tampered: number of trials with evidence of tampering.
     cost_usd: US dollars of all trials, None if the cost of one with model requests is unknown; cost_per_pass: cost_usd divided by
     the number of trials that passed.
     """
@@ -61,6 +62,7 @@ class Standing:
     scored_failures: Mapping[str, int]
     tasks: int
     mean_if_excluded_zero: float | None
+    tampered: int = 0
     cost_usd: float | None = None
     cost_per_pass: float | None = None
 
@@ -213,6 +215,7 @@ def _standing(agent: str, found: Sequence[Row]) -> Standing:
         scored_failures=dict(Counter(row.failure_class for row in found if row.scored_failure)),
         tasks=len({row.task for row in found}),
         mean_if_excluded_zero=with_excluded.value if with_excluded and any(row.excluded for row in found) else None,
+        tampered=sum(row.tampering != "" for row in found),
         cost_usd=cost,
         cost_per_pass=cost / won if cost is not None and won else None,
     )

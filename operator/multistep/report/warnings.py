@@ -1,4 +1,4 @@
-"""Warnings about the validity of means: uneven exclusions, and tasks that fail even with the agent oracle.
+"""Warnings about the validity of means: uneven exclusions, tampering, and tasks that fail even with the agent oracle.
 
 docs/statistics.md has the criteria.
 """
@@ -55,6 +55,9 @@ def warnings(agents: Mapping[str, Sequence[Row]]) -> Iterator[str]:
     """Yield all warnings about the agents' means."""
     if (uneven := uneven_exclusions(agents)) is not None:
         yield uneven
+    for agent, rows in agents.items():
+        if tampered := sum(row.tampering != "" for row in rows):
+            yield f"{tampered} of {len(rows)} trials of {agent} have evidence of tampering: their rewards may be forged"
     yield from map(str, broken_tasks(row for rows in agents.values() for row in rows))
 
 

@@ -15,9 +15,11 @@ from multistep.engine.operations import (
     OUTPUT_LIMIT_BYTES,
     TAIL_BYTES,
     Admit,
+    Baseline,
     Dismiss,
     Healthcheck,
     HostCall,
+    Inspect,
     Note,
     Operation,
     Reset,
@@ -26,6 +28,7 @@ from multistep.engine.operations import (
 )
 from multistep.errors import RunnerError
 from multistep.runner_client.bodies import Body
+from multistep.runner_client.inspections import inspect
 from multistep.runner_client.session import Session
 
 ENVIRONMENT_SOCKET = "multistep/runner"
@@ -53,6 +56,8 @@ async def perform(session: Session, operation: Operation, contents: Contents, wa
             return await session.note(operation.id, operation.data)
         case Admit():
             return await session.operate("admit", {"id": operation.id, "user": operation.user, "root": operation.root})
+        case Baseline() | Inspect():
+            return await inspect(session, operation)
         case Dismiss():
             return await session.operate("dismiss", {"id": operation.id, "admission": operation.admission, "kill": operation.kill})
     raise TypeError(f"not an operation that needs only the runner: {operation}")

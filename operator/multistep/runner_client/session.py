@@ -42,6 +42,7 @@ class Session(CheckpointRequests):
         moved: Moved = lambda _direction, _bytes: None,
     ) -> None:
         self._pod_uid = pod_uid
+        self.protocol = min(PROTOCOLS)  # negotiated by hello
         self._frames = FrameStream(stream, timeout_seconds=answer_timeout_seconds, moved=moved)
         self._exchanges = Exchanges(self._frames)
 
@@ -62,6 +63,7 @@ class Session(CheckpointRequests):
             raise RunnerError(f"the runner chose protocol {hello.protocol}, which was not offered", code="Protocol")
         if hello.pod_uid != self._pod_uid:
             raise PodError(f"the runner is in pod {hello.pod_uid[:64]!r}, not in {self._pod_uid!r}; retrying")
+        self.protocol = hello.protocol
         return hello
 
     async def _greet(self, *, records: bool) -> dict[str, Any]:

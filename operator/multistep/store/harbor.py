@@ -19,6 +19,7 @@ from multistep.api.trial import PLURAL, MultiStepTrial
 from multistep.engine.journal import AGENT, VERIFIER, Journal, StepRun
 from multistep.engine.plan import TrialEnv, TrialPlan
 from multistep.engine.rewards import StepException
+from multistep.engine.tampering import merged
 from multistep.engine.templates import Unresolved, resolve
 from multistep.store.harbor_agent import agent_info, agent_result
 from multistep.store.redact import MARK
@@ -79,9 +80,16 @@ def result_json(
         "exception_info": _trial_exception(journal, failure, now),
         "started_at": _started(trial, journal),
         "finished_at": _iso(now),
+        **_tampering(trial, journal),
         **_preparation(trial, journal, now),
         **(_single(plan, journal) if plan.single else _steps(journal)),
     }
+
+
+def _tampering(trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
+    """Return Multistep's own field tampering, present if something was found (status.tampering)."""
+    found = [each.model_dump() for each in merged(trial.status, journal)]
+    return {"tampering": found} if found else {}
 
 
 def config_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:

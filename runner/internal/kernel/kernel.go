@@ -156,6 +156,14 @@ func Thread(pid, thread int) (Process, error) {
 	return parseStat(content)
 }
 
+// CoarseTime returns the time of the clock from which files get their ctime, in nanoseconds since the Unix epoch. It advances in ticks.
+func CoarseTime() int64 {
+	const clockRealtimeCoarse = 5
+	var now syscall.Timespec
+	syscall.Syscall(syscall.SYS_CLOCK_GETTIME, clockRealtimeCoarse, uintptr(unsafe.Pointer(&now)), 0) // every kernel has this clock
+	return now.Nano()
+}
+
 // LastPID returns the PID that this PID namespace assigned last, to a process or a thread. It is "" if the kernel does not report it.
 func LastPID() string {
 	content, _ := os.ReadFile("/proc/loadavg")

@@ -13,8 +13,8 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 // private is the prefix of the runner's own variables, which phases do not get.
 const private = "MULTISTEP_"
 
-// environment returns PID 1's environment with HOME, USER and LOGNAME of the user, overridden by the request's variables.
-func environment(base []string, user users.User, given map[string]string) [][]byte {
+// Environment returns PID 1's environment with HOME, USER and LOGNAME of the user, overridden by the request's variables.
+func Environment(base []string, user users.User, given map[string]string) [][]byte {
 	variables := map[string]string{"PATH": defaultPath}
 	for _, variable := range base {
 		if name, value, ok := strings.Cut(variable, "="); ok && name != "" && !strings.HasPrefix(name, private) {

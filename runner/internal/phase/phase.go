@@ -118,7 +118,7 @@ func (h *Host) spec(command wire.Command, user users.User) supervise.Spec {
 	if !filepath.IsAbs(cwd) {
 		cwd = filepath.Join(h.Workdir, cwd)
 	}
-	return supervise.Spec{Argv: command.Argv, Env: environment(h.Env, user, command.Env), Cwd: cwd, User: user}
+	return supervise.Spec{Argv: command.Argv, Env: Environment(h.Env, user, command.Env), Cwd: cwd, User: user}
 }
 
 func (h *Host) output(request wire.Start, user users.User) (*output, int, error) {

@@ -19,6 +19,7 @@ import (
 	"multistep.dev/runner/internal/checkpoint"
 	"multistep.dev/runner/internal/files"
 	"multistep.dev/runner/internal/guests"
+	"multistep.dev/runner/internal/inspect"
 	"multistep.dev/runner/internal/kernel"
 	"multistep.dev/runner/internal/peer"
 	"multistep.dev/runner/internal/phase"
@@ -137,7 +138,7 @@ func newRunner(version, defaultUser string) (*session.Runner, error) {
 			Reaper: reap.New(), Users: users.System, DefaultUser: defaultUser, Workdir: workdir, Env: os.Environ(),
 			Captures: files.NewCaptures(captureBudget), Null: null,
 		},
-		Store: records.NewStore(), Guests: guests.New(), Version: version, Instance: hex.EncodeToString(instance),
+		Store: records.NewStore(), Guests: guests.New(), Inspector: inspect.New(""), Version: version, Instance: hex.EncodeToString(instance),
 		PodUID: os.Getenv("MULTISTEP_POD_UID"), RuntimeDir: directory, StartedAt: time.Now(),
 		Own: session.Own(directory), Protocols: wire.Protocols,
 	}, nil

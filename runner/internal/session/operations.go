@@ -28,6 +28,8 @@ var operations = map[string]operation{
 	"checkpoint":  {4, checked((*Session).checkpoint, wire.NewCheckpoint()), false},
 	"commit":      {4, named((*Session).commit, wire.Commit{}), false},
 	"restore":     {4, named((*Session).restore, wire.NewRestore()), false},
+	"baseline":    {4, named((*Session).baseline, wire.Baseline{}), false},
+	"inspect":     {4, named((*Session).inspect, wire.Inspect{}), false},
 }
 
 // decoded decodes a payload into request, which contains the default values. It refuses an invalid request, and calls do for a

@@ -14,6 +14,7 @@ import (
 	"multistep.dev/runner/internal/frames"
 	"multistep.dev/runner/internal/guests"
 	"multistep.dev/runner/internal/healthcheck"
+	"multistep.dev/runner/internal/inspect"
 	"multistep.dev/runner/internal/phase"
 	"multistep.dev/runner/internal/records"
 	"multistep.dev/runner/internal/wire"
@@ -33,6 +34,7 @@ type Runner struct {
 	Guests     *guests.Admissions
 	Store      *records.Store
 	Tracker    *checkpoint.Tracker
+	Inspector  *inspect.Inspector
 	Version    string
 	Instance   string
 	PodUID     string

@@ -8,6 +8,7 @@ import (
 
 	"multistep.dev/runner/internal/files"
 	"multistep.dev/runner/internal/frames"
+	"multistep.dev/runner/internal/kernel"
 	"multistep.dev/runner/internal/records"
 	"multistep.dev/runner/internal/send"
 	"multistep.dev/runner/internal/wire"
@@ -52,9 +53,11 @@ func (s *Session) upload(request wire.Upload) error {
 		return s.refuse(wire.Failure(wire.CodeUpload, err))
 	}
 	var record records.Record
+	began := kernel.CoarseTime()
 	body, refusal, err := s.receive(upload)
 	if err == nil && refusal == nil { // another session may have created the record meanwhile
 		record, refusal = s.Store.Once(request.ID, request.Op.Op, func() (any, *wire.Error) { return merge(upload, body) })
+		s.Inspector.Uploaded(target, began)
 	}
 	upload.Close() // before the response, after which no caller may find the staging directory
 	if err != nil {

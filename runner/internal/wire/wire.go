@@ -15,7 +15,8 @@ import (
 
 // Protocols lists the protocol versions of this runner. It includes earlier versions for an operator that was rolled back.
 // Version 2 adds the requests output, survey and send, and the field sent in a download's sources. Version 3 adds guests (admit and
-// dismiss) and the stdin of start. Version 4 adds checkpoints (checkpoint, commit and restore).
+// dismiss) and the stdin of start. Version 4 adds checkpoints (checkpoint, commit and restore) and
+// inspections (baseline and inspect).
 var Protocols = []int{1, 2, 3, 4}
 
 // CheckpointProtocols lists the versions of a runner that makes checkpoints. An earlier operator does not know them: it would miss the

@@ -101,6 +101,11 @@ def _shown(document: Mapping[str, Any], now: datetime | None = None) -> list[str
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
+def test_traces_of_tampering_are_shown() -> None:
+    tampering = [{"attempt": 1, "step": "a", "kind": "StartupHook", "detail": "/etc/ld.so.preload"}]
+    assert "tampering: step a: StartupHook: /etc/ld.so.preload" in _shown({**GOOD, "tampering": tampering})
+
+
 def test_the_table_of_a_trial() -> None:
     document = status(
         "Complete",

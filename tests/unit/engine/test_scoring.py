@@ -194,7 +194,11 @@ def test_an_agent_that_used_up_its_time_keeps_its_reward_whatever_the_sweep_choo
 @pytest.mark.parametrize("reward", [1e300, -1e300, 10**400])
 def test_a_reward_that_no_sum_can_hold_counts_0(reward: float) -> None:
     found = TrialFacts(0, "Complete", reward=reward)
-    assert (counted_reward(found, Scoring()), counted_reward(found, EXCLUDE), failure_class_of(found)) == (0, None, "Verifier")
+    assert (counted_reward(found, Scoring()), counted_reward(found, EXCLUDE), failure_class_of(found, EXCLUDE)) == (
+        0,
+        None,
+        "Verifier",
+    )
 
 
 def test_a_mean_that_is_not_finite_counts_0() -> None:
@@ -212,8 +216,14 @@ def test_what_no_agent_can_cause_is_excluded_with_any_reward_and_any_choice(fail
 
 def test_a_trial_counts_when_it_has_finished() -> None:
     assert counted_reward(TrialFacts(0, "Complete", reward=0.5), Scoring()) == 0.5
-    assert counted_reward(TrialFacts(0, "Complete"), Scoring()) is None and failure_class_of(TrialFacts(0, "Complete")) == "Task"
-    assert failure_class_of(TrialFacts(0, "Complete", reward=0.5)) is None and failure_class_of(TrialFacts(0, "Active")) is None
+    assert (
+        counted_reward(TrialFacts(0, "Complete"), Scoring()) is None
+        and failure_class_of(TrialFacts(0, "Complete"), Scoring()) == "Task"
+    )
+    assert (
+        failure_class_of(TrialFacts(0, "Complete", reward=0.5), Scoring()) is None
+        and failure_class_of(TrialFacts(0, "Active"), Scoring()) is None
+    )
     assert counted_reward(TrialFacts(0, "Active", reward=0.5), Scoring()) is None
 
 

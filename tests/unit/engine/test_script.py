@@ -27,10 +27,12 @@ def test_the_order_of_operations_of_a_task_with_everything() -> None:
         "a/workdir",
         "a/setup",
         "a/healthcheck",
+        "a/baseline",
         "a/solution",
         "a/agent",
         "a/collect-hook-0",
         "a/collect-hook-1",
+        "a/inspect",
         "a/verify",
         "a/tests",
         "a/step-tests",
@@ -41,6 +43,7 @@ def test_the_order_of_operations_of_a_task_with_everything() -> None:
         "b/solution",
         "b/agent",
         "b/collect-hook-0",
+        "b/inspect",
         "b/verify",
         "b/tests",
         "b/step-tests",
@@ -124,9 +127,9 @@ def test_times_and_collections_are_reported() -> None:
     journal = play(plan()).journal
     assert (journal.started_at, journal.completed_at) == (10.0, journal.steps[-1].completed_at)
     first = journal.steps[0]
-    assert (first.started_at, first.completed_at) == (20.0, 90.0)
-    assert first.timings == {"agent": (30.0, 41.0), "verifier": (50.0, 71.0), "artifacts": (80.0, 81.0)}
-    assert first.durations == {"agent": 11.0, "verifier": 21.0, "artifacts": 1.0}
+    assert (first.started_at, first.completed_at) == (20.0, 110.0)
+    assert first.timings == {"agent": (40.0, 51.0), "verifier": (60.0, 91.0), "artifacts": (100.0, 101.0)}
+    assert first.durations == {"agent": 11.0, "verifier": 31.0, "artifacts": 1.0}
     assert first.collected and (list(first.collected.types), first.collected.count, first.collected.bytes) == (["directory"], 3, 99)
 
 
@@ -208,8 +211,10 @@ def test_the_order_of_operations_of_a_single_step_task() -> None:
     assert played.ids == [
         "/prepare",
         "task/begin",
+        "task/baseline",
         "task/solution",
         "task/agent",
+        "task/inspect",
         "task/verify",
         "task/tests",
         "task/verifier",

@@ -26,7 +26,7 @@ def test_replay_waits_for_what_runs_and_reports_since_when() -> None:
     records[id] = Record(id, "start", "running", 33.0)
     progress = replay(scope(made), BUILT_IN["oracle"], records)
     assert (progress.next, progress.running) == (played.operations[cut], records[id])
-    assert progress.journal.steps[0].timings["verifier"] == (50.0, None)
+    assert progress.journal.steps[0].timings["verifier"] == (60.0, None)
     assert not progress.journal.finished
 
 

@@ -26,6 +26,7 @@ OTHER_KEY = SigningKey(KEY.id, b"another secret of the same length")
 def unsigned() -> str:
     """Return a step token without a signature: its header names the algorithm "none"."""
     claims = jwt.decode(token_for("messages"), options={"verify_signature": False})
+    assert set(claims) == {"exp", "sealed"}
     return jwt.encode(claims, None, algorithm="none", headers={"kid": KEY.id})  # type: ignore[arg-type]
 
 

@@ -99,7 +99,7 @@ def token_for(api: Api, uid: str = "uid-1", step: str = "0", key: SigningKey = K
         "exp": int(time.time()) + 600,
         **claims,
     }
-    return step_token(StepClaims.model_validate(given), key)
+    return step_token(StepClaims.model_validate(given), key, sealed=True)
 
 
 def step_of(uid: str = "uid-1", step: str = "0") -> StepKey:

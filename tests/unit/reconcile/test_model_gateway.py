@@ -17,7 +17,7 @@ from multistep.engine.model_access import report
 from multistep.engine.operations import HostCall
 from multistep.engine.plan import TrialEnv
 from multistep.errors import GatewayUnavailable, InvalidSpec, NotFound
-from multistep.gateway.client import GatewayAdmin
+from multistep.gateway.client import AcceptedTokens, GatewayAdmin
 from multistep.gateway.keyring import Keyring
 from multistep.gateway.tokens import verify
 from multistep.reconcile.model_gateway import ModelGateway, connect, with_model_access
@@ -160,6 +160,33 @@ async def test_the_signing_key_with_the_highest_number_signs(tmp_path: Path) -> 
     async with world(tmp_path) as here:
         variables = await connected(here, secret).variables(trial(), hosted(f"{here.model.url}/v1"), CALL)
         assert signed_by(variables) == "k10"
+        assert await ask(here, variables) == 200
+
+
+class Earlier(GatewayAdmin):
+    """The client of a gateway of an earlier release, which reads no sealed claims."""
+
+    async def accepted_tokens(self) -> AcceptedTokens:
+        return replace(await super().accepted_tokens(), sealed=False)
+
+
+async def test_a_token_does_not_show_the_trial_its_attempt_and_its_sweep(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        asked = hosted(f"{here.model.url}/v1")
+        variables = await gateway(here).variables(trial(), asked, CALL)
+        token = variables["OPENAI_API_KEY"]
+        assert set(jwt.decode(token, options={"verify_signature": False})) == {"exp", "sealed"}
+        found = verify(token, {KEY.id: KEY.secret})
+        assert (found.trial, found.attempt, found.sub) == ("t", 1, f"{trial().metadata.uid}/1/a/agent")
+
+
+async def test_a_gateway_of_an_earlier_release_gets_plain_claims(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        admin = Earlier(here.http, f"http://127.0.0.1:{here.admin_port}", ADMIN_TOKEN)
+        keyring = Keyring(signing_keys(tmp_path / "operators", 1))
+        operator = ModelGateway(admin, f"http://127.0.0.1:{here.port}", keyring, no_sweep)
+        variables = await operator.variables(trial(), hosted(f"{here.model.url}/v1"), CALL)
+        assert jwt.decode(variables["OPENAI_API_KEY"], options={"verify_signature": False})["trial"] == "t"
         assert await ask(here, variables) == 200
 
 

@@ -65,6 +65,12 @@ def test_the_page_shows_means_intervals_losses_and_failures() -> None:
     assert "multistep logs -n evals s-a-good-3" in text
 
 
+def test_the_page_marks_trials_with_evidence_of_tampering() -> None:
+    evidence = [{"attempt": 1, "step": "a", "kind": "TestHook", "detail": "/conftest.py"}]
+    text = made([row(trial(reward=1.0, tampering=evidence))]).text
+    assert "Complete evidence of tampering: TestHook" in text and "1 of 1 trials of mine have evidence of tampering" in text
+
+
 def test_links_lead_somewhere_and_no_name_is_used_twice() -> None:
     document = made(ROWS)
     names = document.all("id")

@@ -49,6 +49,25 @@ def test_a_trial_at_work_is_neither() -> None:
     assert (found.state, found.counts, found.excluded, found.seconds) == ("Active", None, False, None)
 
 
+EVIDENCE = [
+    {"attempt": 1, "step": "a", "kind": kind, "detail": "/x"} for kind in ("StartupHook", "SurvivingProcesses", "SystemFileChanged")
+]
+
+
+@pytest.mark.parametrize(
+    ("policy", "counts", "reason"), [("Report", 1.0, ""), ("Zero", 0.0, "Tampering"), ("Exclude", None, "Tampering")]
+)
+def test_a_row_shows_evidence_of_tampering_and_what_the_policy_makes_of_it(policy: str, counts: float | None, reason: str) -> None:
+    found = row(trial(reward=1.0, tampering=EVIDENCE), Scoring.model_validate({"tampering": policy}))
+    assert (found.tampering, found.reward, found.counts, found.reason) == ("SystemFileChanged StartupHook", 1.0, counts, reason)
+    assert row(trial(reward=1.0, tampering=EVIDENCE[1:2])).tampering == ""
+
+
+def test_a_failure_keeps_its_reason_beside_evidence() -> None:
+    found = row(trial(failure=("Agent", "AgentTimeoutError"), tampering=EVIDENCE), Scoring(tampering="Zero"))
+    assert (found.reason, found.counts) == ("AgentTimeoutError", 0.0)
+
+
 def test_a_complete_trial_without_a_reward_is_excluded_with_a_reason() -> None:
     found = row(trial())
     assert (found.counts, found.excluded, found.scored_failure, found.failure_class, found.reason) == (

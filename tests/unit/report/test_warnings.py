@@ -32,6 +32,15 @@ def test_an_agent_alone_or_without_a_finished_trial_is_compared_with_nobody() ->
     assert uneven_exclusions({}) is None
 
 
+def test_evidence_of_tampering_is_reported_for_each_agent() -> None:
+    evidence = [{"attempt": 1, "step": "a", "kind": "TestHook", "detail": "/conftest.py"}]
+    rows = [row(trial(reward=1.0, tampering=evidence)), row(trial(attempt=2, reward=1.0))]
+    warned = list(warnings({"mine": rows, "other": sweep({("t", "other"): [GOOD]})}))
+    assert warned == ["1 of 2 trials of mine have evidence of tampering: their rewards may be forged"]
+    (standing,) = summarize(rows).standings
+    assert standing.tampered == 1
+
+
 def ended(task: str, program: str, class_: str, reason: str, attempt: int = 1) -> Row:
     made = trial(task, f"the-{program}", attempt, failure=(class_, reason), steps=[step("a")])
     made["status"]["failure"]["score"] = 0.0

@@ -1,0 +1,139 @@
+"""Traces of tampering: what the runner finds in the agent's environment before a verification that could change the verdict.
+
+With isolation Shared, an agent can change what the verifier runs. This cannot be prevented there, so it is detected and reported.
+Root can hide its traces, so a finding is evidence, and no finding is no proof. docs/tampering.md describes what is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, get_args
+
+from multistep.api.records import Fields, Record
+from multistep.api.trial_status import Tampering, TamperingKind, TrialStatus
+from multistep.engine.journal import VERIFIER, Finding, Journal, StepRun
+from multistep.engine.operations import Baseline, Inspect, Script
+from multistep.engine.plan import StepPlan, TrialPlan, VerifierPlan
+from multistep.engine.scope import Scope
+from multistep.engine.status_size import bounded
+from multistep.engine.templates import Unresolved
+
+KINDS: Final[Sequence[TamperingKind]] = get_args(TamperingKind)
+HINTS: Final[frozenset[TamperingKind]] = frozenset({"WorkdirHook", "SurvivingProcesses", "InspectionIncomplete"})
+"""Kinds that honest agents cause, too. The others are evidence, and a sweep's policy (spec.scoring.tampering) applies to them."""
+
+_OF_FAILURES: Final[Mapping[str, TamperingKind]] = {
+    "ExecSessionsKilled": "ExecSessionsKilled",
+    "Tampered": "RunnerReplaced",
+    "RunnerBroken": "RunnerReplaced",
+}
+"""Kinds by the reason with which a trial fails, because a process in its container ended exec sessions or replaced the runner."""
+
+_FILE_VARIABLES: Final = ("PATH", "HOME", "BASH_ENV", "ENV", "LD_PRELOAD", "PYTHONPATH", "PYTHONSTARTUP")
+_MAX_KINDS, _MAX_ITEMS = 32, 100  # limits of the runner's answer
+_SHOWN_ITEMS, _SHOWN_CHARACTERS = 4, 100  # maximum items in a detail, and characters of each
+_MAX_ENTRIES = 32  # maximum entries in the status
+
+
+@dataclass(frozen=True)
+class _Verification:
+    """The verification for which files are compared: its user, and its variables that name files."""
+
+    user: str
+    env: Mapping[str, str]
+
+    @classmethod
+    def of(cls, plan: TrialPlan, verifier: VerifierPlan) -> _Verification:
+        own = {} if isinstance(verifier.env, Unresolved) else verifier.env
+        every = {**plan.environment_env, **own}
+        return cls(verifier.user, {name: every[name] for name in _FILE_VARIABLES if name in every})
+
+
+def baseline(scope: Scope, step: StepPlan) -> Script[None]:
+    """Note the state of the environment before the first agent of an attempt runs, if any step is verified in this environment or
+    in a copy of it."""
+    verifier = next((each.verifier for each in (step, *scope.plan.steps) if _is_inspected(each)), None)
+    if verifier is not None:
+        about = _Verification.of(scope.plan, verifier)
+        yield Baseline(scope.id("baseline"), about.user, about.env)
+
+
+def _is_inspected(step: StepPlan) -> bool:
+    return step.verifier is not None and (step.verifier.environment is None or step.verified_restored)
+
+
+def inspect(scope: Scope, verifier: VerifierPlan, run: StepRun) -> Script[None]:
+    """Find what could change the verdict of a verification in the agent's environment or in a copy of it, and add it to the step's
+    journal entry."""
+    about = _Verification.of(scope.plan, verifier)
+    record = yield Inspect(scope.id("inspect"), about.user, about.env)
+    run.timed(VERIFIER, record)
+    run.findings = _findings(record, scope.attempt)
+
+
+def _findings(record: Record, attempt: int) -> tuple[Finding, ...]:
+    """Return the findings in the record of an Inspect: none of a runner of an earlier release, and only those of KINDS."""
+    result = Fields(record.result, "inspection")
+    listed = result.sequence("findings", _MAX_KINDS) if result.optional_number("seconds") is not None else []
+    found = [_finding(Fields(each, "finding"), attempt) for each in listed]
+    processes = result.texts("processes", _MAX_ITEMS)
+    if processes:
+        names = tuple(dict.fromkeys(each or "?" for each in processes))
+        found.append(Finding("SurvivingProcesses", attempt, names, max(len(names), result.integer("processCount"))))
+    if result.optional_boolean("incomplete"):
+        found.append(Finding("InspectionIncomplete", attempt, ("a limit of files, bytes or time was exceeded",), 1))
+    return tuple(each for each in found if each.kind in KINDS)
+
+
+def _finding(fields: Fields, attempt: int) -> Finding:
+    return Finding(fields.text("kind", 64), attempt, fields.texts("paths", _MAX_ITEMS), fields.integer("count"))
+
+
+def merged(status: TrialStatus, journal: Journal) -> list[Tampering]:
+    """Return status.tampering with the journal's findings. What the status has of other steps and attempts stays."""
+    found = [*_entries(journal.steps)]
+    steps = {(each.attempt, each.step) for each in found}
+    former = [each for each in status.tampering if (each.attempt, each.step) not in steps]
+    return [*former, *found][:_MAX_ENTRIES]
+
+
+def of_failure(known: Sequence[Tampering], status: TrialStatus, reason: str, message: str) -> list[Tampering]:
+    """Return the known entries, and one for the reason of a Failed trial if it is one of tampering. status: before the failure."""
+    kind = _OF_FAILURES.get(reason)
+    if kind is None:
+        return list(known)
+    last = Tampering(attempt=status.attempt or 1, step=status.current_step or "", kind=kind, detail=bounded(message))
+    return [*known[: _MAX_ENTRIES - 1], last]
+
+
+def _entries(runs: Iterable[StepRun]) -> Iterable[Tampering]:
+    """Yield an entry for each kind of finding of each step. What was found in an earlier step is not repeated."""
+    seen: set[tuple[str, str]] = set()
+    for run in runs:
+        for finding in run.findings:
+            new = [each for each in finding.items if (finding.kind, each) not in seen]
+            seen |= {(finding.kind, each) for each in new}
+            if new:
+                detail = _detail(new, finding.count - len(finding.items))
+                yield Tampering.model_validate(
+                    {"attempt": finding.attempt, "step": run.name, "kind": finding.kind, "detail": detail}
+                )
+
+
+def _detail(items: Sequence[str], unnamed: int) -> str:
+    shown = ", ".join(bounded(each[:_SHOWN_CHARACTERS]) for each in items[:_SHOWN_ITEMS])
+    more = unnamed + max(0, len(items) - _SHOWN_ITEMS)
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def evidence(kinds: Iterable[Any]) -> list[str]:
+    """Return the kinds that are evidence of tampering, without repetitions, in the order of KINDS."""
+    found = set(kinds) - HINTS
+    return [kind for kind in KINDS if kind in found]
+
+
+def summary(entries: Iterable[Tampering]) -> str:
+    """Return text for a message about a trial with evidence of tampering; "" without any."""
+    found = evidence(each.kind for each in entries)
+    return f"; evidence of tampering: {', '.join(found)}" if found else ""

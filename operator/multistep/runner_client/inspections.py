@@ -1,0 +1,18 @@
+"""Requests for inspections of the environment (docs/runner-protocol.md)."""
+
+from __future__ import annotations
+
+from multistep.api.records import Record
+from multistep.engine.operations import LOGS_VERIFIER, TESTS, Baseline, Inspect
+from multistep.runner_client.session import Session
+
+INSPECT_PROTOCOL = 4  # first version with inspections
+
+
+async def inspect(session: Session, operation: Baseline | Inspect) -> Record:
+    """Note the environment's state, or find what changed since, and return the record. It is empty if the runner is of an earlier
+    release, which can do neither."""
+    if session.protocol < INSPECT_PROTOCOL:
+        return await session.note(operation.id, {})
+    request = {"id": operation.id, "user": operation.user, "env": dict(operation.env), "directories": [TESTS, LOGS_VERIFIER]}
+    return await session.operate("baseline" if isinstance(operation, Baseline) else "inspect", request)

@@ -1,0 +1,183 @@
+// Package inspect finds traces of tampering with a verification that runs in the agent's container: changed programs and libraries,
+// files that run code in other programs, files planted for the verifier, and processes that the agent left.
+//
+// Baseline notes which files exist before the first agent runs, and the time. Inspect reports what changed later and could change
+// the verification. The time of a change is a file's ctime, which no process in the container can set. What a package manager
+// installed is not reported: its content has the digest in the package database. Root can forge a database, so an inspection
+// finds evidence and proves nothing.
+package inspect
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path"
+	"sync"
+	"syscall"
+	"time"
+
+	"multistep.dev/runner/internal/kernel"
+	"multistep.dev/runner/internal/wire"
+)
+
+const (
+	maxProcesses = 50
+	timeout      = 20 * time.Second
+)
+
+// Kinds of findings.
+const (
+	SystemFileChanged    = "SystemFileChanged"    // a program, library or module was changed
+	ProgramShadowed      = "ProgramShadowed"      // a new file is found before a program, library or module of the same name
+	StartupHook          = "StartupHook"          // code that other programs run when they start
+	TestHook             = "TestHook"             // configuration of pytest above the verifier's tests
+	WorkdirHook          = "WorkdirHook"          // configuration of pytest in the agent's working directory
+	VerifierFilesPlanted = "VerifierFilesPlanted" // files in the verifier's directories before the verification
+)
+
+// Scope is what an inspection depends on, besides the files.
+type Scope struct {
+	Env         map[string]string // variables of the verification, which name further files
+	Directories []string          // directories of the verifier
+	Workdir     string
+	Supervisors func() map[int]bool // PIDs of the runner's own processes
+}
+
+// Inspector compares the container with its state before the first agent ran.
+type Inspector struct {
+	files tree
+
+	mu       sync.Mutex
+	baseline *baseline
+	uploaded map[string]int64 // ctimes of hooks that the operator uploaded, by path
+}
+
+// baseline is the state before the first agent ran.
+type baseline struct {
+	time      int64             // in nanoseconds since the Unix epoch: later changes have a later ctime
+	programs  map[string]string // final path of each file in a directory of programs
+	libraries map[string]string // final path of each library that the dynamic loader knows, by name
+	cached    bool              // the loader has a cache of libraries
+	modules   pathSet           // files of Python's libraries
+	names     map[string]bool   // top-level modules of Python
+	planted   pathSet           // files in the verifier's directories
+	processes map[process]bool
+}
+
+type process struct {
+	pid   int
+	start uint64
+}
+
+// New returns an Inspector of the container whose root directory is root ("" in a container).
+func New(root string) *Inspector {
+	return &Inspector{files: tree{root}, uploaded: map[string]int64{}}
+}
+
+// Baseline notes the present state, unless there is a baseline already.
+func (i *Inspector) Baseline(scope Scope) (wire.BaselineResult, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	started := time.Now()
+	if i.baseline != nil {
+		return wire.BaselineResult{}, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	found := &baseline{programs: map[string]string{}, processes: map[process]bool{}}
+	for _, directory := range i.programDirectories(scope.Env) {
+		for _, name := range i.files.names(directory) {
+			file := path.Join(directory, name)
+			if final, err := i.files.resolve(file); err == nil {
+				found.programs[file] = final
+			}
+		}
+	}
+	found.libraries = i.loadable()
+	_, err := i.files.lstat(cachePath)
+	found.cached = err == nil
+	found.names = map[string]bool{}
+	err = i.walkModules(ctx, scope.Env, func(module moduleFile) {
+		found.modules.add(module.path)
+		if module.top {
+			found.names[module.name] = true
+		}
+	})
+	if err != nil {
+		return wire.BaselineResult{}, err
+	}
+	for _, directory := range scope.Directories {
+		i.files.walk(ctx, directory, maxPlanted, func(file string, _ *syscall.Stat_t) { found.planted.add(file) })
+	}
+	found.modules.finish()
+	found.planted.finish()
+	for _, each := range environment(scope.Supervisors) {
+		found.processes[process{each.PID, each.Start}] = true
+	}
+	found.time = separate()
+	i.baseline = found
+	count := len(found.programs) + len(found.libraries) + len(found.modules.keys)
+	return wire.BaselineResult{Files: count, Seconds: time.Since(started).Seconds()}, nil
+}
+
+// ErrNoBaseline means that nothing is known about the state before the agent.
+var ErrNoBaseline = errors.New("no baseline was taken before the agent ran")
+
+// Inspect returns what changed since the baseline and could change a verification.
+func (i *Inspector) Inspect(scope Scope) (wire.InspectResult, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.baseline == nil {
+		return wire.InspectResult{}, ErrNoBaseline
+	}
+	started := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	search := &search{Inspector: i, ctx: ctx, scope: scope, found: map[string]string{}}
+	result := wire.InspectResult{Findings: search.run(), Processes: []string{}}
+	result.Incomplete = search.incomplete
+	for _, each := range environment(scope.Supervisors) {
+		if i.baseline.processes[process{each.PID, each.Start}] {
+			continue
+		}
+		if result.ProcessCount++; len(result.Processes) < maxProcesses {
+			result.Processes = append(result.Processes, kernel.Name(each.PID))
+		}
+	}
+	result.Seconds = time.Since(started).Seconds()
+	return result, nil
+}
+
+// Uploaded trusts the hooks in a directory that changed since a time: the operator has uploaded them.
+func (i *Inspector) Uploaded(directory string, since int64) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, name := range pytestFiles {
+		file := path.Join(directory, name)
+		if stat, err := i.files.lstat(file); err == nil && stat.Ctim.Nano() >= since {
+			i.uploaded[file] = stat.Ctim.Nano()
+		}
+	}
+}
+
+// separate returns a time between the ctimes of all changes so far and those of all later changes. Kernels take ctimes from a clock that
+// advances in ticks; newer ones also from the exact clock, which is ahead of it.
+func separate() int64 {
+	now := time.Now().UnixNano()
+	for kernel.CoarseTime() <= now {
+		time.Sleep(time.Millisecond)
+	}
+	return now
+}
+
+// environment returns the living processes of the container that no exec session started, without the runner's own.
+func environment(supervisors func() map[int]bool) []kernel.Process {
+	all, _ := kernel.Processes()
+	own, found := supervisors(), all[:0]
+	for _, each := range all {
+		if each.PPID != 0 && each.PID != os.Getpid() && !own[each.PID] && each.Alive() {
+			found = append(found, each)
+		}
+	}
+	return found
+}

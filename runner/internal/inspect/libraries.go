@@ -1,0 +1,98 @@
+package inspect
+
+import (
+	"bytes"
+	"encoding/binary"
+	"path"
+	"strings"
+)
+
+const (
+	cachePath     = "/etc/ld.so.cache"
+	maxCacheBytes = 16 << 20
+	cacheMagic    = "glibc-ld.so.cache1.1"
+	headerBytes   = 48
+	entryBytes    = 24
+)
+
+// loaders are directories and prefixes of names of dynamic loaders and C libraries, which are not in each cache.
+var loaders = []struct{ directory, prefix string }{
+	{"/lib", "ld-musl-"}, {"/lib", "libc.musl-"}, {"/lib", "ld-linux"}, {"/lib64", "ld-linux"}, {"/usr/lib64", "libc.so"}, {"/lib64", "libc.so"},
+}
+
+// core are prefixes of the names of libraries that nobody installs a second time under another path, unlike e.g. a newer libsqlite3.
+var core = []string{"ld-", "libc.", "libm.", "libdl.", "libpthread.", "librt.", "libutil.", "libresolv.", "libnss_", "libpython", "libtinfo."}
+
+// cached returns the paths of the libraries in the dynamic loader's cache, by name.
+func (t tree) cached() map[string]string {
+	found := map[string]string{}
+	content := t.read(cachePath, maxCacheBytes)
+	start := bytes.Index(content, []byte(cacheMagic)) // an older format can precede it
+	if start < 0 || len(content) < start+headerBytes {
+		return found
+	}
+	content = content[start:]
+	count := int(binary.NativeEndian.Uint32(content[len(cacheMagic):]))
+	text := func(offset uint32) string {
+		if int64(offset) >= int64(len(content)) {
+			return ""
+		}
+		value, _, _ := bytes.Cut(content[offset:], []byte{0})
+		return string(value)
+	}
+	for entry := content[headerBytes:]; count > 0 && len(entry) >= entryBytes; count, entry = count-1, entry[entryBytes:] {
+		name, file := text(binary.NativeEndian.Uint32(entry[4:])), text(binary.NativeEndian.Uint32(entry[8:]))
+		if _, first := found[name]; first || name == "" || !path.IsAbs(file) {
+			continue
+		}
+		found[name] = file
+	}
+	return found
+}
+
+// loadable returns the final path of each library by the name that programs load it by, and of the dynamic loaders.
+func (i *Inspector) loadable() map[string]string {
+	found := i.files.cached()
+	for _, each := range loaders {
+		for _, name := range i.files.names(each.directory) {
+			if strings.HasPrefix(name, each.prefix) {
+				found[path.Join(each.directory, name)] = path.Join(each.directory, name)
+			}
+		}
+	}
+	for name, file := range found {
+		if final, err := i.files.resolve(file); err == nil {
+			found[name] = final
+		} else {
+			delete(found, name)
+		}
+	}
+	return found
+}
+
+// libraries finds libraries that were changed, and C libraries that are loaded from another path.
+func (s *search) libraries() {
+	now := s.loadable()
+	if _, err := s.files.lstat(cachePath); err != nil && s.baseline.cached {
+		s.report(SystemFileChanged, cachePath)
+	}
+	for name, former := range s.baseline.libraries {
+		final, there := now[name]
+		switch {
+		case !there || !s.changed(final):
+		case final == former:
+			s.suspect(SystemFileChanged, final, final)
+		case isCore(name):
+			s.suspect(ProgramShadowed, final, final)
+		}
+	}
+}
+
+func isCore(name string) bool {
+	for _, prefix := range core {
+		if strings.HasPrefix(path.Base(name), prefix) {
+			return true
+		}
+	}
+	return false
+}

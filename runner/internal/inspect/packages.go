@@ -1,0 +1,213 @@
+package inspect
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/md5"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"hash"
+	"io"
+	"path"
+	"strings"
+)
+
+const (
+	maxDatabaseBytes = 256 << 20 // of all databases
+	maxHashedBytes   = 1 << 30
+	maxLine          = 64 << 10
+)
+
+// algorithms of digests, by their size.
+var algorithms = map[int]func() hash.Hash{md5.Size: md5.New, sha1.Size: sha1.New, sha256.Size: sha256.New}
+
+// packages collects the digests that package databases have of some files.
+type packages struct {
+	*search
+	wanted  map[string][]string // final paths of the wanted files by their key
+	digests map[string][][]byte // by final path
+	left    int64               // bytes of databases that may still be read
+}
+
+// vouched returns which of the files have the content of which the database of dpkg, apk or a Python package has the digest. They are hashed in
+// order; of those that exceed maxHashedBytes nothing is known.
+func (s *search) vouched(files []string) map[string]verdict {
+	found := map[string]verdict{}
+	if len(files) == 0 {
+		return found
+	}
+	p := &packages{search: s, wanted: map[string][]string{}, digests: map[string][][]byte{}, left: maxDatabaseBytes}
+	for _, file := range files {
+		p.wanted[key(file)] = append(p.wanted[key(file)], file)
+	}
+	p.dpkg()
+	p.apk()
+	p.python()
+	left := int64(maxHashedBytes)
+	for _, file := range files {
+		if digests := p.digests[file]; len(digests) > 0 {
+			found[file] = p.compare(file, digests, &left)
+		}
+	}
+	return found
+}
+
+// key returns a path by which a database can name a file: with /usr merged, /usr/bin/x and /bin/x are one file.
+func key(file string) string {
+	for _, directory := range []string{"/bin/", "/sbin/", "/lib"} {
+		if rest, found := strings.CutPrefix(file, "/usr"); found && strings.HasPrefix(rest, directory) {
+			return rest
+		}
+	}
+	return file
+}
+
+func (p *packages) add(file string, sum []byte, err error) {
+	if err != nil || algorithms[len(sum)] == nil {
+		return
+	}
+	for _, final := range p.wanted[key(file)] {
+		p.digests[final] = append(p.digests[final], sum)
+	}
+}
+
+func (p *packages) addHex(file, text string) {
+	sum, err := hex.DecodeString(text)
+	p.add(file, sum, err)
+}
+
+// lines calls visit for each line of a database.
+func (p *packages) lines(file string, visit func(line string)) {
+	final, err := p.files.resolve(file)
+	if err != nil {
+		return
+	}
+	opened, err := p.files.open(final)
+	if err != nil {
+		return
+	}
+	defer opened.Close()
+	limited := &io.LimitedReader{R: opened, N: p.left}
+	lines := bufio.NewScanner(limited)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() && p.ctx.Err() == nil {
+		visit(lines.Text())
+	}
+	p.left = limited.N
+	if lines.Err() != nil || p.left <= 0 || p.ctx.Err() != nil {
+		p.incomplete = true
+	}
+}
+
+const dpkgInfo = "/var/lib/dpkg/info"
+
+// dpkg reads the digests of Debian's packages, and those of their configuration files, which the database has elsewhere.
+func (p *packages) dpkg() {
+	for _, name := range p.files.names(dpkgInfo) {
+		if strings.HasSuffix(name, ".md5sums") {
+			p.lines(path.Join(dpkgInfo, name), func(line string) {
+				if sum, file, found := strings.Cut(line, "  "); found {
+					p.addHex("/"+file, sum)
+				}
+			})
+		}
+	}
+	p.lines("/var/lib/dpkg/status", func(line string) {
+		if fields := strings.Fields(line); strings.HasPrefix(line, " /") && len(fields) >= 2 {
+			p.addHex(fields[0], fields[1])
+		}
+	})
+}
+
+// apk reads the digests of Alpine's packages.
+func (p *packages) apk() {
+	directory, file := "", ""
+	p.lines("/lib/apk/db/installed", func(line string) {
+		name, value, _ := strings.Cut(line, ":")
+		switch name {
+		case "F":
+			directory = "/" + value
+		case "R":
+			file = path.Join(directory, value)
+		case "Z":
+			sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(value, "Q1"))
+			p.add(file, sum, err)
+		}
+	})
+}
+
+// python reads the digests of the packages that pip or uv installed for each Python.
+func (p *packages) python() {
+	for _, library := range p.pythonLibraries(p.scope.Env) {
+		for _, packages := range []string{"site-packages", "dist-packages", "."} {
+			directory := path.Join(library, packages)
+			for _, name := range p.files.names(directory) {
+				if !strings.HasSuffix(name, ".dist-info") {
+					continue
+				}
+				p.lines(path.Join(directory, name, "RECORD"), func(line string) {
+					p.record(directory, line)
+				})
+			}
+		}
+	}
+}
+
+// record reads a line of RECORD: path,sha256=digest,size. A path with a comma is in quotation marks.
+func (p *packages) record(directory, line string) {
+	rest, _, _ := cutLast(line, ",")
+	file, sum, found := cutLast(rest, ",sha256=")
+	if !found {
+		return
+	}
+	file = strings.ReplaceAll(strings.Trim(file, `"`), `""`, `"`)
+	if !path.IsAbs(file) {
+		file = path.Join(directory, file)
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(sum, "="))
+	p.add(file, raw, err)
+}
+
+func cutLast(text, separator string) (before, after string, found bool) {
+	if i := strings.LastIndex(text, separator); i >= 0 {
+		return text[:i], text[i+len(separator):], true
+	}
+	return text, "", false
+}
+
+// verdict is what the databases say about a file.
+type verdict int
+
+const (
+	unknownFile verdict = iota // no package has the file, or it has another content
+	installed
+	notHashed // a limit was exceeded
+)
+
+// compare hashes a file and compares the digests. left is the number of bytes that may still be hashed.
+func (p *packages) compare(file string, digests [][]byte, left *int64) verdict {
+	content, err := p.files.open(file)
+	if err != nil {
+		return unknownFile
+	}
+	defer content.Close()
+	hashes, writers := map[int]hash.Hash{}, []io.Writer{}
+	for _, each := range digests {
+		if hashes[len(each)] == nil {
+			hashes[len(each)] = algorithms[len(each)]()
+			writers = append(writers, hashes[len(each)])
+		}
+	}
+	read, err := io.Copy(io.MultiWriter(writers...), io.LimitReader(content, *left))
+	if *left -= read; *left == 0 || p.ctx.Err() != nil {
+		return notHashed
+	}
+	for _, each := range digests {
+		if err == nil && bytes.Equal(hashes[len(each)].Sum(nil), each) {
+			return installed
+		}
+	}
+	return unknownFile
+}

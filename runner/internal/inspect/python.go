@@ -1,0 +1,129 @@
+package inspect
+
+import (
+	"bufio"
+	"context"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+const (
+	maxModules   = 300_000
+	maxHookBytes = 1 << 20
+)
+
+// moduleFile is a file of a Python library. name is the name of its module if the file is directly in a directory in which Python searches, or
+// its package is.
+type moduleFile struct {
+	path, name string
+	top        bool
+	stat       *syscall.Stat_t
+}
+
+// startupModules are modules that each Python imports at its start.
+var startupModules = []string{"sitecustomize", "usercustomize"}
+
+// pythonLibraries returns the directories lib/python3* of all prefixes in which programs are, and of the user.
+func (i *Inspector) pythonLibraries(env map[string]string) (found []string) {
+	var prefixes []string
+	for _, directory := range i.programDirectories(env) {
+		prefixes = append(prefixes, path.Dir(directory))
+	}
+	for _, prefix := range append(prefixes, path.Join(env["HOME"], ".local")) {
+		for _, lib := range []string{"lib", "lib64"} {
+			for _, name := range i.files.names(path.Join(prefix, lib)) {
+				final, err := i.files.resolve(path.Join(prefix, lib, name))
+				if strings.HasPrefix(name, "python3") && err == nil && !slices.Contains(found, final) {
+					found = append(found, final)
+				}
+			}
+		}
+	}
+	return found
+}
+
+// walkModules visits the files that Python can import, or runs at its start.
+func (i *Inspector) walkModules(ctx context.Context, env map[string]string, visit func(moduleFile)) error {
+	left := maxModules
+	for _, library := range i.pythonLibraries(env) {
+		err := i.files.walk(ctx, library, left, func(file string, stat *syscall.Stat_t) {
+			left--
+			if isModule(file) && !isIn(file, "/__pycache__/") {
+				name, top := moduleName(library, file)
+				visit(moduleFile{file, name, top, stat})
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func isModule(file string) bool {
+	switch path.Ext(file) {
+	case ".py", ".pth", ".so":
+		return true
+	}
+	return false
+}
+
+func isIn(file, directory string) bool { return strings.Contains(file, directory) }
+
+// moduleName returns the name of the module of a file in a library. top is whether Python finds it in a directory in which it searches.
+func moduleName(library, file string) (name string, top bool) {
+	rest := strings.TrimPrefix(file, library+"/")
+	for _, packages := range []string{"site-packages/", "dist-packages/", "lib-dynload/"} {
+		rest = strings.TrimPrefix(rest, packages)
+	}
+	directory, base, nested := strings.Cut(rest, "/")
+	name, _, _ = strings.Cut(directory, ".")
+	return name, !nested || base == "__init__.py"
+}
+
+// modules finds changed files of Python's libraries, and files that run code in each Python.
+func (s *search) modules() {
+	err := s.walkModules(s.ctx, s.scope.Env, func(module moduleFile) {
+		final, later := module.path, s.isLater(module.stat)
+		if module.stat.Mode&syscall.S_IFMT == syscall.S_IFLNK {
+			target, err := s.files.resolve(module.path)
+			if err != nil {
+				return
+			}
+			final, later = target, later || s.changed(target)
+		}
+		if !later {
+			return
+		}
+		known := s.baseline.modules.has(module.path)
+		switch {
+		case module.top && slices.Contains(startupModules, module.name):
+			s.suspect(StartupHook, module.path, final)
+		case path.Ext(module.path) == ".pth":
+			if module.top && s.runsCode(module.path) {
+				s.suspect(StartupHook, module.path, final)
+			}
+		case known:
+			s.suspect(SystemFileChanged, module.path, final)
+		case module.top && s.baseline.names[module.name]:
+			s.suspect(ProgramShadowed, module.path, final)
+		}
+	})
+	if err != nil {
+		s.incomplete = true
+	}
+}
+
+// runsCode returns whether Python runs a line of a .pth file, instead of adding it to its search path.
+func (s *search) runsCode(file string) bool {
+	lines := bufio.NewScanner(strings.NewReader(string(s.files.read(file, maxHookBytes))))
+	lines.Buffer(nil, maxHookBytes+1)
+	for lines.Scan() {
+		if line := lines.Text(); strings.HasPrefix(line, "import ") || strings.HasPrefix(line, "import\t") {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,86 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"multistep.dev/runner/internal/wire"
+)
+
+const (
+	maxPaths     = 20 // of each kind, in an answer
+	maxPathBytes = 300
+)
+
+// search is one inspection.
+type search struct {
+	*Inspector
+	ctx        context.Context
+	scope      Scope
+	found      map[string]string // kind by path
+	suspects   []suspect         // programs and libraries before modules
+	incomplete bool
+}
+
+// suspect is a finding that a package manager can explain. final is the file's path without links.
+type suspect struct{ kind, file, final string }
+
+func (s *search) run() []wire.Finding {
+	s.programs()
+	s.libraries()
+	s.hooks()
+	s.modules()
+	s.judge()
+	s.tests()
+	s.planted()
+	return s.findings()
+}
+
+// judge reports the suspects that no package manager has installed.
+func (s *search) judge() {
+	var files []string
+	for _, each := range s.suspects {
+		files = append(files, each.final)
+	}
+	known := s.vouched(files)
+	for _, each := range s.suspects {
+		switch verdict := known[each.final]; {
+		case verdict == notHashed && isModule(each.final):
+			s.incomplete = true // large packages are common
+		case verdict != installed:
+			s.report(each.kind, each.file)
+		}
+	}
+}
+
+// report adds a finding, at most one for each path.
+func (s *search) report(kind, file string) {
+	if _, found := s.found[file]; !found {
+		s.found[file] = kind
+	}
+}
+
+// suspect adds a finding unless it turns out that a package manager has installed the file.
+func (s *search) suspect(kind, file, final string) {
+	s.suspects = append(s.suspects, suspect{kind, file, final})
+}
+
+// findings returns the paths of each kind.
+func (s *search) findings() []wire.Finding {
+	kinds := map[string][]string{}
+	for file, kind := range s.found {
+		kinds[kind] = append(kinds[kind], file)
+	}
+	found := []wire.Finding{}
+	for kind, files := range kinds {
+		slices.Sort(files)
+		finding := wire.Finding{Kind: kind, Count: len(files)}
+		for _, file := range files[:min(len(files), maxPaths)] {
+			finding.Paths = append(finding.Paths, wire.Cut(file, maxPathBytes))
+		}
+		found = append(found, finding)
+	}
+	slices.SortFunc(found, func(a, b wire.Finding) int { return cmp.Compare(a.Kind, b.Kind) })
+	return found
+}

@@ -1,0 +1,156 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"hash/fnv"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+const (
+	maxNames = 50_000 // of a directory
+	maxLinks = 40     // as in the kernel
+)
+
+// tree is the container's filesystem. Its paths are absolute; links are followed within root.
+type tree struct{ root string }
+
+func (t tree) lstat(file string) (stat syscall.Stat_t, err error) {
+	return stat, syscall.Lstat(t.root+file, &stat)
+}
+
+// names returns the names in a directory, in no order; none if it cannot be read.
+func (t tree) names(directory string) []string {
+	opened, err := os.OpenFile(t.root+directory, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil
+	}
+	defer opened.Close()
+	names, _ := opened.Readdirnames(maxNames)
+	return names
+}
+
+// resolve returns the path of the file that a path leads to, without links.
+func (t tree) resolve(file string) (string, error) {
+	final, rest, links := "/", strings.Split(file, "/"), 0
+	for len(rest) > 0 {
+		name := rest[0]
+		rest = rest[1:]
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			final = path.Dir(final)
+			continue
+		}
+		next := path.Join(final, name)
+		stat, err := t.lstat(next)
+		if err != nil {
+			return "", err
+		}
+		if stat.Mode&syscall.S_IFMT != syscall.S_IFLNK {
+			final = next
+			continue
+		}
+		if links++; links > maxLinks {
+			return "", syscall.ELOOP
+		}
+		target, err := os.Readlink(t.root + next)
+		if err != nil {
+			return "", err
+		}
+		if strings.HasPrefix(target, "/") {
+			final = "/"
+		}
+		rest = append(strings.Split(target, "/"), rest...)
+	}
+	return final, nil
+}
+
+// open opens a regular file for reading. It cannot block.
+func (t tree) open(file string) (*os.File, error) {
+	opened, err := os.OpenFile(t.root+file, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := opened.Stat(); err != nil || !info.Mode().IsRegular() {
+		opened.Close()
+		return nil, errors.Join(err, syscall.EINVAL)
+	}
+	return opened, nil
+}
+
+// read returns the first bytes of a regular file; none if it cannot be read.
+func (t tree) read(file string, limit int64) []byte {
+	final, err := t.resolve(file)
+	if err != nil {
+		return nil
+	}
+	opened, err := t.open(final)
+	if err != nil {
+		return nil
+	}
+	defer opened.Close()
+	content, _ := io.ReadAll(io.LimitReader(opened, limit))
+	return content
+}
+
+var errTooMany = errors.New("too many files")
+
+// walk visits everything below a directory, without following links; the directory itself only if it is a link.
+func (t tree) walk(ctx context.Context, directory string, limit int, visit func(file string, stat *syscall.Stat_t)) error {
+	if stat, err := t.lstat(directory); err == nil && stat.Mode&syscall.S_IFMT == syscall.S_IFLNK {
+		visit(directory, &stat)
+		return nil
+	}
+	pending := []string{directory}
+	for len(pending) > 0 {
+		here := pending[len(pending)-1]
+		pending = pending[:len(pending)-1]
+		for _, name := range t.names(here) {
+			if limit--; limit < 0 {
+				return errTooMany
+			}
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			file := path.Join(here, name)
+			stat, err := t.lstat(file)
+			if err != nil {
+				continue
+			}
+			visit(file, &stat)
+			if stat.Mode&syscall.S_IFMT == syscall.S_IFDIR {
+				pending = append(pending, file)
+			}
+		}
+	}
+	return nil
+}
+
+// pathSet is a set of paths, of which it keeps hashes only: 8 bytes per path.
+type pathSet struct{ keys []uint64 }
+
+func (s *pathSet) add(file string) { s.keys = append(s.keys, hashed(file)) }
+
+// finish must be called after the last add.
+func (s *pathSet) finish() {
+	slices.Sort(s.keys)
+	s.keys = slices.Clip(slices.Compact(s.keys))
+}
+
+func (s *pathSet) has(file string) bool {
+	_, found := slices.BinarySearch(s.keys, hashed(file))
+	return found
+}
+
+func hashed(file string) uint64 {
+	hash := fnv.New64a()
+	hash.Write([]byte(file))
+	return hash.Sum64()
+}
