@@ -89,15 +89,19 @@ class FakeCheckpoints:
             raise StoreError("no space left on device")
         yield FakeDraft()
 
-    async def keep(self, key: TrialKey, draft: FakeDraft, commit: Commit) -> None:
+    async def most(self, key: TrialKey, attempt: int, step: int) -> int:
+        return self._volume.most_bytes
+
+    async def keep(self, key: TrialKey, draft: FakeDraft, commit: Commit) -> Commit:
         with self._volume._write(f"checkpoint {commit.attempt} {commit.step}"):
             files = {name: bytes(spool.data) for name, spool in draft.spools.items()}
-            self._volume._of(key).checkpoints.setdefault(commit.id, (commit, files))
+            return self._volume._of(key).checkpoints.setdefault(commit.id, (commit.sealed(), files))[0]
 
-    async def complete(self, key: TrialKey, commit: Commit) -> None:
+    async def complete(self, key: TrialKey, commit: Commit) -> Commit:
         with self._volume._write(f"complete {commit.attempt} {commit.step}"):
             stored = self._volume._of(key).checkpoints
-            stored[commit.id] = (commit, stored[commit.id][1])
+            stored[commit.id] = (commit.sealed(), stored[commit.id][1])
+            return stored[commit.id][0]
 
     async def stored(self, key: TrialKey) -> Stored:
         self._volume.faults.point("volume checkpoints")
@@ -139,7 +143,7 @@ class FakeVolume:
         self.faults = faults or Faults()
         self.results: dict[str, Results] = {}
         self.room_bytes = 1 << 30
-        self.checkpoint_bytes = 1 << 30
+        self.checkpoint_bytes = self.most_bytes = 1 << 30
         self.broken = False  # whether no checkpoint can be written
         self.checkpoints = FakeCheckpoints(self)
         self.evidence = FakeEvidence(self)

@@ -13,7 +13,7 @@ from multistep.api.trial_status import FailureClass
 PROVIDER_FAILED: Final = "ProviderFailed"
 AGENT_SETUP_FAILED: Final = "AgentSetupFailed"
 RESTORE_FAILED: Final = "RestoreFailed"
-VERIFIER_IMAGE_CHANGED: Final = "VerifierImageChanged"
+VERIFIER_ENVIRONMENT_FAILED: Final = "VerifierEnvironmentFailed"
 
 
 @dataclass(frozen=True)
@@ -188,11 +188,11 @@ ATTEMPTS = (
         "read the message",
     ),
     Failure(
-        VERIFIER_IMAGE_CHANGED,
+        VERIFIER_ENVIRONMENT_FAILED,
         "Infrastructure",
-        "the verifier's pod has another image than the agent's pod, as the image's tag was moved: the agent's files cannot be "
-        "restored in it",
-        "name the image by its digest",
+        "the agent's files could not be stored for the verifier's pod, or restored in it, for a reason that no agent causes: "
+        "the pod has another image as a tag was moved, a stored file was lost or changed, or it took longer than five minutes",
+        "read the message; name the image by its digest",
     ),
     Failure(
         "RunnerInstallFailed",

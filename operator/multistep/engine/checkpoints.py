@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from multistep.api.content import Content
-from multistep.api.failures import RESTORE_FAILED
+from multistep.api.failures import RESTORE_FAILED, VERIFIER_ENVIRONMENT_FAILED
 from multistep.api.records import Fields, PhaseResult
 from multistep.api.trial_spec import CheckpointsSpec
 from multistep.api.trial_status import CheckpointStatus
@@ -15,6 +16,8 @@ from multistep.engine.plan import StepPlan
 from multistep.engine.rewards import StepException
 from multistep.engine.scope import Scope, TrialError, ending, require
 from multistep.engine.status_size import bounded, shortened
+
+RESUME_SECONDS: Final = 600.0  # timeout of each resume.sh after a restore
 
 
 def checkpoint(scope: Scope, step: StepPlan, spec: CheckpointsSpec) -> Script[CheckpointStatus]:
@@ -35,14 +38,23 @@ def checkpoint(scope: Scope, step: StepPlan, spec: CheckpointsSpec) -> Script[Ch
 def snapshot(scope: Scope, step: StepPlan, run: StepRun) -> Script[bool]:
     """Store a checkpoint for the step's verifier, before the verification; return whether that worked.
 
-    A checkpoint that is not possible is an exception of the step, as the size and kind of the changes are the agent's doing.
+    If it is not possible because of the size or kind of the changes, which are the agent's doing, that is an exception of the step.
+    Any other cause ends the attempt.
     """
     spec = scope.plan.snapshots
-    record = yield Checkpoint(scope.id("snapshot"), step.index, tuple(spec.exclude), spec.max_bytes, complete=False)
-    missing = Fields(record.result, "checkpoint").optional_text("missing")
-    if missing is not None:
-        run.fail(StepException("RuntimeError", f"storing the environment for the verifier: {missing}", VERIFIER))
-    return missing is None
+    record = yield Checkpoint(
+        scope.id("snapshot"), step.index, tuple(spec.exclude), spec.max_bytes,
+        complete=False, alone=scope.plan.checkpoints is None,
+    )  # fmt: skip
+    found = Fields(record.result, "checkpoint")
+    if (missing := found.optional_text("missing")) is None:
+        return True
+    message = f"storing the environment for the verifier: {missing}"
+    if found.boolean("byAgent"):
+        run.fail(StepException("RuntimeError", message, VERIFIER))
+    else:
+        run.lost = AttemptLost(VERIFIER_ENVIRONMENT_FAILED, bounded(message))
+    return False
 
 
 def restore(scope: Scope, journal: Journal) -> Script[bool]:
@@ -54,10 +66,11 @@ def restore(scope: Scope, journal: Journal) -> Script[bool]:
     return failed is None
 
 
-def resume_steps(scope: Scope, steps: Sequence[StepPlan]) -> Script[None]:
+def resume_steps(scope: Scope, steps: Sequence[StepPlan], timeout: float | None) -> Script[None]:
     """Run resume.sh of each of these steps that has one, after a restore: it starts again what the step left running.
 
-    It runs from a copy outside of the workdir, as the agent may have changed the one there. Raises TrialError if one fails.
+    It runs from a copy outside of the workdir, as the agent may have changed the one there. timeout: seconds of each, as it may
+    start programs that the agent changed; None for no timeout. Raises TrialError if one fails.
     """
     for step in steps:
         if step.resume:
@@ -66,7 +79,8 @@ def resume_steps(scope: Scope, steps: Sequence[StepPlan]) -> Script[None]:
             record = yield Upload(scope.id(f"{name}-files"), target, content, user=step.agent_user, where=where)
             require(record, f"uploading workdir/ of step {step.name}")
             argv, env = ("bash", f"{target}/resume.sh"), scope.plan.environment_env
-            record = yield Start(scope.id(name), argv, user=step.agent_user, cwd=scope.workdir, env=env, where=where)
+            user, cwd = step.agent_user, scope.workdir
+            record = yield Start(scope.id(name), argv, user=user, cwd=cwd, env=env, timeout=timeout, where=where)
             result = PhaseResult.from_record(record)
             if result.exit_code != 0:
                 raise TrialError(StepException("RuntimeError", f"resume.sh of step {step.name} {ending(result)}", SETUP))

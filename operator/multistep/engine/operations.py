@@ -242,7 +242,8 @@ class Checkpoint:
     """Store what a step changed in the environment's file system, so that a later attempt can continue after the step.
 
     step: index of the step; exclude: paths that are left out; max_bytes: maximum size of the changes; complete: False for a
-    checkpoint that the step's verifier needs, before the step has ended; a later Checkpoint completes it with the step's records.
+    checkpoint that the step's verifier needs, before the step has ended; a later Checkpoint completes it with the step's records;
+    alone: whether it contains all changes since the image, so that none below it is kept.
     The record's result is as in engine.checkpoints.
     """
 
@@ -251,6 +252,7 @@ class Checkpoint:
     exclude: tuple[str, ...]
     max_bytes: int
     complete: bool = True
+    alone: bool = False
     where: Place = "agent"
 
 

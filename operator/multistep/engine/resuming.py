@@ -118,7 +118,7 @@ def _unfit(chain: Sequence[Layer], plan: TrialPlan, step: int, image: str, faile
         return f"it was made in the image {other}, and the attempt had {image}"
     if any(each.digest in failed for each in chain):
         return "it could not be restored"
-    if any(each.resume for each in plan.steps[: step + 1]):
+    if plan.steps[step].resume:
         return ""
     return lost_with_pod(chain[-1].processes, shared_memory=chain[-1].shared_memory)
 

@@ -14,7 +14,7 @@ from multistep.api.content import Content
 from multistep.api.failures import AGENT_SETUP_FAILED
 from multistep.api.records import Fields, HealthcheckResult, PhaseResult
 from multistep.api.trial_status import Usage
-from multistep.engine.checkpoints import checkpoint, lost_after_restore, restore, resume_steps, snapshot
+from multistep.engine.checkpoints import RESUME_SECONDS, checkpoint, lost_after_restore, restore, resume_steps, snapshot
 from multistep.engine.journal import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Collected, Journal, StepRun
 from multistep.engine.operations import (
     LOGS,
@@ -155,7 +155,7 @@ def _prepare(scope: Scope, journal: Journal) -> Script[None]:
     if scope.plan.environment_files and not scope.kept:
         record = yield Upload(scope.id("environment"), scope.workdir, Content("environment"))
         require(record, "uploading environment/")
-    yield from resume_steps(scope, scope.plan.steps[: len(scope.kept)])
+    yield from resume_steps(scope, scope.plan.steps[: len(scope.kept)], RESUME_SECONDS)
     if scope.plan.healthcheck is not None:
         record = yield scope.healthcheck(scope.plan.healthcheck, scope.plan.environment_env, user="")
         if failure := healthcheck_failure(record):

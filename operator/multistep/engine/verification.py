@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from multistep.api.content import Content
-from multistep.api.failures import VERIFIER_IMAGE_CHANGED
+from multistep.api.failures import VERIFIER_ENVIRONMENT_FAILED
 from multistep.api.records import Fault, Fields, PhaseResult
 from multistep.engine.checkpoints import resume_steps
 from multistep.engine.journal import VERIFIER, AttemptLost, StepRun
@@ -117,21 +117,26 @@ def _furnish(
         if unhealthy := healthcheck_failure(record):
             return StepException("HealthcheckError", f"verifier.environment.healthcheck: {unhealthy}", VERIFIER)
     run.untouched = False
-    failure = yield from _hand_over(there, step, run) if environment.restored is None else _restore(there, step, environment, run)
+    if environment.restored is None:
+        failure = yield from _hand_over(there, step, run)
+    else:
+        failure = yield from _restore(there, step, verifier, environment.restored, run)
     return failure or (yield from _upload_tests(there, step, verifier, run))
 
 
-def _restore(there: Scope, step: StepPlan, environment: VerifierEnvironment, run: StepRun) -> Script[StepException | None]:
+def _restore(
+    there: Scope, step: StepPlan, verifier: VerifierPlan, paths: tuple[str, ...], run: StepRun
+) -> Script[StepException | None]:
     """Restore the agent's environment, start again what its steps say, and empty the directories of tests and verdicts."""
-    record = yield Restore(there.id("restore"), step.index, environment.restored or (), where="verifier")
+    record = yield Restore(there.id("restore"), step.index, paths, where="verifier")
     run.timed(VERIFIER, record)
     found = Fields(record.result, "restore")
     if (refused := found.optional_text("error")) is not None:
-        if found.boolean("otherImage"):  # no agent can cause this
-            run.lost = AttemptLost(VERIFIER_IMAGE_CHANGED, refused)
+        if not found.boolean("byAgent"):
+            run.lost = AttemptLost(VERIFIER_ENVIRONMENT_FAILED, refused)
         return StepException("RuntimeError", f"restoring the environment for the verifier: {refused}", VERIFIER)
     try:
-        yield from resume_steps(there, there.plan.steps[: step.index + 1])
+        yield from resume_steps(there, there.plan.steps[: step.index + 1], verifier.timeout)
     except TrialError as error:
         return replace(error.exception, phase=VERIFIER)
     directories = (Directory(LOGS_VERIFIER), Directory(TESTS))

@@ -22,6 +22,8 @@ from multistep.store.checkpoints import NAMES, Base, Blob, Commit, Name
 from multistep.store.volume import TrialKey, Volume
 
 _INTERRUPTED: Final = frozenset({"Conflict", "Body"})  # errors of the runner after a lost session: the request is repeated
+# Refusals that the size or kind of the agent's changes causes. TooSlow is none: storing takes long if many trials store at once.
+_BY_AGENT: Final = frozenset({"TooLarge", "Unreadable", "DiskFull", "Running", "Restore"})
 _TRIES: Final = 2  # how often a checkpoint is packed if it cannot be stored
 _MOST_CHARACTERS: Final = 500
 Commits: TypeAlias = Mapping[tuple[int, int], Commit]
@@ -91,10 +93,15 @@ class Checkpointing:
         """
         if environment.protocol < CHECKPOINT_PROTOCOL:
             problem = "error" if isinstance(operation, Restore) else "missing"
-            return await environment.session().note(operation.id, {problem: "the runner is of a release without checkpoints"})
+            old = "the runner is of a release without checkpoints"
+            return await environment.session().note(operation.id, {problem: old, "byAgent": False})
         if isinstance(operation, Restore):
             return await self._restore(operation, environment)
         return await environment.session().note(operation.id, await self._store(operation, environment))
+
+    async def forget(self, key: TrialKey) -> None:
+        """Delete a trial's checkpoints, which nothing needs any more. Idempotent."""
+        await self._volume.checkpoints.remove(key)
 
     async def _store(self, operation: Checkpoint, environment: Environment) -> Mapping[str, Any]:
         """Store what the step changed, then let the runner continue from there. A checkpoint that is stored already stays.
@@ -106,20 +113,19 @@ class Checkpointing:
             try:
                 return _facts(await self._stored(operation, environment))
             except RunnerError as error:
-                return {"missing": _refusal(environment, error)}
+                return {"missing": _refusal(environment, error), "byAgent": error.code in _BY_AGENT}
             except (StoreError, CollectionCut) as error:
                 why = str(error)[:_MOST_CHARACTERS]
                 await _reopen(environment)
         if not operation.complete:
             raise StoreError(why)
-        return {"missing": why}
+        return {"missing": why, "byAgent": False}
 
     async def _completed(self, commit: Commit, environment: Environment) -> Commit:
         """Add the records of its steps to a checkpoint that was stored for the step's verifier."""
         records = _records(environment, commit.step, commit.base)
-        complete = commit.model_copy(update={"complete": True, "records": records}).sealed()
-        await self._volume.checkpoints.complete(environment.key, complete)
-        return complete
+        complete = commit.model_copy(update={"complete": True, "records": records})
+        return await self._volume.checkpoints.complete(environment.key, complete)
 
     async def _stored(self, operation: Checkpoint, environment: Environment) -> Commit:
         scope, checkpoints = environment.scope, self._volume.checkpoints
@@ -127,11 +133,12 @@ class Checkpointing:
         commit = known.get((scope.attempt, operation.step))
         if commit is None:
             room = await checkpoints.room(environment.key, scope.attempt, operation.step)
-            if room.bytes < 1:
+            # A checkpoint that a verifier needs waits for room that other trials use. What would never fit is the agent's doing.
+            most = room.bytes if operation.complete else await checkpoints.most(environment.key, scope.attempt, operation.step)
+            if room.bytes < 1 and (operation.complete or most > 0):
                 raise StoreError(f"the checkpoints of the {room.bytes_of} have reached their limit")
-            # A checkpoint that a verifier needs waits for room: a lack of it must not look like too large changes of the agent.
-            packed = min(operation.max_bytes, room.bytes) if operation.complete else operation.max_bytes
-            request = CheckpointRequest(operation.exclude, operation.max_bytes, packed)
+            limit = max(1, min(operation.max_bytes, most))
+            request = CheckpointRequest(operation.exclude, operation.max_bytes, limit, full=operation.alone)
             commit = await self._make(operation, environment, known, room, request)
         elif operation.complete and not commit.complete:
             commit = await self._completed(commit, environment)
@@ -148,41 +155,39 @@ class Checkpointing:
             packed = await environment.session().checkpoint(request, draft.spools["layer"].write, draft.spools["manifest"].write)
             base = _base(packed.previous, environment.scope, operation.step, known)
             if base is not None or not packed.previous:
-                commit = _commit(packed, operation, environment, base).sealed()
-                await self._volume.checkpoints.keep(environment.key, draft, commit)
-                return commit
+                commit = _commit(packed, operation, environment, base)
+                return await self._volume.checkpoints.keep(environment.key, draft, commit)
         if request.full:
             raise StoreError("the runner packed on top of another checkpoint, although it was to pack all changes since the image")
         # The checkpoint on top of which the runner packed is not stored any more.
         return await self._make(operation, environment, known, room, replace(request, full=True))
 
     async def _restore(self, operation: Restore, environment: Environment) -> Record:
-        """Restore the checkpoint from which the attempt continues."""
-        chain, contents = environment.chain, self._volume.checkpoints.contents
+        """Restore a checkpoint. A failure is the agent's doing only if the runner rejects files that are as they were stored."""
+        chain, contents, by_agent = environment.chain, self._volume.checkpoints.contents, False
         if operation.step is not None:
-            chain = await self._chain_of_step(environment, operation.step)
+            try:
+                chain = await self._chain_of_step(environment, operation.step)
+            except CheckpointLost as error:
+                return await environment.session().note(operation.id, {"error": str(error), "byAgent": False})
         files = (contents(environment.key, commit, name) for commit in chain for name in NAMES)
         why = f"it was made in the image {chain[-1].image_id}, and this pod has {environment.image_id}"
         if chain[-1].image_id == environment.image_id:
             try:
                 return await environment.session().restore(operation.id, [each.manifest for each in chain], files, operation.paths)
             except RunnerError as error:
-                why = _refusal(environment, error)
+                why, by_agent = _refusal(environment, error), error.code in _BY_AGENT
             except StoreError as error:
                 if not isinstance(error.__cause__, FileNotFoundError):
                     raise
                 why = str(error)[:_MOST_CHARACTERS]
                 await _reopen(environment)
-        other = chain[-1].image_id != environment.image_id
-        return await environment.session().note(operation.id, {"error": why, "otherImage": other})
+        return await environment.session().note(operation.id, {"error": why, "byAgent": by_agent})
 
     async def _chain_of_step(self, environment: Environment, step: int) -> Sequence[Commit]:
-        """Return the layers of the current attempt's checkpoint after a step. Raises StoreError if one is missing."""
+        """Return the layers of the current attempt's checkpoint after a step. Raises CheckpointLost if one is missing."""
         stored = await self._volume.checkpoints.stored(environment.key)
-        try:
-            ids = chain_of((environment.scope.attempt, step), None, stored.commits, stored.damaged)
-        except CheckpointLost as error:
-            raise StoreError(f"the step's checkpoint: {error}") from error
+        ids = chain_of((environment.scope.attempt, step), None, stored.commits, stored.damaged)
         return [stored.commits[id] for id in ids]
 
 

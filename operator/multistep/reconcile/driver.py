@@ -315,6 +315,8 @@ class Driver:
         prefix = f"{drive.scope.attempt}/{step.name}/"
         records = [each.to_json() for id, each in drive.records.items() if place_of(id) == "verifier" and id.startswith(prefix)]
         await self._collections.keep_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
+        if step.verified_restored and drive.loaded.plan.checkpoints is None:
+            await self._checkpointing.forget(drive.key)  # so that a trial that waits for room holds none
         if (verifier := drive.sessions.pop("verifier", None)) is not None:
             await verifier.close()
         await drive.hooks.dismiss(step)

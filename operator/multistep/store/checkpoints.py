@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Final, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from multistep.engine.room import Amount, Limits, Room
+from multistep.errors import StoreError
 from multistep.store import directory
 from multistep.store.directory import TrialDirectory
 from multistep.store.disk import Disk
@@ -30,6 +31,7 @@ from multistep.store.tree import pread_all
 
 TOP: Final = ".checkpoints"
 _COMMIT: Final = "commit.json"
+_DRAFT: Final = ".work-checkpoint-"
 _KEPT: Final = "kept"  # an empty file beside the checkpoints that are kept with the results of a finished trial
 _MANIFEST_BYTES: Final = 1 << 30  # of at most 500,000 entries
 
@@ -140,6 +142,11 @@ class Checkpoints:
         """Reject further calls; calls that already run continue to their end."""
         self._disk.close()
 
+    async def most(self, key: TrialKey, attempt: int, step: int) -> int:
+        """Return how many bytes a checkpoint may have at most, if no other trial had any."""
+        await self._read_usage(key.namespace)
+        return self._ledger.alone(key.namespace, _trial(key), Collection(attempt, step, "all")).bytes
+
     async def room(self, key: TrialKey, attempt: int, step: int) -> Room:
         """Return how many bytes a checkpoint may have, by the limits of trial and namespace."""
         await self._read_usage(key.namespace)
@@ -163,19 +170,22 @@ class Checkpoints:
             admission.close()
             await self._disk.threads.run(shutil.rmtree, path, True)
 
-    async def keep(self, key: TrialKey, draft: Draft, commit: Commit) -> None:
-        """Store a checkpoint, unless its trial has it already: a commit that exists wins over packing again."""
+    async def keep(self, key: TrialKey, draft: Draft, commit: Commit) -> Commit:
+        """Store a checkpoint, and return it with its digest. If the trial has it already, that one stays and is returned: a commit
+        that exists wins over packing again."""
         for spool in draft.spools.values():
             await spool.flush()
-        await self._disk.run(key, f"storing the checkpoint after step {commit.step + 1}", lambda to: _keep(to, draft, commit))
+        kept = await self._disk.run(
+            key, f"storing the checkpoint after step {commit.step + 1}", lambda to: _keep(to, draft, commit)
+        )
         await self._read_usage(key.namespace)
-        used = Amount(commit.bytes, len(commit.files))
-        self._ledger.take(key.namespace, _trial(key), Collection(commit.attempt, commit.step, "all"), used)
+        used = Amount(kept.bytes, len(kept.files))
+        self._ledger.take(key.namespace, _trial(key), Collection(kept.attempt, kept.step, "all"), used)
+        return kept
 
-    async def complete(self, key: TrialKey, commit: Commit) -> None:
-        """Replace the commit of a stored checkpoint by the complete one."""
-        path = f"{_place(commit.id)}/{_COMMIT}"
-        await self._disk.run(key, "completing a checkpoint", lambda to: _replace(to, path, commit))
+    async def complete(self, key: TrialKey, commit: Commit) -> Commit:
+        """Replace the commit of a stored checkpoint by the complete one, and return it with its digest."""
+        return await self._disk.run(key, "completing a checkpoint", lambda to: _replace(to, commit))
 
     async def stored(self, key: TrialKey) -> Stored:
         """Return the trial's checkpoints. Raises StoreError if they cannot be read now."""
@@ -192,6 +202,7 @@ class Checkpoints:
 
     async def remove(self, key: TrialKey, *, unless_kept: bool = False) -> None:
         """Delete all checkpoints of a trial. unless_kept: not those that ``retain`` keeps. Idempotent."""
+        await self._read_usage(key.namespace)
         if await self._disk.run(key, "deleting checkpoints", lambda to: _remove(to, unless_kept=unless_kept)):
             self._ledger.free(key.namespace, _trial(key))
 
@@ -213,8 +224,10 @@ def _place(id: tuple[int, int]) -> str:
 
 
 def _make_draft(to: TrialDirectory) -> Path:
-    path = to.path / f".work-{token_hex(8)}"
     to.check()
+    for left in to.path.glob(f"{_DRAFT}*"):  # by an operator that died: nothing else is received from this trial now
+        shutil.rmtree(left, ignore_errors=True)
+    path = to.path / f"{_DRAFT}{token_hex(8)}"
     directory.make(path)
     return path
 
@@ -224,40 +237,59 @@ def _create(path: Path) -> BinaryIO:
         return path.open("xb")
 
 
-def _keep(to: TrialDirectory, draft: Draft, commit: Commit) -> None:
+def _keep(to: TrialDirectory, draft: Draft, commit: Commit) -> Commit:
+    """Publish layer, manifest and commit by one rename, unless the trial has the checkpoint."""
     place = to.path / _place(commit.id)
-    if (place / _COMMIT).exists():
-        return
+    if isinstance(there := _read(place), Commit):
+        return there
     for spool in draft.spools.values():
         os.fsync(spool.fileno())
+    data = _encoded(commit)
+    directory.write(draft.path / _COMMIT, data)
     to.put(draft.path, _place(commit.id))
-    directory.write(place / _COMMIT, commit.to_json())
     directory.sync(place.parent)
+    return Commit.read(data)
 
 
-def _replace(to: TrialDirectory, path: str, commit: Commit) -> None:
+def _replace(to: TrialDirectory, commit: Commit) -> Commit:
+    data = _encoded(commit)
     to.check()
-    directory.write(to.path / path, commit.to_json())
+    directory.write(to.path / _place(commit.id) / _COMMIT, data)
+    return Commit.read(data)
+
+
+def _encoded(commit: Commit) -> bytes:
+    """Return the commit as it is stored. Raises StoreError for records that are no JSON, which a hostile environment may have."""
+    try:
+        return commit.to_json()
+    except ValueError as error:
+        raise StoreError(f"the records of the steps cannot be stored: {error}") from error
 
 
 def _stored(top: Path) -> Stored:
     commits, damaged = dict[tuple[int, int], Commit](), dict[tuple[int, int], str]()
     for path in sorted(top.glob("*-*")):
-        id = _id(path.name)
-        if id is None or not (path / _COMMIT).exists():
+        if (id := _id(path.name)) is None:
             continue
-        try:
-            commit = Commit.read((path / _COMMIT).read_bytes())
-        except ValidationError:
-            damaged[id] = "its commit is not readable"
-            continue
-        if commit.id != id:
-            damaged[id] = "its commit is that of another checkpoint"
-        elif why := _damage(path, commit):
-            damaged[id] = why
-        else:
-            commits[id] = commit
+        match _read(path):
+            case Commit() as commit:
+                commits[id] = commit
+            case str() as why:
+                damaged[id] = why
     return Stored(commits, damaged)
+
+
+def _read(path: Path) -> Commit | str | None:
+    """Return a stored checkpoint, why it cannot be used, or None if there is none."""
+    try:
+        commit = Commit.read((path / _COMMIT).read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError:
+        return "its commit is not readable"
+    if commit.id != _id(path.name):
+        return "its commit is that of another checkpoint"
+    return _damage(path, commit) or commit
 
 
 def _id(name: str) -> tuple[int, int] | None:
@@ -293,7 +325,7 @@ def _remove(to: TrialDirectory, *, unless_kept: bool) -> bool:
     if unless_kept and (to.path / TOP / _KEPT).exists():
         return False
     shutil.rmtree(to.path / TOP, ignore_errors=True)
-    return True
+    return not (to.path / TOP).exists()
 
 
 def _usage(namespace: Path) -> Mapping[str, Usage]:

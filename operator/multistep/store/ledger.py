@@ -69,6 +69,11 @@ class Ledger:
         taken = others + used + Amount(self.reserved[namespace])
         return room(self.limits, step=step, trial=used, namespace=taken)
 
+    def alone(self, namespace: str, trial: str, collection: Collection) -> Room:
+        """Return how much a collection may store if the namespace has no other trial."""
+        own = total(amount for each, amount in self.trials[namespace].get(trial, {}).items() if each != collection)
+        return room(self.limits, step=Amount(), trial=own, namespace=own)
+
     def left(self, namespace: str) -> int:
         """Return how many more bytes the namespace's trials may store."""
         return self.limits.namespace.bytes - self.bytes[namespace] - self.reserved[namespace]

@@ -28,7 +28,7 @@ def test_the_files_are_stored_before_the_verification_and_restored_in_its_pod() 
         "a/snapshot", "a/verifier/environment", "a/verifier/prepare", "a/verifier/restore", "a/verifier/verify",
         "a/verifier/tests", "a/verifier/step-tests", "a/verifier/verifier", "a/verifier/collect", "a/release", "a/end",
     ]  # fmt: skip
-    assert played.operation("a/snapshot") == Checkpoint("1/a/snapshot", 0, ("/tmp",), 9, complete=False)
+    assert played.operation("a/snapshot") == Checkpoint("1/a/snapshot", 0, ("/tmp",), 9, complete=False, alone=True)
     assert played.operation("a/verifier/restore") == Restore("1/a/verifier/restore", 0, ("/app",), where="verifier")
     assert [run.rewards for run in played.journal.steps] == [run.rewards for run in play(replace_none(made)).journal.steps]
 
@@ -52,16 +52,22 @@ def test_a_single_step_task_is_verified_apart_too() -> None:
     assert "task/snapshot" in play(plan(SINGLE, APART, root=FULL)).ids
 
 
-def test_a_step_without_a_checkpoint_has_no_verdict() -> None:
-    run = play(plan(THREE, APART), {"a/snapshot": {"missing": "TooLarge: more than 9 bytes"}}).journal.steps[0]
-    assert run.exception is not None and run.rewards is None
+def test_a_step_whose_changes_are_too_large_has_no_verdict() -> None:
+    run = play(plan(THREE, APART), {"a/snapshot": {"missing": "TooLarge: more than 9 bytes", "byAgent": True}}).journal.steps[0]
+    assert run.exception is not None and run.rewards is None and run.lost is None
     assert (run.exception.message, run.exception.phase) == (f"storing {ENVIRONMENT}: TooLarge: more than 9 bytes", "verifier")
+
+
+def test_a_checkpoint_that_is_not_possible_for_another_reason_ends_the_attempt() -> None:
+    journal = play(plan(THREE, APART), {"a/snapshot": {"missing": "NoBase: x", "byAgent": False}}).journal
+    assert journal.lost == AttemptLost("VerifierEnvironmentFailed", f"storing {ENVIRONMENT}: NoBase: x")
+    assert journal.rewards is None and not journal.finished
 
 
 @pytest.mark.parametrize(
     ("results", "message"),
     [
-        ({"a/verifier/restore": {"error": "Restore: x", "otherImage": False}}, f"restoring {ENVIRONMENT}: Restore: x"),
+        ({"a/verifier/restore": {"error": "Restore: x", "byAgent": True}}, f"restoring {ENVIRONMENT}: Restore: x"),
         ({"a/verifier/verify": FAULT}, "emptying /logs/verifier and /tests: no space left"),
         ({"a/verifier/resume-0": {"exitCode": 2}}, "resume.sh of step a exited with status 2"),
         ({"a/verifier/resume-0-files": FAULT}, "uploading workdir/ of step a: no space left"),
@@ -74,9 +80,9 @@ def test_an_environment_that_cannot_be_restored_is_an_exception_of_the_step(resu
 
 
 def test_a_verifiers_pod_with_another_image_ends_the_attempt() -> None:
-    refused = {"error": "it was made in the image x", "otherImage": True}
+    refused = {"error": "it was made in the image x", "byAgent": False}
     journal = play(plan(THREE, APART), {"a/verifier/restore": refused}).journal
-    assert journal.lost == AttemptLost("VerifierImageChanged", "it was made in the image x")
+    assert journal.lost == AttemptLost("VerifierEnvironmentFailed", "it was made in the image x")
 
 
 def test_what_the_steps_left_running_is_started_again_for_the_verifier() -> None:
@@ -86,3 +92,5 @@ def test_what_the_steps_left_running_is_started_again_for_the_verifier() -> None
     files, run = played.operation(ids[0]), played.operation(ids[1])
     assert isinstance(files, Upload) and isinstance(run, Start)
     assert (files.where, run.where, run.cwd) == ("verifier", "verifier", "/judge")
+    verifier = plan(THREE, APART).steps[0].verifier
+    assert verifier is not None and run.timeout == verifier.timeout, "it may start programs that the agent changed"

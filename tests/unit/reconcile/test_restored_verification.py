@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from multistep.errors import StoreError
+from multistep.store.checkpoints import Commit
 from tests.support.fake_volume import FakeCheckpoints, FakeVolume
 from tests.support.world import KEY, MIXED, World, manifest
 
@@ -67,16 +69,30 @@ async def test_a_later_attempt_continues_after_a_step_that_was_verified_apart() 
     assert [each.rewards for each in world.status.steps[:2]] == rewards
 
 
-@pytest.mark.parametrize(("code", "message"), [("TooLarge", "TooLarge: not possible"), ("Unreadable", "Unreadable: not possible")])
-async def test_changes_that_cannot_be_stored_are_the_agents_failure(code: str, message: str) -> None:
+@pytest.mark.parametrize("code", ["TooLarge", "Unreadable", "DiskFull", "Running"])
+async def test_changes_that_cannot_be_stored_are_the_agents_failure(code: str) -> None:
     world = World(trial=manifest(APART), durations={"a/agent": 100.0})
     await world.run(until=lambda: world.status.steps and world.status.steps[-1].phase == "Agent")
     world.runner.unpackable = code
     await world.run()
     exception = world.status.steps[0].exception
     assert exception is not None
-    assert (exception.type, exception.message) == ("RuntimeError", f"storing the environment for the verifier: {message}")
+    assert (exception.type, exception.message) == (
+        "RuntimeError",
+        f"storing the environment for the verifier: {code}: not possible",
+    )
     assert world.status.failure is not None and world.status.failure.score == 0
+
+
+@pytest.mark.parametrize("code", ["NoBase", "TooSlow", "Changed"])
+async def test_what_no_agent_causes_ends_the_attempt_and_scores_nothing(code: str) -> None:
+    world = World(trial=manifest({**APART, "infrastructureRetries": 0}), durations={"a/agent": 100.0})
+    await world.run(until=lambda: world.status.steps and world.status.steps[-1].phase == "Agent")
+    world.runner.unpackable = code
+    await world.run()
+    assert world.condition[:2] == ("Failed", "VerifierEnvironmentFailed")
+    assert world.status.failure is not None
+    assert (world.status.failure.class_, world.status.failure.score) == ("Infrastructure", None)
 
 
 async def test_a_volume_without_room_delays_the_verification_and_scores_nothing() -> None:
@@ -91,21 +107,52 @@ async def test_a_volume_without_room_delays_the_verification_and_scores_nothing(
     assert world.condition == ("Complete", "TrialComplete", "ran 3 steps")
 
 
-async def test_a_restore_that_the_verifiers_pod_refuses_is_an_exception_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_changes_that_would_fit_into_no_empty_volume_are_the_agents_failure() -> None:
+    volume = FakeVolume()
+    volume.most_bytes = 0
+    world = await ran(volume=volume)
+    asked = [
+        each["maxPackedBytes"]
+        for runner in world.cluster.runners.values()
+        for each in runner.requests
+        if each["op"] == "checkpoint"
+    ]
+    assert set(asked) == {1}, "the runner refuses it as TooLarge"
+
+
+async def test_a_trial_without_checkpoints_holds_none_between_its_steps() -> None:
+    world = World(trial=manifest(APART), durations={"b/agent": 100.0})
+    await world.run(until=lambda: world.status.current_step == "b" and world.status.steps[-1].phase == "Agent")
+    assert world.kept.checkpoints == {}
+
+
+@pytest.mark.parametrize("lost", ["damaged", "missing"])
+async def test_stored_files_that_were_lost_or_changed_end_the_attempt(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def contents(*_: object) -> AsyncGenerator[bytes, None]:
+        if lost == "missing":
+            raise StoreError("reading results: No such file") from FileNotFoundError()
         yield b"[]"
 
     monkeypatch.setattr(FakeCheckpoints, "contents", contents)
-    world = await ran()
-    exception = world.status.steps[0].exception
-    assert exception is not None and exception.phase == "verifier"
-    assert exception.message.startswith("restoring the environment for the verifier: Damaged")
+    world = await ran({**APART, "infrastructureRetries": 0})
+    assert world.condition[:2] == ("Failed", "VerifierEnvironmentFailed")
+    assert world.status.failure is not None and world.status.failure.score is None
+
+
+async def test_a_checkpoint_that_vanishes_before_it_is_restored_ends_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def keep(_self: FakeCheckpoints, _key: object, _draft: object, commit: Commit) -> Commit:
+        return commit.sealed()
+
+    monkeypatch.setattr(FakeCheckpoints, "keep", keep)
+    world = await ran({**APART, "infrastructureRetries": 0})
+    assert world.condition[:2] == ("Failed", "VerifierEnvironmentFailed")
+    assert "the layer of step 1 of attempt 1 is missing" in world.condition[2]
 
 
 async def test_a_verifiers_pod_with_another_image_costs_an_attempt_and_no_reward() -> None:
     world = World(trial=manifest({**APART, "infrastructureRetries": 0}))
     world.cluster.one_image = False
     await world.run()
-    assert world.condition[:2] == ("Failed", "VerifierImageChanged") and "and this pod has" in world.condition[2]
+    assert world.condition[:2] == ("Failed", "VerifierEnvironmentFailed") and "and this pod has" in world.condition[2]
     assert world.status.failure is not None
     assert (world.status.failure.class_, world.status.failure.score) == ("Infrastructure", None)
