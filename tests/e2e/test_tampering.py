@@ -9,6 +9,9 @@ import json
 import os
 from pathlib import Path
 
+import yaml
+
+from hack.places import ROOT
 from multistep.engine.tampering import HINTS
 from multistep.kube.resources import SWEEPS
 from tests.e2e.given import IMAGE, REWARD_ONE, Given, Object, Step, condition, finished, holds, trial
@@ -164,6 +167,17 @@ async def test_honest_installations_are_no_evidence(given: Given) -> None:
         status = done["status"]
         assert holds(done, "Complete") and not any(each.get("exception") for each in status["steps"]), status
         assert {each["kind"] for each in status.get("tampering", [])} <= HINTS, status["tampering"]
+
+
+async def test_the_oracles_of_the_examples_are_no_tampering(given: Given) -> None:
+    inline = yaml.safe_load((ROOT / "examples/inline-trial.yaml").read_text())
+    await given.applied(inline)
+    task, name = "examples/hello-multi-step-advanced", "hello"
+    code, _, error = await multistep("run", task, "--name", name, "--image", IMAGE, "-n", given.namespace)
+    assert code == 0, error
+    for trial_name in (name, inline["metadata"]["name"]):
+        done = await given.until(trial_name, finished)
+        assert holds(done, "Complete") and not done["status"].get("tampering"), done["status"]
 
 
 async def test_files_of_the_task_are_no_tampering(given: Given) -> None:

@@ -74,9 +74,10 @@ def inspect(scope: Scope, verifier: VerifierPlan, run: StepRun) -> Script[None]:
 
 def _findings(record: Record, attempt: int) -> tuple[Finding, ...]:
     """Return the findings in the record of an Inspect: none of a runner of an earlier release, and only those of KINDS."""
+    if record.op != "inspect":
+        return ()
     result = Fields(record.result, "inspection")
-    listed = result.sequence("findings", _MAX_KINDS) if result.optional_number("seconds") is not None else []
-    found = [_finding(Fields(each, "finding"), attempt) for each in listed]
+    found = [_finding(Fields(each, "finding"), attempt) for each in result.sequence("findings", _MAX_KINDS)]
     processes = result.texts("processes", _MAX_ITEMS)
     if processes:
         names = tuple(dict.fromkeys(each or "?" for each in processes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -118,13 +119,18 @@ def test_what_an_earlier_step_had_is_not_repeated() -> None:
 @pytest.mark.parametrize(
     "result",
     [
-        {"findings": [], "seconds": None},  # the record of a runner of an earlier release, which only has a note
         {"findings": [], "error": {"code": "NoBaseline", "message": ""}},
         {"findings": [finding("OfALaterRelease", "/x")]},
     ],
 )
 def test_a_runner_that_knows_nothing_or_more_is_no_violation(result: Mapping[str, Any]) -> None:
     assert entries(played(a=result).journal) == []
+
+
+def test_a_runner_of_an_earlier_release_has_a_note_only() -> None:
+    before = played()
+    note = replace(before.records["1/a/inspect"], op="note", result={})
+    assert entries(play(plan(TWO), records={note.id: note}).journal) == []
 
 
 def test_an_answer_beyond_its_limits_is_a_violation() -> None:
