@@ -14,7 +14,8 @@ from multistep.engine.journal import Collected
 from multistep.engine.operations import LOGS, Part
 from multistep.engine.room import Room
 from multistep.errors import StoreError
-from multistep.store.checkpoints import NAMES, Commit, Name, Stored
+from multistep.store.adoption import adopted
+from multistep.store.checkpoint_files import NAMES, Commit, Name, Stored
 from multistep.store.direct_uploads import Invitation
 from multistep.store.evidence.file_list import Digests
 from multistep.store.keep import Pointer, Received
@@ -112,6 +113,15 @@ class FakeCheckpoints:
     async def contents(self, key: TrialKey, commit: Commit, name: Name) -> AsyncGenerator[bytes, None]:
         self._volume.faults.point(f"volume {name} of {commit.id}")
         yield self._volume._of(key).checkpoints[commit.id][1][name]
+
+    async def adopt(self, key: TrialKey, source: TrialKey, chain: Sequence[Commit]) -> Sequence[Commit]:
+        copies: list[Commit] = []
+        for layer in chain:
+            files = self._volume._of(source).checkpoints[layer.id][1]
+            copy = adopted(layer, copies[-1] if copies else None).sealed()
+            with self._volume._write(f"adopt {layer.attempt} {layer.step}"):
+                copies.append(self._volume._of(key).checkpoints.setdefault(copy.id, (copy, files))[0])
+        return copies
 
     async def retain(self, key: TrialKey) -> None:
         self._volume._of(key).retained = True

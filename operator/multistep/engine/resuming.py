@@ -18,7 +18,7 @@ Id: TypeAlias = tuple[int, int]
 
 
 class Below(Protocol):
-    """The checkpoint below a layer (store.checkpoints.Base)."""
+    """The checkpoint below a layer (store.checkpoint_files.Base)."""
 
     @property
     def id(self) -> Id: ...
@@ -27,7 +27,7 @@ class Below(Protocol):
 
 
 class Layer(Protocol):
-    """A stored checkpoint, as far as the choice depends on it (store.checkpoints.Commit)."""
+    """A stored checkpoint, as far as the choice depends on it (store.checkpoint_files.Commit)."""
 
     @property
     def digest(self) -> str: ...

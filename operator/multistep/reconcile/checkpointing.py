@@ -18,7 +18,7 @@ from multistep.errors import CheckpointLost, CollectionCut, RunnerError, StoreEr
 from multistep.runner_client.bodies import DownloadResult
 from multistep.runner_client.checkpoints import CHECKPOINT_PROTOCOL, CheckpointRequest, Packed
 from multistep.runner_client.session import Session
-from multistep.store.checkpoints import NAMES, Base, Blob, Commit, Name
+from multistep.store.checkpoint_files import NAMES, Base, Blob, Commit, Name
 from multistep.store.volume import TrialKey, Volume
 
 _INTERRUPTED: Final = frozenset({"Conflict", "Body"})  # errors of the runner after a lost session: the request is repeated

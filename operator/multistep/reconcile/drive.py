@@ -16,7 +16,7 @@ from multistep.engine.scope import Scope
 from multistep.engine.script import AgentScript
 from multistep.runner_client.session import Session
 from multistep.sources.trial_task import Loaded
-from multistep.store.checkpoints import Commit
+from multistep.store.checkpoint_files import Commit
 from multistep.store.volume import TrialKey
 
 Report = Callable[[Journal, str], Awaitable[None]]

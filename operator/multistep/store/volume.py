@@ -17,7 +17,8 @@ from multistep.store import directory
 from multistep.store import listing as reading
 from multistep.store.access import KEY_FILE, Access, load_or_make_key
 from multistep.store.archive import tar_chunks
-from multistep.store.checkpoints import TOP, Checkpoints
+from multistep.store.checkpoint_files import TOP
+from multistep.store.checkpoints import Checkpoints
 from multistep.store.collecting import Collections
 from multistep.store.directory import TrialDirectory
 from multistep.store.disk import Disk

@@ -10,7 +10,7 @@ import pytest
 
 from multistep.engine.room import NO_LIMIT, Amount, Limits, Room
 from multistep.errors import CollectionCut, StoreError
-from multistep.store.checkpoints import NAMES, Base, Blob, Commit, Name
+from multistep.store.checkpoint_files import NAMES, Base, Blob, Commit, Name
 from multistep.store.ledger import Collection
 from multistep.store.volume import TrialKey, Volume
 from tests.unit.store.helpers import KEY, Step, keep, member, tar, trial_path

@@ -1,0 +1,85 @@
+"""Finds the checkpoints of another trial, which a trial starts from or verifies again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from multistep.api.conditions import is_finished
+from multistep.api.trial import parse_status
+from multistep.engine.resuming import chain_of
+from multistep.errors import CheckpointLost, NotFound
+from multistep.kube.protocols import Cluster
+from multistep.kube.resources import TRIALS
+from multistep.store.checkpoint_files import Commit
+from multistep.store.volume import TrialKey, Volume
+
+_EVIDENCE = "evidence.json"
+_MOST_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class SourceStep:
+    """A step that the source trial started. digest: of its checkpoint, None without one; missing: why it has none, "" if unknown."""
+
+    name: str
+    digest: str | None
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class SourceTrial:
+    """A trial that another one starts from. finished: whether it makes no further checkpoints."""
+
+    key: TrialKey
+    steps: Sequence[SourceStep]
+    finished: bool
+
+
+class SourceTrials:
+    """Reads source trials: the objects of those that exist, and the evidence of those that were deleted and have results."""
+
+    def __init__(self, cluster: Cluster, volume: Volume) -> None:
+        self._cluster = cluster
+        self._volume = volume
+
+    async def find(self, namespace: str, name: str) -> SourceTrial | None:
+        """Return the trial of this name; None if neither it nor results of exactly one deleted trial of this name exist."""
+        try:
+            found = await self._cluster.get(TRIALS, namespace, name)
+        except NotFound:
+            return await self._find_results(namespace, name)
+        status = parse_status(found)
+        steps = [
+            SourceStep(each.name, each.checkpoint.digest, each.checkpoint.missing or "")
+            if each.checkpoint
+            else SourceStep(each.name, None)
+            for each in status.steps
+        ]
+        return SourceTrial(TrialKey(namespace, name, found["metadata"]["uid"]), steps, is_finished(status))
+
+    async def chain(self, source: SourceTrial, step: str) -> Sequence[Commit]:
+        """Return the layers of the checkpoint after a step, lowest first. Raises CheckpointLost if it does not exist."""
+        made = next((each for each in source.steps if each.name == step), None)
+        if made is None or made.digest is None:
+            why = f": {made.missing}" if made is not None and made.missing else ""
+            raise CheckpointLost(f"trial {source.key.name} has no checkpoint after step {step}{why}")
+        stored = await self._volume.checkpoints.stored(source.key)
+        id = next((id for id, each in stored.commits.items() if each.digest == made.digest), None)
+        if id is None:
+            raise CheckpointLost(f"the checkpoint of trial {source.key.name} after step {step} was deleted or changed")
+        return [stored.commits[each] for each in chain_of(id, made.digest, stored.commits, stored.damaged)]
+
+    async def _find_results(self, namespace: str, name: str) -> SourceTrial | None:
+        keys = [key for key in await self._volume.trials() if (key.namespace, key.name) == (namespace, name)]
+        if len(keys) != 1 or (data := await self._volume.part(keys[0], _EVIDENCE, offset=0, limit=_MOST_BYTES)) is None:
+            return None
+        steps = json.loads(data)["predicate"]["steps"]
+        return SourceTrial(keys[0], [SourceStep(each["name"], _digest(each)) for each in steps], finished=True)
+
+
+def _digest(step: Mapping[str, Any]) -> str | None:
+    checkpoint = step["checkpoint"]
+    return checkpoint["digest"]["sha256"] if checkpoint else None

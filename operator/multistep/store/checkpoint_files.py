@@ -1,0 +1,246 @@
+"""Checkpoints in a trial's directory: what each step changed, as one layer on top of the step before. Blocking code.
+
+A checkpoint is a hidden directory, ``.checkpoints/ATTEMPT-STEP/``, with the layer, its manifest and a commit. All three appear by
+one rename: a checkpoint is complete or does not exist.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, BinaryIO, Final, Literal, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from multistep.engine.room import Amount
+from multistep.errors import StoreError
+from multistep.store import directory
+from multistep.store.directory import TrialDirectory
+from multistep.store.ledger import Collection, Usage
+from multistep.store.threads import as_store_error
+from multistep.store.tree import pread_all
+
+TOP: Final = ".checkpoints"
+_COMMIT: Final = "commit.json"
+_DRAFT: Final = ".work-checkpoint-"
+_KEPT: Final = "kept"  # an empty file beside the checkpoints that are kept with the results of a finished trial
+
+Name = Literal["manifest", "layer"]
+NAMES: Final[tuple[Name, ...]] = get_args(Name)
+"""The files of a checkpoint, in the order in which they are restored."""
+
+
+class Blob(BaseModel):
+    """A stored file. size: in bytes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sha256: str
+    size: int
+
+
+class Base(BaseModel):
+    """The checkpoint below another one. digest: of its commit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    attempt: int
+    step: int
+    digest: str
+
+    @property
+    def id(self) -> tuple[int, int]:
+        """Return the attempt and the step's index."""
+        return self.attempt, self.step
+
+
+class Commit(BaseModel):
+    """A stored checkpoint.
+
+    attempt, step: which attempt's step it follows, step as an index; manifest: the runner's digest of the changes; files: the
+    stored files; entries: number of changed and deleted paths; image_id: image of the container, as resolved by the kubelet; base:
+    the checkpoint below it, None for the image itself; attempts: which attempt ran each step since the base; records: the runners'
+    records of these steps; processes: number of processes that a restore loses; shared_memory: whether it loses files in /dev/shm.
+    complete: whether the step had ended, so that the records are there; a step's verifier needs its checkpoint before.
+    digest: SHA-256 of all this as it is stored. It identifies the whole checkpoint, as it covers the digests of all layers below.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    attempt: int
+    step: int
+    manifest: str
+    files: dict[Name, Blob]
+    entries: int
+    image_id: str
+    base: Base | None = None
+    attempts: tuple[int, ...]
+    records: tuple[dict[str, Any], ...] = ()
+    processes: int = 0
+    shared_memory: bool = False
+    complete: bool = True
+    digest: str = Field(default="", exclude=True)
+
+    @classmethod
+    def read(cls, data: bytes) -> Self:
+        """Return the commit that was stored as ``data``. Raises ValidationError."""
+        return cls.model_validate_json(data).model_copy(update={"digest": hashlib.sha256(data).hexdigest()})
+
+    def sealed(self) -> Self:
+        """Return the commit with its digest."""
+        return self.read(self.to_json())
+
+    def to_json(self) -> bytes:
+        """Return the commit as it is stored."""
+        return self.model_dump_json().encode()
+
+    @property
+    def id(self) -> tuple[int, int]:
+        """Return the attempt and the step's index, which identify the checkpoint in its trial."""
+        return self.attempt, self.step
+
+    @property
+    def bytes(self) -> int:
+        """Return the size of the stored files in bytes."""
+        return sum(each.size for each in self.files.values())
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The checkpoints of a trial, by attempt and step; and those that cannot be used, each with the reason."""
+
+    commits: Mapping[tuple[int, int], Commit]
+    damaged: Mapping[tuple[int, int], str]
+
+
+def place(id: tuple[int, int]) -> str:
+    """Return the path of a checkpoint in its trial's directory."""
+    return f"{TOP}/{id[0]}-{id[1]}"
+
+
+def make_draft(to: TrialDirectory) -> Path:
+    """Create a directory for a checkpoint that is being received."""
+    to.check()
+    for left in to.path.glob(f"{_DRAFT}*"):  # by an operator that died: nothing else is received from this trial now
+        shutil.rmtree(left, ignore_errors=True)
+    path = to.path / f"{_DRAFT}{token_hex(8)}"
+    directory.make(path)
+    return path
+
+
+def create(path: Path) -> BinaryIO:
+    """Create a file of a draft."""
+    with as_store_error(f"creating {path}"):
+        return path.open("xb")
+
+
+def keep(to: TrialDirectory, draft: Path, commit: Commit) -> Commit:
+    """Publish layer, manifest and commit by one rename, unless the trial has the checkpoint. draft: directory of the first two."""
+    there = to.path / place(commit.id)
+    if isinstance(kept := read(there), Commit):
+        return kept
+    for name in commit.files:
+        directory.sync(draft / name)
+    data = _encoded(commit)
+    directory.write(draft / _COMMIT, data)
+    to.put(draft, place(commit.id))
+    directory.sync(there.parent)
+    return Commit.read(data)
+
+
+def complete(to: TrialDirectory, commit: Commit) -> Commit:
+    """Replace the commit of a stored checkpoint."""
+    data = _encoded(commit)
+    to.check()
+    directory.write(to.path / place(commit.id) / _COMMIT, data)
+    return Commit.read(data)
+
+
+def _encoded(commit: Commit) -> bytes:
+    """Return the commit as it is stored. Raises StoreError for records that are no JSON, which a hostile environment may have."""
+    try:
+        return commit.to_json()
+    except ValueError as error:
+        raise StoreError(f"the records of the steps cannot be stored: {error}") from error
+
+
+def stored(top: Path) -> Stored:
+    """Return the checkpoints of a trial. top: the directory that has them."""
+    commits, damaged = dict[tuple[int, int], Commit](), dict[tuple[int, int], str]()
+    for path in sorted(top.glob("*-*")):
+        if (id := _id(path.name)) is None:
+            continue
+        match read(path):
+            case Commit() as commit:
+                commits[id] = commit
+            case str() as why:
+                damaged[id] = why
+    return Stored(commits, damaged)
+
+
+def read(path: Path) -> Commit | str | None:
+    """Return a stored checkpoint, why it cannot be used, or None if there is none."""
+    try:
+        commit = Commit.read((path / _COMMIT).read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError:
+        return "its commit is not readable"
+    if commit.id != _id(path.name):
+        return "its commit is that of another checkpoint"
+    return _damage(path, commit) or commit
+
+
+def _id(name: str) -> tuple[int, int] | None:
+    attempt, _, step = name.partition("-")
+    return (int(attempt), int(step)) if attempt.isdecimal() and step.isdecimal() else None
+
+
+def _damage(place: Path, commit: Commit) -> str:
+    """Return why a stored file cannot be the one that was stored, "" if it can. The runner compares digests when it restores."""
+    for name, blob in commit.files.items():
+        try:
+            size = (place / name).stat().st_size
+        except FileNotFoundError:
+            return f"its {name} is missing"
+        if size != blob.size:
+            return f"its {name} has {size} bytes instead of {blob.size}"
+    return ""
+
+
+def chunks(path: Path) -> Generator[bytes, None, None]:
+    """Yield a file in chunks."""
+    with path.open("rb") as file:
+        yield from pread_all(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+
+
+def retain(to: TrialDirectory) -> None:
+    """Mark the trial's checkpoints as kept with its results."""
+    to.check()
+    if (to.path / TOP).is_dir():
+        (to.path / TOP / _KEPT).touch()
+
+
+def remove(to: TrialDirectory, *, unless_kept: bool) -> bool:
+    """Delete the trial's checkpoints, and return whether it has none any more. unless_kept: not those that ``retain`` marked."""
+    to.check()
+    if unless_kept and (to.path / TOP / _KEPT).exists():
+        return False
+    shutil.rmtree(to.path / TOP, ignore_errors=True)
+    return not (to.path / TOP).exists()
+
+
+def usage(namespace: Path) -> Mapping[str, Usage]:
+    """Measure the checkpoints of all trials of a namespace, by the trial's path (NAME/UID). namespace: its directory."""
+    found: dict[str, dict[Collection | None, Amount]] = {}
+    for path in namespace.glob(f"*/*/{TOP}/*-*"):
+        if (id := _id(path.name)) is not None:
+            sizes = [each.stat().st_size for each in path.iterdir() if each.name in NAMES]
+            trial = f"{path.parents[2].name}/{path.parents[1].name}"
+            found.setdefault(trial, {})[Collection(*id, "all")] = Amount(sum(sizes), len(sizes))
+    return found
