@@ -9,6 +9,7 @@ from typing import Any
 
 from multistep.api.conditions import is_finished
 from multistep.api.trial import parse_status
+from multistep.api.trial_status import CheckpointStatus, StepStatus
 from multistep.engine.resuming import chain_of
 from multistep.errors import CheckpointLost, NotFound
 from multistep.kube.protocols import Cluster
@@ -22,7 +23,7 @@ _MOST_BYTES = 16 * 2**20
 
 @dataclass(frozen=True)
 class SourceStep:
-    """A step that the source trial started. digest: of its checkpoint, None without one; missing: why it has none, "" if unknown."""
+    """A step that the source trial started. digest: of its checkpoint, None without one; missing: why, "" if unknown."""
 
     name: str
     digest: str | None
@@ -52,12 +53,7 @@ class SourceTrials:
         except NotFound:
             return await self._find_results(namespace, name)
         status = parse_status(found)
-        steps = [
-            SourceStep(each.name, each.checkpoint.digest, each.checkpoint.missing or "")
-            if each.checkpoint
-            else SourceStep(each.name, None)
-            for each in status.steps
-        ]
+        steps = [_step(each) for each in status.steps]
         return SourceTrial(TrialKey(namespace, name, found["metadata"]["uid"]), steps, is_finished(status))
 
     async def chain(self, source: SourceTrial, step: str) -> Sequence[Commit]:
@@ -78,6 +74,11 @@ class SourceTrials:
             return None
         steps = json.loads(data)["predicate"]["steps"]
         return SourceTrial(keys[0], [SourceStep(each["name"], _digest(each)) for each in steps], finished=True)
+
+
+def _step(step: StepStatus) -> SourceStep:
+    made = step.checkpoint or CheckpointStatus()
+    return SourceStep(step.name, made.digest, made.missing or "")
 
 
 def _digest(step: Mapping[str, Any]) -> str | None:
