@@ -7,7 +7,6 @@ claims are sealed (encrypted): an agent, which can read its token, must not lear
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
 import json
 import re
@@ -17,12 +16,14 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 import jwt
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 ALGORITHM: Final = "HS256"
 MIN_SECRET_BYTES: Final = 32  # minimum key length for HS256 (RFC 7518, section 3.2)
 _SEALED: Final = "sealed"
-_NONCE_BYTES: Final = 16
+_NONCE_BYTES: Final = 12  # as AES-GCM expects
 _KEY_ID: Final = re.compile(r"k([0-9]{1,9})")
 
 Role = Literal["agent", "verifier"]
@@ -128,26 +129,24 @@ def verify(token: str, secrets: Mapping[str, bytes]) -> StepClaims:
         return StepClaims.model_validate(json.loads(_unseal(body[_SEALED], secret)) if _SEALED in body else body)
     except jwt.ExpiredSignatureError as error:
         raise InvalidToken("it has expired") from error
-    except (jwt.InvalidTokenError, ValidationError) as error:
+    except (jwt.InvalidTokenError, InvalidTag, ValidationError) as error:
         raise InvalidToken("it is forged or malformed") from error
 
 
 def _seal(text: bytes, secret: bytes) -> str:
-    """Return the text, encrypted. The token's signature protects it from changes."""
+    """Return the text, encrypted."""
     nonce = secrets.token_bytes(_NONCE_BYTES)
-    return base64.urlsafe_b64encode(nonce + _xor(text, secret, nonce)).decode()
+    return base64.urlsafe_b64encode(nonce + _cipher(secret).encrypt(nonce, text, None)).decode()
 
 
 def _unseal(text: str, secret: bytes) -> bytes:
     data = base64.urlsafe_b64decode(text)
-    return _xor(data[_NONCE_BYTES:], secret, data[:_NONCE_BYTES])
+    return _cipher(secret).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], None)
 
 
-def _xor(text: bytes, secret: bytes, nonce: bytes) -> bytes:
-    """Encrypt or decrypt the text: XOR with a key stream that SHAKE256 derives from a key that signs nothing and from the nonce."""
-    key = hmac.digest(secret, b"multistep: sealed claims", "sha256")
-    stream = hashlib.shake_256(key + nonce).digest(len(text))
-    return bytes(a ^ b for a, b in zip(text, stream, strict=True))
+def _cipher(secret: bytes) -> AESGCM:
+    """Return the cipher of sealed claims. Its key is derived from the secret, which signs only."""
+    return AESGCM(hmac.digest(secret, b"multistep: sealed claims", "sha256"))
 
 
 def read_signing_keys(directory: Path) -> dict[str, bytes]:
