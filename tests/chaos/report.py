@@ -29,10 +29,12 @@ class Outcome:
     def summary(self) -> str:
         """Return a summary of the run."""
         phases = Counter(each["status"]["phase"] for each in self.ended)
-        failed = Counter(each["reason"] for found in self.ended for each in found["status"].get("attempts") or [])
+        attempts = [each for found in self.ended for each in found["status"].get("attempts") or []]
+        failed = Counter(each["reason"] for each in attempts)
+        resumed = sum("resumed" in each for each in [*attempts, *(found["status"] for found in self.ended)])
         summary = [
             f"{len(self.ended)} trials in {self.seconds:.0f} s: {_counted(phases)}",
-            f"failed attempts: {sum(failed.values())} ({_counted(failed) or 'none'})",
+            f"failed attempts: {sum(failed.values())} ({_counted(failed) or 'none'}); {resumed} continued after a checkpoint",
             f"faults: {sum(self.faults.values())} ({_counted(self.faults)})",
             f"cuts: {sum(self.cuts.values())}, with {self.execs} exec connections",
             *(f"  {what:<14} {_counted(moments)}" for what, moments in sorted(self._moments().items())),

@@ -70,6 +70,24 @@ def test_so_is_one_that_failed_because_all_its_pods_were_taken() -> None:
     assert judged(failed([failed_attempt(1), failed_attempt(2)], name=UNLUCKY), [], 1, 2) == ""
 
 
+def resumed(*attempts: int) -> Object:
+    return {"resumed": {"after": NAMES[len(attempts) - 1], "attempts": list(attempts), "digest": "d"}}
+
+
+def test_so_is_one_that_continued_after_checkpoints() -> None:
+    former = [failed_attempt(1, steps(1)), {**failed_attempt(2, steps(2)), **resumed(1)}]
+    found = complete(attempt=3, attempts=former, **resumed(1, 2))
+    lines = logged("chaos-7-1", 3) + logged("chaos-7-2")[3:7] + logged("chaos-7-3")[6:]
+    assert judged(found, lines, 1, 2) == ""
+
+
+def test_a_kept_step_that_ran_again_or_never_finished_is_found() -> None:
+    found = complete(attempt=2, attempts=[failed_attempt(1, steps(1))], **resumed(1))
+    assert "attempt 2 logged" in judged(found, logged("chaos-7-1", 3) + logged("chaos-7-2"), 1)
+    lines = logged("chaos-7-1", 2) + logged("chaos-7-2")[3:]
+    assert "attempt 2 kept step one, which attempt 1 did not finish" in judged(found, lines, 1)
+
+
 @pytest.mark.parametrize("rewards", [None, {"reward": -1.0}, {"reward": 0.0}, {"reward": 7.0, "more": 1.0}])
 def test_a_wrong_reward_is_found(rewards: Any) -> None:
     assert "not {'reward': 7.0}" in judged(complete(rewards=rewards), logged("chaos-7-1"))

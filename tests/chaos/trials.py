@@ -1,6 +1,7 @@
 """The trials of a run: each step counts its runs in the pod and reports them to the log outside of the pods.
 
-The reward of a trial `chaos-N` is N if each step ran once in the trial's last pod; if not, the reward is -1 or missing.
+The reward of a trial `chaos-N` is N if each step ran once in the trial's last pod, or was restored there as it was after its only
+run; if not, the reward is -1 or missing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ PHASES = tuple((step, phase) for step in NAMES for phase in ("setup", "agent", "
 RETRIES = 4
 UNLUCKY, UNLUCKY_RETRIES = "chaos-1", 1  # pods of this trial are deleted first, so that one trial fails
 APART_EVERY = 4  # each fourth trial has a separate verifier
+ANEW_EVERY = 3  # each third trial has no checkpoints, so that each attempt starts at step 1
 AGENT_SECONDS = (0.5, 6.0)
 
 
@@ -46,7 +48,8 @@ def manifest(course: Course, name: str) -> Object:
     chance = random.Random(f"{course.seed}/{name}")
     config = {} if reward_of(name) % APART_EVERY else {"verifier": {"environment_mode": "separate"}}
     steps = [_step(course, step, reward_of(name), chance.uniform(*AGENT_SECONDS)) for step in NAMES]
-    return trial(*steps, name=name, config=config, infrastructureRetries=retries_of(name))
+    checkpoints = {"policy": "AfterStep" if reward_of(name) % ANEW_EVERY else "Never"}
+    return trial(*steps, name=name, config=config, infrastructureRetries=retries_of(name), checkpoints=checkpoints)
 
 
 def _step(course: Course, name: str, reward: int, seconds: float) -> Step:

@@ -77,30 +77,47 @@ def _failed_attempts(found: Object, evidence: Evidence) -> Iterator[str]:
 
 
 def _side_effects(found: Object, log: OutsideLog) -> Iterator[str]:
-    """Yield problems of the outside log: each attempt logs each phase once and in order, up to its failure if it failed."""
-    known: set[str] = set()
-    for number, steps, whole in _attempts(found["status"]):
-        pods = _pods(found["metadata"]["name"], number, log)
+    """Yield problems of the outside log: each attempt logs each phase of its own steps once and in order, up to its failure if it
+    failed; and the attempts that ran the steps which it kept logged all their phases."""
+    name, known = found["metadata"]["name"], set[str]()
+    for attempt in _attempts(found["status"]):
+        pods = _pods(name, attempt.number, log)
         known |= pods
-        logged = log.of(pods)
-        if logged != list(PHASES[: len(logged)]):
-            yield f"attempt {number} logged {logged}"
-        elif len(logged) < _least(steps) or (whole and len(logged) < len(PHASES)):
-            yield f"attempt {number} logged only {logged}, but its status has {steps}"
-    if strangers := {line.pod for line in log.lines if _trial(line.pod) == found["metadata"]["name"]} - known:
+        logged, own = log.of(pods), list(PHASES[3 * len(attempt.kept) :])
+        if logged != own[: len(logged)]:
+            yield f"attempt {attempt.number} logged {logged}"
+        elif len(logged) < _least(attempt.steps) - 3 * len(attempt.kept) or (attempt.completed and len(logged) < len(own)):
+            yield f"attempt {attempt.number} logged only {logged}, but its status has {attempt.steps}"
+        for index, runner in enumerate(attempt.kept):
+            if not set(PHASES[3 * index : 3 * index + 3]) <= set(log.of(_pods(name, runner, log))):
+                yield f"attempt {attempt.number} kept step {NAMES[index]}, which attempt {runner} did not finish"
+    if strangers := {line.pod for line in log.lines if _trial(line.pod) == name} - known:
         yield f"pods of no attempt logged phases: {strangers}"
 
 
-def _attempts(status: Object) -> Iterator[tuple[int, list[Any], bool]]:
-    """Yield each attempt's number, its steps, and whether the attempt completed."""
+@dataclass(frozen=True)
+class _Attempt:
+    """steps: as in the status; kept: for each step that it kept, the attempt that ran it."""
+
+    number: int
+    steps: list[Any]
+    kept: list[int]
+    completed: bool = False
+
+
+def _attempts(status: Object) -> Iterator[_Attempt]:
     former = status.get("attempts") or []
-    yield from ((each["number"], each.get("steps") or [], False) for each in former)
+    yield from (_Attempt(each["number"], each.get("steps") or [], _kept(each)) for each in former)
     if status["attempt"] not in [each["number"] for each in former]:
-        yield status["attempt"], status["steps"], True
+        yield _Attempt(status["attempt"], status["steps"], _kept(status), completed=True)
+
+
+def _kept(attempt: Object) -> list[int]:
+    return (attempt.get("resumed") or {}).get("attempts") or []
 
 
 def _least(steps: list[Any]) -> int:
-    """Return how many phases an attempt must have started at least: all phases before the one that its status shows."""
+    """Return how many phases an attempt must have started or kept at least: all before the one that its status shows."""
     ended = sum("completionTime" in step for step in steps)
     if ended == len(steps):
         return ended * 3
