@@ -8,6 +8,7 @@ from pathlib import Path
 
 from localkube.commands import capture, print_line, step, stream
 from localkube.config import KUBERNETES_VERSION, SOURCE_DIR
+from localkube.locking import exclusive
 from localkube.toolchain import find_go
 
 MODULE_DIR = SOURCE_DIR / "kube"
@@ -22,9 +23,10 @@ def ensure_binaries(cache_dir: Path) -> Path:
     version = capture([str(go), "version"]).strip()
     digest = inputs_digest(MODULE_DIR, [version, *_BUILD_FLAGS, *_linker_flags()])
     directory = cache_dir / "kube" / digest
-    if not directory.exists():
-        _build(go, directory)
-        _forget_old_builds(cache_dir / "kube")
+    with exclusive(cache_dir / "kube.lock"):  # clusters of several checkouts may start at the same time
+        if not directory.exists():
+            _build(go, directory)
+            _forget_old_builds(cache_dir / "kube")
     os.utime(directory)
     return directory
 

@@ -1,10 +1,13 @@
 """Test the build's cache: a digest of all inputs identifies the binary."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+from localkube import build, locking
 from localkube.build import MODULE_DIR, inputs_digest, required_go_version
 from localkube.toolchain import find_go, go_version, parse_go_version
 
@@ -74,3 +77,21 @@ def test_a_go_that_is_too_old_is_not_used(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert find_go(tmp_path / "cache", (1, 18)) == old
     assert find_go(tmp_path / "cache", (1, 25)) == kept
+
+
+def test_clusters_that_start_at_the_same_time_build_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    builds: list[Path] = []
+    second = Event()  # the second start builds, or waits for the first one
+
+    def slow_build(go: Path, directory: Path) -> None:
+        builds.append(directory)
+        if len(builds) == 2:
+            second.set()
+        assert second.wait(60)
+        directory.mkdir(parents=True, exist_ok=True)
+
+    monkeypatch.setattr(build, "_build", slow_build)
+    monkeypatch.setattr(locking, "print_line", lambda _: second.set())
+    with ThreadPoolExecutor() as threads:
+        found = list(threads.map(build.ensure_binaries, [tmp_path] * 2))
+    assert found == [builds[0]] * 2 and len(builds) == 1
