@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from multistep.kube.resources import PODS
-from tests.e2e.given import STAYS_IN_FIRST_POD, Given, Step, condition, finished, in_agent, reward_for_text, trial
+from tests.e2e.given import IMAGE, STAYS_IN_FIRST_POD, Given, Step, condition, finished, in_agent, reward_for_text, trial
 from tests.e2e.replicas import Replicas
 from tests.e2e.test_agents import ledger
+from tests.e2e.test_cli import multistep
 from tests.support import servers
 
 NAMES = [f"s{number}" for number in range(1, 7)]
@@ -105,13 +108,19 @@ ln /srv/build/sourceaaab /srv/odd/hardlink
 
 @pytest.mark.parametrize("folders", [20, pytest.param(200, marks=pytest.mark.long)], ids=["20,000 files", "110,000 files"])
 async def test_a_restored_tree_is_the_one_that_was_left(folders: int, given: Given) -> None:
-    first = CHANGE.replace("FOLDERS", str(folders))
-    wait = f"#!/bin/bash\n{LIST}\nlist > /tmp/now\n{STAYS_IN_FIRST_POD.removeprefix('#!/bin/sh')}"
+    await assert_restored(given, LIST, CHANGE.replace("FOLDERS", str(folders)), SECOND)
+
+
+async def assert_restored(given: Given, listing: str, first: str, second: str, image: str = IMAGE) -> None:
+    """Assert that files which two steps changed are the same in the pod of an attempt that continues after both. listing: defines
+    a shell function that prints them."""
+    wait = f"#!/bin/bash\n{listing}\nlist > /tmp/now\n{STAYS_IN_FIRST_POD.removeprefix('#!/bin/sh')}"
     compare = "#!/bin/bash\ndiff /var/listing /tmp/now | head -40\ncmp /var/listing /tmp/now && echo 1 > /logs/verifier/reward.txt"
     made = trial(
         Step("change", solve=first),
-        Step("again", solve=SECOND, test=f"#!/bin/bash\n{LIST}\nlist > /var/listing\necho 1 > /logs/verifier/reward.txt\n"),
+        Step("again", solve=second, test=f"#!/bin/bash\n{listing}\nlist > /var/listing\necho 1 > /logs/verifier/reward.txt\n"),
         Step("compare", solve=wait, test=compare),
+        environment={"image": image},
         checkpoints={"policy": "AfterStep"},
     )
     name = (await given.applied(made))["metadata"]["name"]
@@ -120,6 +129,54 @@ async def test_a_restored_tree_is_the_one_that_was_left(folders: int, given: Giv
     await given.client.delete(PODS, given.namespace, pod["metadata"]["name"], uid=pod["metadata"]["uid"])
     status = (await given.until(name, finished))["status"]
     assert status["resumed"]["attempts"] == [1, 1] and status["steps"][2]["rewards"] == {"reward": 1.0}, status
+
+
+# Also extended attributes, which `find` does not show.
+LIST_ATTRIBUTES = f"""{LIST.rstrip().removesuffix("}").rstrip()}
+  python3 - <<'END'
+import os
+for top, directories, files in sorted(os.walk("/srv")):
+    for path in sorted(os.path.join(top, each) for each in (*directories, *files)):
+        names = sorted(os.listxattr(path, follow_symlinks=False))
+        print(path, [(each, os.getxattr(path, each, follow_symlinks=False)) for each in names])
+END
+}}
+"""
+TOOLS = """\
+FROM python:3.11-slim-bookworm
+RUN apt-get update -q && apt-get install -qy --no-install-recommends git
+"""
+INSTALL = r"""#!/bin/bash
+set -e
+python3 -m venv /srv/venv && mkdir -p /srv/tool/tool && cd /srv/tool && echo x = 1 > tool/__init__.py
+echo 'from setuptools import setup; setup(name="tool", version="1", packages=["tool"])' > setup.py
+git init -q && git config user.email a@b && git config user.name a && git add . && git commit -qm first
+/srv/venv/bin/pip install -q --no-index --no-build-isolation --disable-pip-version-check .
+python3 -c 'import os
+for each in ("/srv/tool", "/srv/tool/setup.py"):
+    os.setxattr(each, "user.note", bytes(range(256)))
+    os.setxattr(each, "user.removed", b"")'
+"""
+UNINSTALL = r"""#!/bin/bash
+set -e
+/srv/venv/bin/pip uninstall -q -y tool
+cd /srv/tool && git clean -qfdx && echo y = 2 >> tool/__init__.py && git commit -qam second && git gc -q
+git checkout -q -b other HEAD~ && git branch -D -q master
+python3 -c 'import os
+os.setxattr("/srv/tool/setup.py", "user.note", b"changed")
+os.removexattr("/srv/tool", "user.removed")
+os.setxattr("/srv/venv/bin/pip", "user.late", b"1")'
+"""
+
+
+@pytest.mark.long  # builds an image
+async def test_packages_a_repository_and_extended_attributes_are_restored(given: Given, tmp_path: Path) -> None:
+    (tmp_path / "environment").mkdir()
+    (tmp_path / "environment" / "Dockerfile").write_text(TOOLS)
+    (tmp_path / "task.toml").write_text("")
+    code, out, err = await multistep("build", str(tmp_path), "-o", "json")
+    assert code == 0, err
+    await assert_restored(given, LIST_ATTRIBUTES, INSTALL, UNINSTALL, image=json.loads(out)["image"])
 
 
 SERVER = "#!/bin/bash\n(while true; do date > /srv/alive; sleep 0.1; done) > /dev/null 2>&1 &\n"
