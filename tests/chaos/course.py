@@ -180,12 +180,14 @@ def _missing_faults(outcome: Outcome) -> list[str]:
     """Return a problem for each required kind of fault that did not occur; a run without these faults proves nothing."""
     missing = _missing(outcome.faults)
     missing += [] if sum(outcome.cuts.values()) > len(outcome.ended) else ["connections cut more often than there are trials"]
+    missing += [] if outcome.resumed else ["attempt that continued after a checkpoint"]
     return [f"fault did not occur: no {kind}" for kind in missing]
 
 
 def _missing(faults: Iterable[str]) -> list[str]:
     """Return the required kinds of faults that did not occur."""
-    kinds = ("operator killed", "trial pod deleted", *(f"{component} restarted" for component in COMPONENTS))
+    deleted = ("trial pod deleted", "trial pod deleted after a checkpoint")
+    kinds = ("operator killed", *deleted, *(f"{component} restarted" for component in COMPONENTS))
     return [kind for kind in kinds if not any(fault.startswith(kind) for fault in faults)]
 
 

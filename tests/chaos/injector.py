@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from multistep.errors import ClusterError
-from multistep.kube.resources import PODS
+from multistep.kube.resources import PODS, TRIALS
 from multistep.pods.identity import LABEL_ATTEMPT, LABEL_TRIAL, trial_of
 from tests.chaos.proxy import Proxy
 from tests.chaos.victim import Victim, restarts
-from tests.e2e.given import Given, Object
+from tests.e2e.given import Given, Object, finished
 
 PAUSE_SECONDS = (1.0, 5.0)  # range of the pauses between faults
 COMPONENTS = ("apiserver", "containerd")  # each is restarted once
@@ -42,7 +42,7 @@ class FaultInjector:
     """Injects faults.
 
     Args:
-        deletions: Maximum number of trial pods to delete.
+        deletions: Maximum number of trial pods to delete. Half of them are pods of trials that have a checkpoint.
         unlucky: The trial whose pods are deleted first.
         report: Called with a description of each fault.
         stopped: Set it to stop.
@@ -59,6 +59,9 @@ class FaultInjector:
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     count: Counter[str] = field(default_factory=Counter)
     taken: list[Taken] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._after_checkpoint = self.deletions // 2
 
     async def run(self) -> None:
         """Inject faults until `stopped` is set.
@@ -110,27 +113,34 @@ class FaultInjector:
         return "operator killed, its pod removed"
 
     async def _delete_pod(self) -> str:
-        pod = await self._prey() if self.deletions else None
-        if pod is None:
-            return ""
-        owner = trial_of(pod)
-        assert owner is not None
-        metadata = pod["metadata"]
-        grace = self.chance.choice([None, 0])
-        self.taken.append(Taken(owner[1], int(metadata["labels"][LABEL_ATTEMPT])))  # record first: the response may be lost
+        pods = await self._pods() if self.deletions else []
+        later = await self._of_checkpointed(pods) if self._after_checkpoint else []
+        if later and self.chance.random() < 0.5:
+            return await self._delete(self.chance.choice(later), " after a checkpoint")
+        if pods and self.deletions > self._after_checkpoint:
+            first = [each for each in pods if _trial(each) == self.unlucky and each["status"]["phase"] == "Running"]
+            return await self._delete(self.chance.choice(first or pods), "")
+        return ""
+
+    async def _delete(self, pod: Object, when: str) -> str:
+        metadata, grace = pod["metadata"], self.chance.choice([None, 0])
+        self.taken.append(Taken(_trial(pod), int(metadata["labels"][LABEL_ATTEMPT])))  # record first: the response may be lost
         name, uid = metadata["name"], metadata["uid"]
         if not await self.given.client.delete(PODS, self.given.namespace, name, uid=uid, grace_period_seconds=grace):
             return ""
         self.deletions -= 1
-        return "trial pod deleted" if grace is None else "trial pod deleted without grace"
+        self._after_checkpoint -= bool(when)
+        return f"trial pod deleted{when}" if grace is None else f"trial pod deleted{when} without grace"
 
-    async def _prey(self) -> Object | None:
+    async def _pods(self) -> list[Object]:
         listed = await self.given.client.list_all(PODS, self.given.namespace, label_selector=LABEL_TRIAL)
-        pods = [each for each in listed if not each["metadata"].get("deletionTimestamp")]
-        first = [
-            each for each in pods if trial_of(each) == (self.given.namespace, self.unlucky) and each["status"]["phase"] == "Running"
-        ]
-        return self.chance.choice(first or pods) if pods else None
+        return [each for each in listed if not each["metadata"].get("deletionTimestamp")]
+
+    async def _of_checkpointed(self, pods: list[Object]) -> list[Object]:
+        """Return the pods of unfinished trials whose current attempt has a checkpoint."""
+        trials = await self.given.client.list_all(TRIALS, self.given.namespace)
+        names = {each["metadata"]["name"] for each in trials if not finished(each) and _has_checkpoint(each)}
+        return [each for each in pods if _trial(each) in names]
 
     async def _cut_connections(self) -> str:
         return "all connections cut" if self.proxy.cut_all() else ""
@@ -147,3 +157,15 @@ class FaultInjector:
             return f"{component} restarted"
 
         return restart
+
+
+def _trial(pod: Object) -> str:
+    """Return the name of a pod's trial."""
+    owner = trial_of(pod)
+    assert owner is not None
+    return owner[1]
+
+
+def _has_checkpoint(trial: Object) -> bool:
+    steps = (trial.get("status") or {}).get("steps") or []
+    return any((each.get("checkpoint") or {}).get("digest") for each in steps)

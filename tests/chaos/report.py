@@ -29,12 +29,10 @@ class Outcome:
     def summary(self) -> str:
         """Return a summary of the run."""
         phases = Counter(each["status"]["phase"] for each in self.ended)
-        attempts = [each for found in self.ended for each in found["status"].get("attempts") or []]
-        failed = Counter(each["reason"] for each in attempts)
-        resumed = sum("resumed" in each for each in [*attempts, *(found["status"] for found in self.ended)])
+        failed = Counter(each["reason"] for each in self._failed())
         summary = [
             f"{len(self.ended)} trials in {self.seconds:.0f} s: {_counted(phases)}",
-            f"failed attempts: {sum(failed.values())} ({_counted(failed) or 'none'}); {resumed} continued after a checkpoint",
+            f"failed attempts: {sum(failed.values())} ({_counted(failed) or 'none'}); {self.resumed} continued after a checkpoint",
             f"faults: {sum(self.faults.values())} ({_counted(self.faults)})",
             f"cuts: {sum(self.cuts.values())}, with {self.execs} exec connections",
             *(f"  {what:<14} {_counted(moments)}" for what, moments in sorted(self._moments().items())),
@@ -45,6 +43,14 @@ class Outcome:
         return "\n".join(
             [*summary, "every reward is right, every phase started once, every failed attempt has its reason, no pod is left"]
         )
+
+    @property
+    def resumed(self) -> int:
+        """Return how many attempts continued after a checkpoint."""
+        return sum("resumed" in each for each in [*self._failed(), *(found["status"] for found in self.ended)])
+
+    def _failed(self) -> list[Object]:
+        return [each for found in self.ended for each in found["status"].get("attempts") or []]
 
     def _moments(self) -> dict[str, Counter[str]]:
         found: dict[str, Counter[str]] = {}
