@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from multistep.api.content import Content
-from multistep.api.failures import AGENT_SETUP_FAILED
 from multistep.api.records import Fields, HealthcheckResult, PhaseResult
 from multistep.api.trial_status import Usage
 from multistep.engine.checkpoints import RESUME_SECONDS, checkpoint, lost_after_restore, restore, resume_steps, snapshot
@@ -94,8 +93,6 @@ def _start(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
         return
     yield from _prepare(scope, journal)
     yield from agent.setup(scope, journal)
-    if scope.kept and journal.lost is not None and journal.lost.reason == AGENT_SETUP_FAILED:
-        journal.lost = lost_after_restore(journal.lost.message)
 
 
 @dataclass

@@ -13,6 +13,7 @@ from multistep.api.trial import parse_trial
 from multistep.engine import deadlines, decisions, lifecycle, status, suspensions
 from multistep.engine.decisions import PodFacts, ProtocolViolation, Situation, ViolationReason
 from multistep.engine.journal import AttemptLost, Journal
+from multistep.engine.resuming import blamed
 from multistep.errors import (
     CheckpointLost,
     ContradictoryRecords,
@@ -260,7 +261,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
         """Act on the end of the attempt's script. Return None if the script has not ended."""
         if (lost := journal.lost) is not None:
             await self._write_running(journal)  # write the steps with their usage before the attempt ends
-            return await self._act(decisions.Fail(lost.reason, lost.message) if lost.final else _failed_attempt(lost))
+            return await self._act(_end_of(blamed(self._trial.status, lost)))
         return await self._finish(journal) if journal.finished else None
 
     def _until_poll(self) -> float:
@@ -287,8 +288,8 @@ class TrialReconcile(TrialCreation, TrialEnding):
         await self._write_running(journal, isolation=isolation)
 
 
-def _failed_attempt(lost: AttemptLost) -> decisions.FailAttempt:
-    return decisions.FailAttempt(lost.reason, lost.message)
+def _end_of(lost: AttemptLost) -> decisions.Fail | decisions.FailAttempt:
+    return (decisions.Fail if lost.final else decisions.FailAttempt)(lost.reason, lost.message)
 
 
 def _violation_reason(error: PodError) -> ViolationReason | None:
