@@ -313,6 +313,10 @@ class FakeStream:
     async def close(self) -> None:
         self.closed = True
 
+    def beat(self) -> None:
+        """Send a sign of life."""
+        self._answers.put_nowait(encode(DATA, b""))
+
     def break_now(self) -> None:
         """Break the stream, so that no further frame or response passes through it."""
         self._sent_left = self._received_left = 0

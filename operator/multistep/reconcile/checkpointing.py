@@ -16,7 +16,13 @@ from multistep.engine.room import Room
 from multistep.engine.scope import KeptStep, Scope
 from multistep.errors import CheckpointLost, CollectionCut, RunnerError, StoreError, StreamLost
 from multistep.runner_client.bodies import DownloadResult
-from multistep.runner_client.checkpoints import CHECKPOINT_PROTOCOL, CheckpointRequest, Packed
+from multistep.runner_client.checkpoints import (
+    CHECKPOINT_LIMIT_SECONDS,
+    CHECKPOINT_PROTOCOL,
+    RESTORE_LIMIT_SECONDS,
+    CheckpointRequest,
+    Packed,
+)
 from multistep.runner_client.session import Session
 from multistep.store.checkpoint_files import NAMES, Base, Blob, Commit, Name
 from multistep.store.volume import TrialKey, Volume
@@ -25,6 +31,7 @@ _INTERRUPTED: Final = frozenset({"Conflict", "Body"})  # errors of the runner af
 # Refusals that the size or kind of the agent's changes causes. TooSlow is none: storing takes long if many trials store at once.
 _BY_AGENT: Final = frozenset({"TooLarge", "Unreadable", "DiskFull", "Running", "Restore"})
 _TRIES: Final = 2  # how often a checkpoint is packed if it cannot be stored
+_VOLUME_SECONDS: Final = 300.0  # what the volume may take in addition to the runner's limit
 _MOST_CHARACTERS: Final = 500
 Commits: TypeAlias = Mapping[tuple[int, int], Commit]
 
@@ -189,6 +196,12 @@ class Checkpointing:
         stored = await self._volume.checkpoints.stored(environment.key)
         ids = chain_of((environment.scope.attempt, step), None, stored.commits, stored.damaged)
         return [stored.commits[id] for id in ids]
+
+
+def limit_seconds(operation: Checkpoint | Restore) -> float:
+    """Return the limit of an operation, whatever the runner and the volume do."""
+    limit = RESTORE_LIMIT_SECONDS if isinstance(operation, Restore) else _TRIES * CHECKPOINT_LIMIT_SECONDS
+    return limit + _VOLUME_SECONDS
 
 
 def _facts(commit: Commit) -> Mapping[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from multistep.api.records import Hello, Record
@@ -14,6 +15,7 @@ from multistep.engine.operations import Place, place_of
 from multistep.engine.plan import StepPlan
 from multistep.engine.scope import Scope
 from multistep.engine.script import AgentScript
+from multistep.reconcile.concurrency_limit import Key
 from multistep.runner_client.session import Session
 from multistep.sources.trial_task import Loaded
 from multistep.store.checkpoint_files import Commit
@@ -42,8 +44,8 @@ class Hooks:
 @dataclass
 class Drive:
     """The state of one ``Driver.drive`` call. sessions: the open sessions; under_way: ids of the operations that were already
-    running when their session opened; workdir: working directory of the verifier's environment; chain: layers of the checkpoint
-    from which the attempt continues."""
+    running when their session opened; deadline: timeout of the sessions; workdir: working directory of the verifier's environment;
+    chain: layers of the checkpoint from which the attempt continues."""
 
     trial: MultiStepTrial
     loaded: Loaded
@@ -53,6 +55,7 @@ class Drive:
     scope: Scope
     isolation: str
     stack: AsyncExitStack
+    deadline: asyncio.Timeout
     sessions: dict[Place, Session]
     records: dict[str, Record] = field(default_factory=dict)
     under_way: set[str] = field(default_factory=set)
@@ -63,6 +66,11 @@ class Drive:
     @property
     def key(self) -> TrialKey:
         return TrialKey.of(self.trial)
+
+    @property
+    def name(self) -> Key:
+        """Return the key of the trial in limits."""
+        return self.trial.metadata.namespace, self.trial.metadata.name
 
     @property
     def prefix(self) -> str:
@@ -80,6 +88,18 @@ class Drive:
         taken = {each.id: session.seen(each) for each in own}
         self.records |= taken
         self.under_way |= {id for id, each in taken.items() if not each.done}
+
+    @contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """Give an operation a limit of its own in place of the sessions' timeout, which continues after it."""
+        now = asyncio.get_running_loop().time
+        left = (self.deadline.when() or now()) - now()
+        self.deadline.reschedule(now() + seconds)
+        try:
+            yield
+        finally:
+            if not self.deadline.expired():
+                self.deadline.reschedule(now() + left)
 
     def add_host(self, session: Session, hello: Hello) -> None:
         """Add the session with the agent host, and its records."""

@@ -40,6 +40,7 @@ from multistep.pods import agent_host, identity
 from multistep.pods import manifest as pods
 from multistep.reconcile import checkpointing as checkpoints
 from multistep.reconcile.checkpointing import Checkpointing
+from multistep.reconcile.concurrency_limit import ConcurrencyLimit
 from multistep.reconcile.drive import Drive, Hooks, Pods
 from multistep.reconcile.drive_results import (
     AgentStillRuns,
@@ -47,6 +48,7 @@ from multistep.reconcile.drive_results import (
     PausedBetweenSteps,
     Progressed,
     RootRequired,
+    TransferQueued,
     VerifierRequired,
 )
 from multistep.reconcile.model_gateway import ModelAccess, with_model_access
@@ -67,7 +69,8 @@ BUSY_WAIT_SECONDS = 0.3  # how long a session waits for a phase while other tria
 
 
 class Driver:
-    """Runs scripts in exec sessions. sessions_queued: whether other trials are queued for a session."""
+    """Runs scripts in exec sessions. sessions_queued: whether other trials are queued for a session; transfers: limit of the
+    checkpoints that are stored or restored concurrently."""
 
     def __init__(
         self,
@@ -79,8 +82,10 @@ class Driver:
         *,
         sessions_queued: Callable[[], bool] = lambda: False,
         models: ModelAccess | None = None,
+        transfers: ConcurrencyLimit,
     ) -> None:
         self._models = models
+        self._transfers = transfers
         self._cluster = cluster
         self._sessions_queued = sessions_queued
         self._direct = None
@@ -95,15 +100,18 @@ class Driver:
         """Continue the script until it has finished or a phase takes long. Raises PodError when a session breaks.
 
         A session ends with an error at its timeout, so that a pod that sends a byte now and then cannot hold an exec slot for ever.
+        Checkpoints and restores have limits of their own.
         """
         limit = self._settings.exec_session_seconds
         try:
-            async with asyncio.timeout(limit):
-                return await self._drive(trial, loaded, agent, pods, hooks)
+            async with asyncio.timeout(limit) as deadline:
+                return await self._drive(trial, loaded, agent, pods, hooks, deadline)
         except TimeoutError:
             raise StreamLost(f"exec session in pod {pods.agent.name} ended at its timeout of {limit:g} s") from None
 
-    async def _drive(self, trial: MultiStepTrial, loaded: Loaded, agent: AgentScript, pods: Pods, hooks: Hooks) -> DriveResult:
+    async def _drive(
+        self, trial: MultiStepTrial, loaded: Loaded, agent: AgentScript, pods: Pods, hooks: Hooks, deadline: asyncio.Timeout
+    ) -> DriveResult:
         async with AsyncExitStack() as stack:
             host = None
             if _agent_works(trial, loaded):
@@ -119,8 +127,9 @@ class Driver:
             isolated = isolation(loaded.plan, trial.status.image_user or str(hello.user.uid))
             scope = _scope(trial, loaded, hello, isolated=isolated == "User", kept=checkpoints.kept_steps(chain))
             drive = Drive(
-                trial, loaded, agent, pods, hooks, scope, isolated, stack, {"agent": session}, chain=chain, protocol=hello.protocol
-            )
+                trial, loaded, agent, pods, hooks, scope, isolated, stack, deadline, {"agent": session},
+                chain=chain, protocol=hello.protocol,
+            )  # fmt: skip
             drive.take("agent", hello)
             drive.records |= checkpoints.kept_records(chain)
             if host is not None:
@@ -167,6 +176,8 @@ class Driver:
                 if (left := await self._open_verifier_session(drive, progress.journal)) is not None:
                     return left
                 continue
+            if isinstance(progress.next, Checkpoint | Restore) and not self._transfers.acquire(drive.name):
+                return TransferQueued(progress.journal)
             record = await self._advance_or_report(drive, progress)
             drive.records[record.id] = record
             if not record.done:
@@ -231,7 +242,7 @@ class Driver:
             case Release():
                 return await self._release(drive, session, operation)
             case Checkpoint() | Restore():
-                return await self._checkpointing.perform(operation, self._environment(drive, operation.where))
+                return await self._transfer(drive, operation)
             case HostCall():
                 return await self._call_host(drive, session, operation)
             case CloseModelAccess():
@@ -286,6 +297,14 @@ class Driver:
         files = await session.survey(sources, min_bytes=room.survey_bytes, limit=SURVEYED_FILES)
         here = [each for each in files if each.path not in sources[each.source].sent]
         return {each.member: room.refusal(each.size) for each in too_large(here, room)}
+
+    async def _transfer(self, drive: Drive, operation: Checkpoint | Restore) -> Record:
+        """Store or restore a checkpoint, and give the slot back."""
+        try:
+            with drive.limited(checkpoints.limit_seconds(operation)):
+                return await self._checkpointing.perform(operation, self._environment(drive, operation.where))
+        finally:
+            self._transfers.release(drive.name)
 
     def _environment(self, drive: Drive, where: Place) -> checkpoints.Environment:
         pod = drive.pods.verifier if where == "verifier" else drive.pods.agent

@@ -58,6 +58,7 @@ class Tools:
     starts: PodStarts
     quotas: Quotas
     execs: ConcurrencyLimit
+    transfers: ConcurrencyLimit
     models: ModelAccess | None
     model_slots: ModelSlots
 

@@ -37,6 +37,7 @@ from multistep.reconcile.drive_results import (
     PausedBetweenSteps,
     Progressed,
     RootRequired,
+    TransferQueued,
     VerifierRequired,
 )
 from multistep.reconcile.events import task_warnings
@@ -242,7 +243,9 @@ class TrialReconcile(TrialCreation, TrialEnding):
         found_nothing = not ready and quiet > 0 and self._trial.status.steps == before
         return self._until_deadline(hint.phase_runs(self._t.clock(), self._until_poll(), ready=ready, found_nothing=found_nothing))
 
-    async def _end_drive(self, left: Progressed | PausedBetweenSteps | RootRequired | VerifierRequired) -> Result | None:
+    async def _end_drive(
+        self, left: Progressed | PausedBetweenSteps | RootRequired | VerifierRequired | TransferQueued
+    ) -> Result | None:
         """Act on the result of a drive. Return None if a phase runs, for whose end the trial has to wait."""
         match left:
             case Progressed(journal):
@@ -253,6 +256,9 @@ class TrialReconcile(TrialCreation, TrialEnding):
                 attempt = self._trial.status.attempt or 1
                 name = identity.pod_name(self._trial.metadata.name, attempt, as_root=True)
                 return await self._start_attempt(attempt, name, image_user=image_user)
+            case TransferQueued(journal):
+                await self._write_running(journal)
+                return CONTINUE if self._t.transfers.acquire(self._key) else self._until_deadline(None)
             case PausedBetweenSteps(journal):
                 await self._write(status.paused(self._trial, journal, self._t.clock()))
                 return CONTINUE
