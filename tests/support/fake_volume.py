@@ -136,6 +136,12 @@ class FakeCheckpoints:
                 copies.append(self._volume._of(key).checkpoints.setdefault(copy.id, (copy, files))[0])
         return copies
 
+    async def discard(self, key: TrialKey, id: tuple[int, int]) -> None:
+        with self._volume._write(f"discard {id}"):
+            found = self._volume._of(key).checkpoints
+            if id in found and not found[id][0].complete:
+                del found[id]
+
     async def retain(self, key: TrialKey) -> None:
         self._volume._of(key).retained = True
 

@@ -112,6 +112,10 @@ class Checkpointing:
         """Delete a trial's checkpoints, which nothing needs any more. Idempotent."""
         await self._volume.checkpoints.remove(key)
 
+    async def forget_passing(self, key: TrialKey, id: tuple[int, int]) -> None:
+        """Delete a checkpoint that was only needed to compare the step's verdicts. Idempotent."""
+        await self._volume.checkpoints.discard(key, id)
+
     async def _store(self, operation: Checkpoint, environment: Environment) -> Mapping[str, Any]:
         """Store what the step changed, then let the runner continue from there. A checkpoint that is stored already stays.
 
@@ -127,9 +131,9 @@ class Checkpointing:
             except (StoreError, CollectionCut) as error:
                 why = str(error)[:_MOST_CHARACTERS]
                 await _reopen(environment)
-                if not operation.complete and _lacks_room(error):
+                if _must_wait(operation) and _lacks_room(error):
                     await self._volume.checkpoints.give_up(environment.key)
-        if not operation.complete:
+        if _must_wait(operation):
             raise StoreError(why)
         return {"missing": why, "byAgent": False}
 
@@ -147,17 +151,21 @@ class Checkpointing:
         if commit is None:
             room = await checkpoints.room(environment.key, scope.attempt, operation.step)
             # A checkpoint that a verifier needs waits for room that other trials use. What would never fit is the agent's doing.
-            most = room.bytes if operation.complete else await checkpoints.most(environment.key, scope.attempt, operation.step)
-            if room.bytes < 1 and (operation.complete or most > 0):
+            waits, most = _must_wait(operation), room.bytes
+            if waits:
+                most = await checkpoints.most(environment.key, scope.attempt, operation.step)
+            if room.bytes < 1 and (most > 0 or not waits):
                 raise _NoRoom(f"the checkpoints of the {room.bytes_of} have reached their limit")
             try:
                 commit = await self._make(operation, environment, known, room, most, again=not known and bool(stored.damaged))
             except RunnerError as error:
-                if error.code == "TooLarge" and known and most < operation.max_bytes and not operation.complete:
+                if error.code == "TooLarge" and known and most < operation.max_bytes and waits:
                     raise _NoRoom(f"the trial's earlier checkpoints leave no room: {_refusal(environment, error)}") from error
                 raise
         elif operation.complete and not commit.complete:
             commit = await self._completed(commit, environment)
+        if operation.passing:
+            return commit
         try:
             await environment.session().operate("commit", {"id": f"{operation.id}-commit", "manifest": commit.manifest})
         except RunnerError as error:
@@ -209,6 +217,11 @@ class Checkpointing:
         stored = await self._volume.checkpoints.stored(environment.key)
         ids = chain_of((environment.scope.attempt, step), None, stored.commits, stored.damaged)
         return [stored.commits[id] for id in ids]
+
+
+def _must_wait(operation: Checkpoint) -> bool:
+    """Return whether the step has no verdict without this checkpoint, so that the trial waits until it can be stored."""
+    return not operation.complete and not operation.passing
 
 
 class _NoRoom(StoreError):

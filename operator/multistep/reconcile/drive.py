@@ -27,10 +27,12 @@ Dismiss = Callable[[StepPlan], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Pods:
-    """A trial's pods. verifier: the pod of the current step's separate verifier; None if it does not exist."""
+    """A trial's pods. verifier: the pod of the current step's separate verifier; None if it does not exist. lost: why the pod in
+    which the step was to be verified again cannot be used; "" if it can."""
 
     agent: PodFacts
     verifier: PodFacts | None = None
+    lost: str = ""
 
 
 @dataclass(frozen=True)

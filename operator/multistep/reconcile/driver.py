@@ -10,8 +10,10 @@ from functools import partial
 
 from multistep.api.records import Hello, Record
 from multistep.api.trial import MultiStepTrial
+from multistep.engine.comparison import lost_pod
 from multistep.engine.decisions import PodFacts
 from multistep.engine.evidence import changed_rewards, missing_records
+from multistep.engine.isolation import isolation
 from multistep.engine.journal import Journal
 from multistep.engine.operations import (
     Checkpoint,
@@ -27,7 +29,7 @@ from multistep.engine.operations import (
     Transfer,
     place_of,
 )
-from multistep.engine.plan import isolation
+from multistep.engine.plan import StepPlan
 from multistep.engine.replay import Progress, Replay
 from multistep.engine.room import SURVEYED_FILES, Room, too_large
 from multistep.engine.scope import KeptStep, Scope
@@ -172,6 +174,9 @@ class Driver:
             if progress.next.where == "host" and "host" not in drive.sessions:
                 await self._open_host_session(drive)
                 continue
+            if progress.next.where == "verifier" and drive.pods.lost:
+                await self._give_up(drive, progress)
+                continue
             if progress.next.where not in drive.sessions:
                 if (left := await self._open_verifier_session(drive, progress.journal)) is not None:
                     return left
@@ -198,6 +203,20 @@ class Driver:
         drive.sessions["verifier"], drive.workdir = session, hello.workdir
         drive.take("verifier", hello)
         return None
+
+    async def _give_up(self, drive: Drive, progress: Progress) -> None:
+        """Record that the next operation is not possible, as the pod of a second verification was lost."""
+        assert progress.next is not None
+        step, now = drive.step(len(progress.journal.steps) - 1), time.time()
+        lost = Record(progress.next.id, "note", "done", now, now, acknowledged=True, result=lost_pod(drive.pods.lost))
+        drive.records[lost.id] = lost
+        await self._keep_records(drive, step)
+
+    async def _keep_records(self, drive: Drive, step: StepPlan) -> None:
+        """Store the records of the step's verifier."""
+        prefix = f"{drive.scope.attempt}/{step.name}/"
+        records = [each.to_json() for id, each in drive.records.items() if place_of(id) == "verifier" and id.startswith(prefix)]
+        await self._collections.keep_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
 
     async def _open_host_session(self, drive: Drive) -> None:
         """Open a session with the agent host."""
@@ -331,11 +350,11 @@ class Driver:
     async def _release(self, drive: Drive, session: Session, operation: Release) -> Record:
         """Store the verifier's records, which have its result; then delete the verifier's pod."""
         step = drive.step(operation.step)
-        prefix = f"{drive.scope.attempt}/{step.name}/"
-        records = [each.to_json() for id, each in drive.records.items() if place_of(id) == "verifier" and id.startswith(prefix)]
-        await self._collections.keep_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
+        await self._keep_records(drive, step)
         if step.verified_restored and drive.loaded.plan.checkpoints is None:
             await self._checkpointing.forget(drive.key)  # so that a trial that waits for room holds none
+        elif step.compared:
+            await self._checkpointing.forget_passing(drive.key, (drive.scope.attempt, step.index))
         if (verifier := drive.sessions.pop("verifier", None)) is not None:
             await verifier.close()
         await drive.hooks.dismiss(step)

@@ -145,6 +145,12 @@ class TrialContext(ABC):
         return self._loaded
 
     @property
+    def _is_compared(self) -> bool:
+        """Return whether the current step is verified in place, and its verifier's pod is only for a second verdict."""
+        steps = self._loaded.plan.steps if self._loaded else ()
+        return any(each.name == self._trial.status.current_step and each.compared for each in steps)
+
+    @property
     def _plan(self) -> TrialPlan:
         return self._loaded_now.plan
 

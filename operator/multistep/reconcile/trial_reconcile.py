@@ -145,6 +145,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
             start_timeout=self._loaded.plan.start_timeout if self._loaded else 0.0,
             verifier=self._verifier,
             violation=self._t.hints.of(self._key, trial.status.pod_uid).violation,
+            compared=self._is_compared,
         )
 
     async def _act(self, decision: decisions.Decision) -> Result:
@@ -174,6 +175,8 @@ class TrialReconcile(TrialCreation, TrialEnding):
                 return await self._clean_up(decision)
             case decisions.Drive():
                 return await self._drive()
+            case decisions.DriveWithoutVerifier(why):
+                return await self._drive(lost=why)
 
     async def _interrupt(self, decision: decisions.FailAttempt | decisions.PhaseDied | decisions.Fail) -> Result:
         """End the attempt or the trial, after counting the model usage of the step that this interrupts.
@@ -207,20 +210,20 @@ class TrialReconcile(TrialCreation, TrialEnding):
         assert now.attempt is not None and now.pod_name is not None
         return await self._start_attempt(now.attempt, now.pod_name, image_user=now.image_user)
 
-    async def _drive(self) -> Result:
+    async def _drive(self, lost: str = "") -> Result:
         """Continue the script in exec sessions. While a phase runs, open no session until a pod becomes unready, which means
-        that it has a result."""
+        that it has a result. lost: why the verifier's pod cannot be used."""
         assert self._pod is not None
         if (hosted := self._plan.hosted) is not None and hosted.spec.uses_gateway and self._t.models is not None:
             self._t.models.remember(hosted)
         hint = self._t.hints.of(self._key, self._pod.uid)
         quiet = hint.quiet_until - self._t.clock()
-        ready = self._pod.ready and (self._verifier is None or self._verifier.ready)
-        paused = quiet if ready else min(quiet, hint.unready_until - self._t.clock())
+        ready = self._pod.ready and (self._verifier is None or self._verifier.ready) and not lost
+        paused = quiet if ready else 0.0 if lost else min(quiet, hint.unready_until - self._t.clock())
         if paused > 0:
             await self._write(status.at_current_step(self._trial, self._t.clock()))
             return self._until_deadline(paused)
-        agent, both_pods = script_of(self._plan), Pods(self._pod, self._verifier)
+        agent, both_pods = script_of(self._plan), Pods(self._pod, None if lost else self._verifier, lost)
         hooks = Hooks(self._write_progress, self._release_verifier)
         if not self._t.execs.acquire(self._key, 1 + self._plan.separate + (self._plan.hosted is not None)):
             return self._until_deadline(None)

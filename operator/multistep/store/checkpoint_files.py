@@ -257,6 +257,16 @@ def give_up(to: TrialDirectory) -> None:
             (to.path / place(id) / name).unlink(missing_ok=True)
 
 
+def discard(to: TrialDirectory, id: tuple[int, int]) -> bool:
+    """Delete a checkpoint unless it is complete, and return whether it does not exist any more."""
+    to.check()
+    path = to.path / place(id)
+    if isinstance(commit := _commit(path), Commit) and commit.complete:
+        return False
+    shutil.rmtree(path, ignore_errors=True)
+    return not path.exists()
+
+
 def remove(to: TrialDirectory, *, unless_kept: bool) -> bool:
     """Delete the trial's checkpoints, and return whether it has none any more. unless_kept: not those that ``retain`` marked."""
     to.check()

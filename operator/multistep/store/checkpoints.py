@@ -128,6 +128,12 @@ class Checkpoints:
         await self._disk.run(key, "giving up checkpoints", files.give_up)
         self._ledger.free(key.namespace, _trial(key))
 
+    async def discard(self, key: TrialKey, id: tuple[int, int]) -> None:
+        """Delete one of a trial's checkpoints unless it is complete. Idempotent."""
+        await self._read_usage(key.namespace)
+        if await self._disk.run(key, "deleting a checkpoint", lambda to: files.discard(to, id)):
+            self._ledger.take(key.namespace, _trial(key), Collection(*id, "all"), Amount())
+
     async def remove(self, key: TrialKey, *, unless_kept: bool = False) -> None:
         """Delete all checkpoints of a trial. unless_kept: not those that ``retain`` keeps. Idempotent."""
         await self._read_usage(key.namespace)
