@@ -192,6 +192,19 @@ async def test_while_checkpoints_are_given_up_none_is_without_one_below_it(volum
     assert set((await volume.checkpoints.stored(KEY)).commits) == {(1, 0)}
 
 
+async def test_a_discarded_checkpoint_uses_no_room_and_a_complete_one_stays(tmp_path: Path) -> None:
+    volume = Volume(tmp_path, checkpoint_limits=lambda _: Limits(*[Amount(1_000_000, 100)] * 3))
+    complete, passing = commit_of((1, 0)), commit_of((1, 1)).model_copy(update={"complete": False})
+    for each in (complete, passing):
+        await store(volume, each)
+    for _ in range(2):  # idempotent
+        for each in (complete, passing):
+            await volume.checkpoints.discard(KEY, each.id)
+    assert set((await volume.checkpoints.stored(KEY)).commits) == {(1, 0)}
+    assert (await volume.checkpoints.room(KEY, 3, 0)).bytes == 1_000_000 - complete.bytes
+    volume.close()
+
+
 async def test_checkpoints_have_limits_of_their_own_and_use_no_room_of_results(tmp_path: Path) -> None:
     other = TrialKey("default", "other", "11111111-6d1f-4c0e-9b4e-1d1c6f1b2a3c")
     volume = Volume(tmp_path, checkpoint_limits=_limits)
