@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from multistep.api.records import Hello, Record
 from multistep.api.trial import MultiStepTrial
@@ -81,6 +82,11 @@ class Drive:
 
     def step(self, index: int) -> StepPlan:
         return self.loaded.plan.steps[index]
+
+    def verifiers_records(self, step: StepPlan) -> list[dict[str, Any]]:
+        """Return the records of the verifier of the current attempt's step, as JSON."""
+        prefix = f"{self.prefix}{step.name}/"
+        return [each.to_json() for id, each in self.records.items() if place_of(id) == "verifier" and id.startswith(prefix)]
 
     def take(self, place: Place, hello: Hello) -> None:
         """Add the records that the runner in ``place`` sent at its session's start, except records of phases in other places and of

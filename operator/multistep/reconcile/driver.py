@@ -210,12 +210,7 @@ class Driver:
         step, now = drive.step(len(progress.journal.steps) - 1), time.time()
         lost = Record(progress.next.id, "note", "done", now, now, acknowledged=True, result=lost_pod(drive.pods.lost))
         drive.records[lost.id] = lost
-        await self._keep_records(drive, step)
-
-    async def _keep_records(self, drive: Drive, step: StepPlan) -> None:
-        """Store the records of the step's verifier."""
-        prefix = f"{drive.scope.attempt}/{step.name}/"
-        records = [each.to_json() for id, each in drive.records.items() if place_of(id) == "verifier" and id.startswith(prefix)]
+        records = drive.verifiers_records(step)
         await self._collections.keep_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
 
     async def _open_host_session(self, drive: Drive) -> None:
@@ -350,7 +345,8 @@ class Driver:
     async def _release(self, drive: Drive, session: Session, operation: Release) -> Record:
         """Store the verifier's records, which have its result; then delete the verifier's pod."""
         step = drive.step(operation.step)
-        await self._keep_records(drive, step)
+        records = drive.verifiers_records(step)
+        await self._collections.keep_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
         if step.verified_restored and drive.loaded.plan.checkpoints is None:
             await self._checkpointing.forget(drive.key)  # so that a trial that waits for room holds none
         elif step.compared:
