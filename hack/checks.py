@@ -22,6 +22,7 @@ _CRDS = ROOT / "crds"
 _CHART_CRDS = ROOT / "charts" / "multistep" / "files" / "crds"
 _GO = (ROOT / "runner", ROOT / "localkube" / "kube")
 _TYPED = ("operator/multistep", "agent-host/multistep_host", "agent-host/tests", "localkube", "hack", "tests")
+_RACE_OF_CONTAINERS = "Checkpoint|Restore|BrokenSession|Counters|SignsOfLife|Survived"
 _CORE = ("tests/unit/engine", "tests/unit/api", "tests/unit/agents")
 _SIDE_BY_SIDE_BYTES = 4 << 30  # with less free memory, the Go tests run before pytest, not in parallel with it
 
@@ -63,8 +64,9 @@ def unit() -> None:
 
 def _go_tests() -> None:
     _go_test(ROOT / "runner", "./...")
-    # Only ./internal/...: the main package's tests run the runner in containers and would observe the race detector's threads.
     _go_test(ROOT / "runner", "-race", "./internal/...")
+    # Of the main package only these: its tests run the runner in containers, and most would observe the race detector's threads.
+    _go_test(ROOT / "runner", "-race", "-run", _RACE_OF_CONTAINERS, "-skip", "IsNoWork", ".")
 
 
 def _python_tests(env: dict[str, str]) -> list[Ended]:

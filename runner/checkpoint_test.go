@@ -129,13 +129,18 @@ func (s *session) restore(id string, chain ...stored) object {
 		return answer
 	}
 	for _, each := range chain {
-		for _, content := range [][]byte{each.lines, each.files} {
-			body := frames.NewBodyWriter(s.stdin)
-			body.Write(content)
-			check(body.Finish(frames.Trailer{}))
-		}
+		s.sendIncrement(each)
 	}
 	return s.receiveAlive()
+}
+
+func (s *session) sendIncrement(increment stored) {
+	s.t.Helper()
+	for _, content := range [][]byte{increment.lines, increment.files} {
+		body := frames.NewBodyWriter(s.stdin)
+		body.Write(content)
+		check(body.Finish(frames.Trailer{}))
+	}
 }
 
 // receiveAlive returns the next answer, after signs of life.

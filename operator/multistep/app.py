@@ -221,12 +221,13 @@ class App:
             self.reconciler.model_slots.adapt(found)
 
     def _show(self, gate: Gate) -> None:
-        starts, execs, metrics = self.reconciler.starts, self.reconciler.execs, self.metrics
+        starts, execs, transfers, metrics = self.reconciler.starts, self.reconciler.execs, self.reconciler.transfers, self.metrics
         metrics.queue_depth.set_function(lambda: self.queue.depth)
         metrics.pods_starting.set_function(lambda: starts.held)
         metrics.waiting.labels("pod").set_function(lambda: starts.waiting)
         metrics.waiting.labels("quota").set_function(lambda: self.reconciler.quotas.waiting)
         metrics.waiting.labels("exec").set_function(lambda: execs.waiting)
+        metrics.waiting.labels("checkpoint").set_function(lambda: transfers.waiting)
         slots = self.reconciler.model_slots
         metrics.waiting.labels("model").set_function(lambda: slots.waiting)
         for each in self.settings.models:

@@ -116,9 +116,9 @@ class Metrics:
     pods_starting = gauge("pods_starting", "Pods that are starting; the limit is startingPods.")
     waiting = gauge(
         "trials_waiting",
-        "Trials that are queued for a slot: starting pods, exec sessions, quota, active trials of a model.",
+        "Trials that are queued for a slot: starting pods, exec sessions, checkpoints, quota, active trials of a model.",
         "limit",
-        known=("pod", "quota", "exec", "model"),
+        known=("pod", "quota", "exec", "model", "checkpoint"),
     )
     model_trials_active = gauge("model_trials_active", "Active trials of a model that the setting models limits.", "model")
     model_trials_allowed = gauge("model_trials_allowed", "Limit of active trials of a model (adaptive).", "model")

@@ -99,6 +99,9 @@ class Settings(BaseSettings):
     """Maximum bytes of the checkpoints of one trial on the results volume. A step whose changes do not fit has no checkpoint."""
     checkpoints_namespace_bytes: int | None = Field(default=None, ge=1 << 20)
     """Maximum bytes of the checkpoints of all trials of one namespace on the results volume; None: 15 % of the volume's size."""
+    checkpoint_transfers: int = Field(default=4, ge=1)
+    """Maximum number of checkpoints that are stored or restored concurrently; one namespace uses at most all slots but one. Further
+    trials are queued, with processes that run."""
     results_collect_seconds: float = Field(default=300.0, gt=0)
     """Timeout of one collection's download. Files received until then are kept."""
     results_store: str = ""

@@ -92,6 +92,7 @@ class FakeRunner:
         self.packed = ""  # digest of the last checkpoint that was packed
         self.survivors = 0  # number of processes that the steps left running
         self.unpackable = ""  # error code with which checkpoints are refused
+        self.packed_bytes = 0  # size of its checkpoints, as far as maxPackedBytes are concerned
         self.killed = 0  # number of upcoming exec sessions that are killed at their first response
 
     @property
@@ -133,7 +134,8 @@ class FakeRunner:
         if op == "download":
             return {"ok": True, "sources": [{"type": self._type(each["path"])} for each in request["sources"]]}
         if op == "checkpoint":
-            return _refusal(self.unpackable, "not possible") if self.unpackable else {"ok": True}
+            code = self.unpackable or ("TooLarge" if self.packed_bytes > request["maxPackedBytes"] else "")
+            return _refusal(code, "not possible") if code else {"ok": True}
         return self._once(op, id, request)
 
     def pack(self, *, full: bool) -> tuple[bytes, bytes, Json]:
@@ -312,6 +314,10 @@ class FakeStream:
 
     async def close(self) -> None:
         self.closed = True
+
+    def beat(self) -> None:
+        """Send a sign of life."""
+        self._answers.put_nowait(encode(DATA, b""))
 
     def break_now(self) -> None:
         """Break the stream, so that no further frame or response passes through it."""

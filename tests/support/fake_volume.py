@@ -91,7 +91,8 @@ class FakeCheckpoints:
         yield FakeDraft()
 
     async def most(self, key: TrialKey, attempt: int, step: int) -> int:
-        return self._volume.most_bytes
+        used = sum(len(each) for _, files in self._volume._of(key).checkpoints.values() for each in files.values())
+        return max(0, self._volume.most_bytes - used)
 
     async def keep(self, key: TrialKey, draft: FakeDraft, commit: Commit) -> Commit:
         with self._volume._write(f"checkpoint {commit.attempt} {commit.step}"):
@@ -110,6 +111,18 @@ class FakeCheckpoints:
         damaged = {id: "its layer is missing" for id, (_, files) in found.items() if not files["layer"]}
         return Stored({id: commit for id, (commit, _) in found.items() if id not in damaged}, damaged)
 
+    async def lineage(self, key: TrialKey, id: tuple[int, int]) -> Stored:
+        self._volume.faults.point("volume lineage")
+        found, below = self._volume._of(key).checkpoints, [id]
+        while (commit := found.get(below[-1], (None,))[0]) is not None and commit.base is not None:
+            below.append(commit.base.id)
+        return Stored({each: found[each][0] for each in below if each in found}, {})
+
+    async def give_up(self, key: TrialKey) -> None:
+        with self._volume._write("give up checkpoints"):
+            for commit, _ in self._volume._of(key).checkpoints.values():
+                self._volume._of(key).checkpoints[commit.id] = commit, {"layer": b"", "manifest": b""}
+
     async def contents(self, key: TrialKey, commit: Commit, name: Name) -> AsyncGenerator[bytes, None]:
         self._volume.faults.point(f"volume {name} of {commit.id}")
         yield self._volume._of(key).checkpoints[commit.id][1][name]
@@ -122,6 +135,12 @@ class FakeCheckpoints:
             with self._volume._write(f"adopt {layer.attempt} {layer.step}"):
                 copies.append(self._volume._of(key).checkpoints.setdefault(copy.id, (copy, files))[0])
         return copies
+
+    async def discard(self, key: TrialKey, id: tuple[int, int]) -> None:
+        with self._volume._write(f"discard {id}"):
+            found = self._volume._of(key).checkpoints
+            if id in found and not found[id][0].complete:
+                del found[id]
 
     async def retain(self, key: TrialKey) -> None:
         self._volume._of(key).retained = True

@@ -183,15 +183,16 @@ ATTEMPTS = (
         RESTORE_FAILED,
         "Infrastructure",
         "the checkpoint from which the attempt continued could not be restored, or the attempt failed with the restored files "
-        "before its own first step; no retry is used. The next attempt continues after an earlier step, or starts at step 1 after "
-        "two such failures",
+        "before its own first step (of the agent's setup: for the second time); no retry is used. The next attempt continues after "
+        "an earlier step, or starts at step 1 after two such failures",
         "read the message",
     ),
     Failure(
         VERIFIER_ENVIRONMENT_FAILED,
         "Infrastructure",
         "the agent's files could not be stored for the verifier's pod, or restored in it, for a reason that no agent causes: "
-        "the pod has another image as a tag was moved, a stored file was lost or changed, or it took longer than five minutes",
+        "the pod has another image as a tag was moved, a stored file was lost or changed, or it took "
+        "[too long](checkpoints.md#limits)",
         "read the message; name the image by its digest",
     ),
     Failure(

@@ -22,6 +22,8 @@ TamperingKind = Literal[
     "VerifierFilesPlanted",
     "SurvivingProcesses",
     "InspectionIncomplete",
+    "VerdictsDiffer",
+    "ComparisonIncomplete",
     "ExecSessionsKilled",
     "RunnerReplaced",
 ]

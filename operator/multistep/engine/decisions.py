@@ -80,7 +80,7 @@ class Situation:
     """All inputs of a decision. start_timeout: seconds that a pod may take from its scheduling until it runs.
 
     verifier: the pod that status.verifier names, while a step is verified separately. violation: the protocol violation of the
-    last exec session; None if that session had none.
+    last exec session; None if that session had none. compared: whether the verifier runs only to compare its verdict.
     """
 
     trial: MultiStepTrial
@@ -90,6 +90,7 @@ class Situation:
     start_timeout: float
     verifier: PodFacts | None = None
     violation: ProtocolViolation | None = None
+    compared: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,13 @@ class AdoptVerifierPod:
 @dataclass(frozen=True)
 class Drive:
     """Decision: run or resume the trial's script, its sequence of runner operations, in the pod."""
+
+
+@dataclass(frozen=True)
+class DriveWithoutVerifier:
+    """Decision: as Drive, but without the pod in which the step was to be verified again. why: why that pod cannot be used."""
+
+    why: str
 
 
 @dataclass(frozen=True)
@@ -199,6 +207,7 @@ Decision: TypeAlias = (
     | CreateVerifierPod
     | AdoptVerifierPod
     | Drive
+    | DriveWithoutVerifier
     | Wait
     | Suspend
     | Resume

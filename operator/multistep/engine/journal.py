@@ -77,6 +77,7 @@ class StepRun:
     metadata: Mapping[str, Any] | None = None  # metadata that the agent returned, for result.json
     checkpoint: CheckpointStatus | None = None
     findings: tuple[Finding, ...] = ()  # traces of tampering, found before the verification (engine.tampering)
+    compared: tuple[Finding, ...] = ()  # what the comparison of two verdicts found (engine.comparison)
     lost: AttemptLost | None = None  # set if the step has no result, because the model provider failed or rejected its requests
 
     def fail(self, exception: StepException | None) -> None:

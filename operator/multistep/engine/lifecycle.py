@@ -23,6 +23,7 @@ from multistep.engine.decisions import (
     CreateVerifierPod,
     Decision,
     Drive,
+    DriveWithoutVerifier,
     Fail,
     FailAttempt,
     PhaseDied,
@@ -230,7 +231,7 @@ def _released(s: Situation) -> Decision | None:
 
 
 def _verifier(s: Situation) -> Decision | None:
-    """Apply the rules for the agent's pod to the pod of a separate verifier."""
+    """Apply the rules for the agent's pod to the pod of a separate verifier. No failure of one that only compares ends anything."""
     named = s.trial.status.verifier
     if named is None:
         return None
@@ -245,7 +246,8 @@ def _verifier(s: Situation) -> Decision | None:
         case Adopt():
             return AdoptVerifierPod()
         case FailAttempt() | PhaseDied() | Fail():
-            return replace(found, message=f"the verifier of step {s.trial.status.current_step}: {found.message}")
+            message = f"the verifier of step {s.trial.status.current_step}: {found.message}"
+            return DriveWithoutVerifier(message) if s.compared else replace(found, message=message)
     return found
 
 

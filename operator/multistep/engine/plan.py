@@ -20,7 +20,6 @@ from multistep.api.task_toml import (
     User,
 )
 from multistep.api.trial_spec import CheckpointsSpec, TrialSpec
-from multistep.api.trial_status import Isolation
 from multistep.engine.artifacts import pass_entries
 from multistep.engine.hosted_agent import HostedAgent, hosted_agent, refuse_unreachable_model
 from multistep.engine.network import Network, network, refuse_other
@@ -60,7 +59,8 @@ class Hook:
 @dataclass(frozen=True)
 class VerifierPlan:
     """The verifier of a step. timeout: seconds, None for no timeout; env: the environment variables, or the error if a template
-    names an unset variable; environment: a separate verifier's environment, None if the verifier runs in the agent's."""
+    names an unset variable; environment: a separate verifier's environment, None if the verifier runs in the agent's; again: the
+    one in which the step is verified once more, to compare the verdicts, None without that."""
 
     user: str
     timeout: float | None
@@ -68,6 +68,7 @@ class VerifierPlan:
     task_tests: bool
     step_tests: bool
     environment: VerifierEnvironment | None = None
+    again: VerifierEnvironment | None = None
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,19 @@ class StepPlan:
     artifacts: tuple[ArtifactConfig, ...]
 
     @property
+    def verifiers_environment(self) -> VerifierEnvironment | None:
+        """Return the environment of the pod in which the step is verified, for the first time or again; None without such a pod."""
+        return (self.verifier.environment or self.verifier.again) if self.verifier else None
+
+    @property
+    def compared(self) -> bool:
+        """Return whether the step is verified in the agent's environment and again in a pod, to compare the verdicts."""
+        return self.verifier is not None and self.verifier.again is not None
+
+    @property
     def verified_restored(self) -> bool:
         """Return whether the step is verified in a fresh pod, in which the environment's files are restored."""
-        apart = self.verifier.environment if self.verifier else None
+        apart = self.verifiers_environment
         return apart is not None and apart.restored is not None
 
 
@@ -128,8 +139,8 @@ class TrialPlan:
 
     @property
     def separate(self) -> bool:
-        """Return whether any step has a separate verifier."""
-        return any(step.verifier is not None and step.verifier.environment is not None for step in self.steps)
+        """Return whether any step has a verifier in a pod of its own."""
+        return any(step.verifiers_environment is not None for step in self.steps)
 
     @property
     def packs(self) -> bool:
@@ -243,6 +254,8 @@ def _verifier_plan(
 ) -> VerifierPlan:
     defined = definition(config, layout, step, files)
     bundled = defined is not None and defined.bundled
+    restored = None if defined else _restored(config, layout, spec, env)
+    both = spec.verifier.isolation == "Both"
     return VerifierPlan(
         user=_user(step.verifier.user, config.verifier.user),
         timeout=resolve_limit(
@@ -255,13 +268,14 @@ def _verifier_plan(
         env=_attempt({**config.verifier.env, **step.verifier.env, **env.verifier}, env),
         task_tests=layout.root.tests and not bundled,
         step_tests=files.tests and bool(config.steps) and not bundled,
-        environment=_verifier_environment(config, layout, spec, env, defined) if defined else _restored(config, layout, spec, env),
+        environment=_verifier_environment(config, layout, spec, env, defined) if defined else None if both else restored,
+        again=restored if both else None,
     )
 
 
 def _restored(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv) -> VerifierEnvironment | None:
     """Return a fresh copy of the agent's environment for a verifier that has none of its own, if the trial asks for it."""
-    if spec.verifier.isolation != "Separate":
+    if spec.verifier.isolation == "Declared":
         return None
     same = _verifier_environment(config, layout, spec, env, Definition("environment", config.environment, None))
     # The healthcheck and environment/ are for a start from the image.
@@ -339,42 +353,6 @@ def _uploads_environment(config: TaskConfig, layout: TaskLayout) -> bool:
 
 def _hooks(config: TaskConfig, step: StepConfig) -> list[CollectConfig]:
     return [*config.verifier.collect, *step.verifier.collect]
-
-
-def isolation(plan: TrialPlan, default_user: str) -> Isolation:
-    """Return how well verdicts are isolated from agents, for the least isolated step.
-
-    Separate: every verifier runs in a pod of its own. Restored: the same, but in at least one the agent's files are restored.
-    User: no agent of the trial is root or a verifier's user, so no agent can change verdicts or runner. Shared: all other cases.
-    default_user: user of a phase that configures none. A custom agent class that is not preinstalled is always Shared: its
-    installation runs as root, so it could prepare a way to become root.
-    """
-    verifiers = [step.verifier for step in plan.steps if step.verifier]
-    shared = [each for each in verifiers if each.environment is None]
-    if verifiers and not shared:
-        return "Restored" if any(step.verified_restored for step in plan.steps) else "Separate"
-    if plan.hosted is not None and plan.hosted.spec.name is None and plan.hosted.spec.installs:
-        return "Shared"
-    agents = {step.agent_user or default_user for step in plan.steps}
-    others = {each.user or default_user for each in shared} | {"0"}
-    return "Shared" if any(_may_be_one(agent, other) for agent in agents for other in others) else "User"
-
-
-def _may_be_one(user: str, other: str) -> bool:
-    """Return whether two users may have the same uid. Only the image defines the uid of a user name, except for root."""
-    uids = [_uid(user), _uid(other)]
-    if None not in uids:
-        return uids[0] == uids[1]
-    return 0 not in uids and (uids != [None, None] or _name(user) == _name(other))
-
-
-def _uid(user: str) -> int | None:
-    name = _name(user)
-    return 0 if name == "root" else int(name) if name.isdecimal() else None
-
-
-def _name(user: str) -> str:
-    return user.partition(":")[0]
 
 
 def _user(own: User | None, inherited: User | None = None, *, override: User | None = None) -> str:

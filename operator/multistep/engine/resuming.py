@@ -6,8 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from multistep.api.failures import RESTORE_FAILED
+from multistep.api.failures import AGENT_SETUP_FAILED, RESTORE_FAILED
 from multistep.api.trial_status import AttemptStatus, TrialStatus
+from multistep.engine.checkpoints import lost_after_restore
+from multistep.engine.journal import AttemptLost
 from multistep.engine.plan import TrialPlan
 from multistep.errors import CheckpointLost
 
@@ -48,6 +50,20 @@ class Choice:
 
     chain: tuple[Id, ...]
     refused: tuple[str, ...]
+
+
+def blamed(status: TrialStatus, lost: AttemptLost) -> AttemptLost:
+    """Return the end of the current attempt, which is the checkpoint's if the agent's setup has failed on it before.
+
+    The first time the cause is likely elsewhere, e.g. a registry's outage, and the next attempt continues from the same checkpoint.
+    """
+    resumed = status.resumed
+    if resumed is None or lost.reason != AGENT_SETUP_FAILED:
+        return lost
+    before = any(
+        each.reason == AGENT_SETUP_FAILED and each.resumed and each.resumed.digest == resumed.digest for each in status.attempts
+    )
+    return lost_after_restore(lost.message) if before else lost
 
 
 def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], damaged: Mapping[Id, str]) -> Choice:

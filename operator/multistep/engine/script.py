@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from multistep.api.content import Content
-from multistep.api.failures import AGENT_SETUP_FAILED
 from multistep.api.records import Fields, HealthcheckResult, PhaseResult
 from multistep.api.trial_status import Usage
 from multistep.engine.checkpoints import RESUME_SECONDS, checkpoint, lost_after_restore, restore, resume_steps, snapshot
+from multistep.engine.comparison import keep_files, verify_again
 from multistep.engine.journal import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Collected, Journal, StepRun
 from multistep.engine.operations import (
     LOGS,
@@ -94,8 +94,6 @@ def _start(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
         return
     yield from _prepare(scope, journal)
     yield from agent.setup(scope, journal)
-    if scope.kept and journal.lost is not None and journal.lost.reason == AGENT_SETUP_FAILED:
-        journal.lost = lost_after_restore(journal.lost.message)
 
 
 @dataclass
@@ -185,14 +183,18 @@ def _step(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript, *, ver
 
 
 def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
-    """Verify the step and collect its outputs. A separate verifier runs after the collection, as it gets the collected files."""
+    """Verify the step and collect its outputs. A separate verifier runs after the collection, as it gets the collected files; so
+    does a second verification."""
     verifier = None if _skips_verifier(scope.plan, run) else step.verifier
-    apart = verifier.environment if verifier else None
+    apart, again = (verifier.environment, verifier.again) if verifier else (None, None)
+    kept, judged = again is not None and (yield from keep_files(scope, step, run)), False
     if verifier is not None and apart is None:
         run.phase = VERIFIER
-        yield from verify(scope, step, verifier, run)
+        judged = yield from verify(scope, step, verifier, run)
     run.phase = ARTIFACTS
     yield from _collect(scope, step, run, "agent" if apart else "all")
+    if verifier is not None and again is not None and kept:
+        yield from verify_again(scope, step, verifier, again, run, judged=judged)
     if verifier is not None and apart is not None:
         run.phase = VERIFIER
         if apart.restored is not None:

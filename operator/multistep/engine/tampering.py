@@ -20,7 +20,9 @@ from multistep.engine.status_size import bounded
 from multistep.engine.templates import Unresolved
 
 KINDS: Final[Sequence[TamperingKind]] = get_args(TamperingKind)
-HINTS: Final[frozenset[TamperingKind]] = frozenset({"WorkdirHook", "SurvivingProcesses", "InspectionIncomplete"})
+HINTS: Final[frozenset[TamperingKind]] = frozenset(
+    {"WorkdirHook", "SurvivingProcesses", "InspectionIncomplete", "ComparisonIncomplete"}
+)
 """Kinds that honest agents cause, too. The others are evidence, and a sweep's policy (spec.scoring.tampering) applies to them."""
 
 _OF_FAILURES: Final[Mapping[str, TamperingKind]] = {
@@ -116,10 +118,13 @@ def _entries(runs: Iterable[StepRun]) -> Iterable[Tampering]:
             new = [each for each in finding.items if (finding.kind, each) not in seen]
             seen |= {(finding.kind, each) for each in new}
             if new:
-                detail = _detail(new, finding.count - len(finding.items))
-                yield Tampering.model_validate(
-                    {"attempt": finding.attempt, "step": run.name, "kind": finding.kind, "detail": detail}
-                )
+                yield _entry(run, finding, new)
+        yield from (_entry(run, finding, finding.items) for finding in run.compared)
+
+
+def _entry(run: StepRun, finding: Finding, items: Sequence[str]) -> Tampering:
+    detail = _detail(items, finding.count - len(finding.items))
+    return Tampering.model_validate({"attempt": finding.attempt, "step": run.name, "kind": finding.kind, "detail": detail})
 
 
 def _detail(items: Sequence[str], unnamed: int) -> str:

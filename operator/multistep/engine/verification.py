@@ -50,22 +50,31 @@ from multistep.engine.templates import Unresolved
 from multistep.engine.verifier_environment import VerifierEnvironment
 
 
-def verify(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -> Script[None]:
-    """Verify the step in the agent's environment, after the agent."""
+def verify(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -> Script[bool]:
+    """Verify the step in the agent's environment, after the agent. Return whether its tests ran."""
     yield from inspect(scope, verifier, run)
     try:
         yield from _clean_for_verification(scope, verifier, run)
     except DiskFilled as error:
-        return run.fail(error.exception)
+        run.fail(error.exception)
+        return False
     failure = yield from _upload_tests(scope, step, verifier, run)
-    if failure is not None:
+    return (yield from _judge(scope, verifier, scope.plan.environment_env, failure, run))
+
+
+def _judge(
+    scope: Scope, verifier: VerifierPlan, env: Mapping[str, str], failure: StepException | None, run: StepRun
+) -> Script[bool]:
+    """Run the tests and read the rewards, unless something failed before. Return whether the tests ran."""
+    if failure is None and isinstance(verifier.env, Unresolved):
+        failure = StepException("ValueError", f"verifier.env: {verifier.env}", VERIFIER)
+    if failure is not None or isinstance(verifier.env, Unresolved):
         run.fail(failure)
-    elif isinstance(verifier.env, Unresolved):
-        run.fail(StepException("ValueError", f"verifier.env: {verifier.env}", VERIFIER))
-    else:
-        record = yield _run_tests(scope, verifier, {**scope.plan.environment_env, **verifier.env})
-        run.timed(VERIFIER, record)
-        _read_rewards(verifier, PhaseResult.from_record(record), run)
+        return False
+    record = yield _run_tests(scope, verifier, {**env, **verifier.env})
+    run.timed(VERIFIER, record)
+    _read_rewards(verifier, PhaseResult.from_record(record), run)
+    return True
 
 
 def verify_apart(
@@ -73,6 +82,19 @@ def verify_apart(
 ) -> Script[None]:
     """Verify the step in a separate environment, which has only the collected files of the agent. A failure of this environment is
     an exception of the step."""
+    yield from verify_there(scope, step, verifier, environment, run)
+    there = replace(scope, where="verifier")
+    record = yield Collect(there.id("collect"), step.index, _sources("verifier"), part="verifier", where="verifier")
+    assert run.collected is not None  # artifacts are collected before a separate verification
+    missed = Fields(record.result, "collect").texts("incomplete", 10_000)
+    run.collected = replace(run.collected, incomplete=(*run.collected.incomplete, *missed))
+    yield Release(scope.id("release"), step.index)
+
+
+def verify_there(
+    scope: Scope, step: StepPlan, verifier: VerifierPlan, environment: VerifierEnvironment, run: StepRun
+) -> Script[bool]:
+    """Verify the step in the pod of a separate environment. Return whether its tests ran."""
     there = replace(scope, where="verifier")
     run.untouched = True
     record = yield Environment(there.id("environment"), step.index)
@@ -81,19 +103,7 @@ def verify_apart(
     run.verifier_image_id = environment_facts.optional_text("imageID")
     there = replace(there, workdir=environment_facts.text("workdir"))
     failure = yield from _furnish(there, step, verifier, environment, run)
-    if failure is not None:
-        run.fail(failure)
-    elif isinstance(verifier.env, Unresolved):
-        run.fail(StepException("ValueError", f"verifier.env: {verifier.env}", VERIFIER))
-    else:
-        record = yield _run_tests(there, verifier, {**environment.env, **verifier.env})
-        run.timed(VERIFIER, record)
-        _read_rewards(verifier, PhaseResult.from_record(record), run)
-    record = yield Collect(there.id("collect"), step.index, _sources("verifier"), part="verifier", where="verifier")
-    assert run.collected is not None  # artifacts are collected before a separate verification
-    missed = Fields(record.result, "collect").texts("incomplete", 10_000)
-    run.collected = replace(run.collected, incomplete=(*run.collected.incomplete, *missed))
-    yield Release(scope.id("release"), step.index)
+    return (yield from _judge(there, verifier, environment.env, failure, run))
 
 
 def _sources(part: Part) -> tuple[Source, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from multistep.api.records import Record
@@ -16,7 +17,13 @@ from multistep.engine.room import Room
 from multistep.engine.scope import KeptStep, Scope
 from multistep.errors import CheckpointLost, CollectionCut, RunnerError, StoreError, StreamLost
 from multistep.runner_client.bodies import DownloadResult
-from multistep.runner_client.checkpoints import CHECKPOINT_PROTOCOL, CheckpointRequest, Packed
+from multistep.runner_client.checkpoints import (
+    CHECKPOINT_LIMIT_SECONDS,
+    CHECKPOINT_PROTOCOL,
+    RESTORE_LIMIT_SECONDS,
+    CheckpointRequest,
+    Packed,
+)
 from multistep.runner_client.session import Session
 from multistep.store.checkpoint_files import NAMES, Base, Blob, Commit, Name
 from multistep.store.volume import TrialKey, Volume
@@ -25,6 +32,7 @@ _INTERRUPTED: Final = frozenset({"Conflict", "Body"})  # errors of the runner af
 # Refusals that the size or kind of the agent's changes causes. TooSlow is none: storing takes long if many trials store at once.
 _BY_AGENT: Final = frozenset({"TooLarge", "Unreadable", "DiskFull", "Running", "Restore"})
 _TRIES: Final = 2  # how often a checkpoint is packed if it cannot be stored
+_VOLUME_SECONDS: Final = 300.0  # what the volume may take in addition to the runner's limit
 _MOST_CHARACTERS: Final = 500
 Commits: TypeAlias = Mapping[tuple[int, int], Commit]
 
@@ -59,13 +67,14 @@ class Checkpointing:
     async def kept(self, trial: MultiStepTrial) -> tuple[Commit, ...]:
         """Return the checkpoint from which the trial's attempt continues, lowest layer first; () if it started at step 1.
 
-        Raises CheckpointLost if it is not the one that the status names.
+        Only its commits need to be there: they have the records of the kept steps. Raises CheckpointLost if it is not the one that
+        the status names.
         """
         resumed = trial.status.resumed
         if resumed is None:
             return ()
-        stored = await self._volume.checkpoints.stored(TrialKey.of(trial))
         top = (resumed.attempts[-1], len(resumed.attempts) - 1)
+        stored = await self._volume.checkpoints.lineage(TrialKey.of(trial), top)
         return tuple(stored.commits[id] for id in chain_of(top, resumed.digest, stored.commits, stored.damaged))
 
     async def last(self, trial: MultiStepTrial, failed: TrialStatus, plan: TrialPlan) -> tuple[ResumeStatus | None, Sequence[str]]:
@@ -103,10 +112,15 @@ class Checkpointing:
         """Delete a trial's checkpoints, which nothing needs any more. Idempotent."""
         await self._volume.checkpoints.remove(key)
 
+    async def forget_passing(self, key: TrialKey, id: tuple[int, int]) -> None:
+        """Delete a checkpoint that was only needed to compare the step's verdicts. Idempotent."""
+        await self._volume.checkpoints.discard(key, id)
+
     async def _store(self, operation: Checkpoint, environment: Environment) -> Mapping[str, Any]:
         """Store what the step changed, then let the runner continue from there. A checkpoint that is stored already stays.
 
-        Raises StoreError if a checkpoint that the step's verifier needs cannot be stored: the trial waits until it can.
+        Raises StoreError if a checkpoint that the step's verifier needs cannot be stored: the trial waits until it can. If it waits
+        for room, it first gives up its own checkpoints: otherwise trials could wait for each other's for ever.
         """
         why = ""
         for _ in range(_TRIES):
@@ -117,7 +131,9 @@ class Checkpointing:
             except (StoreError, CollectionCut) as error:
                 why = str(error)[:_MOST_CHARACTERS]
                 await _reopen(environment)
-        if not operation.complete:
+                if _must_wait(operation) and _lacks_room(error):
+                    await self._volume.checkpoints.give_up(environment.key)
+        if _must_wait(operation):
             raise StoreError(why)
         return {"missing": why, "byAgent": False}
 
@@ -129,19 +145,27 @@ class Checkpointing:
 
     async def _stored(self, operation: Checkpoint, environment: Environment) -> Commit:
         scope, checkpoints = environment.scope, self._volume.checkpoints
-        known = (await checkpoints.stored(environment.key)).commits
+        stored = await checkpoints.stored(environment.key)
+        known = stored.commits
         commit = known.get((scope.attempt, operation.step))
         if commit is None:
             room = await checkpoints.room(environment.key, scope.attempt, operation.step)
             # A checkpoint that a verifier needs waits for room that other trials use. What would never fit is the agent's doing.
-            most = room.bytes if operation.complete else await checkpoints.most(environment.key, scope.attempt, operation.step)
-            if room.bytes < 1 and (operation.complete or most > 0):
-                raise StoreError(f"the checkpoints of the {room.bytes_of} have reached their limit")
-            limit = max(1, min(operation.max_bytes, most))
-            request = CheckpointRequest(operation.exclude, operation.max_bytes, limit, full=operation.alone)
-            commit = await self._make(operation, environment, known, room, request)
+            waits, most = _must_wait(operation), room.bytes
+            if waits:
+                most = await checkpoints.most(environment.key, scope.attempt, operation.step)
+            if room.bytes < 1 and (most > 0 or not waits):
+                raise _NoRoom(f"the checkpoints of the {room.bytes_of} have reached their limit")
+            try:
+                commit = await self._make(operation, environment, known, room, most, again=not known and bool(stored.damaged))
+            except RunnerError as error:
+                if error.code == "TooLarge" and known and most < operation.max_bytes and waits:
+                    raise _NoRoom(f"the trial's earlier checkpoints leave no room: {_refusal(environment, error)}") from error
+                raise
         elif operation.complete and not commit.complete:
             commit = await self._completed(commit, environment)
+        if operation.passing:
+            return commit
         try:
             await environment.session().operate("commit", {"id": f"{operation.id}-commit", "manifest": commit.manifest})
         except RunnerError as error:
@@ -149,18 +173,22 @@ class Checkpointing:
         return commit
 
     async def _make(
-        self, operation: Checkpoint, environment: Environment, known: Commits, room: Room, request: CheckpointRequest
+        self, operation: Checkpoint, environment: Environment, known: Commits, room: Room, most: int, *, again: bool
     ) -> Commit:
+        """Pack and store a checkpoint of at most ``most`` bytes. again: whether it has also what was in lost checkpoints of earlier
+        steps, each of which could have the operation's maximum."""
+        max_bytes, full = operation.max_bytes * (operation.step + 1 if again else 1), operation.alone or again
+        request = CheckpointRequest(operation.exclude, max_bytes, max(1, min(max_bytes, most)), full=full)
         async with self._volume.checkpoints.draft(environment.key, room) as draft:
             packed = await environment.session().checkpoint(request, draft.spools["layer"].write, draft.spools["manifest"].write)
             base = _base(packed.previous, environment.scope, operation.step, known)
             if base is not None or not packed.previous:
                 commit = _commit(packed, operation, environment, base)
                 return await self._volume.checkpoints.keep(environment.key, draft, commit)
-        if request.full:
+        if full:
             raise StoreError("the runner packed on top of another checkpoint, although it was to pack all changes since the image")
         # The checkpoint on top of which the runner packed is not stored any more.
-        return await self._make(operation, environment, known, room, replace(request, full=True))
+        return await self._make(operation, environment, known, room, most, again=True)
 
     async def _restore(self, operation: Restore, environment: Environment) -> Record:
         """Restore a checkpoint. A failure is the agent's doing only if the runner rejects files that are as they were stored."""
@@ -189,6 +217,27 @@ class Checkpointing:
         stored = await self._volume.checkpoints.stored(environment.key)
         ids = chain_of((environment.scope.attempt, step), None, stored.commits, stored.damaged)
         return [stored.commits[id] for id in ids]
+
+
+def _must_wait(operation: Checkpoint) -> bool:
+    """Return whether the step has no verdict without this checkpoint, so that the trial waits until it can be stored."""
+    return not operation.complete and not operation.passing
+
+
+class _NoRoom(StoreError):
+    """The limits of checkpoints leave no room for one."""
+
+
+def _lacks_room(error: Exception) -> bool:
+    cause = error.__cause__
+    full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+    return full or isinstance(error, _NoRoom | CollectionCut)
+
+
+def limit_seconds(operation: Checkpoint | Restore) -> float:
+    """Return the limit of an operation, whatever the runner and the volume do."""
+    limit = RESTORE_LIMIT_SECONDS if isinstance(operation, Restore) else _TRIES * CHECKPOINT_LIMIT_SECONDS
+    return limit + _VOLUME_SECONDS
 
 
 def _facts(commit: Commit) -> Mapping[str, Any]:

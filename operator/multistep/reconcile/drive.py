@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from multistep.api.records import Hello, Record
 from multistep.api.trial import MultiStepTrial
@@ -14,6 +16,7 @@ from multistep.engine.operations import Place, place_of
 from multistep.engine.plan import StepPlan
 from multistep.engine.scope import Scope
 from multistep.engine.script import AgentScript
+from multistep.reconcile.concurrency_limit import Key
 from multistep.runner_client.session import Session
 from multistep.sources.trial_task import Loaded
 from multistep.store.checkpoint_files import Commit
@@ -25,10 +28,12 @@ Dismiss = Callable[[StepPlan], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Pods:
-    """A trial's pods. verifier: the pod of the current step's separate verifier; None if it does not exist."""
+    """A trial's pods. verifier: the pod of the current step's separate verifier; None if it does not exist. lost: why the pod in
+    which the step was to be verified again cannot be used; "" if it can."""
 
     agent: PodFacts
     verifier: PodFacts | None = None
+    lost: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,8 @@ class Hooks:
 @dataclass
 class Drive:
     """The state of one ``Driver.drive`` call. sessions: the open sessions; under_way: ids of the operations that were already
-    running when their session opened; workdir: working directory of the verifier's environment; chain: layers of the checkpoint
-    from which the attempt continues."""
+    running when their session opened; deadline: timeout of the sessions; workdir: working directory of the verifier's environment;
+    chain: layers of the checkpoint from which the attempt continues."""
 
     trial: MultiStepTrial
     loaded: Loaded
@@ -53,6 +58,7 @@ class Drive:
     scope: Scope
     isolation: str
     stack: AsyncExitStack
+    deadline: asyncio.Timeout
     sessions: dict[Place, Session]
     records: dict[str, Record] = field(default_factory=dict)
     under_way: set[str] = field(default_factory=set)
@@ -65,12 +71,22 @@ class Drive:
         return TrialKey.of(self.trial)
 
     @property
+    def name(self) -> Key:
+        """Return the key of the trial in limits."""
+        return self.trial.metadata.namespace, self.trial.metadata.name
+
+    @property
     def prefix(self) -> str:
         """Return how the ids of this attempt's operations begin."""
         return f"{self.scope.attempt}/"
 
     def step(self, index: int) -> StepPlan:
         return self.loaded.plan.steps[index]
+
+    def verifiers_records(self, step: StepPlan) -> list[dict[str, Any]]:
+        """Return the records of the verifier of the current attempt's step, as JSON."""
+        prefix = f"{self.prefix}{step.name}/"
+        return [each.to_json() for id, each in self.records.items() if place_of(id) == "verifier" and id.startswith(prefix)]
 
     def take(self, place: Place, hello: Hello) -> None:
         """Add the records that the runner in ``place`` sent at its session's start, except records of phases in other places and of
@@ -80,6 +96,18 @@ class Drive:
         taken = {each.id: session.seen(each) for each in own}
         self.records |= taken
         self.under_way |= {id for id, each in taken.items() if not each.done}
+
+    @contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """Give an operation a limit of its own in place of the sessions' timeout, which continues after it."""
+        now = asyncio.get_running_loop().time
+        left = (self.deadline.when() or now()) - now()
+        self.deadline.reschedule(now() + seconds)
+        try:
+            yield
+        finally:
+            if not self.deadline.expired():
+                self.deadline.reschedule(now() + left)
 
     def add_host(self, session: Session, hello: Hello) -> None:
         """Add the session with the agent host, and its records."""

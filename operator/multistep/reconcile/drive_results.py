@@ -44,4 +44,11 @@ class VerifierRequired:
     image_user: str | None = None
 
 
-DriveResult: TypeAlias = Progressed | AgentStillRuns | PausedBetweenSteps | RootRequired | VerifierRequired
+@dataclass(frozen=True)
+class TransferQueued:
+    """A result: a checkpoint must be stored or restored, and the limit of concurrent ones is reached."""
+
+    journal: Journal
+
+
+DriveResult: TypeAlias = Progressed | AgentStillRuns | PausedBetweenSteps | RootRequired | VerifierRequired | TransferQueued

@@ -10,8 +10,10 @@ from functools import partial
 
 from multistep.api.records import Hello, Record
 from multistep.api.trial import MultiStepTrial
+from multistep.engine.comparison import lost_pod
 from multistep.engine.decisions import PodFacts
 from multistep.engine.evidence import changed_rewards, missing_records
+from multistep.engine.isolation import isolation
 from multistep.engine.journal import Journal
 from multistep.engine.operations import (
     Checkpoint,
@@ -27,7 +29,7 @@ from multistep.engine.operations import (
     Transfer,
     place_of,
 )
-from multistep.engine.plan import isolation
+from multistep.engine.plan import StepPlan
 from multistep.engine.replay import Progress, Replay
 from multistep.engine.room import SURVEYED_FILES, Room, too_large
 from multistep.engine.scope import KeptStep, Scope
@@ -40,6 +42,7 @@ from multistep.pods import agent_host, identity
 from multistep.pods import manifest as pods
 from multistep.reconcile import checkpointing as checkpoints
 from multistep.reconcile.checkpointing import Checkpointing
+from multistep.reconcile.concurrency_limit import ConcurrencyLimit
 from multistep.reconcile.drive import Drive, Hooks, Pods
 from multistep.reconcile.drive_results import (
     AgentStillRuns,
@@ -47,6 +50,7 @@ from multistep.reconcile.drive_results import (
     PausedBetweenSteps,
     Progressed,
     RootRequired,
+    TransferQueued,
     VerifierRequired,
 )
 from multistep.reconcile.model_gateway import ModelAccess, with_model_access
@@ -67,7 +71,8 @@ BUSY_WAIT_SECONDS = 0.3  # how long a session waits for a phase while other tria
 
 
 class Driver:
-    """Runs scripts in exec sessions. sessions_queued: whether other trials are queued for a session."""
+    """Runs scripts in exec sessions. sessions_queued: whether other trials are queued for a session; transfers: limit of the
+    checkpoints that are stored or restored concurrently."""
 
     def __init__(
         self,
@@ -79,8 +84,10 @@ class Driver:
         *,
         sessions_queued: Callable[[], bool] = lambda: False,
         models: ModelAccess | None = None,
+        transfers: ConcurrencyLimit,
     ) -> None:
         self._models = models
+        self._transfers = transfers
         self._cluster = cluster
         self._sessions_queued = sessions_queued
         self._direct = None
@@ -95,15 +102,18 @@ class Driver:
         """Continue the script until it has finished or a phase takes long. Raises PodError when a session breaks.
 
         A session ends with an error at its timeout, so that a pod that sends a byte now and then cannot hold an exec slot for ever.
+        Checkpoints and restores have limits of their own.
         """
         limit = self._settings.exec_session_seconds
         try:
-            async with asyncio.timeout(limit):
-                return await self._drive(trial, loaded, agent, pods, hooks)
+            async with asyncio.timeout(limit) as deadline:
+                return await self._drive(trial, loaded, agent, pods, hooks, deadline)
         except TimeoutError:
             raise StreamLost(f"exec session in pod {pods.agent.name} ended at its timeout of {limit:g} s") from None
 
-    async def _drive(self, trial: MultiStepTrial, loaded: Loaded, agent: AgentScript, pods: Pods, hooks: Hooks) -> DriveResult:
+    async def _drive(
+        self, trial: MultiStepTrial, loaded: Loaded, agent: AgentScript, pods: Pods, hooks: Hooks, deadline: asyncio.Timeout
+    ) -> DriveResult:
         async with AsyncExitStack() as stack:
             host = None
             if _agent_works(trial, loaded):
@@ -119,8 +129,9 @@ class Driver:
             isolated = isolation(loaded.plan, trial.status.image_user or str(hello.user.uid))
             scope = _scope(trial, loaded, hello, isolated=isolated == "User", kept=checkpoints.kept_steps(chain))
             drive = Drive(
-                trial, loaded, agent, pods, hooks, scope, isolated, stack, {"agent": session}, chain=chain, protocol=hello.protocol
-            )
+                trial, loaded, agent, pods, hooks, scope, isolated, stack, deadline, {"agent": session},
+                chain=chain, protocol=hello.protocol,
+            )  # fmt: skip
             drive.take("agent", hello)
             drive.records |= checkpoints.kept_records(chain)
             if host is not None:
@@ -163,10 +174,15 @@ class Driver:
             if progress.next.where == "host" and "host" not in drive.sessions:
                 await self._open_host_session(drive)
                 continue
+            if progress.next.where == "verifier" and drive.pods.lost:
+                await self._give_up(drive, progress)
+                continue
             if progress.next.where not in drive.sessions:
                 if (left := await self._open_verifier_session(drive, progress.journal)) is not None:
                     return left
                 continue
+            if isinstance(progress.next, Checkpoint | Restore) and not self._transfers.acquire(drive.name):
+                return TransferQueued(progress.journal)
             record = await self._advance_or_report(drive, progress)
             drive.records[record.id] = record
             if not record.done:
@@ -187,6 +203,15 @@ class Driver:
         drive.sessions["verifier"], drive.workdir = session, hello.workdir
         drive.take("verifier", hello)
         return None
+
+    async def _give_up(self, drive: Drive, progress: Progress) -> None:
+        """Record that the next operation is not possible, as the pod of a second verification was lost."""
+        assert progress.next is not None
+        step, now = drive.step(len(progress.journal.steps) - 1), time.time()
+        lost = Record(progress.next.id, "note", "done", now, now, acknowledged=True, result=lost_pod(drive.pods.lost))
+        drive.records[lost.id] = lost
+        records = drive.verifiers_records(step)
+        await self._collections.keep_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
 
     async def _open_host_session(self, drive: Drive) -> None:
         """Open a session with the agent host."""
@@ -231,7 +256,7 @@ class Driver:
             case Release():
                 return await self._release(drive, session, operation)
             case Checkpoint() | Restore():
-                return await self._checkpointing.perform(operation, self._environment(drive, operation.where))
+                return await self._transfer(drive, operation)
             case HostCall():
                 return await self._call_host(drive, session, operation)
             case CloseModelAccess():
@@ -287,6 +312,14 @@ class Driver:
         here = [each for each in files if each.path not in sources[each.source].sent]
         return {each.member: room.refusal(each.size) for each in too_large(here, room)}
 
+    async def _transfer(self, drive: Drive, operation: Checkpoint | Restore) -> Record:
+        """Store or restore a checkpoint, and give the slot back."""
+        try:
+            with drive.limited(checkpoints.limit_seconds(operation)):
+                return await self._checkpointing.perform(operation, self._environment(drive, operation.where))
+        finally:
+            self._transfers.release(drive.name)
+
     def _environment(self, drive: Drive, where: Place) -> checkpoints.Environment:
         pod = drive.pods.verifier if where == "verifier" else drive.pods.agent
         assert pod is not None  # its session is open
@@ -312,11 +345,12 @@ class Driver:
     async def _release(self, drive: Drive, session: Session, operation: Release) -> Record:
         """Store the verifier's records, which have its result; then delete the verifier's pod."""
         step = drive.step(operation.step)
-        prefix = f"{drive.scope.attempt}/{step.name}/"
-        records = [each.to_json() for id, each in drive.records.items() if place_of(id) == "verifier" and id.startswith(prefix)]
+        records = drive.verifiers_records(step)
         await self._collections.keep_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
         if step.verified_restored and drive.loaded.plan.checkpoints is None:
             await self._checkpointing.forget(drive.key)  # so that a trial that waits for room holds none
+        elif step.compared:
+            await self._checkpointing.forget_passing(drive.key, (drive.scope.attempt, step.index))
         if (verifier := drive.sessions.pop("verifier", None)) is not None:
             await verifier.close()
         await drive.hooks.dismiss(step)

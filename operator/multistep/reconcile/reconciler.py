@@ -69,6 +69,8 @@ class Reconciler:
         self.model_slots = ModelSlots(self.settings.models, self.wake)
         self.quotas = Quotas(self.wake, self.clock)
         self.execs = ConcurrencyLimit(self.settings.exec_sessions, self.wake)
+        slots = self.settings.checkpoint_transfers
+        self.transfers = ConcurrencyLimit(slots, self.wake, most_each=slots - 1)
         self.fetches = Fetches(self.settings, self.wake)
         remote = Remote(self.fetches, partial(self.cluster.get, SECRETS), self.settings.task_sources)
         self.reads = Reads(self.wake)
@@ -78,15 +80,7 @@ class Reconciler:
             cluster=self.cluster,
             pods=TrialPods(self.cluster, guarded=self.settings.drain == "Wait"),
             loader=TrialLoader(get_config_map, get_secret, remote, self.reader, self.reads, policies_enforced=enforced),
-            driver=Driver(
-                self.cluster,
-                self.volume,
-                self.settings,
-                self.metrics,
-                self.shipping,
-                sessions_queued=lambda: self.execs.waiting > 0,
-                models=self.models,
-            ),
+            driver=self._driver(),
             checkpointing=Checkpointing(self.volume),
             finisher=Finisher(self.volume, self.settings, self.shipping, self.sign),
             volume=self.volume,
@@ -98,8 +92,21 @@ class Reconciler:
             starts=self.starts,
             quotas=self.quotas,
             execs=self.execs,
+            transfers=self.transfers,
             models=self.models,
             model_slots=self.model_slots,
+        )
+
+    def _driver(self) -> Driver:
+        return Driver(
+            self.cluster,
+            self.volume,
+            self.settings,
+            self.metrics,
+            self.shipping,
+            sessions_queued=lambda: self.execs.waiting > 0,
+            models=self.models,
+            transfers=self.transfers,
         )
 
     def on_pod_event(self, event: PodEvent, type: str | None) -> float | None:
@@ -125,6 +132,8 @@ class Reconciler:
             self.model_slots.settle(key)
             self.quotas.settle(key)
             self.execs.release(key)
+            if not self.execs.is_queued(key):  # else it uses its slot for a checkpoint in the session that it is queued for
+                self.transfers.release(key)
             self.fetches.settle(key)
             self.reads.settle(key)
 

@@ -58,6 +58,7 @@ class Tools:
     starts: PodStarts
     quotas: Quotas
     execs: ConcurrencyLimit
+    transfers: ConcurrencyLimit
     models: ModelAccess | None
     model_slots: ModelSlots
 
@@ -142,6 +143,12 @@ class TrialContext(ABC):
     def _loaded_now(self) -> Loaded:
         assert self._loaded is not None  # loaded before each decision about an unfinished trial
         return self._loaded
+
+    @property
+    def _is_compared(self) -> bool:
+        """Return whether the current step is verified in place, and its verifier's pod is only for a second verdict."""
+        steps = self._loaded.plan.steps if self._loaded else ()
+        return any(each.name == self._trial.status.current_step and each.compared for each in steps)
 
     @property
     def _plan(self) -> TrialPlan:

@@ -115,7 +115,7 @@ class TrialCreation(TrialContext):
         """Write the verifier pod's name and the progress to the status, before the pod is created. The exec sessions are
         already closed."""
         step = required.step
-        environment = step.verifier.environment if step.verifier else None
+        environment = step.verifiers_environment
         same_image = environment is not None and not environment.own_image
         user = required.image_user or (self._trial.status.image_user if same_image else None)
         name = identity.verifier_pod_names(self._trial, step.index)[user is not None]
@@ -140,7 +140,7 @@ class TrialCreation(TrialContext):
             case None:
                 return CONTINUE
             case decisions.Wait() as refused:
-                return await self._wait_after_rejection(refused, named.start_time)
+                return await self._wait_after_rejection(refused, named.start_time, compared=self._is_compared)
             case result:
                 self._verifier = result
                 return await self._adopt_verifier()
@@ -160,13 +160,16 @@ class TrialCreation(TrialContext):
             await self._writer.require_current()
         await self._t.pods.remove(self._trial, identity.verifier_pod_names(self._trial, step.index))
 
-    async def _wait_after_rejection(self, refused: decisions.Wait, since: datetime | None) -> Result:
-        return await self._act(lifecycle.not_allowed(self._trial, refused, since, self._t.clock()))
+    async def _wait_after_rejection(self, refused: decisions.Wait, since: datetime | None, *, compared: bool = False) -> Result:
+        decision = lifecycle.not_allowed(self._trial, refused, since, self._t.clock())
+        if compared and isinstance(decision, decisions.Fail):
+            return await self._act(decisions.DriveWithoutVerifier(decision.message))
+        return await self._act(decision)
 
 
 def _verifier_environment(plan: TrialPlan, step: str | None) -> VerifierEnvironment:
     """Return the environment of a step's separate verifier. Raises InvalidSpec if the step has none: the status was edited."""
-    verifiers = [each.verifier for each in plan.steps if each.name == step]
-    if not verifiers or verifiers[0] is None or verifiers[0].environment is None:
+    found = next((each.verifiers_environment for each in plan.steps if each.name == step), None)
+    if found is None:
         raise InvalidSpec(f"status.verifier names a pod, but the step status.currentStep = {step!r} has no separate verifier")
-    return verifiers[0].environment
+    return found

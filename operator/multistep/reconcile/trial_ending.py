@@ -5,6 +5,7 @@ from __future__ import annotations
 from multistep.api.failures import AGENT_SETUP_FAILED
 from multistep.api.trial_status import TrialStatus
 from multistep.engine import decisions, lifecycle, status
+from multistep.engine.comparison import interrupted
 from multistep.engine.journal import AGENT_SETUP, Journal
 from multistep.engine.model_access import report
 from multistep.engine.rewards import StepException
@@ -68,6 +69,8 @@ class TrialEnding(TrialContext):
         aggregate(self._plan, journal)
         if self._plan.single:
             lift(journal)
+        known = self._trial.status.model_copy(update={"tampering": interrupted(self._trial.status, self._plan)})
+        self._writer.trial = self._trial.model_copy(update={"status": known})
         return await self._finish(journal)
 
     async def _finish(self, journal: Journal) -> Result:

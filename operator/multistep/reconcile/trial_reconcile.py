@@ -13,6 +13,7 @@ from multistep.api.trial import parse_trial
 from multistep.engine import deadlines, decisions, lifecycle, status, suspensions
 from multistep.engine.decisions import PodFacts, ProtocolViolation, Situation, ViolationReason
 from multistep.engine.journal import AttemptLost, Journal
+from multistep.engine.resuming import blamed
 from multistep.errors import (
     CheckpointLost,
     ContradictoryRecords,
@@ -36,6 +37,7 @@ from multistep.reconcile.drive_results import (
     PausedBetweenSteps,
     Progressed,
     RootRequired,
+    TransferQueued,
     VerifierRequired,
 )
 from multistep.reconcile.events import task_warnings
@@ -143,6 +145,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
             start_timeout=self._loaded.plan.start_timeout if self._loaded else 0.0,
             verifier=self._verifier,
             violation=self._t.hints.of(self._key, trial.status.pod_uid).violation,
+            compared=self._is_compared,
         )
 
     async def _act(self, decision: decisions.Decision) -> Result:
@@ -172,6 +175,8 @@ class TrialReconcile(TrialCreation, TrialEnding):
                 return await self._clean_up(decision)
             case decisions.Drive():
                 return await self._drive()
+            case decisions.DriveWithoutVerifier(why):
+                return await self._drive(lost=why)
 
     async def _interrupt(self, decision: decisions.FailAttempt | decisions.PhaseDied | decisions.Fail) -> Result:
         """End the attempt or the trial, after counting the model usage of the step that this interrupts.
@@ -205,20 +210,20 @@ class TrialReconcile(TrialCreation, TrialEnding):
         assert now.attempt is not None and now.pod_name is not None
         return await self._start_attempt(now.attempt, now.pod_name, image_user=now.image_user)
 
-    async def _drive(self) -> Result:
+    async def _drive(self, lost: str = "") -> Result:
         """Continue the script in exec sessions. While a phase runs, open no session until a pod becomes unready, which means
-        that it has a result."""
+        that it has a result. lost: why the verifier's pod cannot be used."""
         assert self._pod is not None
         if (hosted := self._plan.hosted) is not None and hosted.spec.uses_gateway and self._t.models is not None:
             self._t.models.remember(hosted)
         hint = self._t.hints.of(self._key, self._pod.uid)
         quiet = hint.quiet_until - self._t.clock()
-        ready = self._pod.ready and (self._verifier is None or self._verifier.ready)
-        paused = quiet if ready else min(quiet, hint.unready_until - self._t.clock())
+        ready = self._pod.ready and (self._verifier is None or self._verifier.ready) and not lost
+        paused = quiet if ready else 0.0 if lost else min(quiet, hint.unready_until - self._t.clock())
         if paused > 0:
             await self._write(status.at_current_step(self._trial, self._t.clock()))
             return self._until_deadline(paused)
-        agent, both_pods = script_of(self._plan), Pods(self._pod, self._verifier)
+        agent, both_pods = script_of(self._plan), Pods(self._pod, None if lost else self._verifier, lost)
         hooks = Hooks(self._write_progress, self._release_verifier)
         if not self._t.execs.acquire(self._key, 1 + self._plan.separate + (self._plan.hosted is not None)):
             return self._until_deadline(None)
@@ -241,7 +246,9 @@ class TrialReconcile(TrialCreation, TrialEnding):
         found_nothing = not ready and quiet > 0 and self._trial.status.steps == before
         return self._until_deadline(hint.phase_runs(self._t.clock(), self._until_poll(), ready=ready, found_nothing=found_nothing))
 
-    async def _end_drive(self, left: Progressed | PausedBetweenSteps | RootRequired | VerifierRequired) -> Result | None:
+    async def _end_drive(
+        self, left: Progressed | PausedBetweenSteps | RootRequired | VerifierRequired | TransferQueued
+    ) -> Result | None:
         """Act on the result of a drive. Return None if a phase runs, for whose end the trial has to wait."""
         match left:
             case Progressed(journal):
@@ -252,6 +259,9 @@ class TrialReconcile(TrialCreation, TrialEnding):
                 attempt = self._trial.status.attempt or 1
                 name = identity.pod_name(self._trial.metadata.name, attempt, as_root=True)
                 return await self._start_attempt(attempt, name, image_user=image_user)
+            case TransferQueued(journal):
+                await self._write_running(journal)
+                return CONTINUE if self._t.transfers.acquire(self._key) else self._until_deadline(None)
             case PausedBetweenSteps(journal):
                 await self._write(status.paused(self._trial, journal, self._t.clock()))
                 return CONTINUE
@@ -260,7 +270,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
         """Act on the end of the attempt's script. Return None if the script has not ended."""
         if (lost := journal.lost) is not None:
             await self._write_running(journal)  # write the steps with their usage before the attempt ends
-            return await self._act(decisions.Fail(lost.reason, lost.message) if lost.final else _failed_attempt(lost))
+            return await self._act(_end_of(blamed(self._trial.status, lost)))
         return await self._finish(journal) if journal.finished else None
 
     def _until_poll(self) -> float:
@@ -287,8 +297,8 @@ class TrialReconcile(TrialCreation, TrialEnding):
         await self._write_running(journal, isolation=isolation)
 
 
-def _failed_attempt(lost: AttemptLost) -> decisions.FailAttempt:
-    return decisions.FailAttempt(lost.reason, lost.message)
+def _end_of(lost: AttemptLost) -> decisions.Fail | decisions.FailAttempt:
+    return (decisions.Fail if lost.final else decisions.FailAttempt)(lost.reason, lost.message)
 
 
 def _violation_reason(error: PodError) -> ViolationReason | None:

@@ -16,9 +16,12 @@ from multistep.runner_client.exchange import Exchanges, Refusal, parse_answer
 from multistep.runner_client.frame_stream import FrameStream
 
 CHECKPOINT_PROTOCOL = 4  # first version with checkpoints
-PACK_SECONDS: Final = 300.0  # limit of a checkpoint in the runner
-RESTORE_SECONDS: Final = 1800.0  # limit of each restored checkpoint in the runner
+PACK_SECONDS: Final = 300.0  # limit of the runner's work for a checkpoint
+RESTORE_SECONDS: Final = 3600.0  # limit of the runner's work for a restore
+_TOTAL_FACTOR: Final = 3  # the runner's limit with the time in which it waits for the operator, as a multiple
 _SLACK_SECONDS: Final = 300.0  # until the runner's refusal must have arrived; a hostile runner can send signs of life for ever
+CHECKPOINT_LIMIT_SECONDS: Final = _TOTAL_FACTOR * PACK_SECONDS + _SLACK_SECONDS
+RESTORE_LIMIT_SECONDS: Final = _TOTAL_FACTOR * RESTORE_SECONDS + _SLACK_SECONDS
 _DIGEST_CHARACTERS: Final = 64
 
 
@@ -69,7 +72,7 @@ class CheckpointRequests:
         Raises RunnerError if no checkpoint is possible.
         """
         limits = {"maxBytes": request.max_bytes, "maxPackedBytes": request.max_packed_bytes, "maxSeconds": PACK_SECONDS}
-        async with self._exchanges.exchange(), _deadline(PACK_SECONDS):
+        async with self._exchanges.exchange(), _deadline(CHECKPOINT_LIMIT_SECONDS):
             await self._exchanges.request({"op": "checkpoint", "full": request.full, "exclude": list(request.exclude), **limits})
             try:
                 files = await receive_body(self._frames, (), layer, None)
@@ -88,7 +91,7 @@ class CheckpointRequests:
         increments = [{"manifest": each} for each in digests]
         limits = {"paths": list(paths), "maxSeconds": RESTORE_SECONDS}
         request = {"op": "restore", "id": id, "increments": increments, **limits}
-        async with self._exchanges.exchange(), _deadline(RESTORE_SECONDS * len(increments)):
+        async with self._exchanges.exchange(), _deadline(RESTORE_LIMIT_SECONDS):
             answer = await self._exchanges.request(request)
             if answer.get("proceed") is True:
                 answer = await self._send_files(files)
@@ -114,9 +117,8 @@ class CheckpointRequests:
 
 
 @asynccontextmanager
-async def _deadline(seconds: float) -> AsyncIterator[None]:
-    """Limit an exchange. Raises StreamLost at its end."""
-    limit = seconds + _SLACK_SECONDS
+async def _deadline(limit: float) -> AsyncIterator[None]:
+    """Limit the seconds of an exchange. Raises StreamLost at its end."""
     try:
         async with asyncio.timeout(limit) as deadline:
             yield

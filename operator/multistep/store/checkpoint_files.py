@@ -183,8 +183,30 @@ def stored(top: Path) -> Stored:
     return Stored(commits, damaged)
 
 
+def lineage(top: Path, id: tuple[int, int]) -> Stored:
+    """Return the commits of a checkpoint and of those below it. Their other files may be missing, e.g. because they were given up.
+    top: the directory that has the trial's checkpoints."""
+    commits = dict[tuple[int, int], Commit]()
+    below: tuple[int, int] | None = id
+    while below is not None and below not in commits:
+        match _commit(top.parent / place(below)):
+            case Commit() as commit:
+                commits[below], below = commit, commit.base.id if commit.base else None
+            case str() as why:
+                return Stored(commits, {below: why})
+            case None:
+                break
+    return Stored(commits, {})
+
+
 def read(path: Path) -> Commit | str | None:
     """Return a stored checkpoint, why it cannot be used, or None if there is none."""
+    commit = _commit(path)
+    return _damage(path, commit) or commit if isinstance(commit, Commit) else commit
+
+
+def _commit(path: Path) -> Commit | str | None:
+    """Return the commit of a checkpoint, whatever its other files are."""
     try:
         commit = Commit.read((path / _COMMIT).read_bytes())
     except FileNotFoundError:
@@ -193,7 +215,7 @@ def read(path: Path) -> Commit | str | None:
         return "its commit is not readable"
     if commit.id != _id(path.name):
         return "its commit is that of another checkpoint"
-    return _damage(path, commit) or commit
+    return commit
 
 
 def _id(name: str) -> tuple[int, int] | None:
@@ -224,6 +246,25 @@ def retain(to: TrialDirectory) -> None:
     to.check()
     if (to.path / TOP).is_dir():
         (to.path / TOP / _KEPT).touch()
+
+
+def give_up(to: TrialDirectory) -> None:
+    """Delete the files of all checkpoints, but not their commits, which have the records of the steps that an attempt keeps."""
+    to.check()
+    ids = sorted((id for path in (to.path / TOP).glob("*-*") if (id := _id(path.name)) is not None), reverse=True)
+    for id in ids:  # from the top: no checkpoint is left without one below it
+        for name in NAMES:
+            (to.path / place(id) / name).unlink(missing_ok=True)
+
+
+def discard(to: TrialDirectory, id: tuple[int, int]) -> bool:
+    """Delete a checkpoint unless it is complete, and return whether it does not exist any more."""
+    to.check()
+    path = to.path / place(id)
+    if isinstance(commit := _commit(path), Commit) and commit.complete:
+        return False
+    shutil.rmtree(path, ignore_errors=True)
+    return not path.exists()
 
 
 def remove(to: TrialDirectory, *, unless_kept: bool) -> bool:

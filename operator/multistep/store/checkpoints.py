@@ -108,6 +108,10 @@ class Checkpoints:
         """Return the trial's checkpoints. Raises StoreError if they cannot be read now."""
         return await self._disk.run(key, "reading checkpoints", lambda to: files.stored(to.path / files.TOP))
 
+    async def lineage(self, key: TrialKey, id: tuple[int, int]) -> Stored:
+        """Return the commits of a checkpoint and of those below it, whatever their files are. Raises StoreError."""
+        return await self._disk.run(key, "reading checkpoints", lambda to: files.lineage(to.path / files.TOP, id))
+
     async def contents(self, key: TrialKey, commit: Commit, name: Name) -> AsyncGenerator[bytes, None]:
         """Yield a file of a checkpoint in chunks."""
         async for chunk in self._disk.stream(key, files.chunks(self._disk.path(key) / files.place(commit.id) / name)):
@@ -116,6 +120,19 @@ class Checkpoints:
     async def retain(self, key: TrialKey) -> None:
         """Keep the checkpoints of a finished trial as long as its results, also when the trial is deleted. Idempotent."""
         await self._disk.run(key, "keeping checkpoints", files.retain)
+
+    async def give_up(self, key: TrialKey) -> None:
+        """Delete the files of a trial's checkpoints, so that they use no room, but not their commits: an attempt that continued
+        from one of them goes on, and a later attempt starts at step 1. Idempotent."""
+        await self._read_usage(key.namespace)
+        await self._disk.run(key, "giving up checkpoints", files.give_up)
+        self._ledger.free(key.namespace, _trial(key))
+
+    async def discard(self, key: TrialKey, id: tuple[int, int]) -> None:
+        """Delete one of a trial's checkpoints unless it is complete. Idempotent."""
+        await self._read_usage(key.namespace)
+        if await self._disk.run(key, "deleting a checkpoint", lambda to: files.discard(to, id)):
+            self._ledger.take(key.namespace, _trial(key), Collection(*id, "all"), Amount())
 
     async def remove(self, key: TrialKey, *, unless_kept: bool = False) -> None:
         """Delete all checkpoints of a trial. unless_kept: not those that ``retain`` keeps. Idempotent."""

@@ -184,7 +184,7 @@ def _step_result(run: StepRun) -> dict[str, Any]:
 
 
 def _mode(plan: TrialPlan) -> str:
-    return "separate" if plan.separate else "shared"
+    return "separate" if any(step.verifier and step.verifier.environment for step in plan.steps) else "shared"
 
 
 def _single(plan: TrialPlan, journal: Journal) -> dict[str, Any]:

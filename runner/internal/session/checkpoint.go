@@ -69,9 +69,9 @@ func (s *Session) checkpoint(request wire.Checkpoint) error {
 // sendFiles sends the body with the increment's files. It returns failure if the increment is not complete, and an error only if the
 // session broke.
 func (s *Session) sendFiles(alive *alive, request wire.Checkpoint) (result packed, failure *wire.Error, broken error) {
-	ctx, cancel := context.WithTimeout(alive.ctx, wire.Seconds(request.MaxSeconds))
+	ctx, clock, cancel := limited(alive.ctx, request.CheckpointLimits, 0)
 	defer cancel()
-	body, trailer := frames.NewBodyWriter(alive.pulse), frames.Trailer{}
+	body, trailer := frames.NewBodyWriter(clock.Writer(alive.pulse)), frames.Trailer{}
 	result, err := s.pack(ctx, request, body)
 	if err != nil {
 		failure = checkpointFailure(ctx, err)
@@ -148,7 +148,7 @@ func checkpointFailure(ctx context.Context, err error) *wire.Error {
 	case errors.Is(err, freeze.ErrRunning):
 		return wire.Errorf(wire.CodeRunning, "%v", err)
 	case ctx.Err() != nil:
-		return wire.Errorf(wire.CodeTooSlow, "not finished within maxSeconds")
+		return tooSlow(ctx)
 	}
 	return wire.Failure(wire.CodeUnreadable, err)
 }

@@ -2,7 +2,7 @@ package session
 
 import (
 	"context"
-	"errors"
+	"io"
 	"path/filepath"
 	"runtime/debug"
 	"time"
@@ -11,6 +11,7 @@ import (
 	"multistep.dev/runner/internal/records"
 	"multistep.dev/runner/internal/restore"
 	"multistep.dev/runner/internal/wire"
+	"multistep.dev/runner/internal/worktime"
 )
 
 // restore receives two bodies for each increment, the manifest and the files, and applies them as they come. It requests them at once,
@@ -18,6 +19,10 @@ import (
 func (s *Session) restore(request wire.Restore) error {
 	if record, found, refusal := s.Store.Find(request.ID, request.Op.Op); found {
 		return s.answerRecord(record, refusal)
+	}
+	spent := s.Restores.spent(request.ID)
+	if spent >= totalSeconds(request.CheckpointLimits) {
+		return s.refuse(wire.Errorf(wire.CodeTooSlow, "not finished within %d times maxSeconds, in all sessions", totalFactor))
 	}
 	if err := s.answer(struct {
 		OK      bool `json:"ok"`
@@ -27,7 +32,11 @@ func (s *Session) restore(request wire.Restore) error {
 	}
 	alive := s.keepAlive()
 	defer alive.end()
-	record, refusal, err := s.restoreOnce(alive.ctx, request)
+	started := time.Now()
+	ctx, clock, cancel := limited(alive.ctx, request.CheckpointLimits, spent)
+	defer cancel()
+	record, refusal, err := s.restoreOnce(ctx, clock, request)
+	s.Restores.add(request.ID, time.Since(started))
 	if err != nil {
 		return alive.broken(err)
 	}
@@ -36,12 +45,10 @@ func (s *Session) restore(request wire.Restore) error {
 }
 
 // restoreOnce restores the increments, unless a record of the id exists. It returns broken if the session broke.
-func (s *Session) restoreOnce(ctx context.Context, request wire.Restore) (record records.Record, failure *wire.Error, broken error) {
-	limited, cancel := context.WithTimeout(ctx, wire.Seconds(request.MaxSeconds))
-	defer cancel()
-	release, err := s.Tracker.Acquire(limited)
+func (s *Session) restoreOnce(ctx context.Context, clock *worktime.Clock, request wire.Restore) (record records.Record, failure *wire.Error, broken error) {
+	release, err := s.Tracker.Acquire(ctx)
 	if err != nil {
-		return record, restoreFailure(limited, err, nil), s.discardIncrements(request)
+		return record, restoreFailure(ctx, err, nil), s.discardIncrements(request)
 	}
 	defer release()
 	defer debug.FreeOSMemory()                                                    // the process's memory counts against the trial's limit
@@ -54,7 +61,7 @@ func (s *Session) restoreOnce(ctx context.Context, request wire.Restore) (record
 	}
 	defer restorer.Close()
 	started := time.Now()
-	failure, broken = s.receiveIncrements(ctx, request, restorer)
+	failure, broken = s.receiveIncrements(ctx, clock, request, restorer)
 	if failure != nil || broken != nil {
 		return record, failure, broken
 	}
@@ -63,41 +70,36 @@ func (s *Session) restoreOnce(ctx context.Context, request wire.Restore) (record
 	return record, failure, nil
 }
 
-// receiveIncrements receives all bodies and restores them. maxSeconds are for each increment.
-func (s *Session) receiveIncrements(ctx context.Context, request wire.Restore, restorer *restore.Restorer) (failure *wire.Error, broken error) {
-	limit := wire.Seconds(request.MaxSeconds)
+// receiveIncrements receives all bodies and restores them.
+func (s *Session) receiveIncrements(ctx context.Context, clock *worktime.Clock, request wire.Restore, restorer *restore.Restorer) (failure *wire.Error, broken error) {
 	for _, increment := range request.Increments {
-		limited, cancel := context.WithTimeout(ctx, limit)
-		failure, broken = s.receiveIncrement(limited, increment, restorer, failure)
-		if cancel(); broken != nil {
-			return nil, broken
+		for _, read := range []func(io.Reader) error{
+			func(body io.Reader) error { return restorer.Manifest(ctx, body, increment.Manifest) },
+			func(body io.Reader) error { return restorer.Apply(ctx, body) },
+		} {
+			if failure, broken = s.receiveBody(ctx, clock, read, failure); broken != nil {
+				return nil, broken
+			}
 		}
 	}
 	if failure == nil && len(request.Paths) == 0 {
-		limited, cancel := context.WithTimeout(ctx, limit)
-		defer cancel()
-		failure = restoreFailure(limited, s.Tracker.Restored(limited, restorer.Result.Manifest), nil)
+		failure = restoreFailure(ctx, s.Tracker.Restored(ctx, restorer.Result.Manifest), nil)
 	}
 	return failure, nil
 }
 
-// receiveIncrement receives the two bodies of an increment, and discards what follows a failure.
-func (s *Session) receiveIncrement(ctx context.Context, increment wire.Increment, restorer *restore.Restorer, failure *wire.Error) (*wire.Error, error) {
-	for _, read := range []func(*frames.Body) error{
-		func(body *frames.Body) error { return restorer.Manifest(ctx, body, increment.Manifest) },
-		func(body *frames.Body) error { return restorer.Apply(ctx, body) },
-	} {
-		body := frames.NewBody(s.frames)
-		var err error
-		if failure == nil {
-			err = read(body)
-		}
-		if err := body.Rest(); err != nil {
-			return nil, err
-		}
-		if failure == nil {
-			failure = restoreFailure(ctx, err, body.Verify())
-		}
+// receiveBody receives a body, and discards it after an earlier failure.
+func (s *Session) receiveBody(ctx context.Context, clock *worktime.Clock, read func(io.Reader) error, failure *wire.Error) (*wire.Error, error) {
+	body := frames.NewBody(s.frames)
+	var err error
+	if failure == nil {
+		err = read(clock.Reader(body))
+	}
+	if err := body.Rest(); err != nil {
+		return nil, err
+	}
+	if failure == nil {
+		failure = restoreFailure(ctx, err, body.Verify())
 	}
 	return failure, nil
 }
@@ -119,8 +121,8 @@ func restoreFailure(ctx context.Context, err, transfer error) *wire.Error {
 		return wire.Errorf(wire.CodeBody, "%v", transfer)
 	case err == nil:
 		return nil
-	case errors.Is(err, context.DeadlineExceeded), ctx.Err() != nil:
-		return wire.Errorf(wire.CodeTooSlow, "not finished within maxSeconds")
+	case ctx.Err() != nil:
+		return tooSlow(ctx)
 	}
 	return wire.Failure(wire.CodeRestore, err)
 }

@@ -34,6 +34,7 @@ type Runner struct {
 	Guests     *guests.Admissions
 	Store      *records.Store
 	Tracker    *checkpoint.Tracker
+	Restores   Restores
 	Inspector  *inspect.Inspector
 	Version    string
 	Instance   string

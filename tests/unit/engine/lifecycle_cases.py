@@ -88,8 +88,10 @@ def after(
     now: float = NOW,
     start_timeout: float = 60.0,
     verifier: PodFacts | None = None,
+    *,
+    compared: bool = False,
 ) -> Decision:
-    return decide(Situation(trial, facts, "t-1", now, start_timeout, verifier))
+    return decide(Situation(trial, facts, "t-1", now, start_timeout, verifier, compared=compared))
 
 
 ON_ITS_WAY = "attempt 1: waiting for pod t-1"

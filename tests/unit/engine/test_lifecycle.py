@@ -15,7 +15,7 @@ from multistep.engine.decisions import (
 )
 from tests.unit.engine.lifecycle_cases import NOW, after, near
 from tests.unit.engine.lifecycle_table import ROWS
-from tests.unit.engine.verifier_table import VERIFIERS
+from tests.unit.engine.verifier_table import COMPARED, VERIFIERS
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -26,7 +26,7 @@ def test_what_is_decided(name: str) -> None:
 
 
 def test_every_decision_and_every_rule_is_in_the_table() -> None:
-    assert {type(wanted) for _, _, wanted in (*ROWS.values(), *VERIFIERS.values())} == set(get_args(Decision))
+    assert {type(wanted) for _, _, wanted in (*ROWS.values(), *VERIFIERS.values(), *COMPARED.values())} == set(get_args(Decision))
     deciding = set()
     for situation, facts, _ in ROWS.values():
         here = Situation(situation, facts, "t-1", NOW, 60.0)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.api.trial_status import AttemptStatus, CheckpointStatus, ResumeStatus, StepStatus, TrialStatus
-from multistep.engine.resuming import Choice, Id, choose
+from multistep.engine.journal import AttemptLost
+from multistep.engine.resuming import Choice, Id, blamed, choose
 from tests.support.played import THREE, plan
 from tests.unit.engine.script_cases import FULL
 
@@ -122,6 +123,19 @@ def test_a_checkpoint_that_could_not_be_restored_is_not_tried_again_and_after_tw
     again = attempt(3, steps("d0"), "RestoreFailed", resumed=resumed(1, digest="d0"))
     last = choose(after(FIRST, failed, again), PLAN, LAYERS, {})
     assert last == Choice((), ("2 checkpoints could not be restored, so the next attempt starts at step 1",))
+
+
+def test_a_checkpoint_is_tried_again_after_one_failed_setup_of_the_agent_and_blamed_for_the_second() -> None:
+    lost, on_it = AttemptLost("AgentSetupFailed", "no network"), resumed(1, 1, digest="d1")
+    assert blamed(TrialStatus(attempts=[FIRST]), lost) == lost, "it continued from no checkpoint"
+    assert blamed(TrialStatus(attempts=[FIRST], resumed=on_it), lost) == lost
+    once = attempt(2, steps("d0", "d1"), "AgentSetupFailed", resumed=on_it)
+    assert choose(after(FIRST, once), PLAN, LAYERS, {}).chain == ((1, 0), (1, 1)), "from the same checkpoint"
+    again = TrialStatus(attempts=[FIRST, once], resumed=on_it)
+    assert blamed(again, lost) == AttemptLost("RestoreFailed", "after the restore: no network")
+    assert blamed(again, AttemptLost("ProviderFailed", "x")) == AttemptLost("ProviderFailed", "x")
+    other = attempt(2, steps("d0"), "AgentSetupFailed", resumed=resumed(1, digest="d0"))
+    assert blamed(TrialStatus(attempts=[FIRST, other], resumed=on_it), lost) == lost, "it failed on another checkpoint"
 
 
 def test_only_checkpoints_of_the_last_attempt_and_of_the_steps_that_it_kept_are_used() -> None:

@@ -9,7 +9,9 @@ from multistep.engine.decisions import (
     AdoptVerifierPod,
     CleanUp,
     CreateVerifierPod,
+    Decision,
     Drive,
+    DriveWithoutVerifier,
     Fail,
     FailAttempt,
     PhaseDied,
@@ -58,3 +60,11 @@ VERIFIERS: dict[str, Row] = {
     ),
     "complete": (finished(verifier=VerifierStatus(pod_name="t-1-v0")), judge(), CleanUp(0.0, None)),
 }
+
+
+def _compared(decision: Decision) -> Decision:
+    return DriveWithoutVerifier(decision.message) if isinstance(decision, FailAttempt | PhaseDied | Fail) else decision
+
+
+COMPARED: dict[str, Row] = {name: (trial, facts, _compared(wanted)) for name, (trial, facts, wanted) in VERIFIERS.items()}
+"""The same for a verifier whose verdict is only compared: its failures end nothing."""

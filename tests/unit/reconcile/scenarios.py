@@ -197,6 +197,19 @@ SCENARIOS = {
         reward=0.75,
         attempts=("PodDeleted",),
     ),
+    "verified in place and once more": Scenario(
+        {"trial": _trial(verifier={"isolation": "Both"}, checkpoints={"policy": "AfterStep"}), "durations": WAITS},
+        reward=0.75,
+        living=True,
+    ),
+    "the pod of a second verification lost": Scenario(
+        {
+            "trial": _trial(verifier={"isolation": "Both"}, infrastructureRetries=0),
+            "durations": {"a/verifier/verifier": 100.0},
+            "happens": {50.0: _lose_verifier},
+        },
+        reward=0.75,
+    ),
     "an agent of Harbor that continues from a checkpoint": Scenario(
         {
             "trial": _trial(**HOSTED, checkpoints={"policy": "AfterStep"}),

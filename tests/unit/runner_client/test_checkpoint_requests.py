@@ -135,7 +135,7 @@ async def test_a_store_that_fails_ends_the_restore_with_its_error() -> None:
         await session.hello()
 
 
-@pytest.mark.parametrize(("restores", "limit"), [(False, 600), (True, 4 * 1800 + 300)])
+@pytest.mark.parametrize(("restores", "limit"), [(False, 1200), (True, 3 * 3600 + 300)])
 @in_virtual_time
 async def test_signs_of_life_do_not_prolong_a_request_for_ever(restores: bool, limit: int) -> None:
     session = talk(Slow(answer(proceed=True), *[ALIVE] * 10_000, interval=10))

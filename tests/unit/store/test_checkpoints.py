@@ -150,6 +150,61 @@ async def test_an_attempt_that_continues_keeps_the_results_of_its_steps(volume: 
     }
 
 
+async def test_only_the_commits_of_a_lineage_are_read(volume: Volume) -> None:
+    made = await two(volume)
+    for other in ((1, 1), (3, 0)):
+        file_of(volume, other, "commit.json").mkdir(parents=True)  # reading it would raise
+    found = await volume.checkpoints.lineage(KEY, (2, 1))
+    assert (dict(found.commits), dict(found.damaged)) == ({each.id: each for each in made}, {})
+    assert set((await volume.checkpoints.lineage(KEY, (1, 0))).commits) == {(1, 0)}
+    assert (await volume.checkpoints.lineage(KEY, (4, 0))).commits == {}
+    file_of(volume, (1, 0), "commit.json").write_bytes(b"{")
+    assert (await volume.checkpoints.lineage(KEY, (2, 1))).damaged == {(1, 0): "its commit is not readable"}
+
+
+async def test_checkpoints_that_are_given_up_use_no_room_and_keep_their_commits(tmp_path: Path) -> None:
+    volume = Volume(tmp_path, checkpoint_limits=lambda _: Limits(*[Amount(1_000_000, 100)] * 3))
+    first, second = await two(volume)
+    for _ in range(2):  # idempotent
+        await volume.checkpoints.give_up(KEY)
+        assert (await volume.checkpoints.stored(KEY)).commits == {}
+        assert dict((await volume.checkpoints.lineage(KEY, (2, 1))).commits) == {(1, 0): first, (2, 1): second}
+    again = Volume(tmp_path, checkpoint_limits=lambda _: Limits(*[Amount(1_000_000, 100)] * 3))
+    for each in (volume, again):
+        assert (await each.checkpoints.room(KEY, 3, 0)).bytes == 1_000_000
+        each.close()
+
+
+async def test_while_checkpoints_are_given_up_none_is_without_one_below_it(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
+    await two(volume)
+    unlink, left = Path.unlink, 1
+
+    def dying(self: Path, missing_ok: bool = False) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError("the operator dies")
+        unlink(self, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", dying)
+    with pytest.raises(StoreError):
+        await volume.checkpoints.give_up(KEY)
+    assert set((await volume.checkpoints.stored(KEY)).commits) == {(1, 0)}
+
+
+async def test_a_discarded_checkpoint_uses_no_room_and_a_complete_one_stays(tmp_path: Path) -> None:
+    volume = Volume(tmp_path, checkpoint_limits=lambda _: Limits(*[Amount(1_000_000, 100)] * 3))
+    complete, passing = commit_of((1, 0)), commit_of((1, 1)).model_copy(update={"complete": False})
+    for each in (complete, passing):
+        await store(volume, each)
+    for _ in range(2):  # idempotent
+        for each in (complete, passing):
+            await volume.checkpoints.discard(KEY, each.id)
+    assert set((await volume.checkpoints.stored(KEY)).commits) == {(1, 0)}
+    assert (await volume.checkpoints.room(KEY, 3, 0)).bytes == 1_000_000 - complete.bytes
+    volume.close()
+
+
 async def test_checkpoints_have_limits_of_their_own_and_use_no_room_of_results(tmp_path: Path) -> None:
     other = TrialKey("default", "other", "11111111-6d1f-4c0e-9b4e-1d1c6f1b2a3c")
     volume = Volume(tmp_path, checkpoint_limits=_limits)

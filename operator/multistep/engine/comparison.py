@@ -1,0 +1,101 @@
+"""Two verifications of a step (spec.verifier.isolation Both): in the agent's environment, where the reward counts, and once more in
+a fresh pod with the files that the agent left. If the verdicts differ, the agent may have changed what the first one ran.
+
+The second verification changes no reward and ends no attempt. Whatever prevents it is reported, so that no agent avoids it unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from multistep.api.records import Fields
+from multistep.api.trial_status import Tampering, TrialStatus
+from multistep.engine.checkpoints import snapshot
+from multistep.engine.journal import VERIFIER, Finding, StepRun
+from multistep.engine.operations import Release, Script
+from multistep.engine.plan import StepPlan, TrialPlan, VerifierPlan
+from multistep.engine.rewards import Number
+from multistep.engine.scope import Scope
+from multistep.engine.status_size import bounded
+from multistep.engine.verification import verify_there
+from multistep.engine.verifier_environment import VerifierEnvironment
+
+_LOST: Final = "podLost"
+_ENDED: Final = "the agent's container ended before the step was verified again"
+
+
+def keep_files(scope: Scope, step: StepPlan, run: StepRun) -> Script[bool]:
+    """Store the environment's files for the second verification, before the first one. Return whether that worked."""
+    run.phase, second = VERIFIER, StepRun(run.name)
+    if (yield from snapshot(scope, step, second)):
+        return True
+    run.compared = _incomplete(scope, second)
+    return False
+
+
+def verify_again(
+    scope: Scope, step: StepPlan, verifier: VerifierPlan, environment: VerifierEnvironment, run: StepRun, *, judged: bool
+) -> Script[None]:
+    """Verify the step once more, and compare the verdicts. judged: whether the tests ran the first time."""
+    if judged:
+        run.phase, second = VERIFIER, StepRun(run.name)
+        ran, lost = yield from _unless_lost(verify_there(scope, step, verifier, environment, second))
+        run.compared = _differences(scope, run.rewards, second) if ran else _incomplete(scope, second, lost)
+    yield Release(scope.id("release"), step.index)
+
+
+def lost_pod(why: str) -> Mapping[str, Any]:
+    """Return the result of the operation that cannot be performed because the pod of the second verification was lost."""
+    return {_LOST: bounded(why)}
+
+
+def _unless_lost(script: Script[bool]) -> Script[tuple[bool, str]]:
+    """Run the script until its pod is lost. Return its result, and why the pod was lost."""
+    try:
+        operation = next(script)
+        while True:
+            record = yield operation
+            lost = Fields(record.result, f"result of {record.id}").optional_text(_LOST)
+            if lost is not None:
+                return False, lost
+            operation = script.send(record)
+    except StopIteration as end:
+        return end.value, ""
+
+
+def _incomplete(scope: Scope, second: StepRun, lost: str = "") -> tuple[Finding, ...]:
+    why = lost or (second.lost.message if second.lost else second.exception.message if second.exception else "")
+    return (Finding("ComparisonIncomplete", scope.attempt, (why,), 1),)
+
+
+def _differences(scope: Scope, first: Mapping[str, Number] | None, second: StepRun) -> tuple[Finding, ...]:
+    """Return the difference of two verdicts; of rewards with several keys, a line for each key."""
+    here, there = first or {}, second.rewards or {}
+    keys = [key for key in dict.fromkeys([*here, *there]) if not _same(here.get(key), there.get(key))]
+    if not keys:
+        return ()
+    lines = [f"{key}: {_shown(here.get(key))} in place, {_shown(there.get(key))} apart" for key in keys]
+    lines += [f"apart: {second.exception.message}"] if second.exception else []
+    return (Finding("VerdictsDiffer", scope.attempt, tuple(lines), len(lines)),)
+
+
+def _same(one: Number | None, other: Number | None) -> bool:
+    return one == other or str(one) == str(other) == "nan"
+
+
+def _shown(reward: Number | None) -> str:
+    return "none" if reward is None else f"{reward:.6g}"
+
+
+def interrupted(status: TrialStatus, plan: TrialPlan) -> Sequence[Tampering]:
+    """Return status.tampering of a trial whose agent's container was ended by its own processes. If its last step has a reward that
+    was not compared, that is reported: the agent may have avoided the comparison."""
+    last, attempt = status.steps[-1] if status.steps else None, status.attempt or 1
+    if last is None or last.completion_time is not None or last.rewards is None:
+        return status.tampering
+    known = any((each.attempt, each.step, each.kind) == (attempt, last.name, "ComparisonIncomplete") for each in status.tampering)
+    if known or not any(step.name == last.name and step.compared for step in plan.steps):
+        return status.tampering
+    missed = Tampering(attempt=attempt, step=last.name, kind="ComparisonIncomplete", detail=_ENDED)
+    return [*status.tampering, missed]

@@ -1,0 +1,87 @@
+// Package worktime limits how long the runner itself works for a caller. The time in which it waits for the caller does not count.
+package worktime
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+)
+
+// ErrExceeded is the cause of a context that ended because the limit of work was exceeded.
+var ErrExceeded = errors.New("the limit of work was exceeded")
+
+// Clock counts the time of one piece of work.
+type Clock struct {
+	mu      sync.Mutex
+	left    time.Duration
+	since   time.Time // start of the work that left does not include yet
+	waiting int       // reads and writes in progress
+	timer   *time.Timer
+}
+
+// Limit returns a context that ends after this much work, and its clock. The caller must call cancel.
+func Limit(parent context.Context, limit time.Duration) (ctx context.Context, clock *Clock, cancel func()) {
+	ctx, end := context.WithCancelCause(parent)
+	clock = &Clock{left: limit, since: time.Now()}
+	clock.mu.Lock()
+	defer clock.mu.Unlock()
+	clock.timer = time.AfterFunc(limit, func() {
+		clock.mu.Lock()
+		defer clock.mu.Unlock()
+		if clock.waiting == 0 { // else a wait began at this moment: what is left, if anything, follows it
+			end(ErrExceeded)
+		}
+	})
+	return ctx, clock, func() {
+		clock.timer.Stop()
+		end(nil)
+	}
+}
+
+func (c *Clock) pause() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting++; c.waiting == 1 {
+		c.timer.Stop()
+		c.left -= time.Since(c.since)
+	}
+}
+
+func (c *Clock) resume() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting--; c.waiting == 0 {
+		c.since = time.Now()
+		c.timer.Reset(c.left)
+	}
+}
+
+// Writer returns a writer to the caller. The time of its writes does not count.
+func (c *Clock) Writer(to io.Writer) io.Writer { return writer{c, to} }
+
+// Reader returns a reader from the caller. The time of its reads does not count.
+func (c *Clock) Reader(from io.Reader) io.Reader { return reader{c, from} }
+
+type writer struct {
+	clock *Clock
+	to    io.Writer
+}
+
+func (w writer) Write(p []byte) (int, error) {
+	w.clock.pause()
+	defer w.clock.resume()
+	return w.to.Write(p)
+}
+
+type reader struct {
+	clock *Clock
+	from  io.Reader
+}
+
+func (r reader) Read(p []byte) (int, error) {
+	r.clock.pause()
+	defer r.clock.resume()
+	return r.from.Read(p)
+}

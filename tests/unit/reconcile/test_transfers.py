@@ -1,0 +1,119 @@
+"""Checkpoints that are stored and restored: for how long at most, and how many at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from multistep.reconcile.drive import Drive
+from multistep.store.checkpoint_files import Commit, Name
+from multistep.store.volume import TrialKey
+from tests.support.fake_volume import FakeCheckpoints
+from tests.support.virtual_time import in_virtual_time
+from tests.support.world import World, manifest
+from tests.unit.reconcile.test_checkpoints import CHECKPOINTS, DURATIONS, at_step, lose_pod, world_of
+
+OTHER = ("other", "x")
+BEAT = 50.0
+
+
+def slow_volume(patch: pytest.MonkeyPatch, world: World, seconds: float) -> None:
+    """Let the volume bring each file of a checkpoint after this time. Meanwhile, the runner shows signs of life."""
+    at_once = FakeCheckpoints.contents
+
+    async def contents(self: FakeCheckpoints, key: TrialKey, commit: Commit, name: Name) -> AsyncGenerator[bytes, None]:
+        for _ in range(int(seconds / BEAT)):
+            await asyncio.sleep(BEAT)
+            world.runner.streams[-1].beat()
+        async for chunk in at_once(self, key, commit, name):
+            yield chunk
+
+    patch.setattr(FakeCheckpoints, "contents", contents)
+
+
+def asked(world: World, op: str) -> int:
+    return [each["op"] for runner in world.cluster.runners.values() for each in runner.requests].count(op)
+
+
+@in_virtual_time
+async def test_a_restore_that_takes_longer_than_a_session_lasts_is_not_cut() -> None:
+    world = world_of()
+    with pytest.MonkeyPatch.context() as patch:
+        slow_volume(patch, world, 1000.0)
+        await at_step(world, "c")
+        lose_pod(world)
+        await at_step(world, "c", attempt=2)
+    assert (world.errors, asked(world, "restore")) == ([], 1)
+
+
+@in_virtual_time
+async def test_no_restore_holds_a_session_for_ever() -> None:
+    world = world_of()
+    with pytest.MonkeyPatch.context() as patch:
+        slow_volume(patch, world, 1e6)
+        await at_step(world, "b")
+        lose_pod(world)
+        await world.run(until=lambda: world.errors)
+    assert "the runner did not finish within 11100 s" in str(world.errors[0])
+    assert all(stream.closed for stream in world.runner.streams)
+
+
+@in_virtual_time
+async def test_the_timeout_of_a_session_continues_after_an_operation_with_a_limit_of_its_own() -> None:
+    now = asyncio.get_running_loop().time
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(900) as timeout:
+            await asyncio.sleep(300)
+            with Drive.limited(cast(Drive, SimpleNamespace(deadline=timeout)), 5000):
+                await asyncio.sleep(4000)
+            await asyncio.sleep(10_000)
+    assert now() == 4900
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(900) as timeout:
+            with Drive.limited(cast(Drive, SimpleNamespace(deadline=timeout)), 5000):
+                await asyncio.sleep(10_000)
+    assert now() == 9900
+
+
+async def test_a_trial_that_waits_for_its_turn_to_store_a_checkpoint_holds_no_session_and_no_frozen_environment() -> None:
+    world = World(trial=manifest(CHECKPOINTS), durations=DURATIONS, settings={"checkpoint_transfers": 1})
+    transfers = world.reconciler.transfers
+    assert transfers.acquire(OTHER)
+    await world.run()
+    assert (world.status.phase, transfers.waiting, asked(world, "checkpoint")) == ("Running", 1, 0)
+    assert all(stream.closed for stream in world.runner.streams) and world.reconciler.execs.held == 0
+    transfers.release(OTHER)
+    await world.run()
+    assert world.condition == ("Complete", "TrialComplete", "ran 3 steps")
+    assert (asked(world, "checkpoint"), transfers.held, transfers.waiting) == (2, 0, 0)
+
+
+async def test_a_restore_waits_for_its_turn_too() -> None:
+    world = World(trial=manifest(CHECKPOINTS), durations=DURATIONS, settings={"checkpoint_transfers": 1})
+    await at_step(world, "b")
+    assert world.reconciler.transfers.acquire(OTHER)
+    lose_pod(world)
+    await world.run()
+    assert (world.status.attempt, world.status.phase, asked(world, "restore")) == (2, "Running", 0)
+    world.reconciler.transfers.release(OTHER)
+    await world.run()
+    assert (world.condition[0], asked(world, "restore")) == ("Complete", 1)
+
+
+async def test_a_trial_keeps_its_turn_while_it_is_queued_for_a_session() -> None:
+    settings = {"checkpoint_transfers": 1, "exec_sessions": 3}
+    world = World(trial=manifest(CHECKPOINTS), durations=DURATIONS, settings=settings)
+    transfers, execs = world.reconciler.transfers, world.reconciler.execs
+    assert transfers.acquire(OTHER)
+    await world.run()
+    assert execs.acquire(OTHER, 3)
+    transfers.release(OTHER)
+    await world.reconcile()
+    assert (transfers.held, execs.waiting, asked(world, "checkpoint")) == (1, 1, 0)
+    execs.release(OTHER)
+    await world.run()
+    assert (world.condition[0], transfers.held) == ("Complete", 0)
