@@ -21,6 +21,7 @@ from multistep.api.task_toml import (
 )
 from multistep.api.trial_spec import CheckpointsSpec, TrialSpec
 from multistep.engine.artifacts import pass_entries
+from multistep.engine.branching import WHOLE_TASK, Branch, branch_of
 from multistep.engine.hosted_agent import HostedAgent, hosted_agent, refuse_unreachable_model
 from multistep.engine.network import Network, network, refuse_other
 from multistep.engine.plan_size import refuse_large
@@ -102,7 +103,8 @@ class StepPlan:
 class TrialPlan:
     """The plan of a trial. single: whether the task has no [[steps]]; a few rules differ then (Harbor 0.25, single-step trial).
 
-    checkpoints: what later attempts continue from, None for step 1; snapshots: limits of checkpoints for verifiers' pods.
+    checkpoints: what later attempts continue from, None for their start; snapshots: limits of checkpoints for verifiers' pods;
+    branch: the part of the task that the trial runs. ``steps`` has the steps that it keeps, and none after its last one.
     """
 
     task_name: str
@@ -124,6 +126,7 @@ class TrialPlan:
     hosted: HostedAgent | None = None
     checkpoints: CheckpointsSpec | None = None
     snapshots: CheckpointsSpec = field(default_factory=CheckpointsSpec)
+    branch: Branch = WHOLE_TASK
 
     @property
     def separate(self) -> bool:
@@ -132,8 +135,8 @@ class TrialPlan:
 
     @property
     def packs(self) -> bool:
-        """Return whether the environment's files are packed after any step: for a later attempt, or for a verifier's pod."""
-        return self.checkpoints is not None or any(step.verified_restored for step in self.steps)
+        """Return whether the environment's files are packed or restored: for a later attempt, a verifier's pod or a branch."""
+        return self.checkpoints is not None or self.branch.kept > 0 or any(step.verified_restored for step in self.steps)
 
 
 def make_plan(
@@ -152,6 +155,7 @@ def make_plan(
     if limited is not None:
         refuse_unreachable_model(spec.agent, config.environment.network_mode)
     artifacts = [each.config() for each in spec.artifacts]
+    branch = branch_of(spec, [each.name for each in steps], single=not config.steps)
     return TrialPlan(
         task_name=config.task.name if config.task else name,
         image=_image(config, layout, spec),
@@ -164,7 +168,9 @@ def make_plan(
         workdir=config.environment.workdir or "",
         healthcheck=_healthcheck(config.environment.healthcheck),
         start_timeout=_start_timeout(config, spec),
-        steps=tuple(_step_plan(config, layout, spec, env, artifacts, index, step) for index, step in enumerate(steps)),
+        steps=tuple(
+            _step_plan(config, layout, spec, env, artifacts, index, step) for index, step in enumerate(steps[: branch.end])
+        ),
         strategy=config.multi_step_reward_strategy if config.steps else "final",
         abort_on_agent_error=spec.on_agent_error == "Abort",
         single=not config.steps,
@@ -172,6 +178,7 @@ def make_plan(
         hosted=hosted_agent(config, spec, env.credentials) if spec.agent.hosted else None,
         snapshots=spec.checkpoints,
         checkpoints=_checkpoints(config, spec.checkpoints),
+        branch=branch,
     )
 
 

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from multistep.api.trial_status import ANOTHER_TRIAL
 from multistep.store.checkpoint_files import Base, Commit, keep, place, read
 from multistep.store.directory import TrialDirectory
 
-ADOPTED: Final = 0  # attempt of the copies
+ADOPTED: Final = ANOTHER_TRIAL  # attempt of the copies
 _ATTEMPT = re.compile(r"\d+/")
 
 
