@@ -77,6 +77,7 @@ class StepRun:
     metadata: Mapping[str, Any] | None = None  # metadata that the agent returned, for result.json
     checkpoint: CheckpointStatus | None = None
     findings: tuple[Finding, ...] = ()  # traces of tampering, found before the verification (engine.tampering)
+    trial: str | None = None  # name of the other trial that ran the step; None: this one
     lost: AttemptLost | None = None  # set if the step has no result, because the model provider failed or rejected its requests
 
     def fail(self, exception: StepException | None) -> None:

@@ -207,6 +207,7 @@ def step_status(run: StepRun) -> StepStatus:
         usage=run.usage,
         gate=run.gate_passed,
         checkpoint=run.checkpoint,
+        trial=run.trial,
     )
 
 
@@ -239,6 +240,7 @@ def step_run(step: StepStatus) -> StepRun:
         usage=step.usage,
         gate_passed=step.gate,
         checkpoint=step.checkpoint,
+        trial=step.trial,
     )
 
 

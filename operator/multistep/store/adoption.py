@@ -22,25 +22,29 @@ _ATTEMPT = re.compile(r"\d+/")
 
 
 def adopt(to: TrialDirectory, source: Path, chain: Sequence[Commit]) -> list[Commit]:
-    """Copy the layers of a checkpoint, lowest first, and return the copies. Idempotent: a copy that exists stays.
+    """Copy the layers of a checkpoint, lowest first, and return the copies. Idempotent: a copy that exists stays, unless it is of
+    another checkpoint, as the source ran the step again after an operator stopped between two copies.
 
     source: directory of the trial that has them.
     """
     copies: list[Commit] = []
     for layer in chain:
-        copy = adopted(layer, copies[-1] if copies else None)
-        there = read(to.path / place(copy.id))
-        copies.append(there if isinstance(there, Commit) else _copy(to, source / place(layer.id), copy))
+        copy = adopted(layer, copies[-1] if copies else None).sealed()
+        if read(to.path / place(copy.id)) != copy:
+            _copy(to, source / place(layer.id), copy)
+        copies.append(copy)
     return copies
 
 
-def _copy(to: TrialDirectory, layer: Path, commit: Commit) -> Commit:
+def _copy(to: TrialDirectory, layer: Path, commit: Commit) -> None:
     with to.work() as work:
         draft = work / "checkpoint"
         draft.mkdir()
         for name in commit.files:
             _link(layer / name, draft / name)
-        return keep(to, draft, commit)
+        to.check()
+        shutil.rmtree(to.path / place(commit.id), ignore_errors=True)
+        keep(to, draft, commit)
 
 
 def _link(file: Path, copy: Path) -> None:
