@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from multistep.api.failures import RESTORE_FAILED
-from multistep.api.trial_status import ANOTHER_TRIAL, AttemptStatus, TrialStatus
+from multistep.api.trial_status import ANOTHER_TRIAL, AttemptStatus, StepStatus, TrialStatus
 from multistep.engine.plan import TrialPlan
+from multistep.engine.script import goes_on
+from multistep.engine.status import step_run
 from multistep.errors import CheckpointLost
 
 MOST_RESTORES: Final = 2  # after so many failures to restore, the next attempt starts where the first one did
@@ -130,6 +132,22 @@ def chain_of(id: Id, digest: str | None, layers: Mapping[Id, Layer], damaged: Ma
         chain.append(below)
         below, digest = (layer.base.id, layer.base.digest) if layer.base is not None else (None, None)
     return tuple(reversed(chain))
+
+
+def unfit_start(plan: TrialPlan, steps: Sequence[StepStatus], last: Layer) -> str:
+    """Return why a trial cannot start from another trial's checkpoint, "" if it can. The images are compared when it is restored.
+
+    steps: the steps that the checkpoint contains, as the other trial reported them; last: its highest layer.
+    """
+    kept = plan.steps[: plan.branch.kept]
+    has, needs = [each.name for each in steps], [each.name for each in kept]
+    if has != needs:
+        return f"it has the steps {', '.join(has)}, and those of this trial's task are {', '.join(needs)}"
+    for step, ended in zip(kept, map(step_run, steps), strict=True):
+        if not goes_on(plan, step, ended):
+            why = ended.exception.type if ended.exception else ended.gate_failure
+            return f"no step follows step {step.name}: {why}"
+    return "" if kept[-1].resume else lost_with_pod(last.processes, shared_memory=last.shared_memory)
 
 
 def _unfit(chain: Sequence[Layer], plan: TrialPlan, step: int, image: str, bad: Collection[str]) -> str:

@@ -18,8 +18,8 @@ _MAX_OUTPUT_CHARACTERS = 500  # maximum of a phase's output in a message
 
 @dataclass(frozen=True)
 class KeptStep:
-    """A finished step of an earlier attempt, after which this attempt continues. attempt: the attempt that ran it; reported: the step
-    as the trial that ran it reported it, None for this trial, whose records are replayed."""
+    """A finished step of an earlier attempt, after which this one continues. attempt: the attempt that ran it; reported: the
+    step as another trial that ran it reported it, None if this trial ran it, whose records are replayed."""
 
     attempt: int
     checkpoint: CheckpointStatus

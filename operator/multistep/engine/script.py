@@ -144,7 +144,6 @@ class _Steps:
             if last:
                 return
 
-
     def _take(self, reported: StepStatus, checkpoint: CheckpointStatus) -> None:
         """Add a step that another trial ran to the journal. It has no records here, and was decided there."""
         run = replace(step_run(reported), checkpoint=checkpoint)

@@ -33,7 +33,8 @@ Commits: TypeAlias = Mapping[tuple[int, int], Commit]
 class Environment:
     """The environment whose checkpoint is made or restored. image_id: its image, as resolved by the kubelet; protocol: the version
     that its runner speaks; records: the records of its trial, by id; chain: the layers of the checkpoint from which its attempt
-    continues, lowest first; shown: steps and tampering as the status shows them now; session: returns the open session; reopen: replaces a session whose body was cut off."""
+    continues, lowest first; shown: steps and tampering as the status shows them now; session: returns the open session; reopen:
+    replaces a session whose body was cut off."""
 
     trial: MultiStepTrial
     scope: Scope

@@ -31,6 +31,7 @@ from multistep.reconcile.pod_starts import PodStarts
 from multistep.reconcile.quotas import Quotas
 from multistep.reconcile.reads import Reads
 from multistep.reconcile.requeue import AT_NEXT_EVENT, Requeue
+from multistep.reconcile.starting_points import StartingPoints
 from multistep.reconcile.tally import Tally
 from multistep.reconcile.trial_context import SOON_SECONDS, Tools
 from multistep.reconcile.trial_pods import TrialPods
@@ -74,21 +75,18 @@ class Reconciler:
         self.reads = Reads(self.wake)
         self.reader = TaskReader(self.settings.task_cache_dir)
         get_config_map, get_secret = partial(self.cluster.get, CONFIG_MAPS), partial(self.cluster.get, SECRETS)
+        driver = Driver(
+            self.cluster, self.volume, self.settings, self.metrics, self.shipping,
+            sessions_queued=lambda: self.execs.waiting > 0, models=self.models,
+        )  # fmt: skip
         self._tools = Tools(
             cluster=self.cluster,
             pods=TrialPods(self.cluster, guarded=self.settings.drain == "Wait"),
             loader=TrialLoader(get_config_map, get_secret, remote, self.reader, self.reads, policies_enforced=enforced),
-            driver=Driver(
-                self.cluster,
-                self.volume,
-                self.settings,
-                self.metrics,
-                self.shipping,
-                sessions_queued=lambda: self.execs.waiting > 0,
-                models=self.models,
-            ),
+            driver=driver,
             checkpointing=Checkpointing(self.volume),
             finisher=Finisher(self.volume, self.settings, self.shipping, self.sign),
+            starting_points=StartingPoints(self.cluster, self.volume, self.clock),
             volume=self.volume,
             settings=self.settings,
             metrics=self.metrics,

@@ -67,7 +67,8 @@ class Commit(BaseModel):
     stored files; entries: number of changed and deleted paths; image_id: image of the container, as resolved by the kubelet; base:
     the checkpoint below it, None for the image itself; attempts: which attempt ran each step since the base; records: the runners'
     records of these steps; steps, tampering: these steps as the trial's status shows them, with what was found before their
-    verification, for other trials that start from the checkpoint; processes: number of processes that a restore loses; shared_memory: whether it loses files in /dev/shm.
+    verification, for other trials that start from the checkpoint; processes: number of processes that a restore loses;
+    shared_memory: whether it loses files in /dev/shm.
     complete: whether the step had ended, so that the records are there; a step's verifier needs its checkpoint before.
     final: whether the trial ended with the step, so that none of its attempts continues from there.
     digest: SHA-256 of all this as it is stored. It identifies the whole checkpoint, as it covers the digests of all layers below.
