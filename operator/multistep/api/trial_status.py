@@ -334,6 +334,11 @@ class TrialStatus(Model):
     """URL of the files in the operator's object store, if it has one; manifest.jsonl describes each file."""
 
     @property
+    def own_steps(self) -> list[StepStatus]:
+        """Return the started steps without those that another trial ran."""
+        return [each for each in self.steps if each.trial is None]
+
+    @property
     def kept_steps(self) -> int:
         """Return how many steps the current attempt kept from earlier ones."""
         return len(_kept(self.resumed))

@@ -251,7 +251,7 @@ def _step_phase(run: StepRun) -> str:
 
 
 def _summary(journal: Journal) -> str:
-    ran = len(journal.steps)
+    ran = sum(run.trial is None for run in journal.steps)
     last = journal.steps[-1] if journal.steps else None
     exception = journal.exception or (last and last.exception)
     if exception:

@@ -159,7 +159,7 @@ def facts(trial: Object) -> TrialFacts:
         reward=(status.get("rewards") or {}).get(REWARD),
         failure_class=failure.get("class"),
         score=failure.get("score"),
-        agent_error=any(map(_is_agent_error, status.get("steps") or [])),
+        agent_error=any(_is_agent_error(each) for each in status.get("steps") or [] if "trial" not in each),
         tampered=bool(evidence(each["kind"] for each in status.get("tampering") or [])),
         pod_seconds=worked,
         since=since,

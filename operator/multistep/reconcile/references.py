@@ -69,7 +69,7 @@ def failure(found: Object) -> Fail:
 def manifest(trial: MultiStepTrial, loaded: Loaded) -> dict[str, Any]:
     """Return the reference trial of a trial's task. Its name is a digest of all on which its files and rewards depend."""
     written = trial.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    same = {name: written[name] for name in _SAME if name in written}
+    same: dict[str, Any] = {name: written[name] for name in _SAME if name in written}
     labels_of = trial.metadata.labels
     place = {name: labels_of[name] for name in (labels.SHARD, QUEUE) if name in labels_of}
     content: dict[str, Any] = {
