@@ -143,7 +143,8 @@ async def test_the_trial_waits_until_an_active_source_has_finished_the_step() ->
 )
 async def test_a_source_that_never_has_the_checkpoint_fails_the_trial(spec: Any, until: str | None, message: str) -> None:
     made = manifest(spec)
-    of = await Source.ran(trial=made, durations=DURATIONS, until=until and (lambda it: it.status.current_step == until))
+    active = None if until is None else lambda it: it.status.current_step == until
+    of = await Source.ran(trial=made, durations=DURATIONS, until=active)
     world = World(trial=manifest(after("a")), source=of)
     await world.run()
     type_, reason, text = world.condition
