@@ -12,7 +12,7 @@ from tests.e2e.given import WAITS, Given, Step, condition, finished, in_agent, t
 from tests.e2e.operators import DEPLOYMENT, SYSTEM, kubectl, require_alone
 
 CONFIG = {"environment": {"workdir": "/app"}}
-KEEP = {"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}}
+KEEP: dict[str, Any] = {"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}}
 # The reward is the number of files that the agents of all steps so far left.
 COUNT = "#!/bin/sh\nls -l /srv\nls /srv | wc -l > /logs/verifier/reward.txt\n"
 # Adds a file of this trial's own, and shows which files are there.
@@ -103,7 +103,7 @@ async def test_a_solution_that_fails_its_gate_fails_the_trial_and_names_the_refe
     steps = (Step("one", config={"min_reward": 2.0}), Step("two"))
     found = await given.ended(trial(*steps, fromStep="two", agent={"name": "nop"}))
     failed = condition(found, "Failed")
-    assert failed["reason"] == "ReferenceFailed" and "the reference trial reference-" in failed["message"], failed
+    assert failed["reason"] == "ReferenceFailed" and "of trial reference-" in failed["message"], failed
     assert found["status"]["failure"]["class"] == "Task"
 
 
@@ -116,7 +116,7 @@ async def test_a_solution_that_fails_its_gate_fails_the_trial_and_names_the_refe
     ids=["no checkpoints", "unknown step"],
 )
 async def test_a_missing_checkpoint_is_refused_by_name(source: Any, step: str, reason: str, message: str, given: Given) -> None:
-    made = await given.ended(base(toStep="one", **source))
+    made = await given.ended(base(**{"toStep": "one", **source}))
     found = await given.ended(branch(made["metadata"]["name"], step, "own"))
     failed = condition(found, "Failed")
     assert failed["reason"] == reason and message in failed["message"], failed

@@ -55,6 +55,11 @@ def is_reference(found: Object, manifest: Mapping[str, Any]) -> bool:
     return bool(of == manifest["metadata"]["labels"][labels.REFERENCE])
 
 
+def unusable(why: str) -> Fail:
+    """Return why no trial can start from what the task's solutions leave."""
+    return Fail(REFERENCE_FAILED, f"the task's own solutions do not lead there: {why}. Correct the task")
+
+
 def failure(found: Object) -> Fail:
     """Return why a trial cannot start from a finished reference trial that did not make its checkpoint."""
     name, status = found["metadata"]["name"], parse_status(found)

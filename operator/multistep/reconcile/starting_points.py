@@ -82,7 +82,11 @@ class StartingPoints:
             return Fail(SOURCE_UNUSABLE, f"trial {name} has the name of the task's reference trial: delete it")
         if (source := await self._sources.find(trial.metadata.namespace, name)) is not None:
             try:
-                return await self._start(trial, loaded.plan, source)
+                start = await self._start(trial, loaded.plan, source)
+                if isinstance(start, Start):
+                    return start
+                if found is not None:
+                    return references.unusable(start.message)
             except CheckpointLost:
                 if found is not None and not source.may_make(step):
                     return references.failure(found)
