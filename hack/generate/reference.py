@@ -20,13 +20,14 @@ from pydantic.fields import FieldInfo
 
 from multistep.api import agent_spec, failures, model, sweep, task_source, trial, trial_spec, trial_status
 from multistep.api import task_toml as task
+from multistep.api.exceptions import EXCEPTIONS
 
 from . import crds
 
 PAGES: Final = ("docs/task-format.md", "docs/trial-reference.md", "docs/sweeps.md", "docs/failures.md")
 
 _MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_FAILURES = {"attempts": failures.ATTEMPTS, "failed": failures.FAILED, "exceptions": failures.EXCEPTIONS}
+_FAILURES = {"attempts": failures.ATTEMPTS, "failed": failures.FAILED, "exceptions": EXCEPTIONS}
 _COLUMNS = {"columns": crds.TRIAL.columns, "sweepColumns": crds.SWEEP.columns}
 _FIRST = {"attempts": "reason", "failed": "reason", "exceptions": "type"}
 _SHARED = "trial-reference.md"  # the page with the models that trials and sweeps share

@@ -56,6 +56,7 @@ class Results:
     pointers: dict[str, dict[str, Pointer]] = field(default_factory=dict)
     checkpoints: dict[tuple[int, int], tuple[Commit, dict[Name, bytes]]] = field(default_factory=dict)
     retained: bool = False
+    key: TrialKey | None = None
 
     def start_attempt(self, attempt: int, kept: Sequence[str] = ()) -> None:
         assert attempt >= self.attempt, "an earlier attempt after a later one"
@@ -133,7 +134,8 @@ class FakeCheckpoints:
             files = self._volume._of(source).checkpoints[layer.id][1]
             copy = adopted(layer, copies[-1] if copies else None).sealed()
             with self._volume._write(f"adopt {layer.attempt} {layer.step}"):
-                copies.append(self._volume._of(key).checkpoints.setdefault(copy.id, (copy, files))[0])
+                self._volume._of(key).checkpoints[copy.id] = (copy, files)
+                copies.append(copy)
         return copies
 
     async def discard(self, key: TrialKey, id: tuple[int, int]) -> None:
@@ -278,8 +280,20 @@ class FakeVolume:
             self.results[f"shipped {key.uid}"] = replace(self.results[key.uid])
         return f"memory://{key}"
 
+    async def trials(self, namespace: str = "*", name: str = "*") -> dict[TrialKey, float | None]:
+        self.faults.point("volume trials")
+        return {each: None for found in self.results.values() if (each := found.key) is not None and name in ("*", each.name)}
+
+    async def part(self, key: TrialKey, path: str, *, offset: int, limit: int) -> bytes | None:
+        self.faults.point(f"volume part {path}")
+        assert (path, offset) == ("evidence.json", 0)
+        found = self.results.get(key.uid)
+        return json.dumps(found.evidence).encode()[:limit] if found and found.evidence else None
+
     def _of(self, key: TrialKey) -> Results:
-        return self.results.setdefault(key.uid, Results())
+        found = self.results.setdefault(key.uid, Results())
+        found.key = key
+        return found
 
     @contextmanager
     def _write(self, what: str) -> Iterator[None]:

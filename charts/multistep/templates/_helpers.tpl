@@ -137,7 +137,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "multistep.rules" -}}
 - apiGroups: [multistep.dev]
   resources: [multisteptrials]
-  verbs: [get, list, watch, create, patch, delete] # create, patch: for sweeps; delete: ttlSecondsAfterFinished
+  verbs: [get, list, watch, create, patch, delete] # create, patch: for sweeps; create: reference trials; delete: ttlSecondsAfterFinished
 - apiGroups: [multistep.dev]
   resources: [trialsweeps]
   verbs: [get, list, watch, delete] # delete: ttlSecondsAfterFinished

@@ -13,6 +13,10 @@ from multistep.api.trial_status import FailureClass
 PROVIDER_FAILED: Final = "ProviderFailed"
 AGENT_SETUP_FAILED: Final = "AgentSetupFailed"
 RESTORE_FAILED: Final = "RestoreFailed"
+SOURCE_CHECKPOINT_MISSING: Final = "SourceCheckpointMissing"
+SOURCE_UNUSABLE: Final = "SourceUnusable"
+REFERENCE_FAILED: Final = "ReferenceFailed"
+REFERENCE_LOST: Final = "ReferenceLost"
 VERIFIER_ENVIRONMENT_FAILED: Final = "VerifierEnvironmentFailed"
 
 
@@ -115,6 +119,11 @@ WAITING = (
         "GatewayUnavailable",
         "the model gateway does not answer the operator, which needs the usage of a step or has to give it a key",
         f"when the gateway answers; retried every 10 s; {NO_HURRY}",
+    ),
+    Waiting(
+        "SourceNotReady",
+        "the trial that this one starts from (`spec.from`, `spec.fromStep`) has not finished the step",
+        "when it has, checked every 2 to 30 s; fails if it never will. The time does not count toward `spec.activeDeadlineSeconds`",
     ),
     Waiting("BackingOff", "an attempt failed; the next one starts after a back-off", "after 1 s, 2 s, 4 s, ... at most 60 s"),
     Waiting(
@@ -329,42 +338,32 @@ FAILED = (
         "the provider rejects the key, or does not know the model",
         "check `spec.agent.model` and the Secret that the message names",
     ),
+    Failure(
+        SOURCE_CHECKPOINT_MISSING,
+        "Configuration",
+        "the trial in `spec.from` does not exist, or has no checkpoint after the step and never will",
+        "run it with `spec.checkpoints: {policy: AfterStep, keep: WithResults}` ([start from a step](branching.md))",
+    ),
+    Failure(
+        SOURCE_UNUSABLE,
+        "Configuration",
+        "the checkpoint that the trial starts from is of other steps, of another image or of a step that no step follows, lacks "
+        "processes, or could not be restored twice; the trial's own agent changed none of its files",
+        "read the message; use the source's task, and name images by their digests",
+    ),
+    Failure(
+        REFERENCE_FAILED,
+        "Task",
+        "the task's own solutions do not lead to the step in `spec.fromStep`: one is missing, or a step failed",
+        "read the status of the reference trial that the message names; correct the task",
+    ),
+    Failure(
+        REFERENCE_LOST,
+        "Infrastructure",
+        "the reference trial was stopped or lost before it reached the step",
+        "delete the reference trial that the message names, and create a new trial",
+    ),
     Failure("Stopped", "User", "`spec.stop` is true", "nothing; a stopped trial cannot be resumed, so create another"),
     Failure("DeadlineExceeded", "User", "`spec.activeDeadlineSeconds` has passed", "raise it if it is too low for the task"),
 )  # fmt: skip
 """Reasons of the condition Failed that are never retried. (Reasons in ATTEMPTS become reasons of Failed when no retry is left.)"""
-
-_LIMITS = "raise the timeout if it is too low for the task"
-
-EXCEPTIONS = (
-    Failure("RuntimeError", None, "setup.sh failed, or files could not be uploaded", "read the message, which has its output"),
-    Failure("HealthcheckError", "Task", "a healthcheck failed", "read the message, which has its output"),
-    Failure("FileNotFoundError", "Task", "the step has no instruction, or no solution for the oracle", "add it"),
-    Failure("ValueError", "Task", "a variable of the verifier is not set", "set it in `spec.variables`"),
-    Failure("AgentTimeoutError", None, "the agent reached its timeout", _LIMITS),
-    Failure("NonZeroAgentExitCodeError", None, "the agent's command failed", "read its output in the results"),
-    Failure("AgentSetupTimeoutError", "Agent", "the setup of the user's own agent class reached its timeout", _LIMITS),
-    Failure("BudgetExceededError", "Agent", "the agent's model requests reached a limit of tokens or cost", "raise the limit"),
-    Failure("AgentHostError", "Agent", "the agent's class ended the agent host, or returned no valid outcome", "read the message"),
-    Failure("VerifierTimeoutError", None, "test.sh reached its timeout", _LIMITS),
-    Failure("RewardFileNotFoundError", None, "test.sh wrote no reward", "read its output in the message and in the results"),
-    Failure("RewardFileEmptyError", None, "test.sh wrote an empty reward file", "the same"),
-    Failure("VerifierOutputParseError", None, "the reward file cannot be parsed", "the same"),
-    Failure("ValidationError", None, "reward.json is not an object of numbers", "the same"),
-    Failure("AddTestsDirError", None, "tests/ could not be uploaded", "read the message"),
-    Failure("OverflowError", "Verifier", "the mean of the rewards is not finite", "check the steps' rewards"),
-    Failure(
-        "OutOfMemoryError",
-        None,
-        "the container ran out of memory, or the node did while the container used at least 1 GiB more than it requested",
-        "raise `environment.memory_mb` if it is too low for the task",
-    ),
-    Failure(
-        "OutOfDiskError",
-        None,
-        "the container exceeded its disk limit, or filled the node's disk with at least 1 GiB more than it requested",
-        "raise `environment.storage_mb` if it is too low for the task",
-    ),
-    Failure("ContainerKilledError", None, "something in the container stopped its process 1", "read the phase's output"),
-)  # fmt: skip
-"""Types of exceptions that end a step or a single-step trial. The trial is Complete with the rewards of the steps that ran."""

@@ -14,4 +14,7 @@ ATTEMPT: Final = f"{GROUP}/attempt"
 SWEEP: Final = f"{GROUP}/sweep"
 NUMBER: Final = f"{GROUP}/number"  # on a trial: its number in the sweep, from 0
 SHARD: Final = f"{GROUP}/shard"  # on a trial or a sweep: the shard whose operator reconciles the object
+REFERENCE: Final = (
+    f"{GROUP}/reference"  # on a trial that plays a task's solutions for trials with spec.fromStep: digest in its name
+)
 SUSPENDED_BY: Final = f"{GROUP}/suspended-by"  # on a trial that its sweep suspended and will resume: name of the sweep

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from multistep.api import names
 from multistep.api.agent_spec import AgentSpec
-from multistep.api.model import DeadlineSeconds, EnvVars, Model, Multiplier, Seconds, WholeSeconds
+from multistep.api.model import DeadlineSeconds, EnvVars, Model, Multiplier, ObjectName, Seconds, WholeSeconds, cel
 from multistep.api.task_source import TaskSource
 from multistep.api.task_toml import ArtifactConfig
 
@@ -82,7 +82,20 @@ class CheckpointsSpec(Model):
     max_bytes: Annotated[int, Field(ge=1, le=2**40)] = 4 * 2**30
     """Maximum size in bytes of what one step changed. A larger step has no checkpoint, and the attempt would continue before it."""
     keep: Literal["WhileActive", "WithResults"] = "WhileActive"
-    """WhileActive: delete the checkpoints when the trial is finished; WithResults: keep them as long as its results."""
+    """WhileActive: delete the checkpoints when the trial is finished. WithResults: keep them as long as its results, and make one
+    after the last step, too, also of a single-step task."""
+
+
+_StepName = Annotated[str, AfterValidator(names.step_name), Field(min_length=1, max_length=255)]
+
+
+class FromSpec(Model):
+    """A step of another trial."""
+
+    trial: ObjectName
+    """Name of the trial, in the same namespace. It may be active, or deleted if its results and checkpoints were kept."""
+    step: _StepName
+    """Name of the step after which this trial continues."""
 
 
 class TrialTemplateSpec(Model):
@@ -124,6 +137,9 @@ class TrialTemplateSpec(Model):
     """Start each step from the agent's trajectory of the step before. Rejected for an agent that cannot (Harbor 0.25)."""
 
 
+_ONE_START = "must have only one of from and fromStep"
+
+
 class _TaskAndAgent(Model):
     """Task and agent. A separate base class, so that these come first among the fields of TrialSpec."""
 
@@ -136,6 +152,14 @@ class _TaskAndAgent(Model):
 class TrialSpec(TrialTemplateSpec, _TaskAndAgent):
     """Desired trial. Immutable except suspend, suspendPolicy, prestart, stop, activeDeadlineSeconds and the TTLs."""
 
+    model_config = cel(("!has(self.from) || !has(self.fromStep)", _ONE_START))
+
+    from_: Annotated[FromSpec | None, Field(alias="from")] = None
+    """Continue after a step of another trial, from its checkpoint. The kept steps keep their rewards; nothing runs again."""
+    from_step: _StepName | None = None
+    """Start at this step, from the reference state: that which the task's own solutions of the steps before it leave."""
+    to_step: _StepName | None = None
+    """End the trial after this step."""
     suspend: bool = False
     """If true, no further step starts, and no pod is created."""
     prestart: bool = False
@@ -153,5 +177,15 @@ class TrialSpec(TrialTemplateSpec, _TaskAndAgent):
             raise ValueError(
                 "checkpoints.policy must be Never with resumeTrajectory: agents may keep the session that they resume in the agent "
                 "host, whose files no checkpoint has"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_start(self) -> Self:
+        if self.from_ is not None and self.from_step is not None:
+            raise ValueError(_ONE_START)
+        if self.resume_trajectory and (start := "from" if self.from_ is not None else "fromStep" if self.from_step else None):
+            raise ValueError(
+                f"resumeTrajectory must not be true with {start}: no checkpoint has the agent's session of a kept step"
             )
         return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import chain, repeat
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import Field
 
@@ -28,6 +28,8 @@ TamperingKind = Literal[
     "RunnerReplaced",
 ]
 FailureClass = Literal["Agent", "Verifier", "Task", "Infrastructure", "Provider", "Configuration", "User"]
+ANOTHER_TRIAL: Final = 0
+"""Number of the attempt that ran a step which the trial keeps from another one: a trial's own attempts start at 1."""
 _Step = TypeVar("_Step")
 
 
@@ -172,7 +174,9 @@ class StepStatus(Model):
     gate: bool | None = None
     """Whether min_reward was met; null if there is no gate or it was not reached."""
     checkpoint: CheckpointStatus | None = None
-    """Checkpoint after the step; unset without spec.checkpoints, and after the last step."""
+    """Checkpoint after the step; unset without spec.checkpoints, and after the last step unless they are kept with the results."""
+    trial: str | None = None
+    """Name of the trial that ran the step, if another one did (spec.from, spec.fromStep). This trial counts no usage of it."""
 
 
 class Tampering(Model):
@@ -194,9 +198,22 @@ class ResumeStatus(Model):
     after: str
     """Name of the step after which the attempt continued."""
     attempts: list[int]
-    """For each kept step, the attempt that ran it."""
+    """For each kept step, the attempt that ran it; 0 for a step that another trial ran."""
     digest: str
     """Digest of the checkpoint, as in the step's status."""
+
+
+class StartStatus(Model):
+    """The checkpoint of another trial from which the trial starts."""
+
+    trial: str
+    """Name of the other trial."""
+    uid: str
+    """UID of the other trial."""
+    step: str
+    """Name of the step after which this trial continues."""
+    digest: str
+    """Digest of the checkpoint, as in the other trial's status."""
 
 
 class AttemptStatus(Model):
@@ -291,6 +308,8 @@ class TrialStatus(Model):
     """Completion time."""
     suspended_seconds: int | None = None
     """Seconds for which the trial was suspended, or its pod gated by a queue, until it last resumed."""
+    started_from: StartStatus | None = None
+    """The checkpoint of another trial from which the trial starts; its copy is one of attempt 0. Unset: it starts at step 1."""
     resumed: ResumeStatus | None = None
     """The checkpoint from which the current attempt continues; unset if it started at step 1."""
     current_step: str | None = None
@@ -315,6 +334,11 @@ class TrialStatus(Model):
     """URL of the results."""
     results_store: str | None = None
     """URL of the files in the operator's object store, if it has one; manifest.jsonl describes each file."""
+
+    @property
+    def own_steps(self) -> list[StepStatus]:
+        """Return the started steps without those that another trial ran."""
+        return [each for each in self.steps if each.trial is None]
 
     @property
     def kept_steps(self) -> int:
@@ -345,7 +369,7 @@ def with_runner(attempt: int, kept: Sequence[int], steps: Iterable[_Step]) -> li
 
 
 def by_runner(listed: Mapping[int, Iterable[tuple[int, _Step]]]) -> dict[int, list[_Step]]:
-    """Return the steps that each attempt ran itself. listed: the steps of each attempt, as ``with_runner`` returns them.
+    """Return the steps that each of the trial's attempts ran. listed: the steps of each attempt, as ``with_runner`` returns them.
 
     A kept step is returned as the last attempt that kept it lists it: in the list of the attempt that ran it, it may be unfinished,
     if the pod was lost before the step's end was written; or missing, as a status that is too large loses these lists.
@@ -354,7 +378,7 @@ def by_runner(listed: Mapping[int, Iterable[tuple[int, _Step]]]) -> dict[int, li
     for steps in listed.values():
         for index, (runner, step) in enumerate(steps):
             found.setdefault(runner, {})[index] = step
-    return {attempt: list(steps.values()) for attempt, steps in found.items()}
+    return {attempt: list(steps.values()) for attempt, steps in found.items() if attempt != ANOTHER_TRIAL}
 
 
 def _kept(resumed: ResumeStatus | None) -> list[int]:

@@ -100,6 +100,8 @@ def trial_view(name: str, status: TrialStatus, *, now: datetime | None = None, n
     """Return the output of `run` and `show`. now: to show elapsed times. namespace: to suggest the next command."""
     found = outcome(status)
     lines: list[RenderableType] = [_steps_of_status(status, now)] if status.steps else []
+    if (start := status.started_from) is not None:
+        lines.append(_line("started", f"after step {start.step} of trial {start.trial}", "cyan"))
     lines += [_line("fault", each, "red") for each in found.faults if found.phase == "Complete"]
     lines += [_line("attempt", attempt_text(each).removeprefix("attempt "), "yellow") for each in status.attempts if each.reason]
     lines += [_line("tampering", f"step {each.step}: {each.kind}: {each.detail}", "red") for each in status.tampering]
@@ -118,7 +120,7 @@ def trial_view(name: str, status: TrialStatus, *, now: datetime | None = None, n
 
 def _command_for_more(name: str, status: TrialStatus, namespace: str) -> str:
     """Return the command that shows details of an error: the output of the failed phase, else the trial with its Events."""
-    step = next((each for each in status.steps if each.exception or each.gate is False), None)
+    step = next((each for each in status.own_steps if each.exception or each.gate is False), None)
     if step is None:
         return f"kubectl describe mst {name} -n {namespace}"
     phase = step.exception.phase if step.exception else "verifier"
@@ -267,6 +269,8 @@ def _steps_of_status(status: TrialStatus, now: datetime | None) -> Table:
 
 
 def _phase(step: StepStatus, now: datetime | None) -> str:
+    if step.trial is not None:
+        return clean(f"by {step.trial}")
     phase = clean(step.phase or "Running")
     if now is None or step.start_time is None or step.completion_time is not None:
         return phase

@@ -1,8 +1,9 @@
-"""Determines the failure class of a trial or an exception from the tables in api.failures."""
+"""Determines the failure class of a trial or an exception from the tables in api.failures and api.exceptions."""
 
 from __future__ import annotations
 
-from multistep.api.failures import AGENT_SETUP_FAILED, ATTEMPTS, EXCEPTIONS, FAILED
+from multistep.api.exceptions import EXCEPTIONS
+from multistep.api.failures import AGENT_SETUP_FAILED, ATTEMPTS, FAILED
 from multistep.api.trial_status import FailureClass
 from multistep.engine.journal import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Journal
 

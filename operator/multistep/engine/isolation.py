@@ -1,4 +1,4 @@
-"""How well a trial's verdicts are isolated from its agents."""
+"""How well the verdicts of a trial are isolated from its agent. Pure."""
 
 from __future__ import annotations
 

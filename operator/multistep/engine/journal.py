@@ -78,6 +78,7 @@ class StepRun:
     checkpoint: CheckpointStatus | None = None
     findings: tuple[Finding, ...] = ()  # traces of tampering, found before the verification (engine.tampering)
     compared: tuple[Finding, ...] = ()  # what the comparison of two verdicts found (engine.comparison)
+    trial: str | None = None  # name of the other trial that ran the step; None: this one
     lost: AttemptLost | None = None  # set if the step has no result, because the model provider failed or rejected its requests
 
     def fail(self, exception: StepException | None) -> None:

@@ -244,7 +244,8 @@ class Checkpoint:
     step: index of the step; exclude: paths that are left out; max_bytes: maximum size of the changes; complete: False for a
     checkpoint that the step's verifier needs, before the step has ended; a later Checkpoint completes it with the step's records;
     alone: whether it contains all changes since the image, so that none below it is kept; passing: whether it is only needed until
-    the step's verdicts are compared, so that no later one follows it, and the trial does not wait for room.
+    the step's verdicts are compared, so that no later one follows it, and the trial does not wait for room; final: whether the
+    trial ends with the step, so that no later attempt continues from it.
     The record's result is as in engine.checkpoints.
     """
 
@@ -255,6 +256,7 @@ class Checkpoint:
     complete: bool = True
     alone: bool = False
     passing: bool = False
+    final: bool = False
     where: Place = "agent"
 
 

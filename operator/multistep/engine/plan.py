@@ -21,6 +21,7 @@ from multistep.api.task_toml import (
 )
 from multistep.api.trial_spec import CheckpointsSpec, TrialSpec
 from multistep.engine.artifacts import pass_entries
+from multistep.engine.branching import WHOLE_TASK, Branch, branch_of
 from multistep.engine.hosted_agent import HostedAgent, hosted_agent, refuse_unreachable_model
 from multistep.engine.network import Network, network, refuse_other
 from multistep.engine.plan_size import refuse_large
@@ -114,7 +115,8 @@ class StepPlan:
 class TrialPlan:
     """The plan of a trial. single: whether the task has no [[steps]]; a few rules differ then (Harbor 0.25, single-step trial).
 
-    checkpoints: what later attempts continue from, None for step 1; snapshots: limits of checkpoints for verifiers' pods.
+    checkpoints: what later attempts continue from, None for their start; snapshots: limits of checkpoints for verifiers' pods;
+    branch: the part of the task that the trial runs. ``steps`` has the steps that it keeps, and none after its last one.
     """
 
     task_name: str
@@ -136,6 +138,7 @@ class TrialPlan:
     hosted: HostedAgent | None = None
     checkpoints: CheckpointsSpec | None = None
     snapshots: CheckpointsSpec = field(default_factory=CheckpointsSpec)
+    branch: Branch = WHOLE_TASK
 
     @property
     def separate(self) -> bool:
@@ -144,8 +147,8 @@ class TrialPlan:
 
     @property
     def packs(self) -> bool:
-        """Return whether the environment's files are packed after any step: for a later attempt, or for a verifier's pod."""
-        return self.checkpoints is not None or any(step.verified_restored for step in self.steps)
+        """Return whether the environment's files are packed or restored: for a later attempt, a verifier's pod or a branch."""
+        return self.checkpoints is not None or self.branch.kept > 0 or any(step.verified_restored for step in self.steps)
 
 
 def make_plan(
@@ -163,7 +166,7 @@ def make_plan(
     limited = network("environment", config.environment, enforced=policies_enforced)
     if limited is not None:
         refuse_unreachable_model(spec.agent, config.environment.network_mode)
-    artifacts = [each.config() for each in spec.artifacts]
+    branch = branch_of(spec, [each.name for each in steps], single=not config.steps)
     return TrialPlan(
         task_name=config.task.name if config.task else name,
         image=_image(config, layout, spec),
@@ -176,14 +179,15 @@ def make_plan(
         workdir=config.environment.workdir or "",
         healthcheck=_healthcheck(config.environment.healthcheck),
         start_timeout=_start_timeout(config, spec),
-        steps=tuple(_step_plan(config, layout, spec, env, artifacts, index, step) for index, step in enumerate(steps)),
+        steps=tuple(_step_plan(config, layout, spec, env, index, step) for index, step in enumerate(steps[: branch.end])),
         strategy=config.multi_step_reward_strategy if config.steps else "final",
         abort_on_agent_error=spec.on_agent_error == "Abort",
         single=not config.steps,
         network=limited,
         hosted=hosted_agent(config, spec, env.credentials) if spec.agent.hosted else None,
         snapshots=spec.checkpoints,
-        checkpoints=spec.checkpoints if spec.checkpoints.policy == "AfterStep" and config.steps else None,
+        checkpoints=_checkpoints(config, spec.checkpoints),
+        branch=branch,
     )
 
 
@@ -217,7 +221,6 @@ def _step_plan(
     layout: TaskLayout,
     spec: TrialSpec,
     env: TrialEnv,
-    artifacts: Sequence[ArtifactConfig],
     index: int,
     step: StepConfig,
 ) -> StepPlan:
@@ -240,7 +243,7 @@ def _step_plan(
         hooks=tuple(Hook(hook.command, _user(hook.user), real_limit(hook.timeout_sec)) for hook in _hooks(config, step)),
         verifier=None if spec.verifier.disable else _verifier_plan(config, layout, spec, env, step, files),
         min_reward=step.min_reward,
-        artifacts=pass_entries(config.artifacts, artifacts, step.artifacts),
+        artifacts=pass_entries(config.artifacts, [each.config() for each in spec.artifacts], step.artifacts),
     )
 
 
@@ -349,6 +352,12 @@ def _image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec) -> str:
 def _uploads_environment(config: TaskConfig, layout: TaskLayout) -> bool:
     """Return whether environment/ is uploaded. With a Dockerfile it is the image's build context, so the image has its files."""
     return layout.environment_files and bool(config.environment.docker_image) and not layout.dockerfile
+
+
+def _checkpoints(config: TaskConfig, spec: CheckpointsSpec) -> CheckpointsSpec | None:
+    """Return the spec of checkpoints; None if the trial makes none. A single-step task's serves only what follows the trial."""
+    made = spec.policy == "AfterStep" and (bool(config.steps) or spec.keep == "WithResults")
+    return spec if made else None
 
 
 def _hooks(config: TaskConfig, step: StepConfig) -> list[CollectConfig]:

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from multistep.api.failures import AGENT_SETUP_FAILED, RESTORE_FAILED
-from multistep.api.trial_status import AttemptStatus, TrialStatus
+from multistep.api.trial_status import ANOTHER_TRIAL, AttemptStatus, StepStatus, TrialStatus
 from multistep.engine.checkpoints import lost_after_restore
 from multistep.engine.journal import AttemptLost
 from multistep.engine.plan import TrialPlan
+from multistep.engine.script import goes_on
+from multistep.engine.status import step_run
 from multistep.errors import CheckpointLost
 
-MOST_RESTORES: Final = 2  # after so many failures to restore, the next attempt starts at step 1
+MOST_RESTORES: Final = 2  # after so many failures to restore, the next attempt starts where the first one did
 
 Id: TypeAlias = tuple[int, int]
 """A checkpoint: the attempt that made it, and the index of the step after which it was made."""
@@ -41,12 +43,14 @@ class Layer(Protocol):
     def processes(self) -> int: ...
     @property
     def shared_memory(self) -> bool: ...
+    @property
+    def final(self) -> bool: ...
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen checkpoint. chain: attempt and step of its layers, lowest first, () for the start at step 1; refused: a line for
-    each later checkpoint that says why it is not used."""
+    """The chosen checkpoint. chain: attempt and step of its layers, lowest first, () for the start at step 1, which a trial that
+    started after it does not have; refused: a line for each later checkpoint that says why it is not used."""
 
     chain: tuple[Id, ...]
     refused: tuple[str, ...]
@@ -56,9 +60,10 @@ def blamed(status: TrialStatus, lost: AttemptLost) -> AttemptLost:
     """Return the end of the current attempt, which is the checkpoint's if the agent's setup has failed on it before.
 
     The first time the cause is likely elsewhere, e.g. a registry's outage, and the next attempt continues from the same checkpoint.
+    A checkpoint of another trial is not blamed, as this trial's agent cannot have changed its files.
     """
     resumed = status.resumed
-    if resumed is None or lost.reason != AGENT_SETUP_FAILED:
+    if resumed is None or not any(resumed.attempts) or lost.reason != AGENT_SETUP_FAILED:
         return lost
     before = any(
         each.reason == AGENT_SETUP_FAILED and each.resumed and each.resumed.digest == resumed.digest for each in status.attempts
@@ -69,25 +74,44 @@ def blamed(status: TrialStatus, lost: AttemptLost) -> AttemptLost:
 def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], damaged: Mapping[Id, str]) -> Choice:
     """Choose the last checkpoint of the attempt that has just failed and is the last of ``status.attempts``.
 
-    Only the attempt's own checkpoints and those of the steps that it kept count: others do not belong to its results. layers: the
-    stored checkpoints; damaged: those that cannot be used, with the reason.
+    Only the attempt's own checkpoints and those of the steps that it kept count: others do not belong to its results. One after the
+    trial's last step is for what follows the trial. After MOST_RESTORES failures only the copy of the other trial's checkpoint from
+    which the trial started is used, which its own agent cannot have changed. layers: the stored checkpoints; damaged: those that
+    cannot be used, with the reason.
     """
     failed = [each.resumed.digest for each in status.attempts if each.resumed and each.reason == RESTORE_FAILED]
-    if len(failed) >= MOST_RESTORES:
+    spent, start = len(failed) >= MOST_RESTORES, (ANOTHER_TRIAL, plan.branch.kept - 1)
+    if spent and not plan.branch.kept:
         return Choice((), (f"{len(failed)} checkpoints could not be restored, so the next attempt starts at step 1",))
+    bad = _bad(failed, layers[start].digest if start in layers else "")
     image = next((each.image_id for each in reversed(status.attempts) if each.image_id), "") or ""
     refused: list[str] = []
     shown = _shown(status.attempts)
-    for id in _made(status.attempts[-1], {*shown, *layers, *damaged}):
+    ended = {id for id, each in layers.items() if each.final}
+    for id in _made(status.attempts[-1], {*shown, *layers, *damaged} - ended):
+        if id[1] < start[1]:
+            break
         try:
             chain = chain_of(id, shown.get(id), layers, damaged)
-            why = _unfit([layers[each] for each in chain], plan, id[1], image, failed)
+            why = _unfit([layers[each] for each in chain], plan, id[1], image, bad)
         except CheckpointLost as error:
             chain, why = (), str(error)
+        if not why and spent and id != start:
+            why = f"{len(failed)} checkpoints could not be restored"
         if not why:
             return Choice(chain, tuple(refused))
-        refused.append(f"the checkpoint after step {id[1] + 1} of attempt {id[0]} is not used: {why}")
+        refused.append(f"the checkpoint after step {id[1] + 1} of {_attempt(id)} is not used: {why}")
     return Choice((), tuple(refused))
+
+
+def _bad(failed: Sequence[str], start: str) -> Collection[str]:
+    """Return the digests of checkpoints that are not tried again: all that failed once, but the one from which the trial started
+    only after MOST_RESTORES failures, as there is none before it. failed: of the attempts whose restore failed."""
+    return {each for each in failed if each != start or failed.count(each) >= MOST_RESTORES}
+
+
+def _attempt(id: Id) -> str:
+    return "the other trial" if id[0] == ANOTHER_TRIAL else f"attempt {id[0]}"
 
 
 def _made(last: AttemptStatus, known: Collection[Id]) -> list[Id]:
@@ -116,7 +140,7 @@ def chain_of(id: Id, digest: str | None, layers: Mapping[Id, Layer], damaged: Ma
     chain: list[Id] = []
     below: Id | None = id
     while below is not None:
-        name = f"the layer of step {below[1] + 1} of attempt {below[0]}"
+        name = f"the layer of step {below[1] + 1} of {_attempt(below)}"
         if below not in layers:
             raise CheckpointLost(damaged.get(below, f"{name} is missing"))
         layer = layers[below]
@@ -127,12 +151,28 @@ def chain_of(id: Id, digest: str | None, layers: Mapping[Id, Layer], damaged: Ma
     return tuple(reversed(chain))
 
 
-def _unfit(chain: Sequence[Layer], plan: TrialPlan, step: int, image: str, failed: Sequence[str]) -> str:
-    """Return why an attempt cannot continue from a complete checkpoint, "" if it can."""
-    other = next((each.image_id for each in chain if each.image_id != image), image)
+def unfit_start(plan: TrialPlan, steps: Sequence[StepStatus], last: Layer) -> str:
+    """Return why a trial cannot start from another trial's checkpoint, "" if it can. The images are compared when it is restored.
+
+    steps: the steps that the checkpoint contains, as the other trial reported them; last: its highest layer.
+    """
+    kept = plan.steps[: plan.branch.kept]
+    has, needs = [each.name for each in steps], [each.name for each in kept]
+    if has != needs:
+        return f"it has the steps {', '.join(has)}, and those of this trial's task are {', '.join(needs)}"
+    for step, ended in zip(kept, map(step_run, steps), strict=True):
+        if not goes_on(plan, step, ended):
+            why = ended.exception.type if ended.exception else ended.gate_failure
+            return f"no step follows step {step.name}: {why}"
+    return "" if kept[-1].resume else lost_with_pod(last.processes, shared_memory=last.shared_memory)
+
+
+def _unfit(chain: Sequence[Layer], plan: TrialPlan, step: int, image: str, bad: Collection[str]) -> str:
+    """Return why an attempt cannot continue from a complete checkpoint, "" if it can. image: "" if no attempt's pod was seen."""
+    other = next((each.image_id for each in chain if image and each.image_id != image), image)
     if other != image:
         return f"it was made in the image {other}, and the attempt had {image}"
-    if any(each.digest in failed for each in chain):
+    if any(each.digest in bad for each in chain):
         return "it could not be restored"
     if plan.steps[step].resume:
         return ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from multistep.api.records import DISK_FULL, Fault, Fields, HealthcheckResult, PhaseResult, Record
 from multistep.api.task_toml import HealthcheckConfig
-from multistep.api.trial_status import CheckpointStatus
+from multistep.api.trial_status import CheckpointStatus, StepStatus
 from multistep.engine.operations import Healthcheck, Place
 from multistep.engine.plan import StepPlan, TrialPlan
 from multistep.engine.rewards import StepException
@@ -18,10 +18,12 @@ _MAX_OUTPUT_CHARACTERS = 500  # maximum of a phase's output in a message
 
 @dataclass(frozen=True)
 class KeptStep:
-    """A finished step of an earlier attempt, after which this attempt continues. attempt: the attempt that ran it."""
+    """A finished step of an earlier attempt, after which this one continues. attempt: the attempt that ran it; reported: the
+    step as another trial that ran it reported it, None if this trial ran it, whose records are replayed."""
 
     attempt: int
     checkpoint: CheckpointStatus
+    reported: StepStatus | None = None
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,11 @@ class Scope:
     step: StepPlan | None = None
     where: Place = "agent"
     kept: tuple[KeptStep, ...] = ()
+
+    @property
+    def has_own_files(self) -> bool:
+        """Return whether the attempt restores files that an earlier attempt of the trial changed, and not only another trial."""
+        return bool(self.kept) and self.kept[-1].reported is None
 
     def id(self, operation: str) -> str:
         """Return the id of an operation in this scope."""

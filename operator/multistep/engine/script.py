@@ -12,10 +12,10 @@ from typing import Protocol
 
 from multistep.api.content import Content
 from multistep.api.records import Fields, HealthcheckResult, PhaseResult
-from multistep.api.trial_status import Usage
+from multistep.api.trial_status import CheckpointStatus, StepStatus, Usage
 from multistep.engine.checkpoints import RESUME_SECONDS, checkpoint, lost_after_restore, restore, resume_steps, snapshot
 from multistep.engine.comparison import keep_files, verify_again
-from multistep.engine.journal import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Collected, Journal, StepRun
+from multistep.engine.journal import AGENT, AGENT_SETUP, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Collected, Journal, StepRun
 from multistep.engine.operations import (
     LOGS,
     LOGS_AGENT,
@@ -36,6 +36,7 @@ from multistep.engine.plan import StepPlan, TrialPlan
 from multistep.engine.rewards import StepException, gate_failure, trial_rewards
 from multistep.engine.scope import DiskFilled, Scope, TrialError, ending, healthcheck_failure, require
 from multistep.engine.scoring import score_of
+from multistep.engine.status import step_run
 from multistep.engine.tampering import baseline, inspect
 from multistep.engine.usage import since
 from multistep.engine.verification import verify, verify_apart
@@ -78,7 +79,8 @@ def trial(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
         journal.all_steps = len(journal.steps) == len(scope.plan.steps)
         aggregate(scope.plan, journal)
     except TrialError as error:
-        if scope.kept and len(journal.steps) == len(scope.kept):
+        by_setup = error.exception.phase == AGENT_SETUP and not scope.has_own_files
+        if scope.kept and len(journal.steps) == len(scope.kept) and not by_setup:
             journal.lost = lost_after_restore(str(error))
             return
         journal.exception = error.exception
@@ -89,7 +91,11 @@ def trial(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
 
 
 def _start(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
-    """Bring the environment and the agent to the point at which the attempt's first own step starts."""
+    """Bring the environment and the agent to the point at which the attempt's first own step starts.
+
+    A failure of the agent's setup may be due to restored files that the agent changed before. If only other trials changed them, it
+    has the same class as at step 1: an agent's class must not be excused by it.
+    """
     if scope.kept and not (yield from restore(scope, journal)):
         return
     yield from _prepare(scope, journal)
@@ -112,9 +118,12 @@ class _Steps:
         """Run the steps, until one of them ends the trial or loses the attempt."""
         plan = self.scope.plan
         for step in steps:
+            kept = self.scope.kept[step.index] if step.index < len(self.scope.kept) else None
+            if kept is not None and kept.reported is not None:
+                self._take(kept.reported, kept.checkpoint)
+                continue
             run = StepRun(name=step.name)
             self.journal.steps.append(run)
-            kept = self.scope.kept[step.index] if step.index < len(self.scope.kept) else None
             here = replace(self.scope, step=step, attempt=kept.attempt if kept else self.scope.attempt)
             yield from _step(here, step, run, self.agent, verified=self.verified, first=here.attempt != self.attempt)
             self.attempt = here.attempt
@@ -125,12 +134,21 @@ class _Steps:
             if plan.hosted is not None and plan.hosted.resume:
                 run.usage, self.counted = since(run.usage, self.counted), run.usage or self.counted
             self.verified = VERIFIER in run.timings and not verified_apart(step)
-            if not goes_on(plan, step, run):
-                return
+            last = not goes_on(plan, step, run) or step is plan.steps[-1]
             if kept is not None:
                 run.checkpoint = kept.checkpoint
-            elif plan.checkpoints is not None and step is not plan.steps[-1]:
-                run.checkpoint = yield from checkpoint(here, step, plan.checkpoints)
+            elif (spec := plan.checkpoints) is not None and (not last or spec.keep == "WithResults"):
+                run.checkpoint = yield from checkpoint(here, step, spec, final=last)
+            if last:
+                return
+
+    def _take(self, reported: StepStatus, checkpoint: CheckpointStatus) -> None:
+        """Add a step that another trial ran to the journal. It has no records here, and was decided there."""
+        run = replace(step_run(reported), checkpoint=checkpoint)
+        self.journal.steps.append(run)
+        self.journal.completed_at = run.completed_at
+        verifier = reported.durations.verifier if reported.durations else None
+        self.verified = verifier is not None and reported.verifier_image_id is None
 
 
 def goes_on(plan: TrialPlan, step: StepPlan, run: StepRun) -> bool:

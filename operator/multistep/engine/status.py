@@ -207,6 +207,7 @@ def step_status(run: StepRun) -> StepStatus:
         usage=run.usage,
         gate=run.gate_passed,
         checkpoint=run.checkpoint,
+        trial=run.trial,
     )
 
 
@@ -239,6 +240,7 @@ def step_run(step: StepStatus) -> StepRun:
         usage=step.usage,
         gate_passed=step.gate,
         checkpoint=step.checkpoint,
+        trial=step.trial,
     )
 
 
@@ -249,7 +251,7 @@ def _step_phase(run: StepRun) -> str:
 
 
 def _summary(journal: Journal) -> str:
-    ran = len(journal.steps)
+    ran = sum(run.trial is None for run in journal.steps)
     last = journal.steps[-1] if journal.steps else None
     exception = journal.exception or (last and last.exception)
     if exception:

@@ -50,14 +50,20 @@ def plan(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> Plan:
 
 def tasks_at(source: TasksSource, revision: str, names: Sequence[str]) -> list[SweepTask]:
     """Return the tasks of a source, pinned to a revision: later changes of the branch or tag have no effect."""
-    ((kind, place),) = source.model_dump(**_AS_WRITTEN).items()
-    if kind == "git":
-        place["ref"] = revision
-    elif kind == "oci":
-        host, slash, name = place["image"].partition("@")[0].rpartition("/")
-        place["image"] = f"{host}{slash}{name.partition(':')[0]}@{revision}"
+    ((kind, written),) = source.model_dump(**_AS_WRITTEN).items()
+    place = pinned(kind, written, revision)
     root = place.get("path", "").strip("/")
     return [SweepTask.model_validate({"name": name, kind: {**place, "path": f"{root}/{name}".lstrip("/")}}) for name in names]
+
+
+def pinned(kind: str, place: Mapping[str, Any], revision: str) -> dict[str, Any]:
+    """Return a remote source, pinned to a revision. kind: git, oci or url, which has a digest already."""
+    if kind == "git":
+        return {**place, "ref": revision}
+    if kind == "oci":
+        host, slash, name = place["image"].partition("@")[0].rpartition("/")
+        return {**place, "image": f"{host}{slash}{name.partition(':')[0]}@{revision}"}
+    return dict(place)
 
 
 _AS_WRITTEN: Final[dict[str, Any]] = {"mode": "json", "by_alias": True, "exclude_unset": True}
@@ -153,7 +159,7 @@ def facts(trial: Object) -> TrialFacts:
         reward=(status.get("rewards") or {}).get(REWARD),
         failure_class=failure.get("class"),
         score=failure.get("score"),
-        agent_error=any(map(_is_agent_error, status.get("steps") or [])),
+        agent_error=any(_is_agent_error(each) for each in status.get("steps") or [] if "trial" not in each),
         tampered=bool(evidence(each["kind"] for each in status.get("tampering") or [])),
         pod_seconds=worked,
         since=since,

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from multistep.api.records import Record
 from multistep.api.trial import MultiStepTrial
-from multistep.api.trial_status import CheckpointStatus, ResumeStatus, TrialStatus
+from multistep.api.trial_status import ANOTHER_TRIAL, CheckpointStatus, ResumeStatus, StartStatus, StepStatus, TrialStatus
 from multistep.engine.operations import Checkpoint, Restore
 from multistep.engine.plan import TrialPlan
 from multistep.engine.resuming import chain_of, choose
@@ -41,7 +41,8 @@ Commits: TypeAlias = Mapping[tuple[int, int], Commit]
 class Environment:
     """The environment whose checkpoint is made or restored. image_id: its image, as resolved by the kubelet; protocol: the version
     that its runner speaks; records: the records of its trial, by id; chain: the layers of the checkpoint from which its attempt
-    continues, lowest first; session: returns the open session; reopen: replaces a session whose body was cut off."""
+    continues, lowest first; shown: steps and tampering as the status shows them now; session: returns the open session; reopen:
+    replaces a session whose body was cut off."""
 
     trial: MultiStepTrial
     scope: Scope
@@ -49,6 +50,7 @@ class Environment:
     protocol: int
     records: Mapping[str, Record]
     chain: Sequence[Commit]
+    shown: TrialStatus
     session: Callable[[], Session]
     reopen: Callable[[], Awaitable[object]]
 
@@ -82,17 +84,14 @@ class Checkpointing:
 
         failed: the status with the attempt that has just failed.
         """
-        if plan.checkpoints is None:
+        if plan.checkpoints is None and not plan.branch.kept:
             return None, ()
         stored = await self._volume.checkpoints.stored(TrialKey.of(trial))
         complete = {id: each for id, each in stored.commits.items() if each.complete}
         chosen = choose(failed, plan, complete, stored.damaged)
         if not chosen.chain:
             return None, chosen.refused
-        chain = [stored.commits[id] for id in chosen.chain]
-        attempts = [each.attempt for each in kept_steps(chain)]
-        after = plan.steps[chain[-1].step].name
-        return ResumeStatus(after=after, attempts=attempts, digest=chain[-1].digest), chosen.refused
+        return resume_status([stored.commits[id] for id in chosen.chain], plan), chosen.refused
 
     async def perform(self, operation: Checkpoint | Restore, environment: Environment) -> Record:
         """Perform an operation and return its record. Idempotent.
@@ -137,10 +136,11 @@ class Checkpointing:
             raise StoreError(why)
         return {"missing": why, "byAgent": False}
 
-    async def _completed(self, commit: Commit, environment: Environment) -> Commit:
+    async def _completed(self, operation: Checkpoint, commit: Commit, environment: Environment) -> Commit:
         """Add the records of its steps to a checkpoint that was stored for the step's verifier."""
         records = _records(environment, commit.step, commit.base)
-        complete = commit.model_copy(update={"complete": True, "records": records})
+        update = {"complete": True, "final": operation.final, "records": records, **_shown(environment, commit.step, commit.base)}
+        complete = commit.model_copy(update=update)
         return await self._volume.checkpoints.complete(environment.key, complete)
 
     async def _stored(self, operation: Checkpoint, environment: Environment) -> Commit:
@@ -163,7 +163,7 @@ class Checkpointing:
                     raise _NoRoom(f"the trial's earlier checkpoints leave no room: {_refusal(environment, error)}") from error
                 raise
         elif operation.complete and not commit.complete:
-            commit = await self._completed(commit, environment)
+            commit = await self._completed(operation, commit, environment)
         if operation.passing:
             return commit
         try:
@@ -275,7 +275,9 @@ def _commit(packed: Packed, operation: Checkpoint, environment: Environment, bas
         base=base,
         attempts=tuple(_ran(scope, step, base).values()),
         records=_records(environment, step, base) if operation.complete else (),
+        **(_shown(environment, step, base) if operation.complete else {}),
         complete=operation.complete,
+        final=operation.final,
         processes=packed.processes,
         shared_memory=packed.shared_memory,
     )
@@ -293,6 +295,13 @@ def _records(environment: Environment, step: int, base: Base | None) -> tuple[di
     return tuple(each.to_json() for id, each in sorted(environment.records.items()) if id.startswith(prefixes))
 
 
+def _shown(environment: Environment, step: int, base: Base | None) -> dict[str, Any]:
+    """Return the steps since the base, and what was found in them, as the status shows them."""
+    steps, ran = environment.shown.steps, _ran(environment.scope, step, base)
+    found = [each for each in environment.shown.tampering if each.step in ran]
+    return {"steps": tuple(steps[step + 1 - len(ran) : step + 1]), "tampering": tuple(found)}
+
+
 def _base(previous: str, scope: Scope, step: int, known: Commits) -> Base | None:
     """Return the checkpoint on top of which the runner packed; None for the image, or if it is not stored."""
     ids = [(_attempt_of(scope, index), index) for index in range(step - 1, -1, -1)]
@@ -305,14 +314,31 @@ def _attempt_of(scope: Scope, index: int) -> int:
     return scope.kept[index].attempt if index < len(scope.kept) else scope.attempt
 
 
-def kept_steps(chain: Sequence[Commit]) -> tuple[KeptStep, ...]:
-    """Return the steps that a checkpoint contains, in order. A layer contains all steps since the layer below it."""
+def resume_status(chain: Sequence[Commit], plan: TrialPlan) -> ResumeStatus:
+    """Return the status of an attempt that continues from a checkpoint."""
+    attempts = [attempt for commit in chain for attempt in commit.attempts]
+    return ResumeStatus(after=plan.steps[chain[-1].step].name, attempts=attempts, digest=chain[-1].digest)
+
+
+def kept_steps(chain: Sequence[Commit], start: StartStatus | None) -> tuple[KeptStep, ...]:
+    """Return the steps that a checkpoint contains, in order. A layer contains all steps since the layer below it.
+
+    start: the other trial's checkpoint from which the trial started, if it did.
+    """
     found: list[KeptStep] = []
     for commit in chain:
         within = CheckpointStatus(missing=f"its changes are in the checkpoint after step {commit.step + 1}")
-        found += [KeptStep(attempt, within) for attempt in commit.attempts[:-1]]
-        found.append(KeptStep(commit.attempts[-1], _status(commit)))
+        checkpoints = [*[within] * (len(commit.attempts) - 1), _status(commit)]
+        for index, (attempt, checkpoint) in enumerate(zip(commit.attempts, checkpoints, strict=True)):
+            of_other = start is not None and attempt == ANOTHER_TRIAL
+            found.append(KeptStep(attempt, checkpoint, reported(commit.steps[index], start.trial) if of_other and start else None))
     return tuple(found)
+
+
+def reported(step: StepStatus, trial: str) -> StepStatus:
+    """Return a step that another trial kept or ran, as the trial that starts after it shows it: without usage and artifacts, which
+    are the other trial's."""
+    return step.model_copy(update={"trial": step.trial or trial, "usage": None, "artifacts": None})
 
 
 def _status(commit: Commit) -> CheckpointStatus:

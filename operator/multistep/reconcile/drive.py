@@ -10,15 +10,20 @@ from typing import Any
 
 from multistep.api.records import Hello, Record
 from multistep.api.trial import MultiStepTrial
+from multistep.api.trial_status import TrialStatus
 from multistep.engine.decisions import PodFacts
 from multistep.engine.journal import Journal
 from multistep.engine.operations import Place, place_of
 from multistep.engine.plan import StepPlan
+from multistep.engine.redaction import redacted
 from multistep.engine.scope import Scope
 from multistep.engine.script import AgentScript
+from multistep.engine.status import step_status
+from multistep.engine.tampering import merged
 from multistep.reconcile.concurrency_limit import Key
 from multistep.runner_client.session import Session
 from multistep.sources.trial_task import Loaded
+from multistep.store import harbor
 from multistep.store.checkpoint_files import Commit
 from multistep.store.volume import TrialKey
 
@@ -48,7 +53,7 @@ class Hooks:
 class Drive:
     """The state of one ``Driver.drive`` call. sessions: the open sessions; under_way: ids of the operations that were already
     running when their session opened; deadline: timeout of the sessions; workdir: working directory of the verifier's environment;
-    chain: layers of the checkpoint from which the attempt continues."""
+    chain: layers of the checkpoint from which the attempt continues; journal: the progress."""
 
     trial: MultiStepTrial
     loaded: Loaded
@@ -65,6 +70,7 @@ class Drive:
     workdir: str = ""
     chain: Sequence[Commit] = ()
     protocol: int = 1
+    journal: Journal = field(default_factory=Journal)
 
     @property
     def key(self) -> TrialKey:
@@ -79,6 +85,13 @@ class Drive:
     def prefix(self) -> str:
         """Return how the ids of this attempt's operations begin."""
         return f"{self.scope.attempt}/"
+
+    @property
+    def shown(self) -> TrialStatus:
+        """Return steps and tampering as the status shows them, without secrets."""
+        steps, found = [step_status(run) for run in self.journal.steps], merged(self.trial.status, self.journal)
+        secrets = harbor.secrets(self.loaded.env, self.loaded.task.config)
+        return redacted(TrialStatus(steps=steps, tampering=found), secrets)
 
     def step(self, index: int) -> StepPlan:
         return self.loaded.plan.steps[index]

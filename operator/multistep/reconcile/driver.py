@@ -29,7 +29,6 @@ from multistep.engine.operations import (
     Transfer,
     place_of,
 )
-from multistep.engine.plan import StepPlan
 from multistep.engine.replay import Progress, Replay
 from multistep.engine.room import SURVEYED_FILES, Room, too_large
 from multistep.engine.scope import KeptStep, Scope
@@ -126,8 +125,9 @@ class Driver:
             chain = await self._checkpointing.kept(trial)
             if missing := missing_records(trial.status, (each.id for each in hello.records)):
                 raise ContradictoryRecords(f"pod {pods.agent.name}: {missing}")
+            kept = checkpoints.kept_steps(chain, trial.status.started_from)
             isolated = isolation(loaded.plan, trial.status.image_user or str(hello.user.uid))
-            scope = _scope(trial, loaded, hello, isolated=isolated == "User", kept=checkpoints.kept_steps(chain))
+            scope = _scope(trial, loaded, hello, isolated=isolated == "User", kept=kept)
             drive = Drive(
                 trial, loaded, agent, pods, hooks, scope, isolated, stack, deadline, {"agent": session},
                 chain=chain, protocol=hello.protocol,
@@ -160,7 +160,8 @@ class Driver:
         # Write the status only for a new step: a write costs the API server more than the rest of a short session.
         now, script = drive.trial.status, Replay(drive.scope, drive.agent)
         steps_reported = -1 if now.phase == "Suspended" or drive.trial.spec.suspend else len(now.steps)
-        if changed := changed_rewards(now, script.advance(drive.records).journal.steps):
+        drive.journal = script.advance(drive.records).journal
+        if changed := changed_rewards(now, drive.journal.steps):
             raise ContradictoryRecords(f"pod {drive.pods.agent.name}: {changed}")
         while (progress := script.advance(drive.records)).next is not None:
             if not progress.next.id.startswith(drive.prefix):
@@ -324,7 +325,7 @@ class Driver:
         pod = drive.pods.verifier if where == "verifier" else drive.pods.agent
         assert pod is not None  # its session is open
         return checkpoints.Environment(
-            drive.trial, drive.scope, pod.image_id, drive.protocol, drive.records, drive.chain,
+            drive.trial, drive.scope, pod.image_id, drive.protocol, drive.records, drive.chain, drive.shown,
             session=lambda: drive.sessions[where], reopen=partial(self._reopen, drive, where),
         )  # fmt: skip
 
@@ -347,7 +348,7 @@ class Driver:
         step = drive.step(operation.step)
         records = drive.verifiers_records(step)
         await self._collections.keep_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
-        if step.verified_restored and drive.loaded.plan.checkpoints is None:
+        if step.verified_restored and drive.loaded.plan.checkpoints is None and not drive.scope.kept:
             await self._checkpointing.forget(drive.key)  # so that a trial that waits for room holds none
         elif step.compared:
             await self._checkpointing.forget_passing(drive.key, (drive.scope.attempt, step.index))

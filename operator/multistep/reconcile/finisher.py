@@ -83,7 +83,7 @@ class Finisher:
         kept = checkpoints.policy == "AfterStep" and checkpoints.keep == "WithResults"
         if kept:
             await self._volume.checkpoints.retain(key)
-        elif checkpoints.policy == "AfterStep" or trial.spec.verifier.isolation != "Declared":
+        elif checkpoints.policy == "AfterStep" or trial.spec.verifier.isolation != "Declared" or trial.status.started_from:
             await self._volume.checkpoints.remove(key)
         if trial.status.results_store and await self._volume.exists(key):
             await self._volume.remove(key, but_checkpoints=kept)

@@ -31,6 +31,7 @@ from multistep.reconcile.pod_starts import PodStarts
 from multistep.reconcile.quotas import Quotas
 from multistep.reconcile.reads import Reads
 from multistep.reconcile.requeue import AT_NEXT_EVENT, Requeue
+from multistep.reconcile.starting_points import StartingPoints
 from multistep.reconcile.tally import Tally
 from multistep.reconcile.trial_context import SOON_SECONDS, Tools
 from multistep.reconcile.trial_pods import TrialPods
@@ -83,6 +84,7 @@ class Reconciler:
             driver=self._driver(),
             checkpointing=Checkpointing(self.volume),
             finisher=Finisher(self.volume, self.settings, self.shipping, self.sign),
+            starting_points=StartingPoints(self.cluster, self.volume, self.clock),
             volume=self.volume,
             settings=self.settings,
             metrics=self.metrics,

@@ -32,11 +32,18 @@ class SourceStep:
 
 @dataclass(frozen=True)
 class SourceTrial:
-    """A trial that another one starts from. finished: whether it makes no further checkpoints."""
+    """A trial that another one starts from. finished: whether it makes no further checkpoints; checkpoints: whether its spec asks
+    for any."""
 
     key: TrialKey
     steps: Sequence[SourceStep]
     finished: bool
+    checkpoints: bool = True
+
+    def may_make(self, step: str) -> bool:
+        """Return whether the trial may still make a checkpoint after a step that has none now."""
+        reported = any(each.name == step and each.missing for each in self.steps)
+        return self.checkpoints and not self.finished and not reported
 
 
 class SourceTrials:
@@ -54,7 +61,8 @@ class SourceTrials:
             return await self._find_results(namespace, name)
         status = parse_status(found)
         steps = [_step(each) for each in status.steps]
-        return SourceTrial(TrialKey(namespace, name, found["metadata"]["uid"]), steps, is_finished(status))
+        checkpoints = (found["spec"].get("checkpoints") or {}).get("policy") == "AfterStep"
+        return SourceTrial(TrialKey(namespace, name, found["metadata"]["uid"]), steps, is_finished(status), checkpoints)
 
     async def chain(self, source: SourceTrial, step: str) -> Sequence[Commit]:
         """Return the layers of the checkpoint after a step, lowest first. Raises CheckpointLost if it does not exist."""
@@ -69,7 +77,7 @@ class SourceTrials:
         return [stored.commits[each] for each in chain_of(id, made.digest, stored.commits, stored.damaged)]
 
     async def _find_results(self, namespace: str, name: str) -> SourceTrial | None:
-        keys = [key for key in await self._volume.trials() if (key.namespace, key.name) == (namespace, name)]
+        keys = list(await self._volume.trials(namespace, name))
         if len(keys) != 1 or (data := await self._volume.part(keys[0], _EVIDENCE, offset=0, limit=_MOST_BYTES)) is None:
             return None
         steps = json.loads(data)["predicate"]["steps"]

@@ -28,6 +28,7 @@ from multistep.reconcile.pod_hints import PodHints
 from multistep.reconcile.pod_starts import PodStarts
 from multistep.reconcile.quotas import Quotas
 from multistep.reconcile.requeue import CONTINUE, Requeue, Result, earliest
+from multistep.reconcile.starting_points import Start, StartingPoints
 from multistep.reconcile.tally import Tally
 from multistep.reconcile.trial_pods import TrialPods
 from multistep.reconcile.writer import TrialWriter
@@ -49,6 +50,7 @@ class Tools:
     driver: Driver
     checkpointing: Checkpointing
     finisher: Finisher
+    starting_points: StartingPoints
     volume: Volume
     settings: Settings
     metrics: Metrics
@@ -76,12 +78,13 @@ class TrialContext(ABC):
         self._just_named = False  # the pod's name is new: create the pod without reading it first
         self._fully_parsed = True  # whether the whole trial could be parsed
 
-    async def _start_attempt(self, attempt: int, pod_name: str, *, image_user: str | None) -> Result:
-        loaded, now, resumed = self._loaded_now, self._t.clock(), self._trial.status.resumed
+    async def _start_attempt(self, attempt: int, pod_name: str, *, image_user: str | None, start: Start | None = None) -> Result:
+        """Write the start of an attempt. start: where the first attempt starts, None for the image."""
+        loaded, now, resumed = self._loaded_now, self._t.clock(), start.resumed if start else self._trial.status.resumed
         new = status.attempt_started(
             self._trial, attempt, pod_name, loaded.plan.task_name, image_user, now, source=loaded.source, resumed=resumed
         )
-        await self._write(new)
+        await self._write(new.model_copy(update={"started_from": start.source, "tampering": [*start.tampering]}) if start else new)
         self._just_named = attempt == 1 and image_user is None
         return CONTINUE
 

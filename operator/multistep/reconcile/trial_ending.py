@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from multistep.api.failures import AGENT_SETUP_FAILED
+from collections.abc import Sequence
+
+from multistep.api.failures import AGENT_SETUP_FAILED, SOURCE_UNUSABLE
 from multistep.api.trial_status import TrialStatus
 from multistep.engine import decisions, lifecycle, status
 from multistep.engine.comparison import interrupted
@@ -44,6 +46,8 @@ class TrialEnding(TrialContext):
         retries, counted = trial.spec.infrastructure_retries, lifecycle.faults(failed.attempts)
         if counted <= retries:
             resumed, refused = await self._t.checkpointing.last(trial, failed, self._plan)
+            if resumed is None and self._plan.branch.kept:
+                return await self._fail_unusable(failed, [failure.message, *refused])
             if refused:
                 failed = status.attempt_failed(trial, failure.reason, "; ".join([failure.message, *refused]), now)
             again = trial.model_copy(update={"status": failed})
@@ -55,6 +59,15 @@ class TrialEnding(TrialContext):
         return await self._fail(
             failure.reason, f"{failure.message}; this was attempt {counted} of {retries + 1}", before=trial.status
         )
+
+    async def _fail_unusable(self, failed: TrialStatus, why: Sequence[str]) -> Result:
+        """Fail a trial that can neither continue nor start again, as its copy of another trial's checkpoint cannot be used.
+
+        Its own agent has not changed that copy, so it is not the agent's failure; nor is there a step 1 to start at.
+        """
+        before = self._trial.status
+        self._writer.trial = self._trial.model_copy(update={"status": failed})
+        return await self._fail(SOURCE_UNUSABLE, "; ".join(why), before=before)
 
     async def _finish_killed_phase(self, death: decisions.PhaseDied) -> Result:
         """Finish a trial in which a phase ended its own container. The runner's records are lost with the container, so read the

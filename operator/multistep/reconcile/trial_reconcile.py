@@ -151,9 +151,7 @@ class TrialReconcile(TrialCreation, TrialEnding):
     async def _act(self, decision: decisions.Decision) -> Result:
         match decision:
             case decisions.StartAttempt():
-                result = await self._start_attempt(decision.attempt, decision.pod_name, image_user=None)
-                await self._writer.emit(task_warnings(self._loaded_now.task, self._trial.spec))
-                return result
+                return await self._start_first_attempt(decision)
             case decisions.CreatePod():
                 return await self._create_pod()
             case decisions.Adopt():
@@ -177,6 +175,14 @@ class TrialReconcile(TrialCreation, TrialEnding):
                 return await self._drive()
             case decisions.DriveWithoutVerifier(why):
                 return await self._drive(lost=why)
+
+    async def _start_first_attempt(self, first: decisions.StartAttempt) -> Result:
+        start = await self._t.starting_points.find(self._trial, self._loaded_now)
+        if isinstance(start, decisions.Wait | decisions.Fail):
+            return await self._act(start)
+        result = await self._start_attempt(first.attempt, first.pod_name, image_user=None, start=start)
+        await self._writer.emit(task_warnings(self._loaded_now.task, self._trial.spec))
+        return result
 
     async def _interrupt(self, decision: decisions.FailAttempt | decisions.PhaseDied | decisions.Fail) -> Result:
         """End the attempt or the trial, after counting the model usage of the step that this interrupts.

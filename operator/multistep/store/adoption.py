@@ -13,33 +13,38 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from multistep.api.trial_status import ANOTHER_TRIAL
 from multistep.store.checkpoint_files import Base, Commit, keep, place, read
 from multistep.store.directory import TrialDirectory
 
-ADOPTED: Final = 0  # attempt of the copies
+ADOPTED: Final = ANOTHER_TRIAL  # attempt of the copies
 _ATTEMPT = re.compile(r"\d+/")
 
 
 def adopt(to: TrialDirectory, source: Path, chain: Sequence[Commit]) -> list[Commit]:
-    """Copy the layers of a checkpoint, lowest first, and return the copies. Idempotent: a copy that exists stays.
+    """Copy the layers of a checkpoint, lowest first, and return the copies. Idempotent: a copy that exists stays, unless it is of
+    another checkpoint, as the source ran the step again after an operator stopped between two copies.
 
     source: directory of the trial that has them.
     """
     copies: list[Commit] = []
     for layer in chain:
-        copy = adopted(layer, copies[-1] if copies else None)
-        there = read(to.path / place(copy.id))
-        copies.append(there if isinstance(there, Commit) else _copy(to, source / place(layer.id), copy))
+        copy = adopted(layer, copies[-1] if copies else None).sealed()
+        if read(to.path / place(copy.id)) != copy:
+            _copy(to, source / place(layer.id), copy)
+        copies.append(copy)
     return copies
 
 
-def _copy(to: TrialDirectory, layer: Path, commit: Commit) -> Commit:
+def _copy(to: TrialDirectory, layer: Path, commit: Commit) -> None:
     with to.work() as work:
         draft = work / "checkpoint"
         draft.mkdir()
         for name in commit.files:
             _link(layer / name, draft / name)
-        return keep(to, draft, commit)
+        to.check()
+        shutil.rmtree(to.path / place(commit.id), ignore_errors=True)
+        keep(to, draft, commit)
 
 
 def _link(file: Path, copy: Path) -> None:
@@ -57,6 +62,7 @@ def adopted(layer: Commit, below: Commit | None) -> Commit:
     return layer.model_copy(
         update={
             "attempt": ADOPTED,
+            "final": False,  # it is for the other trial to say
             "base": base,
             "attempts": (ADOPTED,) * len(layer.attempts),
             "records": tuple(_renumbered(each) for each in layer.records),

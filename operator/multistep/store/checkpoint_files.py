@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, Final, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from multistep.api.trial_status import StepStatus, Tampering
 from multistep.engine.room import Amount
 from multistep.errors import StoreError
 from multistep.store import directory
@@ -65,8 +66,11 @@ class Commit(BaseModel):
     attempt, step: which attempt's step it follows, step as an index; manifest: the runner's digest of the changes; files: the
     stored files; entries: number of changed and deleted paths; image_id: image of the container, as resolved by the kubelet; base:
     the checkpoint below it, None for the image itself; attempts: which attempt ran each step since the base; records: the runners'
-    records of these steps; processes: number of processes that a restore loses; shared_memory: whether it loses files in /dev/shm.
+    records of these steps; steps, tampering: these steps as the trial's status shows them, with what was found before their
+    verification, for other trials that start from the checkpoint; processes: number of processes that a restore loses;
+    shared_memory: whether it loses files in /dev/shm.
     complete: whether the step had ended, so that the records are there; a step's verifier needs its checkpoint before.
+    final: whether the trial ended with the step, so that none of its attempts continues from there.
     digest: SHA-256 of all this as it is stored. It identifies the whole checkpoint, as it covers the digests of all layers below.
     """
 
@@ -81,9 +85,12 @@ class Commit(BaseModel):
     base: Base | None = None
     attempts: tuple[int, ...]
     records: tuple[dict[str, Any], ...] = ()
+    steps: tuple[StepStatus, ...] = ()
+    tampering: tuple[Tampering, ...] = ()
     processes: int = 0
     shared_memory: bool = False
     complete: bool = True
+    final: bool = False
     digest: str = Field(default="", exclude=True)
 
     @classmethod

@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from multistep.api.model import GROUP, VERSION, EnvVar
@@ -22,6 +21,7 @@ from multistep.engine.rewards import StepException
 from multistep.engine.tampering import merged
 from multistep.engine.templates import Unresolved, resolve
 from multistep.store.harbor_agent import agent_info, agent_result
+from multistep.store.harbor_log import iso, trial_log
 from multistep.store.redact import MARK
 
 _SENSITIVE = re.compile(r"KEY|SECRET|TOKEN(?!S)|PASSWORD|CREDENTIAL|AUTH", re.IGNORECASE)
@@ -58,7 +58,7 @@ def directories(plan: TrialPlan, journal: Journal) -> list[str]:
     """Return the directories that each started step has even if they are empty (Harbor 0.25); Volume.finish creates them."""
     if plan.single:
         return ["agent", "verifier", "artifacts"]
-    return [f"steps/{run.name}/{name}" for run in journal.steps for name in ("agent", "verifier")]
+    return [f"steps/{run.name}/{name}" for run in journal.steps if run.trial is None for name in ("agent", "verifier")]
 
 
 def result_json(
@@ -79,8 +79,9 @@ def result_json(
         "verifier_result": _rewards(rewards),
         "exception_info": _trial_exception(journal, failure, now),
         "started_at": _started(trial, journal),
-        "finished_at": _iso(now),
+        "finished_at": iso(now),
         **_tampering(trial, journal),
+        **_started_from(trial),
         **_preparation(trial, journal, now),
         **(_single(plan, journal) if plan.single else _steps(journal)),
     }
@@ -90,6 +91,12 @@ def _tampering(trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
     """Return Multistep's own field tampering, present if something was found (status.tampering)."""
     found = [each.model_dump() for each in merged(trial.status, journal)]
     return {"tampering": found} if found else {}
+
+
+def _started_from(trial: MultiStepTrial) -> dict[str, Any]:
+    """Return Multistep's own field started_from, present if the trial starts from another one's checkpoint."""
+    start = trial.status.started_from
+    return {"started_from": start.model_dump()} if start else {}
 
 
 def config_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
@@ -125,12 +132,6 @@ def lock_json(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict[
         "environment": _locked_environment(config["environment"], trial, journal),
         "verifier": {**config["verifier"], "environment_mode": _mode(plan) if plan.single else None},
     }
-
-
-def trial_log(plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None) -> str:
-    """Return trial.log: one line for each event, sorted by time."""
-    events = [*_trial_events(plan, trial, journal, now, failure), *(event for run in journal.steps for event in _step_events(run))]
-    return "".join(f"{_iso(time)} {_line(text)}\n" for time, text in sorted(events, key=lambda event: event[0]))
 
 
 def exception_txt(journal: Journal, *, failure: StepException | None = None) -> str | None:
@@ -177,6 +178,7 @@ def _steps(journal: Journal) -> dict[str, Any]:
 def _step_result(run: StepRun) -> dict[str, Any]:
     return {
         "step_name": run.name,
+        **({"trial": run.trial} if run.trial else {}),  # Multistep's own field: the other trial that ran the step
         "verifier_result": _rewards(run.rewards),
         "exception_info": _exception_info(run.exception, _when(run), where=f"step {run.name!r}"),
         **_phases(run),
@@ -231,7 +233,7 @@ def _exception_info(exception: StepException | None, when: float | None, where: 
         "exception_type": exception.type,
         "exception_message": exception.message,
         "exception_traceback": _traceback(exception, where),
-        "occurred_at": _iso(when or 0.0),
+        "occurred_at": iso(when or 0.0),
     }
 
 
@@ -251,7 +253,7 @@ def _when(run: StepRun) -> float | None:
 
 def _started(trial: MultiStepTrial, journal: Journal) -> str | None:
     start = trial.status.start_time
-    return _iso(start.timestamp() if start else journal.started_at)
+    return iso(start.timestamp() if start else journal.started_at)
 
 
 def _rewards(rewards: Mapping[str, float | int] | None) -> dict[str, Any] | None:
@@ -259,7 +261,7 @@ def _rewards(rewards: Mapping[str, float | int] | None) -> dict[str, Any] | None
 
 
 def _timing(span: tuple[float, float | None] | None) -> dict[str, Any] | None:
-    return None if span is None else {"started_at": _iso(span[0]), "finished_at": _iso(span[1])}
+    return None if span is None else {"started_at": iso(span[0]), "finished_at": iso(span[1])}
 
 
 def _agent(trial: MultiStepTrial) -> dict[str, Any]:
@@ -328,56 +330,6 @@ def task_digest(trial: MultiStepTrial) -> str:
 
 def _sha256(text: str) -> str:
     return f"sha256:{hashlib.sha256(text.encode(errors='replace')).hexdigest()}"
-
-
-def _trial_events(
-    plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, failure: StepException | None
-) -> Iterator[tuple[float, str]]:
-    start = trial.status.start_time
-    if start:
-        yield start.timestamp(), f"trial {trial.metadata.name} started: task {plan.task_name}, agent {plan.agent_name}"
-    for attempt in trial.status.attempts:
-        if attempt.end_time:
-            yield attempt.end_time.timestamp(), f"attempt {attempt.number} failed: {attempt.reason}: {attempt.message}"
-    if journal.started_at is not None:
-        yield journal.started_at, "the environment is running"
-    if exception := journal.exception or failure:
-        yield now, f"the trial ended with {exception.type}: {exception.message}"
-    yield now, f"the trial ended; rewards: {json.dumps(None if failure else journal.rewards)}"
-
-
-def _step_events(run: StepRun) -> Iterator[tuple[float, str]]:
-    name = f"step {run.name}"
-    if run.started_at is not None:
-        yield run.started_at, f"{name} started"
-    for phase, (start, end) in run.timings.items():
-        yield start, f"{name}: {phase} started"
-        if end is not None:
-            yield end, f"{name}: {phase} finished after {end - start:.3f} s"
-    if run.completed_at is not None:
-        for text in _outcome(run):
-            yield run.completed_at, f"{name}: {text}"
-
-
-def _outcome(run: StepRun) -> Iterable[str]:
-    if run.exception:
-        yield f"{run.exception.type}: {run.exception.message}"
-    if run.collected:
-        yield f"{run.collected.count} files collected, {run.collected.bytes} bytes"
-        yield from (f"collected incompletely: {each}" for each in run.collected.incomplete)
-    if run.gate_failure:
-        yield f"the gate was not passed: {run.gate_failure}"
-    yield f"ended; rewards: {json.dumps(run.rewards)}"
-
-
-def _line(text: str) -> str:
-    return " ".join(text.splitlines())[:4096]
-
-
-def _iso(seconds: float | None) -> str | None:
-    if seconds is None:
-        return None
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _dump(value: dict[str, Any]) -> str:

@@ -113,12 +113,15 @@ class Volume:
         """Return whether results of this trial exist. Hidden files, such as checkpoints, are no results."""
         return await self.disk.run(key, "checking", lambda to: directory.has_results(to.path))
 
-    async def trials(self) -> dict[TrialKey, float | None]:
-        """Return every trial with results, with the time of its deletion mark (seconds since the epoch), None without a mark."""
-        return await self.disk.of_root(lambda: dict(self._trials()))
+    async def trials(self, namespace: str = "*", name: str = "*") -> dict[TrialKey, float | None]:
+        """Return every trial with results, with the time of its deletion mark (seconds since the epoch), None without a mark.
 
-    def _trials(self) -> Iterator[tuple[TrialKey, float | None]]:
-        for path in self.root.glob("*/*/*"):
+        namespace, name: only the trials of this name, of which all but one were deleted.
+        """
+        return await self.disk.of_root(lambda: dict(self._trials(f"{namespace}/{name}/*")))
+
+    def _trials(self, pattern: str) -> Iterator[tuple[TrialKey, float | None]]:
+        for path in self.root.glob(pattern):
             try:
                 key = TrialKey(*path.relative_to(self.root).parts)
             except StoreError:

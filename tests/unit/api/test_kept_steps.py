@@ -66,7 +66,7 @@ def test_a_report_and_a_sweep_count_the_cost_of_each_step_once(history: History)
 
 KEPT = {"after": "b", "attempts": [1, 1], "digest": "d"}
 DONE = {"completionTime": "2026-01-01T00:00:00Z"}
-WHOLE = [{"name": "a", **DONE}, {"name": "b", **DONE, "rewards": {"reward": 1}}, {"name": "c"}]
+WHOLE: list[dict[str, Any]] = [{"name": "a", **DONE}, {"name": "b", **DONE, "rewards": {"reward": 1}}, {"name": "c"}]
 
 
 def test_a_kept_step_that_the_attempts_own_list_shows_unfinished_is_finished() -> None:
@@ -82,3 +82,18 @@ def test_kept_steps_count_although_a_status_that_is_too_large_has_no_steps_of_ea
     status = TrialStatus.model_validate({"attempt": 2, "attempts": [{"number": 1}], "resumed": KEPT, "steps": WHOLE})
     found = status.steps_by_attempt()
     assert [(number, [each.name for each in steps]) for number, steps in found.items()] == [(1, ["a", "b"]), (2, ["c"])]
+
+
+def test_a_step_that_another_trial_ran_is_listed_and_no_attempt_of_this_one_ran_it() -> None:
+    started = {"after": "b", "attempts": [0, 0], "digest": "d"}
+    cost: dict[str, Any] = {"usage": {"costUSD": 2.0}}
+    steps = [{**WHOLE[0], **cost, "trial": "base"}, {**WHOLE[1], **cost, "trial": "base"}, {**WHOLE[2], **cost}]
+    trial: dict[str, Any] = {
+        "metadata": {"name": "t"},
+        "spec": {"task": {}},
+        "status": {"attempt": 1, "resumed": started, "steps": steps},
+    }
+    status = TrialStatus.model_validate(trial["status"])
+    assert [number for number, _ in status.listed_steps()[1]] == [0, 0, 1]
+    assert {number: [each.name for each in steps] for number, steps in status.steps_by_attempt().items()} == {1: ["c"]}
+    assert (row(trial).cost_usd, facts(trial).cost_usd) == (2.0, 2.0)

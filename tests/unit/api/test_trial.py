@@ -56,6 +56,17 @@ def test_null_is_absent() -> None:
         ({"task": {}}, "spec.task: must have exactly one of bundle, inline, oci, git and url"),
         ({"task": {**TASK, "bundle": BUNDLE}}, "spec.task: must have exactly one of bundle, inline, oci, git and url"),
         ({"task": {"bundle": {**BUNDLE, "digest": "md5:0"}}}, "spec.task.bundle.digest: should match pattern"),
+        ({"from": {"trial": "t", "step": "a"}, "fromStep": "b"}, "spec: must have only one of from and fromStep"),
+        ({"from": {"trial": "T", "step": "a"}}, "spec.from.trial: should match pattern"),
+        ({"toStep": "a/b"}, "spec.toStep: must be one portable directory name"),
+        (
+            {"fromStep": "b", "resumeTrajectory": True, "agent": {"name": "claude-code"}},
+            "spec: resumeTrajectory must not be true with fromStep",
+        ),
+        (
+            {"from": {"trial": "t", "step": "b"}, "resumeTrajectory": True, "agent": {"name": "claude-code"}},
+            "spec: resumeTrajectory must not be true with from: no checkpoint has the agent's session of a kept step",
+        ),
         (
             {"agent": {"name": "claude"}},
             "spec.agent.name: must be oracle, nop, command or the name of an agent of Harbor 0.25",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from multistep.api.trial import KIND
 from multistep.settings import ModelLimit
 from tests.support.fake_models import FakeModels, counted, failed
 from tests.support.fake_runner import Json
+from tests.support.fake_volume import FakeVolume
 from tests.support.played import outcome, rewarded
-from tests.support.world import CONFIG, KEY, MIXED, SEPARATE, World, manifest
+from tests.support.world import CONFIG, KEY, MIXED, SEPARATE, Source, World, manifest
 
 TWO: Json = {**CONFIG, "steps": CONFIG["steps"][:2]}
 APART: Json = {**SEPARATE, "steps": SEPARATE["steps"][:2]}
@@ -91,7 +95,44 @@ def _gateway(**reports: Any) -> Any:
     }
 
 
+SOURCE = asyncio.run(Source.ran(trial=_trial(checkpoints={"policy": "AfterStep", "keep": "WithResults"})))
+BRANCH: Json = {"from": {"trial": "source", "step": "a"}, "agent": {"name": "command", "command": ["x"]}}
+
+
+def _damaged(source: Source) -> Source:
+    """Return the source with a checkpoint that no runner restores."""
+    results = pickle.loads(source.results)
+    commit, files = results.checkpoints[1, 0]
+    results.checkpoints[1, 0] = (commit, {**files, "layer": b"[]"})
+    return Source(source.trial, pickle.dumps(results))
+
+
+def _delete_source(world: World) -> None:
+    world.cluster.remove(KIND, KEY[0], "source")
+    assert isinstance(world.volume, FakeVolume)
+    world.volume.results.pop("source-uid", None)
+
+
 SCENARIOS = {
+    "started from another trial": Scenario(
+        {"trial": _trial(**BRANCH), "source": SOURCE, "durations": {"b/agent": 100.0}}, reward=0.75, living=True, fully=True
+    ),
+    "started from another trial that was deleted before the pod was lost": Scenario(
+        {
+            "trial": _trial(**BRANCH),
+            "source": SOURCE,
+            "durations": {"b/agent": 4000.0},
+            "happens": {1000.0: _delete_source, 2000.0: lose_pod},
+        },
+        reward=0.75,
+        attempts=("PodDeleted",),
+        living=True,
+    ),
+    "started from another trial whose checkpoint cannot be restored": Scenario(
+        {"trial": _trial(**BRANCH), "source": _damaged(SOURCE)},
+        ("Failed", "SourceUnusable"),
+        attempts=("RestoreFailed", "RestoreFailed"),
+    ),
     "an agent of Harbor with the model gateway": Scenario(
         _gateway(_1_a=counted((100, 10, 5)), _1_b=counted((50, 0, 1))), reward=0.75, living=True
     ),

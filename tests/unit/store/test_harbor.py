@@ -12,7 +12,7 @@ from multistep.api.trial_status import ResumeStatus, TaskSourceStatus
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.plan import TrialEnv
 from multistep.engine.rewards import StepException
-from multistep.store import harbor
+from multistep.store import harbor, harbor_log
 from tests.harbor.samples import BEGIN, DIGEST, SAMPLES, SECRET, SPEC, Sample, journal, run
 
 BY_NAME = {sample.name: sample for sample in SAMPLES}
@@ -119,7 +119,7 @@ def test_what_a_hostile_verifier_wrote_makes_no_file_unreadable() -> None:
 
 def test_the_log_reports_in_order_what_happened() -> None:
     sample = BY_NAME["early-stop"]
-    lines = harbor.trial_log(sample.plan(), sample.trial(), sample.journal, BEGIN + 30).splitlines()
+    lines = harbor_log.trial_log(sample.plan(), sample.trial(), sample.journal, BEGIN + 30).splitlines()
     assert lines == sorted(lines, key=lambda line: line.split()[0])
     assert any("the gate was not passed: reward is 0" in line for line in lines)
     assert lines[-1].endswith('the trial ended; rewards: {"reward": 0}')

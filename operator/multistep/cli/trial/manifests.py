@@ -6,7 +6,7 @@ import base64
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import yaml
@@ -45,7 +45,8 @@ class TrialRequest:
     """The inputs of a trial's manifest. agent: spec.agent; variables: entries of spec.variables; resume: spec.resumeTrajectory.
 
     config_maps: names of the bundle's ConfigMaps, in order; source: the fields of spec.task that refer to a bundle outside
-    the cluster, None if the bundle is in ConfigMaps; queue: name of a Kueue LocalQueue.
+    the cluster, None if the bundle is in ConfigMaps; queue: name of a Kueue LocalQueue; part: the fields of spec that select the
+    part of the task.
     """
 
     name: str
@@ -63,6 +64,7 @@ class TrialRequest:
     source: Manifest | None = None
     queue: str | None = None
     resume: bool = False
+    part: Manifest = field(default_factory=dict)
 
 
 def new_name(stem: str, agent: str = "") -> str:
@@ -109,6 +111,7 @@ def trial_manifest(request: TrialRequest) -> Manifest:
     spec: Manifest = {
         "task": {"name": request.task_name, **(request.source or bundle)},
         "agent": request.agent,
+        **request.part,
         **optional(
             environment=environment(request.image),
             verifier=None if request.verify else {"disable": True},

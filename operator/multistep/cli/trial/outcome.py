@@ -34,7 +34,7 @@ def outcome(status: TrialStatus) -> Outcome:
 def brief(status: TrialStatus) -> str:
     """Return a trial's progress or outcome on one line, without error messages."""
     found, failed = outcome(status), holds(status, "Failed")
-    exception = status.exception or next((each.exception for each in reversed(status.steps) if each.exception), None)
+    exception = status.exception or next((each.exception for each in reversed(status.own_steps) if each.exception), None)
     if failed:
         return failed.reason
     if found.phase == "Complete" and exception and exception.type in found.why:
@@ -45,7 +45,7 @@ def brief(status: TrialStatus) -> str:
 def _faults(status: TrialStatus) -> Iterator[str]:
     if status.exception:
         yield f"trial: {status.exception.type}: {status.exception.message}"
-    for step in status.steps:
+    for step in status.own_steps:
         yield from step_faults(step)
 
 

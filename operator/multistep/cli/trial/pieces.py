@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from multistep.api.trial_status import StepStatus, TrialStatus
+from multistep.api.trial_status import ANOTHER_TRIAL, StepStatus, TrialStatus
 from multistep.engine.journal import AGENT, HEALTHCHECK, SETUP, VERIFIER
 from multistep.errors import UsageError
 
@@ -86,7 +86,7 @@ def pieces(status: TrialStatus, wanted: Wanted, since: int | None = None) -> lis
 def _of_attempt(attempt: int, steps: list[tuple[int, StepStatus]]) -> Iterator[Piece]:
     yield Piece(attempt, 0, "", HEALTHCHECK)
     for number, (runner, step) in enumerate(steps, 1):
-        for phase in PHASES:
+        for phase in PHASES if runner != ANOTHER_TRIAL else ():
             yield Piece(runner, number, step.name, phase)
 
 

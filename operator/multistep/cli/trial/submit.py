@@ -19,11 +19,12 @@ from multistep.cli.trial.manifests import (
     bundle_config_maps,
     checked_name,
     new_name,
+    optional,
     owned_by,
     trial_manifest,
 )
 from multistep.cli.values import Values, from_secret
-from multistep.errors import ClusterError, Conflict, Unavailable
+from multistep.errors import ClusterError, Conflict, Unavailable, UsageError
 from multistep.kube.protocols import Object
 from multistep.kube.resources import TRIALS
 
@@ -43,6 +44,9 @@ class TrialOptions:
     keep: bool = False
     queue: str | None = None
     resume: bool = False
+    start: str | None = None
+    from_step: str | None = None
+    to_step: str | None = None
     model: ModelOptions = field(default_factory=ModelOptions)
 
 
@@ -76,7 +80,19 @@ def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImag
         keep=options.keep,
         queue=options.queue,
         resume=options.resume,
+        part=_part(options),
     )
+
+
+def _part(options: TrialOptions) -> Manifest:
+    """Return the fields of spec that select the part of the task. Raises UsageError."""
+    if options.start is not None and options.from_step is not None:
+        raise UsageError("--from and --from-step exclude each other: a trial starts from another trial or from the reference state")
+    trial, colon, step = (options.start or "").partition(":")
+    if options.start is not None and not (trial and colon and step):
+        raise UsageError(f"--from {options.start!r} must be TRIAL:STEP, the name of a trial and of its step")
+    start = {"trial": trial, "step": step} if options.start else None
+    return optional(**{"from": start, "fromStep": options.from_step, "toStep": options.to_step})
 
 
 def make_submission(task: TaskDirectory, request: TrialRequest, values: Values, *, shared: bool) -> Submission:

@@ -49,6 +49,8 @@ def _of_result(predicate: Mapping[str, Any], result: Any) -> Iterator[tuple[str,
     yield "the task's digest", _at(result, "task_checksum"), f"sha256:{_at(predicate, 'task', 'digest', 'sha256')}"
     yield "the agent's name", _at(result, "agent_info", "name"), _at(predicate, "agent", "name")
     yield "the agent's version", _at(result, "agent_info", "version"), _at(predicate, "agent", "version")
+    for name in ("trial", "uid", "step"):
+        yield f"the {name} that it started from", _at(result, "started_from", name), _at(predicate, "startedFrom", name)
     yield "the trial's rewards", _at(result, "verifier_result", "rewards"), _at(predicate, "rewards")
     steps = _list(result, "step_results")
     if not steps:
@@ -57,6 +59,7 @@ def _of_result(predicate: Mapping[str, Any], result: Any) -> Iterator[tuple[str,
     yield "the list of steps", [_at(each, "step_name") for each in steps], [_at(each, "name") for each in stated]
     for here, there in zip(steps, stated, strict=False):
         what = f"of step {_shown(_at(there, 'name'))}"
+        yield f"the trial {what}", _at(here, "trial"), _at(there, "trial")
         yield f"the reward {what}", _at(here, "verifier_result", "rewards"), _at(there, "rewards")
         yield f"the exception {what}", _at(here, "exception_info", "exception_type"), _at(there, "exception")
 

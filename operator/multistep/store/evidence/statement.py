@@ -14,7 +14,7 @@ from typing import Any, Final
 from multistep.api import labels
 from multistep.api.content import Content
 from multistep.api.trial import MultiStepTrial
-from multistep.api.trial_status import AttemptStatus, ResumeStatus, Usage
+from multistep.api.trial_status import AttemptStatus, ResumeStatus, StartStatus, Usage
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.plan import StepPlan, TrialPlan
 from multistep.engine.rewards import StepException
@@ -55,7 +55,7 @@ class Finished:
 
 def uploads(plan: TrialPlan, journal: Journal) -> list[Content]:
     """Return the uploads of tests of all started steps, each once."""
-    started = {run.name for run in journal.steps}
+    started = {run.name for run in journal.steps if run.trial is None}
     return list(dict.fromkeys(each for step in plan.steps if step.name in started for each in _tests(step)))
 
 
@@ -85,6 +85,7 @@ def _predicate(of: Finished) -> dict[str, Any]:
         "operator": {"version": own_version()},
         "agent": _agent(of),
         "attempts": _attempts(trial),
+        "startedFrom": _started_from(status.started_from),
         "steps": [_step(of, run) for run in journal.steps],
         "files": {"count": of.files.files, "bytes": of.files.bytes},
     }
@@ -132,6 +133,13 @@ def _agent(of: Finished) -> dict[str, Any]:
     return {**shown, **hosted}
 
 
+def _started_from(start: StartStatus | None) -> dict[str, Any] | None:
+    """Return the other trial's checkpoint from which the trial starts, with the digest that the other trial's evidence has."""
+    if start is None:
+        return None
+    return {"trial": start.trial, "uid": start.uid, "step": start.step, "checkpoint": {"digest": {"sha256": start.digest}}}
+
+
 def _attempts(trial: MultiStepTrial) -> list[dict[str, Any]]:
     """Return all attempts; the last one of a trial that ran out of retries is among the failed ones."""
     failed = [_former(each) for each in trial.status.attempts]
@@ -161,12 +169,14 @@ def _step(of: Finished, run: StepRun) -> dict[str, Any]:
         {"name": "tests" if each.step is None else f"steps/{each.step}/tests", "digest": {"sha256": of.tests[each]}}
         for step in planned
         for each in _tests(step)
+        if run.trial is None
     ]
     directory = "artifacts" if of.plan.single else f"steps/{run.name}/artifacts"
     artifacts = of.files.artifacts.get(directory)
     checkpoint = run.checkpoint.digest if run.checkpoint else None
     return {
         "name": run.name,
+        "trial": run.trial,
         "rewards": of.shown(run.rewards),
         "gate": run.gate_passed,
         "exception": of.shown(run.exception.type) if run.exception else None,

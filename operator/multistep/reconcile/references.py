@@ -1,0 +1,119 @@
+"""Reference trials: they play a task's solutions once, and trials with spec.fromStep start from the checkpoints that they make."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from multistep.api import labels
+from multistep.api.failures import REFERENCE_FAILED, REFERENCE_LOST
+from multistep.api.model import API_VERSION
+from multistep.api.trial import KIND, MultiStepTrial, parse_status
+from multistep.engine.decisions import Fail, Wait
+from multistep.engine.sweep_trials import pinned
+from multistep.errors import Conflict, NotFound
+from multistep.kube.protocols import Cluster, Object
+from multistep.kube.resources import TRIALS
+from multistep.pods.kueue import QUEUE
+from multistep.sources.trial_task import Loaded
+from multistep.store.harbor import task_digest
+
+_SAME: Final = ("environment", "verifier", "timeoutMultiplier", "environmentTimeoutMultiplier", "variables")
+_RETRIES: Final = 10  # of infrastructure failures: many trials may wait for it
+_OF_TASK: Final = frozenset({"Agent", "Verifier", "Task"})  # failure classes that the task's solution or its tests caused
+_CHARACTERS: Final = 20
+
+
+class References:
+    """Creates and checks reference trials. They have no owner, so that no trial that uses one deletes it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def find(self, manifest: Mapping[str, Any]) -> Object | None:
+        """Return the reference trial, None if it does not exist."""
+        metadata = manifest["metadata"]
+        try:
+            return await self._cluster.get(TRIALS, metadata["namespace"], metadata["name"])
+        except NotFound:
+            return None
+
+    async def create(self, manifest: Mapping[str, Any]) -> None:
+        """Create the reference trial. Idempotent."""
+        try:
+            await self._cluster.create(manifest)
+        except Conflict as error:
+            if error.reason != "AlreadyExists":
+                raise
+
+
+def is_reference(found: Object, manifest: Mapping[str, Any]) -> bool:
+    """Return whether a trial of a reference's name is that reference."""
+    of = (found["metadata"].get("labels") or {}).get(labels.REFERENCE)
+    return bool(of == manifest["metadata"]["labels"][labels.REFERENCE])
+
+
+def unusable(why: str) -> Fail:
+    """Return why no trial can start from what the task's solutions leave."""
+    return Fail(REFERENCE_FAILED, f"the task's own solutions do not lead there: {why}. Correct the task")
+
+
+def failure(found: Object) -> Fail:
+    """Return why a trial cannot start from a finished reference trial that did not make its checkpoint."""
+    name, status = found["metadata"]["name"], parse_status(found)
+    ended = status.failure
+    reasons = [each.message for each in status.conditions if each.type in ("Complete", "Failed") and each.status == "True"]
+    why = f"the reference trial {name}, which plays the task's solutions: {'; '.join(reasons)}"
+    if status.phase == "Complete" or (ended is not None and ended.class_ in _OF_TASK):
+        return Fail(REFERENCE_FAILED, f"{why}. Correct the task")
+    return Fail(REFERENCE_LOST, f"{why}. Delete it, so that it is played again, and create a new trial")
+
+
+def manifest(trial: MultiStepTrial, loaded: Loaded) -> dict[str, Any]:
+    """Return the reference trial of a trial's task. Its name is a digest of all on which its files and rewards depend."""
+    written = trial.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    same: dict[str, Any] = {name: written[name] for name in _SAME if name in written}
+    labels_of = trial.metadata.labels
+    place = {name: labels_of[name] for name in (labels.SHARD, QUEUE) if name in labels_of}
+    content: dict[str, Any] = {
+        "task": loaded.source.digest if loaded.source else task_digest(trial),
+        "image": loaded.plan.image,
+        "shard": place.get(labels.SHARD),
+        **same,
+    }
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:_CHARACTERS]
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {
+            "name": f"reference-{digest}",
+            "namespace": trial.metadata.namespace,
+            "labels": {**place, labels.REFERENCE: digest},
+        },
+        "spec": {
+            "task": _task(written["task"], loaded),
+            "agent": {"name": "oracle"},
+            "checkpoints": {"policy": "AfterStep", "keep": "WithResults"},
+            "infrastructureRetries": _RETRIES,
+            **same,
+        },
+    }
+
+
+def _task(task: Mapping[str, Any], loaded: Loaded) -> dict[str, Any]:
+    """Return spec.task, pinned to the revision that the asking trial was resolved to."""
+    name = {"name": loaded.plan.task_name}
+    if loaded.source is None:
+        return dict(task) | name
+    kind = next(each for each in task if each != "name")
+    return {kind: pinned(kind, task[kind], loaded.source.revision), **name}
+
+
+def waiting(name: str, step: str, found: Object | None, seconds: float) -> Wait:
+    """Return the wait for a reference trial's checkpoint, with its own state."""
+    status = parse_status(found or {})
+    reasons = [each.message for each in status.conditions if each.type == "Reconciling" and each.status == "True"]
+    state = f" ({reasons[0]})" if reasons and reasons[0] else ""
+    return Wait("SourceNotReady", f"the reference trial {name} has not played step {step} yet{state}", seconds=seconds)

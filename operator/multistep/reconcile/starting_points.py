@@ -1,0 +1,121 @@
+"""Finds the checkpoint from which a trial starts (spec.from, spec.fromStep), and copies it to the trial."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from multistep.api.failures import SOURCE_CHECKPOINT_MISSING, SOURCE_UNUSABLE
+from multistep.api.trial import MultiStepTrial
+from multistep.api.trial_status import ANOTHER_TRIAL, ResumeStatus, StartStatus, Tampering
+from multistep.engine.decisions import Fail, Wait
+from multistep.engine.plan import TrialPlan
+from multistep.engine.resuming import unfit_start
+from multistep.errors import CheckpointLost
+from multistep.kube.protocols import Cluster
+from multistep.reconcile import references
+from multistep.reconcile.checkpointing import resume_status
+from multistep.reconcile.references import References
+from multistep.reconcile.source_trials import SourceTrial, SourceTrials
+from multistep.sources.trial_task import Loaded
+from multistep.store.checkpoint_files import Commit
+from multistep.store.volume import TrialKey, Volume
+
+GRACE_SECONDS: Final = 30.0  # within it, the source may be created after the trial, as the objects of one file are
+_LEAST_POLL_SECONDS, _MOST_POLL_SECONDS = 2.0, 30.0
+_HINT: Final = "run it with spec.checkpoints: {policy: AfterStep, keep: WithResults}"
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a trial starts. resumed: its copy of the checkpoint; source: the checkpoint, and whose it is; tampering: what was found
+    in the kept steps."""
+
+    resumed: ResumeStatus
+    source: StartStatus
+    tampering: Sequence[Tampering]
+
+
+class StartingPoints:
+    """Finds where trials start. clock: seconds since the epoch."""
+
+    def __init__(self, cluster: Cluster, volume: Volume, clock: Callable[[], float]) -> None:
+        self._volume = volume
+        self._sources = SourceTrials(cluster, volume)
+        self._references = References(cluster)
+        self._clock = clock
+
+    async def find(self, trial: MultiStepTrial, loaded: Loaded) -> Start | Wait | Fail | None:
+        """Return where the trial starts, None for the image; a wait while the source is active; why it never can. Idempotent.
+
+        The copies belong to the trial, so the source may be deleted afterwards. Raises StoreError.
+        """
+        if not loaded.plan.branch.kept:
+            return None
+        if trial.spec.from_ is None:
+            return await self._from_reference(trial, loaded)
+        return await self._from_trial(trial, loaded.plan, trial.spec.from_.trial)
+
+    async def _from_trial(self, trial: MultiStepTrial, plan: TrialPlan, name: str) -> Start | Wait | Fail:
+        if name == trial.metadata.name:
+            return Fail("InvalidSpec", "spec.from.trial: a trial cannot start from itself")
+        source, step = await self._sources.find(trial.metadata.namespace, name), _step(plan)
+        if source is None:
+            missing = f"spec.from.trial: neither trial {name} nor results of exactly one deleted trial of this name exist"
+            if self._age(trial) < GRACE_SECONDS:
+                return Wait("SourceNotReady", missing, seconds=self._pause(trial))
+            return Fail(SOURCE_CHECKPOINT_MISSING, f"{missing}. To start from a trial, {_HINT}")
+        try:
+            return await self._start(trial, plan, source)
+        except CheckpointLost as error:
+            if source.may_make(step):
+                return Wait("SourceNotReady", f"trial {name} has not finished step {step} yet", seconds=self._pause(trial))
+            return Fail(SOURCE_CHECKPOINT_MISSING, f"spec.from: {error}. To start from a trial, {_HINT}")
+
+    async def _from_reference(self, trial: MultiStepTrial, loaded: Loaded) -> Start | Wait | Fail:
+        """Return the start from the task's reference trial, which is created if it does not exist; if it was deleted, from its
+        results."""
+        wanted, step = references.manifest(trial, loaded), _step(loaded.plan)
+        name, found = wanted["metadata"]["name"], await self._references.find(wanted)
+        if found is not None and not references.is_reference(found, wanted):
+            return Fail(SOURCE_UNUSABLE, f"trial {name} has the name of the task's reference trial: delete it")
+        if (source := await self._sources.find(trial.metadata.namespace, name)) is not None:
+            try:
+                start = await self._start(trial, loaded.plan, source)
+                if isinstance(start, Start):
+                    return start
+                if found is not None:
+                    return references.unusable(start.message)
+            except CheckpointLost:
+                if found is not None and not source.may_make(step):
+                    return references.failure(found)
+        if found is None:
+            await self._references.create(wanted)
+        return references.waiting(name, step, found, self._pause(trial))
+
+    async def _start(self, trial: MultiStepTrial, plan: TrialPlan, source: SourceTrial) -> Start | Fail:
+        """Copy the checkpoint, and return the start. Raises CheckpointLost if it does not exist (any more)."""
+        chain = await self._sources.chain(source, step := _step(plan))
+        if why := unfit_start(plan, [each for layer in chain for each in layer.steps], chain[-1]):
+            return Fail(SOURCE_UNUSABLE, f"the checkpoint of trial {source.key.name} after step {step} cannot be used: {why}")
+        copies = await self._volume.checkpoints.adopt(TrialKey.of(trial), source.key, chain)
+        status = StartStatus(trial=source.key.name, uid=source.key.uid, step=step, digest=chain[-1].digest)
+        return Start(resume_status(copies, plan), status, _tampering(chain))
+
+    def _age(self, trial: MultiStepTrial) -> float:
+        created = trial.metadata.creation_timestamp
+        return self._clock() - created.timestamp() if created is not None else GRACE_SECONDS
+
+    def _pause(self, trial: MultiStepTrial) -> float:
+        """Return the seconds until the source is read again: a quarter of the trial's age."""
+        return min(max(_LEAST_POLL_SECONDS, self._age(trial) / 4), _MOST_POLL_SECONDS)
+
+
+def _step(plan: TrialPlan) -> str:
+    """Return the name of the last step that the trial keeps."""
+    return plan.steps[plan.branch.kept - 1].name
+
+
+def _tampering(chain: Sequence[Commit]) -> list[Tampering]:
+    return [each.model_copy(update={"attempt": ANOTHER_TRIAL}) for layer in chain for each in layer.tampering]
