@@ -81,7 +81,8 @@ class CheckpointsSpec(Model):
     max_bytes: Annotated[int, Field(ge=1, le=2**40)] = 4 * 2**30
     """Maximum size in bytes of what one step changed. A larger step has no checkpoint, and the attempt would continue before it."""
     keep: Literal["WhileActive", "WithResults"] = "WhileActive"
-    """WhileActive: delete the checkpoints when the trial is finished; WithResults: keep them as long as its results."""
+    """WhileActive: delete the checkpoints when the trial is finished. WithResults: keep them as long as its results, and make one
+    after the last step, too, also of a single-step task."""
 
 
 class TrialTemplateSpec(Model):

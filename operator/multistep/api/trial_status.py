@@ -170,7 +170,7 @@ class StepStatus(Model):
     gate: bool | None = None
     """Whether min_reward was met; null if there is no gate or it was not reached."""
     checkpoint: CheckpointStatus | None = None
-    """Checkpoint after the step; unset without spec.checkpoints, and after the last step."""
+    """Checkpoint after the step; unset without spec.checkpoints, and after the last step unless they are kept with the results."""
 
 
 class Tampering(Model):

@@ -20,9 +20,12 @@ from multistep.engine.status_size import bounded, shortened
 RESUME_SECONDS: Final = 600.0  # timeout of each resume.sh after a restore
 
 
-def checkpoint(scope: Scope, step: StepPlan, spec: CheckpointsSpec) -> Script[CheckpointStatus]:
-    """Store a checkpoint after a step. A checkpoint that is not possible is no failure: a later attempt starts earlier."""
-    record = yield Checkpoint(scope.id("checkpoint"), step.index, tuple(spec.exclude), spec.max_bytes)
+def checkpoint(scope: Scope, step: StepPlan, spec: CheckpointsSpec, *, final: bool) -> Script[CheckpointStatus]:
+    """Store a checkpoint after a step. A checkpoint that is not possible is no failure: a later attempt starts earlier.
+
+    final: whether the trial ends with the step.
+    """
+    record = yield Checkpoint(scope.id("checkpoint"), step.index, tuple(spec.exclude), spec.max_bytes, final=final)
     found = Fields(record.result, "checkpoint")
     if (missing := found.optional_text("missing")) is not None:
         return CheckpointStatus(missing=shortened(bounded(missing)))

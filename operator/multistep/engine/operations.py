@@ -243,7 +243,8 @@ class Checkpoint:
 
     step: index of the step; exclude: paths that are left out; max_bytes: maximum size of the changes; complete: False for a
     checkpoint that the step's verifier needs, before the step has ended; a later Checkpoint completes it with the step's records;
-    alone: whether it contains all changes since the image, so that none below it is kept.
+    alone: whether it contains all changes since the image, so that none below it is kept; final: whether the trial ends with the
+    step, so that no later attempt continues from it.
     The record's result is as in engine.checkpoints.
     """
 
@@ -253,6 +254,7 @@ class Checkpoint:
     max_bytes: int
     complete: bool = True
     alone: bool = False
+    final: bool = False
     where: Place = "agent"
 
 

@@ -39,6 +39,8 @@ class Layer(Protocol):
     def processes(self) -> int: ...
     @property
     def shared_memory(self) -> bool: ...
+    @property
+    def final(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,9 @@ class Choice:
 def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], damaged: Mapping[Id, str]) -> Choice:
     """Choose the last checkpoint of the attempt that has just failed and is the last of ``status.attempts``.
 
-    Only the attempt's own checkpoints and those of the steps that it kept count: others do not belong to its results. layers: the
-    stored checkpoints; damaged: those that cannot be used, with the reason.
+    Only the attempt's own checkpoints and those of the steps that it kept count: others do not belong to its results. One after the
+    trial's last step is for what follows the trial. layers: the stored checkpoints; damaged: those that cannot be used, with the
+    reason.
     """
     failed = [each.resumed.digest for each in status.attempts if each.resumed and each.reason == RESTORE_FAILED]
     if len(failed) >= MOST_RESTORES:
@@ -62,7 +65,8 @@ def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], dam
     image = next((each.image_id for each in reversed(status.attempts) if each.image_id), "") or ""
     refused: list[str] = []
     shown = _shown(status.attempts)
-    for id in _made(status.attempts[-1], {*shown, *layers, *damaged}):
+    ended = {id for id, each in layers.items() if each.final}
+    for id in _made(status.attempts[-1], {*shown, *layers, *damaged} - ended):
         try:
             chain = chain_of(id, shown.get(id), layers, damaged)
             why = _unfit([layers[each] for each in chain], plan, id[1], image, failed)

@@ -127,12 +127,13 @@ class _Steps:
             if plan.hosted is not None and plan.hosted.resume:
                 run.usage, self.counted = since(run.usage, self.counted), run.usage or self.counted
             self.verified = VERIFIER in run.timings and not verified_apart(step)
-            if not goes_on(plan, step, run):
-                return
+            last = not goes_on(plan, step, run) or step is plan.steps[-1]
             if kept is not None:
                 run.checkpoint = kept.checkpoint
-            elif plan.checkpoints is not None and step is not plan.steps[-1]:
-                run.checkpoint = yield from checkpoint(here, step, plan.checkpoints)
+            elif (spec := plan.checkpoints) is not None and (not last or spec.keep == "WithResults"):
+                run.checkpoint = yield from checkpoint(here, step, spec, final=last)
+            if last:
+                return
 
 
 def goes_on(plan: TrialPlan, step: StepPlan, run: StepRun) -> bool:

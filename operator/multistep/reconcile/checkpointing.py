@@ -121,10 +121,10 @@ class Checkpointing:
             raise StoreError(why)
         return {"missing": why, "byAgent": False}
 
-    async def _completed(self, commit: Commit, environment: Environment) -> Commit:
+    async def _completed(self, operation: Checkpoint, commit: Commit, environment: Environment) -> Commit:
         """Add the records of its steps to a checkpoint that was stored for the step's verifier."""
         records = _records(environment, commit.step, commit.base)
-        complete = commit.model_copy(update={"complete": True, "records": records})
+        complete = commit.model_copy(update={"complete": True, "final": operation.final, "records": records})
         return await self._volume.checkpoints.complete(environment.key, complete)
 
     async def _stored(self, operation: Checkpoint, environment: Environment) -> Commit:
@@ -141,7 +141,7 @@ class Checkpointing:
             request = CheckpointRequest(operation.exclude, operation.max_bytes, limit, full=operation.alone)
             commit = await self._make(operation, environment, known, room, request)
         elif operation.complete and not commit.complete:
-            commit = await self._completed(commit, environment)
+            commit = await self._completed(operation, commit, environment)
         try:
             await environment.session().operate("commit", {"id": f"{operation.id}-commit", "manifest": commit.manifest})
         except RunnerError as error:
@@ -227,6 +227,7 @@ def _commit(packed: Packed, operation: Checkpoint, environment: Environment, bas
         attempts=tuple(_ran(scope, step, base).values()),
         records=_records(environment, step, base) if operation.complete else (),
         complete=operation.complete,
+        final=operation.final,
         processes=packed.processes,
         shared_memory=packed.shared_memory,
     )

@@ -12,6 +12,7 @@ from multistep.api.records import Hello, Record
 from multistep.api.trial import MultiStepTrial
 from multistep.engine.decisions import PodFacts
 from multistep.engine.evidence import changed_rewards, missing_records
+from multistep.engine.isolation import isolation
 from multistep.engine.journal import Journal
 from multistep.engine.operations import (
     Checkpoint,
@@ -27,7 +28,6 @@ from multistep.engine.operations import (
     Transfer,
     place_of,
 )
-from multistep.engine.plan import isolation
 from multistep.engine.replay import Progress, Replay
 from multistep.engine.room import SURVEYED_FILES, Room, too_large
 from multistep.engine.scope import KeptStep, Scope

@@ -57,6 +57,7 @@ def adopted(layer: Commit, below: Commit | None) -> Commit:
     return layer.model_copy(
         update={
             "attempt": ADOPTED,
+            "final": False,  # it is for the other trial to say
             "base": base,
             "attempts": (ADOPTED,) * len(layer.attempts),
             "records": tuple(_renumbered(each) for each in layer.records),

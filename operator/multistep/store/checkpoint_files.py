@@ -67,6 +67,7 @@ class Commit(BaseModel):
     the checkpoint below it, None for the image itself; attempts: which attempt ran each step since the base; records: the runners'
     records of these steps; processes: number of processes that a restore loses; shared_memory: whether it loses files in /dev/shm.
     complete: whether the step had ended, so that the records are there; a step's verifier needs its checkpoint before.
+    final: whether the trial ended with the step, so that none of its attempts continues from there.
     digest: SHA-256 of all this as it is stored. It identifies the whole checkpoint, as it covers the digests of all layers below.
     """
 
@@ -84,6 +85,7 @@ class Commit(BaseModel):
     processes: int = 0
     shared_memory: bool = False
     complete: bool = True
+    final: bool = False
     digest: str = Field(default="", exclude=True)
 
     @classmethod

@@ -15,8 +15,9 @@ from multistep.agents import host_outcome
 from multistep.api.records import PhaseResult, Record
 from multistep.api.task_toml import parse_task
 from multistep.api.trial_status import Usage
+from multistep.engine.isolation import isolation
 from multistep.engine.operations import HOST_OUTCOME, Admit, Dismiss, HostCall
-from multistep.engine.plan import TrialEnv, TrialPlan, isolation
+from multistep.engine.plan import TrialEnv, TrialPlan
 from multistep.engine.usage import since, total
 from multistep.errors import InvalidSpec
 from multistep.store import harbor

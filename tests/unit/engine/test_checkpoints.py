@@ -56,6 +56,27 @@ def test_a_step_that_ends_the_trial_has_no_checkpoint() -> None:
     assert [each.id for each in played.operations if isinstance(each, Checkpoint)] == ["1/a/checkpoint"]
 
 
+KEPT: dict[str, Any] = {"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}}
+
+
+@pytest.mark.parametrize(
+    ("toml", "results", "made"),
+    [
+        (THREE, {}, [("1/a/checkpoint", False), ("1/b/checkpoint", False), ("1/c/checkpoint", True)]),
+        (GATED, {"b/verifier": rewarded(txt="0")}, [("1/a/checkpoint", False), ("1/b/checkpoint", True)]),
+        (THREE, {"a/agent": {"exitCode": None, "timedOut": True}}, [("1/a/checkpoint", True)]),
+        (SINGLE, {}, [("1/task/checkpoint", True)]),
+    ],
+    ids=["all steps", "a gate that is not met", "an agent's failure", "a single step"],
+)
+def test_checkpoints_that_are_kept_with_the_results_include_that_after_the_last_step(
+    toml: str, results: dict[str, Any], made: list[tuple[str, bool]]
+) -> None:
+    played = play(plan(toml, {**KEPT, "onAgentError": "Abort"}), results)
+    assert [(each.id, each.final) for each in played.operations if isinstance(each, Checkpoint)] == made
+    assert played.journal.finished and played.journal.steps[-1].checkpoint is not None
+
+
 def test_a_checkpoint_that_is_not_possible_does_not_end_the_trial() -> None:
     played = play(plan(THREE, SPEC), {"a/checkpoint": {"missing": "TooLarge: more than 7 bytes"}})
     assert played.journal.steps[0].checkpoint == CheckpointStatus(missing="TooLarge: more than 7 bytes")

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from multistep.api.layout import StepLayout
-from multistep.engine.plan import SINGLE_STEP, Hook, StepPlan, TrialEnv, isolation
+from multistep.engine.isolation import isolation
+from multistep.engine.plan import SINGLE_STEP, Hook, StepPlan, TrialEnv
 from multistep.engine.templates import Unresolved
 from multistep.errors import InvalidSpec, InvalidTask
 from tests.support.played import COMPLETE, IMAGE, plan

@@ -35,6 +35,7 @@ class Made:
     image_id: str = IMAGE
     processes: int = 0
     shared_memory: bool = False
+    final: bool = False
 
 
 LAYERS = {(1, 0): Made("d0"), (1, 1): Made("d1", base=On((1, 0), "d0"))}
@@ -65,6 +66,11 @@ def test_the_attempts_last_checkpoint_is_chosen_with_all_its_layers() -> None:
 
 def test_a_checkpoint_that_the_status_does_not_name_yet_is_chosen() -> None:
     assert choose(after(attempt(1, steps("d0", None))), PLAN, LAYERS, {}).chain == ((1, 0), (1, 1))
+
+
+def test_no_attempt_continues_after_the_step_that_ended_the_trial() -> None:
+    layers = {**LAYERS, (1, 2): Made("d2", base=On((1, 1), "d1"), final=True)}
+    assert choose(after(attempt(1, steps("d0", "d1", "d2"))), PLAN, layers, {}) == Choice(((1, 0), (1, 1)), ())
 
 
 def test_without_checkpoints_the_attempt_starts_at_step_1() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from multistep.api.layout import StepLayout
+from multistep.engine.isolation import isolation
 from multistep.engine.network import Network
-from multistep.engine.plan import TrialEnv, isolation
+from multistep.engine.plan import TrialEnv
 from multistep.engine.verifier_environment import VerifierEnvironment
 from multistep.errors import InvalidSpec, InvalidTask
 from tests.support.played import COMPLETE, IMAGE, plan

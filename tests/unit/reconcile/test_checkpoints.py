@@ -10,10 +10,13 @@ import pytest
 from multistep.errors import StreamLost
 from tests.support.fake_runner import FakeRunner
 from tests.support.fake_volume import FakeVolume
+from tests.support.played import rewarded
 from tests.support.world import CONFIG, FILES, KEY, World, manifest
+from tests.unit.reconcile.scenarios import lose_pod as lose_pod_of
 
 DURATIONS = {f"{step}/agent": 100.0 for step in "abc"}
 
+SINGLE: Any = {"environment": {"docker_image": "img"}}
 CHECKPOINTS = {"checkpoints": {"policy": "AfterStep"}}
 
 
@@ -321,3 +324,23 @@ async def test_without_checkpoints_an_attempt_starts_at_step_1() -> None:
     lose_pod(world)
     await at_step(world, "a", attempt=2)
     assert world.status.resumed is None and world.status.attempts[0].steps[0].checkpoint is None
+
+
+ONE_STEP = {"instruction.md": "do it\n", "tests/test.sh": "true\n", "solution/solve.sh": "true\n"}
+
+
+@pytest.mark.parametrize(
+    ("config", "ran"),
+    [(CONFIG, ["1/a/agent", "1/b/agent", "1/c/agent", "2/c/agent"]), (SINGLE, ["1/task/agent", "2/task/agent"])],
+    ids=["three steps", "a single step"],
+)
+async def test_a_pod_lost_after_the_last_checkpoint_costs_the_last_step(config: Any, ran: list[str]) -> None:
+    spec = {"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}, "onAgentError": "Continue"}
+    world = World(trial=manifest(spec, config=config, files={**FILES, **ONE_STEP}), results={"task/verifier": rewarded(txt="0")})
+    last = f"volume checkpoint 1 {len(config.get('steps', [0])) - 1} after"
+    world.faults.at_point = lambda: lose_pod_of(world) if world.faults.trace[-1] == last else None
+    await world.run()
+    assert world.condition[0] == "Complete" and agents(world.cluster.runners) == ran
+    assert [each.reason for each in world.status.attempts] == ["PodDeleted"]
+    assert world.kept.retained and world.status.steps[-1].checkpoint is not None
+    assert [each.final for each, _ in world.kept.checkpoints.values()].count(True) == 2

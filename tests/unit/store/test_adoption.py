@@ -32,6 +32,12 @@ async def test_copies_are_a_chain_of_attempt_0_with_the_same_files(volume: Volum
             assert b"".join([chunk async for chunk in volume.checkpoints.contents(OTHER, copy, name)]) == data_of(layer.id)[name]
 
 
+async def test_the_copy_of_a_last_checkpoint_is_none(volume: Volume) -> None:
+    chain = await two(volume)
+    last = await volume.checkpoints.complete(KEY, chain[1].model_copy(update={"final": True}))
+    assert [each.final for each in await volume.checkpoints.adopt(OTHER, KEY, [chain[0], last])] == [False, False]
+
+
 async def test_copying_again_changes_nothing(volume: Volume) -> None:
     chain = await two(volume)
     assert await volume.checkpoints.adopt(OTHER, KEY, chain) == await volume.checkpoints.adopt(OTHER, KEY, chain)
