@@ -56,6 +56,7 @@ class Results:
     pointers: dict[str, dict[str, Pointer]] = field(default_factory=dict)
     checkpoints: dict[tuple[int, int], tuple[Commit, dict[Name, bytes]]] = field(default_factory=dict)
     retained: bool = False
+    key: TrialKey | None = None
 
     def start_attempt(self, attempt: int, kept: Sequence[str] = ()) -> None:
         assert attempt >= self.attempt, "an earlier attempt after a later one"
@@ -259,8 +260,20 @@ class FakeVolume:
             self.results[f"shipped {key.uid}"] = replace(self.results[key.uid])
         return f"memory://{key}"
 
+    async def trials(self) -> dict[TrialKey, float | None]:
+        self.faults.point("volume trials")
+        return {each.key: None for each in self.results.values() if each.key is not None}
+
+    async def part(self, key: TrialKey, path: str, *, offset: int, limit: int) -> bytes | None:
+        self.faults.point(f"volume part {path}")
+        assert (path, offset) == ("evidence.json", 0)
+        found = self.results.get(key.uid)
+        return json.dumps(found.evidence).encode()[:limit] if found and found.evidence else None
+
     def _of(self, key: TrialKey) -> Results:
-        return self.results.setdefault(key.uid, Results())
+        found = self.results.setdefault(key.uid, Results())
+        found.key = key
+        return found
 
     @contextmanager
     def _write(self, what: str) -> Iterator[None]:

@@ -20,7 +20,7 @@ from multistep.reconcile.reconciler import Reconciler
 from multistep.reconcile.workqueue import BACKOFF
 from multistep.settings import Settings
 from multistep.sources.trial_task import Loaded, TrialLoader
-from multistep.store.volume import Volume
+from multistep.store.volume import TrialKey, Volume
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_models import FakeModels
 from tests.support.fake_runner import FakeRunner, Json, Tree
@@ -112,6 +112,31 @@ class Observed:
         return sum(each.startswith("apply_status") for each in self.cluster.writes)
 
 
+@dataclass(frozen=True)
+class Source:
+    """A trial of another world, for trials that start from it or verify it again. results: its pickled results."""
+
+    trial: Object
+    results: bytes
+
+    @classmethod
+    async def ran(cls, name: str = "source", *, until: Callable[[World], bool] | None = None, **options: Any) -> Self:
+        """Run a trial, and return it under another name."""
+        world = World(**options)
+        await world.run(until=until and (lambda: until(world)))
+        assert isinstance(world.volume, FakeVolume)
+        found, results = world.object, replace(world.volume.results["trial-uid"])
+        results.key = TrialKey(KEY[0], name, f"{name}-uid")
+        found["metadata"] |= {"name": name, "uid": f"{name}-uid"}
+        return cls(found, pickle.dumps(results))
+
+    def put_into(self, world: World) -> None:
+        """Put the trial and its results into another world."""
+        world.cluster.put(self.trial)
+        assert isinstance(world.volume, FakeVolume)
+        world.volume.results[self.trial["metadata"]["uid"]] = pickle.loads(self.results)
+
+
 @dataclass
 class World(Observed):
     """One trial with its cluster, runners, results volume and operator.
@@ -119,7 +144,8 @@ class World(Observed):
     durations: seconds each phase takes, by "STEP/OPERATION" (default: it finishes when a client waits for it).
     results: phases' results, by "STEP/OPERATION". events: how the pod's watch events are delivered. wrap: function that wraps the
     cluster. happens: actions of others, such as users, by seconds since the start. plans: plans by trial uid, copied from another
-    world because loading a task is slow. stored: whether results go to an object store. files: contents of pods' files by path.
+    world because loading a task is slow. source: a trial that ran before. stored: whether results go to an object store. files:
+    contents of pods' files by path.
     """
 
     trial: Object = field(default_factory=manifest)
@@ -137,6 +163,7 @@ class World(Observed):
     stored: bool = False
     files: Mapping[str, Tree] = field(default_factory=dict)
     models: FakeModels | None = None
+    source: Source | None = None
 
     def __post_init__(self) -> None:
         self.now = START
@@ -146,9 +173,11 @@ class World(Observed):
         self.waits: list[float | None] = []
         self.metrics = Metrics(SETTINGS.model_copy(update=dict(self.settings)))
         self.cluster = FakeCluster(make_runner=self._make_runner, pods_run=self.pods_run, faults=self.faults)
-        self.cluster.one_image = "'isolation': 'Separate'" in str(self.trial["spec"])
+        self.cluster.one_image = "regrade" in self.trial["spec"] or "'isolation': 'Separate'" in str(self.trial["spec"])
         self.volume = self.volume or FakeVolume(self.faults)
         self.cluster.put(self.trial)
+        if self.source is not None:
+            self.source.put_into(self)
         self.reconciler = self.fresh()
         self.at_look: Callable[[], None] = lambda: None
         self._failures = 0

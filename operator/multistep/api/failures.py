@@ -14,6 +14,8 @@ PROVIDER_FAILED: Final = "ProviderFailed"
 AGENT_SETUP_FAILED: Final = "AgentSetupFailed"
 RESTORE_FAILED: Final = "RestoreFailed"
 VERIFIER_ENVIRONMENT_FAILED: Final = "VerifierEnvironmentFailed"
+REGRADE_IMPOSSIBLE: Final = "RegradeImpossible"
+REGRADE_INCOMPLETE: Final = "RegradeIncomplete"
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ WAITING = (
         "the model gateway does not answer the operator, which needs the usage of a step or has to give it a key",
         f"when the gateway answers; retried every 10 s; {NO_HURRY}",
     ),
+    Waiting("SourceActive", "the trial that is to be regraded is not finished", "when it is; checked every 10 s"),
     Waiting("BackingOff", "an attempt failed; the next one starts after a back-off", "after 1 s, 2 s, 4 s, ... at most 60 s"),
     Waiting(
         "Unschedulable",
@@ -327,6 +330,19 @@ FAILED = (
         "Configuration",
         "the provider rejects the key, or does not know the model",
         "check `spec.agent.model` and the Secret that the message names",
+    ),
+    Failure(
+        REGRADE_IMPOSSIBLE,
+        "Configuration",
+        "the trial that is to be regraded does not exist, is Failed, or lacks a checkpoint; the message names it. A source that is "
+        "scored although it failed keeps its class and score",
+        "run sources with `spec.checkpoints: {policy: AfterStep, keep: WithResults}`",
+    ),
+    Failure(
+        REGRADE_INCOMPLETE,
+        "Configuration",
+        "the tests let a regrade go on after the step with which its source ended, so later steps have no files to verify",
+        "compare the steps' rewards in the status; a new trial can run the later steps",
     ),
     Failure("Stopped", "User", "`spec.stop` is true", "nothing; a stopped trial cannot be resumed, so create another"),
     Failure("DeadlineExceeded", "User", "`spec.activeDeadlineSeconds` has passed", "raise it if it is too low for the task"),

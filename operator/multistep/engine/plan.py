@@ -102,7 +102,8 @@ class StepPlan:
 class TrialPlan:
     """The plan of a trial. single: whether the task has no [[steps]]; a few rules differ then (Harbor 0.25, single-step trial).
 
-    checkpoints: what later attempts continue from, None for step 1; snapshots: limits of checkpoints for verifiers' pods.
+    checkpoints: what later attempts continue from, None for step 1; snapshots: limits of checkpoints for verifiers' pods; regrade:
+    whether the steps of another trial are verified again.
     """
 
     task_name: str
@@ -124,6 +125,7 @@ class TrialPlan:
     hosted: HostedAgent | None = None
     checkpoints: CheckpointsSpec | None = None
     snapshots: CheckpointsSpec = field(default_factory=CheckpointsSpec)
+    regrade: bool = False
 
     @property
     def separate(self) -> bool:
@@ -133,7 +135,7 @@ class TrialPlan:
     @property
     def packs(self) -> bool:
         """Return whether the environment's files are packed after any step: for a later attempt, or for a verifier's pod."""
-        return self.checkpoints is not None or any(step.verified_restored for step in self.steps)
+        return self.checkpoints is not None or (not self.regrade and any(step.verified_restored for step in self.steps))
 
 
 def make_plan(
@@ -171,7 +173,8 @@ def make_plan(
         network=limited,
         hosted=hosted_agent(config, spec, env.credentials) if spec.agent.hosted else None,
         snapshots=spec.checkpoints,
-        checkpoints=_checkpoints(config, spec.checkpoints),
+        checkpoints=None if spec.regrade else _checkpoints(config, spec.checkpoints),
+        regrade=spec.regrade is not None,
     )
 
 
@@ -242,6 +245,8 @@ def _verifier_plan(
 ) -> VerifierPlan:
     defined = definition(config, layout, step, files)
     bundled = defined is not None and defined.bundled
+    if defined and spec.regrade:
+        raise InvalidSpec(f"spec.regrade: {defined.where}: step {step.name} is verified on artifacts, not on a checkpoint")
     return VerifierPlan(
         user=_user(step.verifier.user, config.verifier.user),
         timeout=resolve_limit(
@@ -259,8 +264,9 @@ def _verifier_plan(
 
 
 def _restored(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv) -> VerifierEnvironment | None:
-    """Return a fresh copy of the agent's environment for a verifier that has none of its own, if the trial asks for it."""
-    if spec.verifier.isolation != "Separate":
+    """Return a fresh copy of the agent's environment for a verifier that has none of its own, if the trial asks for it or regrades
+    another one."""
+    if spec.verifier.isolation != "Separate" and spec.regrade is None:
         return None
     same = _verifier_environment(config, layout, spec, env, Definition("environment", config.environment, None))
     # The healthcheck and environment/ are for a start from the image.

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from multistep.api.records import DISK_FULL, Fault, Fields, HealthcheckResult, PhaseResult, Record
+from multistep.api.regrade import RegradeStatus
 from multistep.api.task_toml import HealthcheckConfig
 from multistep.api.trial_status import CheckpointStatus
 from multistep.engine.operations import Healthcheck, Place
@@ -30,7 +31,7 @@ class Scope:
 
     isolated: whether no agent can be the verifier's user or root, so that file permissions can protect verdicts from agents.
     trial_uid: UID of the trial, given to agents instead of its name, which could reveal facts about the trial.
-    kept: the steps that the attempt keeps from earlier ones, in order.
+    kept: the steps that the attempt keeps from earlier ones, in order. source: the trial whose steps a regrade verifies again.
     """
 
     plan: TrialPlan
@@ -42,6 +43,7 @@ class Scope:
     step: StepPlan | None = None
     where: Place = "agent"
     kept: tuple[KeptStep, ...] = ()
+    source: RegradeStatus | None = None
 
     def id(self, operation: str) -> str:
         """Return the id of an operation in this scope."""

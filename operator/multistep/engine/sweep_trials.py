@@ -97,9 +97,16 @@ def manifest(
             "task": plan.sources[cell.task],
             "agent": agent.agent.model_dump(**_AS_WRITTEN),
             **_merged_spec(plan.spec, cell.task, task, agent.name),
+            **_regrade(plan, number),
             **({"suspend": True, "prestart": agent.agent.model not in limited_models} if early else {}),
         },
     }
+
+
+def _regrade(plan: Plan, number: int) -> dict[str, Any]:
+    """Return the fields of a trial that regrades the trial with the same number of another sweep; {} for other trials."""
+    source = plan.spec.regrade
+    return {"regrade": {"trial": plan.grid.trial_name(source.sweep, number)}} if source else {}
 
 
 def _merged_spec(spec: SweepSpec, index: int, task: str, agent: str) -> dict[str, Any]:

@@ -315,7 +315,7 @@ class Driver:
         prefix = f"{drive.scope.attempt}/{step.name}/"
         records = [each.to_json() for id, each in drive.records.items() if place_of(id) == "verifier" and id.startswith(prefix)]
         await self._collections.keep_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
-        if step.verified_restored and drive.loaded.plan.checkpoints is None:
+        if step.verified_restored and drive.loaded.plan.checkpoints is None and not drive.loaded.plan.regrade:
             await self._checkpointing.forget(drive.key)  # so that a trial that waits for room holds none
         if (verifier := drive.sessions.pop("verifier", None)) is not None:
             await verifier.close()
@@ -339,6 +339,7 @@ def _scope(trial: MultiStepTrial, loaded: Loaded, hello: Hello, *, isolated: boo
         trial_uid=trial.metadata.uid,
         isolated=isolated,
         kept=kept,
+        source=trial.status.regraded,
     )
 
 

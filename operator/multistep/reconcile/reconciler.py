@@ -31,6 +31,7 @@ from multistep.reconcile.pod_starts import PodStarts
 from multistep.reconcile.quotas import Quotas
 from multistep.reconcile.reads import Reads
 from multistep.reconcile.requeue import AT_NEXT_EVENT, Requeue
+from multistep.reconcile.source_trials import SourceTrials
 from multistep.reconcile.tally import Tally
 from multistep.reconcile.trial_context import SOON_SECONDS, Tools
 from multistep.reconcile.trial_pods import TrialPods
@@ -89,6 +90,7 @@ class Reconciler:
             ),
             checkpointing=Checkpointing(self.volume),
             finisher=Finisher(self.volume, self.settings, self.shipping, self.sign),
+            sources=SourceTrials(self.cluster, self.volume, self.shipping),
             volume=self.volume,
             settings=self.settings,
             metrics=self.metrics,

@@ -28,6 +28,7 @@ from multistep.reconcile.pod_hints import PodHints
 from multistep.reconcile.pod_starts import PodStarts
 from multistep.reconcile.quotas import Quotas
 from multistep.reconcile.requeue import CONTINUE, Requeue, Result, earliest
+from multistep.reconcile.source_trials import SourceTrials
 from multistep.reconcile.tally import Tally
 from multistep.reconcile.trial_pods import TrialPods
 from multistep.reconcile.writer import TrialWriter
@@ -49,6 +50,7 @@ class Tools:
     driver: Driver
     checkpointing: Checkpointing
     finisher: Finisher
+    sources: SourceTrials
     volume: Volume
     settings: Settings
     metrics: Metrics

@@ -75,12 +75,13 @@ def result_json(
         "source": None,
         "task_checksum": task_digest(trial),
         "config": config_json(plan, trial),
-        "agent_info": agent_info(plan, journal),
+        "agent_info": agent_info(plan, trial, journal),
         "verifier_result": _rewards(rewards),
         "exception_info": _trial_exception(journal, failure, now),
         "started_at": _started(trial, journal),
         "finished_at": _iso(now),
         **_tampering(trial, journal),
+        **_regraded(trial),
         **_preparation(trial, journal, now),
         **(_single(plan, journal) if plan.single else _steps(journal)),
     }
@@ -90,6 +91,12 @@ def _tampering(trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
     """Return Multistep's own field tampering, present if something was found (status.tampering)."""
     found = [each.model_dump() for each in merged(trial.status, journal)]
     return {"tampering": found} if found else {}
+
+
+def _regraded(trial: MultiStepTrial) -> dict[str, Any]:
+    """Return Multistep's own field regraded, present if the trial verifies another one again (status.regraded)."""
+    source = trial.status.regraded
+    return {"regraded": source.model_dump(mode="json")} if source else {}
 
 
 def config_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from multistep.settings import ModelLimit
 from tests.support.fake_models import FakeModels, counted, failed
 from tests.support.fake_runner import Json
 from tests.support.played import outcome, rewarded
-from tests.support.world import CONFIG, KEY, MIXED, SEPARATE, World, manifest
+from tests.support.world import CONFIG, KEY, MIXED, SEPARATE, Source, World, manifest
 
 TWO: Json = {**CONFIG, "steps": CONFIG["steps"][:2]}
 APART: Json = {**SEPARATE, "steps": SEPARATE["steps"][:2]}
@@ -90,6 +91,14 @@ def _gateway(**reports: Any) -> Any:
         "models": FakeModels({each[1:].replace("_", "/"): report for each, report in reports.items()}),
     }
 
+
+SOURCE = asyncio.run(
+    Source.ran(
+        trial=_trial(onAgentError="Continue", checkpoints={"policy": "AfterStep", "keep": "WithResults"}),
+        results={"a/agent": {"timedOut": True, "exitCode": None}},
+    )
+)
+REGRADE: Json = {"regrade": {"trial": "source"}, "agent": {"name": "nop"}, "onAgentError": "Continue"}
 
 SCENARIOS = {
     "an agent of Harbor with the model gateway": Scenario(
@@ -203,6 +212,22 @@ SCENARIOS = {
             **HOSTED_OPTIONS,
             "durations": {"/host/agent-setup": 20.0, "a/host/agent": 100.0, "b/host/agent": 4000.0},
             "happens": {2000.0: lose_pod},
+        },
+        reward=0.75,
+        attempts=("PodDeleted",),
+    ),
+    "regraded": Scenario(
+        {"trial": _trial(**REGRADE), "source": SOURCE, "durations": {"a/verifier/verifier": 40.0, "b/verifier/verifier": 40.0}},
+        reward=0.75,
+        living=True,
+        fully=True,
+    ),
+    "regraded, and a verifier's pod lost": Scenario(
+        {
+            "trial": _trial(**REGRADE),
+            "source": SOURCE,
+            "durations": {"b/verifier/verifier": 4000.0},
+            "happens": {2000.0: _lose_verifier},
         },
         reward=0.75,
         attempts=("PodDeleted",),

@@ -49,6 +49,8 @@ def _of_result(predicate: Mapping[str, Any], result: Any) -> Iterator[tuple[str,
     yield "the task's digest", _at(result, "task_checksum"), f"sha256:{_at(predicate, 'task', 'digest', 'sha256')}"
     yield "the agent's name", _at(result, "agent_info", "name"), _at(predicate, "agent", "name")
     yield "the agent's version", _at(result, "agent_info", "version"), _at(predicate, "agent", "version")
+    for name in ("trial", "uid"):
+        yield f"the regraded {name}", _at(result, "regraded", name), _at(predicate, "regraded", name)
     yield "the trial's rewards", _at(result, "verifier_result", "rewards"), _at(predicate, "rewards")
     steps = _list(result, "step_results")
     if not steps:
