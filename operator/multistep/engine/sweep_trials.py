@@ -50,14 +50,20 @@ def plan(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> Plan:
 
 def tasks_at(source: TasksSource, revision: str, names: Sequence[str]) -> list[SweepTask]:
     """Return the tasks of a source, pinned to a revision: later changes of the branch or tag have no effect."""
-    ((kind, place),) = source.model_dump(**_AS_WRITTEN).items()
-    if kind == "git":
-        place["ref"] = revision
-    elif kind == "oci":
-        host, slash, name = place["image"].partition("@")[0].rpartition("/")
-        place["image"] = f"{host}{slash}{name.partition(':')[0]}@{revision}"
+    ((kind, place),) = pinned(source.model_dump(**_AS_WRITTEN), revision).items()
     root = place.get("path", "").strip("/")
     return [SweepTask.model_validate({"name": name, kind: {**place, "path": f"{root}/{name}".lstrip("/")}}) for name in names]
+
+
+def pinned(source: Object, revision: str) -> dict[str, Any]:
+    """Return a source of tasks, as written, at a revision."""
+    ((kind, place),) = source.items()
+    if kind == "git":
+        return {kind: {**place, "ref": revision}}
+    if kind == "oci":
+        host, slash, name = place["image"].partition("@")[0].rpartition("/")
+        return {kind: {**place, "image": f"{host}{slash}{name.partition(':')[0]}@{revision}"}}
+    return {kind: dict(place)}
 
 
 _AS_WRITTEN: Final[dict[str, Any]] = {"mode": "json", "by_alias": True, "exclude_unset": True}
