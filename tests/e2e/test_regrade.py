@@ -123,7 +123,7 @@ async def test_the_command_regrades_a_trial_with_changed_tests(given: Given, tmp
     shown = json.loads(out)
     assert [each["rewards"]["reward"] for each in shown["status"]["steps"]] == [1.1, 7.0, 3.1], out
     code, out, err = await multistep("show", "again", "-n", given.namespace)
-    assert f"regrades trial {name}" in out, out
+    assert f"regrades: trial {name} ({of['metadata']['uid']})" in out, out + err
 
 
 # -- the acceptance: 100 trials
