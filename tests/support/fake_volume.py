@@ -147,7 +147,24 @@ class FakeEvidence:
             self._volume._of(key).evidence = json.loads(statement)
 
 
-class FakeVolume:
+class FakePlace:
+    """The part of a volume that reads the results of other trials."""
+
+    faults: Faults
+    results: dict[str, Results]
+
+    async def trials(self) -> dict[TrialKey, float | None]:
+        self.faults.point("volume trials")
+        return {each.key: None for each in self.results.values() if each.key is not None}
+
+    async def part(self, key: TrialKey, path: str, *, offset: int, limit: int) -> bytes | None:
+        self.faults.point(f"volume part {path}")
+        assert (path, offset) == ("evidence.json", 0)
+        found = self.results.get(key.uid)
+        return json.dumps(found.evidence).encode()[:limit] if found and found.evidence else None
+
+
+class FakeVolume(FakePlace):
     """A volume and an object store. results: the volume's results by trial uid, and the object store's by "shipped UID"."""
 
     def __init__(self, faults: Faults | None = None) -> None:
@@ -259,16 +276,6 @@ class FakeVolume:
             self.results[key.uid].shipped += 1
             self.results[f"shipped {key.uid}"] = replace(self.results[key.uid])
         return f"memory://{key}"
-
-    async def trials(self) -> dict[TrialKey, float | None]:
-        self.faults.point("volume trials")
-        return {each.key: None for each in self.results.values() if each.key is not None}
-
-    async def part(self, key: TrialKey, path: str, *, offset: int, limit: int) -> bytes | None:
-        self.faults.point(f"volume part {path}")
-        assert (path, offset) == ("evidence.json", 0)
-        found = self.results.get(key.uid)
-        return json.dumps(found.evidence).encode()[:limit] if found and found.evidence else None
 
     def _of(self, key: TrialKey) -> Results:
         found = self.results.setdefault(key.uid, Results())

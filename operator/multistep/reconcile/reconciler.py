@@ -79,15 +79,7 @@ class Reconciler:
             cluster=self.cluster,
             pods=TrialPods(self.cluster, guarded=self.settings.drain == "Wait"),
             loader=TrialLoader(get_config_map, get_secret, remote, self.reader, self.reads, policies_enforced=enforced),
-            driver=Driver(
-                self.cluster,
-                self.volume,
-                self.settings,
-                self.metrics,
-                self.shipping,
-                sessions_queued=lambda: self.execs.waiting > 0,
-                models=self.models,
-            ),
+            driver=self._driver(),
             checkpointing=Checkpointing(self.volume),
             finisher=Finisher(self.volume, self.settings, self.shipping, self.sign),
             sources=SourceTrials(self.cluster, self.volume, self.shipping),
@@ -102,6 +94,17 @@ class Reconciler:
             execs=self.execs,
             models=self.models,
             model_slots=self.model_slots,
+        )
+
+    def _driver(self) -> Driver:
+        return Driver(
+            self.cluster,
+            self.volume,
+            self.settings,
+            self.metrics,
+            self.shipping,
+            sessions_queued=lambda: self.execs.waiting > 0,
+            models=self.models,
         )
 
     def on_pod_event(self, event: PodEvent, type: str | None) -> float | None:

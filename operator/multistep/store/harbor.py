@@ -80,23 +80,16 @@ def result_json(
         "exception_info": _trial_exception(journal, failure, now),
         "started_at": _started(trial, journal),
         "finished_at": _iso(now),
-        **_tampering(trial, journal),
-        **_regraded(trial),
+        **_own_fields(trial, journal),
         **_preparation(trial, journal, now),
         **(_single(plan, journal) if plan.single else _steps(journal)),
     }
 
 
-def _tampering(trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
-    """Return Multistep's own field tampering, present if something was found (status.tampering)."""
-    found = [each.model_dump() for each in merged(trial.status, journal)]
-    return {"tampering": found} if found else {}
-
-
-def _regraded(trial: MultiStepTrial) -> dict[str, Any]:
-    """Return Multistep's own field regraded, present if the trial verifies another one again (status.regraded)."""
-    source = trial.status.regraded
-    return {"regraded": source.model_dump(mode="json")} if source else {}
+def _own_fields(trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
+    """Return Multistep's own fields, as in the status: tampering, if something was found, and regraded, if it is a regrade."""
+    found, source = [each.model_dump() for each in merged(trial.status, journal)], trial.status.regraded
+    return {**({"tampering": found} if found else {}), **({"regraded": source.model_dump(mode="json")} if source else {})}
 
 
 def config_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
