@@ -236,6 +236,7 @@ def test_tasks_from_elsewhere_stay_at_the_revision_of_the_source(task: Path, inv
         (("nightly", "--tests", "fixed"), "--tests is for one task, and the sweep has 2"),
         (("nightly", "--task", "strange"), "the sweep has no task 'strange', but one, My_Task"),
         (("nightly", "--results", "out"), "--results is for a trial"),
+        (("old", "--image", "x"), "--image is for a deleted trial: old exists and names its image"),
         (("old", "--name", "No_Name"), "must be at most 63 of a-z"),
     ],
 )

@@ -74,6 +74,8 @@ class Request:
             sweep = await find_sweep(connected, namespace, name) if kind != "trial" else None
             if trial is not None and sweep is not None:
                 raise UsageError(f"there are a trial and a sweep of this name: write trial/{name} or sweep/{name}")
+            if self.image and (trial is not None or sweep is not None):
+                raise UsageError(f"--image is for a deleted trial: {name} exists and names its image")
             new = checked_name(self.name) if self.name else new_name(name, "regrade")
             tasks = TaskOf(connected, namespace, new)
             if sweep is None:
