@@ -66,6 +66,7 @@ class Sample:
     failure: StepException | None = None
     spec: Mapping[str, Any] = field(default_factory=lambda: SPEC)
     attempts: tuple[Mapping[str, Any], ...] = ()
+    status: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def config(self) -> TaskConfig:
@@ -91,7 +92,7 @@ class Sample:
             {
                 "metadata": {"name": self.name, "namespace": "default", "uid": uid},
                 "spec": self.spec,
-                "status": {"startTime": "2027-01-15T07:59:00Z", "attempts": list(self.attempts)},
+                "status": {"startTime": "2027-01-15T07:59:00Z", "attempts": list(self.attempts), **self.status},
             }
         )
 
@@ -112,6 +113,21 @@ NO_REWARD = StepException("RewardFileNotFoundError", "the verifier wrote neither
 UNHEALTHY = StepException("HealthcheckError", "environment.healthcheck: failed after 3 attempts", "healthcheck")
 SETUP = StepException("RuntimeError", "setup.sh exited with status 1", "setup")
 FIRST, SECOND = "scaffold", "it's done $HOME ü"
+REGRADED: dict[str, Any] = {
+    "trial": "rewards",
+    "uid": "u-1",
+    "taskDigest": DIGEST,
+    "agent": {"name": "claude-code", "version": "2.1", "model": "anthropic/claude-sonnet-4-5"},
+    "steps": [
+        {
+            "name": FIRST,
+            "checkpoint": "12" * 32,
+            "exception": {"type": "AgentTimeoutError", "phase": "agent", "message": "too slow"},
+            "tests": {"tests": TESTS},
+        },
+        {"name": SECOND},
+    ],
+}
 
 SAMPLES = (
     Sample(
@@ -149,6 +165,16 @@ SAMPLES = (
             agent_setup=(BEGIN - 20, BEGIN),
         ),
         spec=HOSTED,
+    ),
+    Sample(
+        "regraded",
+        journal(
+            run(FIRST, BEGIN, rewards={"reward": 0.5}, exception=TIMEOUT),
+            run(SECOND, BEGIN + 10, rewards={"reward": 1}),
+            rewards={"reward": 0.75},
+        ),
+        spec={**SPEC, "agent": {"name": "nop"}, "regrade": {"trial": "rewards"}},
+        status={"regraded": REGRADED},
     ),
     Sample("inline", journal(), spec={"task": {"inline": {"config": {}}}, "verifier": {"disable": True}}),
 )

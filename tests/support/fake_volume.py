@@ -167,7 +167,39 @@ class FakeEvidence:
             self._volume._of(key).evidence = json.loads(statement)
 
 
-class FakeVolume:
+class FakePlace:
+    """The part of a volume that reads the results of other trials."""
+
+    faults: Faults
+    results: dict[str, Results]
+
+    async def trials(self) -> dict[TrialKey, float | None]:
+        self.faults.point("volume trials")
+        return {each.key: None for each in self.results.values() if each.key is not None}
+
+    async def part(self, key: TrialKey, path: str, *, offset: int, limit: int) -> bytes | None:
+        self.faults.point(f"volume part {path}")
+        assert (path, offset) == ("evidence.json", 0)
+        found = self.results.get(key.uid)
+        return json.dumps(found.evidence).encode()[:limit] if found and found.evidence else None
+
+
+class FakeUploads:
+    """An object store to which pods send large files."""
+
+    faults: Faults
+    supported = True
+
+    async def invite(self, key: TrialKey, attempt: int, step: int, number: int) -> Invitation:
+        self.faults.point(f"store invite {number}")
+        return Invitation(f"memory://{key}/{attempt}/{step}/{number}", {}, "")
+
+    async def sent(self, key: TrialKey, attempt: int, step: int, sent: Sent) -> Pointer | None:
+        self.faults.point(f"store sent {sent.number}")
+        return Pointer(f"sent/{attempt}/{step}/{sent.number}", sent.file.size, sent.sha256, sent.version)
+
+
+class FakeVolume(FakePlace):
     """A volume and an object store. results: the volume's results by trial uid, and the object store's by "shipped UID"."""
 
     def __init__(self, faults: Faults | None = None) -> None:
@@ -259,16 +291,6 @@ class FakeVolume:
     async def append_log(self, key: TrialKey, line: str) -> None:
         with self._write("append_log"):
             self._of(key).log.add(line)
-
-    supported = True
-
-    async def invite(self, key: TrialKey, attempt: int, step: int, number: int) -> Invitation:
-        self.faults.point(f"store invite {number}")
-        return Invitation(f"memory://{key}/{attempt}/{step}/{number}", {}, "")
-
-    async def sent(self, key: TrialKey, attempt: int, step: int, sent: Sent) -> Pointer | None:
-        self.faults.point(f"store sent {sent.number}")
-        return Pointer(f"sent/{attempt}/{step}/{sent.number}", sent.file.size, sent.sha256, sent.version)
 
     async def ship(self, key: TrialKey) -> str:
         """Upload the results as multistep.store.shipping does: replace an earlier upload unless the volume was lost since then."""

@@ -18,6 +18,8 @@ SOURCE_UNUSABLE: Final = "SourceUnusable"
 REFERENCE_FAILED: Final = "ReferenceFailed"
 REFERENCE_LOST: Final = "ReferenceLost"
 VERIFIER_ENVIRONMENT_FAILED: Final = "VerifierEnvironmentFailed"
+REGRADE_IMPOSSIBLE: Final = "RegradeImpossible"
+REGRADE_INCOMPLETE: Final = "RegradeIncomplete"
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,7 @@ WAITING = (
         "the trial that this one starts from (`spec.from`, `spec.fromStep`) has not finished the step",
         "when it has, checked every 2 to 30 s; fails if it never will. The time does not count toward `spec.activeDeadlineSeconds`",
     ),
+    Waiting("SourceActive", "the trial that is to be regraded is not finished", "when it is; checked every 10 s"),
     Waiting("BackingOff", "an attempt failed; the next one starts after a back-off", "after 1 s, 2 s, 4 s, ... at most 60 s"),
     Waiting(
         "Unschedulable",
@@ -362,6 +365,19 @@ FAILED = (
         "Infrastructure",
         "the reference trial was stopped or lost before it reached the step",
         "delete the reference trial that the message names, and create a new trial",
+    ),
+    Failure(
+        REGRADE_IMPOSSIBLE,
+        "Configuration",
+        "the trial that is to be regraded does not exist, is Failed, or lacks a checkpoint; the message names it. A source that is "
+        "scored although it failed keeps its class and score",
+        "run sources with `spec.checkpoints: {policy: AfterStep, keep: WithResults}`",
+    ),
+    Failure(
+        REGRADE_INCOMPLETE,
+        "Configuration",
+        "the tests let a regrade go on after the step with which its source ended, so later steps have no files to verify",
+        "compare the steps' rewards in the status; a new trial can run the later steps",
     ),
     Failure("Stopped", "User", "`spec.stop` is true", "nothing; a stopped trial cannot be resumed, so create another"),
     Failure("DeadlineExceeded", "User", "`spec.activeDeadlineSeconds` has passed", "raise it if it is too low for the task"),

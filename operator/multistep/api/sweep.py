@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from multistep.api.agent_spec import AgentSpec
 from multistep.api.model import API_VERSION, DeadlineSeconds, Metadata, Model, WholeSeconds, cel, parsed
 from multistep.api.problems import shown
+from multistep.api.regrade import SweepRegrade
 from multistep.api.task_source import GitSource, OCISource, TaskSource, URLSource
 from multistep.api.trial_spec import EnvironmentSpec, TrialTemplateSpec
 from multistep.api.trial_status import Condition, FailureClass
@@ -158,6 +159,8 @@ class SweepSpec(Model):
     """Agents that work on each task, with unique names."""
     attempts: Annotated[int, Field(ge=1, le=1000)] = 1
     """Number of trials per task and agent."""
+    regrade: SweepRegrade | None = None
+    """Verify the trials of another sweep again instead of running agents, which must be nop; docs/regrade.md."""
     parallelism: Annotated[int, Field(ge=1, le=10_000)] = 10
     """Maximum number of active trials. Lowering it stops no trial."""
     prestart: Annotated[int, Field(ge=0, le=1000)] = 0
@@ -195,6 +198,12 @@ class SweepSpec(Model):
             raise ValueError(
                 f"budget needs the model gateway: agent {shown(direct[0])} must have access Gateway, and credentials with its key"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _regrade_runs_no_agent(self) -> Self:
+        if self.regrade is not None and (wrong := [each.name for each in self.agents if each.agent.name != "nop"]):
+            raise ValueError(f"regrade runs no agent: agents[{shown(wrong[0])}].agent.name must be nop")
         return self
 
     @model_validator(mode="after")

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 from multistep.api import names
 from multistep.api.agent_spec import AgentSpec
 from multistep.api.model import DeadlineSeconds, EnvVars, Model, Multiplier, ObjectName, Seconds, WholeSeconds, cel
+from multistep.api.regrade import RegradeSpec
 from multistep.api.task_source import TaskSource
 from multistep.api.task_toml import ArtifactConfig
 
@@ -147,6 +148,8 @@ class _TaskAndAgent(Model):
     """Source of the task."""
     agent: AgentSpec = AgentSpec(name="oracle")
     """The agent; the oracle if unset."""
+    regrade: RegradeSpec | None = None
+    """Verify the steps of another trial again instead of running an agent, which must be nop; docs/regrade.md."""
 
 
 class TrialSpec(TrialTemplateSpec, _TaskAndAgent):
@@ -168,6 +171,16 @@ class TrialSpec(TrialTemplateSpec, _TaskAndAgent):
     """If true, the trial is stopped for good: Failed with reason Stopped, without a reward. Cannot be set back to false."""
     ttl_seconds_after_finished: WholeSeconds | None = None
     """Seconds after which a finished trial is deleted, as for a Job; unset: never."""
+
+    @model_validator(mode="after")
+    def _regrade_only_verifies(self) -> Self:
+        if self.regrade is not None and self.agent.name != "nop":
+            raise ValueError("regrade runs no agent: agent.name must be nop")
+        if self.regrade is not None and self.verifier.disable:
+            raise ValueError("verifier.disable must not be true with regrade, which only verifies")
+        if self.regrade is not None and (self.from_ is not None or self.from_step is not None or self.to_step is not None):
+            raise ValueError("from, fromStep and toStep must not be set with regrade, which verifies the steps that its source ran")
+        return self
 
     @model_validator(mode="after")
     def _agent_can_resume(self) -> Self:

@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal, TypeVar
 from pydantic import Field
 
 from multistep.api.model import Model
+from multistep.api.regrade import RegradeStatus
 
 Rewards = dict[str, int | float]
 Isolation = Literal["Separate", "Restored", "User", "Shared"]
@@ -312,6 +313,8 @@ class TrialStatus(Model):
     """The checkpoint of another trial from which the trial starts; its copy is one of attempt 0. Unset: it starts at step 1."""
     resumed: ResumeStatus | None = None
     """The checkpoint from which the current attempt continues; unset if it started at step 1."""
+    regraded: RegradeStatus | None = None
+    """The source of a regrade; unset until it is found, and without spec.regrade."""
     current_step: str | None = None
     """Name of the current step."""
     steps: list[StepStatus] = []

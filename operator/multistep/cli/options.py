@@ -195,6 +195,22 @@ def queue_option(function: F) -> F:
     return click.option("--queue", metavar="NAME", help="Kueue's LocalQueue to wait in; default: none.")(function)
 
 
+_START = (
+    click.option("--to-step", metavar="STEP", help="End the trial after this step."),
+    click.option(
+        "--from-step",
+        metavar="STEP",
+        help="Start at this step, from the reference state: what the task's own solutions of the steps before it leave.",
+    ),
+    click.option(
+        "--from",
+        "start",
+        metavar="TRIAL:STEP",
+        help="Continue after this step of another trial, from its checkpoint; its steps until there keep their rewards.",
+    ),
+)
+
+
 def trial_options(function: F) -> F:
     """Add the options of a trial, for package and run."""
     for option in (
@@ -222,18 +238,7 @@ def trial_options(function: F) -> F:
             help="A variable of the agent's environment, from a Secret that exists.",
         ),
         queue_option,
-        click.option("--to-step", metavar="STEP", help="End the trial after this step."),
-        click.option(
-            "--from-step",
-            metavar="STEP",
-            help="Start at this step, from the reference state: what the task's own solutions of the steps before it leave.",
-        ),
-        click.option(
-            "--from",
-            "start",
-            metavar="TRIAL:STEP",
-            help="Continue after this step of another trial, from its checkpoint; its steps until there keep their rewards.",
-        ),
+        *_START,
         click.option("--resume", is_flag=True, help="The agent resumes its trajectory in each step, if it can."),
         hosted_options,
         click.option("--model", metavar="PROVIDER/NAME", help="The model of one of Harbor's agents."),

@@ -104,6 +104,7 @@ def trial_view(name: str, status: TrialStatus, *, now: datetime | None = None, n
         lines.append(_line("started", f"after step {start.step} of trial {start.trial}", "cyan"))
     lines += [_line("fault", each, "red") for each in found.faults if found.phase == "Complete"]
     lines += [_line("attempt", attempt_text(each).removeprefix("attempt "), "yellow") for each in status.attempts if each.reason]
+    lines += [_line("regrades", f"trial {source.trial} ({source.uid})", "cyan")] if (source := status.regraded) else []
     lines += [_line("tampering", f"step {each.step}: {each.kind}: {each.detail}", "red") for each in status.tampering]
     reward = f", reward {rewards_text(status.rewards)}" if found.phase == "Complete" else ""
     text = brief(status) if found.phase == "Complete" else found.why

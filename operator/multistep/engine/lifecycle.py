@@ -142,7 +142,10 @@ def _evicted_by_itself(s: Situation) -> Decision | None:
 
 def _died(s: Situation, type_: str, message: str) -> Decision:
     """Return the decision for a container that was ended by its own processes: PhaseDied during a step, Fail before step 1, and
-    FailAttempt between a restore and the attempt's first step, as the cause may be the restored files."""
+    FailAttempt between a restore and the attempt's first step, as the cause may be the restored files, or for a regrade's own pod,
+    in which neither agent nor verifier runs."""
+    if s.trial.spec.regrade is not None and s.pod is not s.verifier:
+        return FailAttempt("ContainerEnded", message)
     if s.trial.status.has_own_step:
         return PhaseDied(type_, message, _charged_phase(s))
     if s.trial.status.resumed is not None:

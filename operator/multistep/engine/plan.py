@@ -116,7 +116,8 @@ class TrialPlan:
     """The plan of a trial. single: whether the task has no [[steps]]; a few rules differ then (Harbor 0.25, single-step trial).
 
     checkpoints: what later attempts continue from, None for their start; snapshots: limits of checkpoints for verifiers' pods;
-    branch: the part of the task that the trial runs. ``steps`` has the steps that it keeps, and none after its last one.
+    branch: the part of the task that the trial runs. ``steps`` has the steps that it keeps, and none after its last one. regrade:
+    whether the steps of another trial are verified again.
     """
 
     task_name: str
@@ -139,6 +140,7 @@ class TrialPlan:
     checkpoints: CheckpointsSpec | None = None
     snapshots: CheckpointsSpec = field(default_factory=CheckpointsSpec)
     branch: Branch = WHOLE_TASK
+    regrade: bool = False
 
     @property
     def separate(self) -> bool:
@@ -148,7 +150,8 @@ class TrialPlan:
     @property
     def packs(self) -> bool:
         """Return whether the environment's files are packed or restored: for a later attempt, a verifier's pod or a branch."""
-        return self.checkpoints is not None or self.branch.kept > 0 or any(step.verified_restored for step in self.steps)
+        apart = not self.regrade and any(step.verified_restored for step in self.steps)
+        return self.checkpoints is not None or self.branch.kept > 0 or apart
 
 
 def make_plan(
@@ -186,8 +189,9 @@ def make_plan(
         network=limited,
         hosted=hosted_agent(config, spec, env.credentials) if spec.agent.hosted else None,
         snapshots=spec.checkpoints,
-        checkpoints=_checkpoints(config, spec.checkpoints),
+        checkpoints=None if spec.regrade else _checkpoints(config, spec.checkpoints),
         branch=branch,
+        regrade=spec.regrade is not None,
     )
 
 
@@ -257,8 +261,10 @@ def _verifier_plan(
 ) -> VerifierPlan:
     defined = definition(config, layout, step, files)
     bundled = defined is not None and defined.bundled
+    if defined and spec.regrade:
+        raise InvalidSpec(f"spec.regrade: {defined.where}: step {step.name} is verified on artifacts, not on a checkpoint")
     restored = None if defined else _restored(config, layout, spec, env)
-    both = spec.verifier.isolation == "Both"
+    both = spec.verifier.isolation == "Both" and spec.regrade is None
     return VerifierPlan(
         user=_user(step.verifier.user, config.verifier.user),
         timeout=resolve_limit(
@@ -277,8 +283,9 @@ def _verifier_plan(
 
 
 def _restored(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv) -> VerifierEnvironment | None:
-    """Return a fresh copy of the agent's environment for a verifier that has none of its own, if the trial asks for it."""
-    if spec.verifier.isolation == "Declared":
+    """Return a fresh copy of the agent's environment for a verifier that has none of its own, if the trial asks for it or regrades
+    another one."""
+    if spec.verifier.isolation == "Declared" and spec.regrade is None:
         return None
     same = _verifier_environment(config, layout, spec, env, Definition("environment", config.environment, None))
     # The healthcheck and environment/ are for a start from the image.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from multistep.api.records import Record
 from multistep.engine.journal import Journal
 from multistep.engine.operations import Operation
+from multistep.engine.regrade import regrade
 from multistep.engine.scope import Scope
 from multistep.engine.script import AgentScript, trial
 
@@ -39,7 +40,7 @@ class Replay:
 
     def __init__(self, scope: Scope, agent: AgentScript) -> None:
         self._journal = Journal()
-        self._script = trial(scope, agent, self._journal)
+        self._script = trial(scope, agent, self._journal) if scope.source is None else regrade(scope, scope.source, self._journal)
         self._operation: Operation | None = None
         self._forget_running: Callable[[], object] = lambda: None
         self._send(None)

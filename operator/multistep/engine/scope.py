@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from multistep.api.records import DISK_FULL, Fault, Fields, HealthcheckResult, PhaseResult, Record
+from multistep.api.regrade import RegradeStatus
 from multistep.api.task_toml import HealthcheckConfig
 from multistep.api.trial_status import CheckpointStatus, StepStatus
 from multistep.engine.operations import Healthcheck, Place
@@ -32,7 +33,7 @@ class Scope:
 
     isolated: whether no agent can be the verifier's user or root, so that file permissions can protect verdicts from agents.
     trial_uid: UID of the trial, given to agents instead of its name, which could reveal facts about the trial.
-    kept: the steps that the attempt keeps from earlier ones, in order.
+    kept: the steps that the attempt keeps from earlier ones, in order. source: the trial whose steps a regrade verifies again.
     """
 
     plan: TrialPlan
@@ -44,6 +45,7 @@ class Scope:
     step: StepPlan | None = None
     where: Place = "agent"
     kept: tuple[KeptStep, ...] = ()
+    source: RegradeStatus | None = None
 
     @property
     def has_own_files(self) -> bool:

@@ -203,7 +203,7 @@ def _step(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript, *, ver
 def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
     """Verify the step and collect its outputs. A separate verifier runs after the collection, as it gets the collected files; so
     does a second verification."""
-    verifier = None if _skips_verifier(scope.plan, run) else step.verifier
+    verifier = None if skips_verifier(scope.plan, run) else step.verifier
     apart, again = (verifier.environment, verifier.again) if verifier else (None, None)
     kept, judged = again is not None and (yield from keep_files(scope, step, run)), False
     if verifier is not None and apart is None:
@@ -285,7 +285,7 @@ def _collect_hooks(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
         )
 
 
-def _skips_verifier(plan: TrialPlan, run: StepRun) -> bool:
+def skips_verifier(plan: TrialPlan, run: StepRun) -> bool:
     """Return whether a single-step trial skips its verifier: after any error except the agent's timeout, failed command or lack of
     memory."""
     expected = ("AgentTimeoutError", "NonZeroAgentExitCodeError", "OutOfMemoryError")

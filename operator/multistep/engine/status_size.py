@@ -73,6 +73,13 @@ def _without_durations(status: TrialStatus) -> TrialStatus:
     return _with_steps(status, lambda step: step.model_copy(update={"durations": None}))
 
 
+def _without_sources_tests(status: TrialStatus) -> TrialStatus:
+    """Remove the digests of the tests of a regrade's source."""
+    source = status.regraded
+    steps = [each.model_copy(update={"tests": {}}) for each in source.steps] if source else []
+    return status.model_copy(update={"regraded": source and source.model_copy(update={"steps": steps})})
+
+
 def _fewer_rewards(status: TrialStatus) -> TrialStatus:
     """Keep one reward per step. Applied last, as rewards matter most."""
     return _with_steps(status, lambda step: step.model_copy(update={"rewards": bounded_rewards(step.rewards, most=1)}))
@@ -88,6 +95,7 @@ _SHORTENERS = (
     _shorter_messages,
     _without_durations,
     _without_messages,
+    _without_sources_tests,
     _fewer_rewards,
 )
 

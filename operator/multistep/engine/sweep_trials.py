@@ -50,20 +50,20 @@ def plan(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> Plan:
 
 def tasks_at(source: TasksSource, revision: str, names: Sequence[str]) -> list[SweepTask]:
     """Return the tasks of a source, pinned to a revision: later changes of the branch or tag have no effect."""
-    ((kind, written),) = source.model_dump(**_AS_WRITTEN).items()
-    place = pinned(kind, written, revision)
+    ((kind, place),) = pinned(source.model_dump(**_AS_WRITTEN), revision).items()
     root = place.get("path", "").strip("/")
     return [SweepTask.model_validate({"name": name, kind: {**place, "path": f"{root}/{name}".lstrip("/")}}) for name in names]
 
 
-def pinned(kind: str, place: Mapping[str, Any], revision: str) -> dict[str, Any]:
-    """Return a remote source, pinned to a revision. kind: git, oci or url, which has a digest already."""
+def pinned(source: Object, revision: str) -> dict[str, Any]:
+    """Return a source of tasks, as written, at a revision."""
+    ((kind, place),) = source.items()
     if kind == "git":
-        return {**place, "ref": revision}
+        return {kind: {**place, "ref": revision}}
     if kind == "oci":
         host, slash, name = place["image"].partition("@")[0].rpartition("/")
-        return {**place, "image": f"{host}{slash}{name.partition(':')[0]}@{revision}"}
-    return dict(place)
+        return {kind: {**place, "image": f"{host}{slash}{name.partition(':')[0]}@{revision}"}}
+    return {kind: dict(place)}
 
 
 _AS_WRITTEN: Final[dict[str, Any]] = {"mode": "json", "by_alias": True, "exclude_unset": True}
@@ -103,9 +103,16 @@ def manifest(
             "task": plan.sources[cell.task],
             "agent": agent.agent.model_dump(**_AS_WRITTEN),
             **_merged_spec(plan.spec, cell.task, task, agent.name),
+            **_regrade(plan, number),
             **({"suspend": True, "prestart": agent.agent.model not in limited_models} if early else {}),
         },
     }
+
+
+def _regrade(plan: Plan, number: int) -> dict[str, Any]:
+    """Return the fields of a trial that regrades the trial with the same number of another sweep; {} for other trials."""
+    source = plan.spec.regrade
+    return {"regrade": {"trial": plan.grid.trial_name(source.sweep, number)}} if source else {}
 
 
 def _merged_spec(spec: SweepSpec, index: int, task: str, agent: str) -> dict[str, Any]:

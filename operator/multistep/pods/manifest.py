@@ -35,6 +35,7 @@ _DRAINS = {
     "Move": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"},
     "Wait": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"},
 }
+_FEW_RESOURCES: Mapping[str, Any] = {"requests": {"cpu": "10m", "memory": "16Mi"}}
 _INSTALL_DIR = "/multistep-install"
 # The default hostname is the pod's name, which contains the trial's name and attempt: an agent could adapt its behaviour to them.
 _HOSTNAME = "multistep"
@@ -65,6 +66,11 @@ class PodRequest:
     @property
     def image_user(self) -> str | None:
         return self.verifier.image_user if self.verifier else self.trial.status.image_user
+
+    @property
+    def keeps_records(self) -> bool:
+        """Whether nothing runs in the pod: a regrade's own pod only keeps the records."""
+        return self.verifier is None and self.trial.spec.regrade is not None
 
     @property
     def hosted(self) -> bool:
@@ -139,7 +145,7 @@ def _labels(request: PodRequest) -> dict[str, str]:
         LABEL_TASK: label_value(request.task_name),
         LABEL_AGENT: label_value(trial.spec.agent.label),
         LABEL_ATTEMPT: str(trial.status.attempt),
-        LABEL_ROLE: "verifier" if request.verifier else "agent",
+        LABEL_ROLE: "verifier" if request.verifier else "records" if request.keeps_records else "agent",
         LABEL_POD: request.name,
     }
 
@@ -194,7 +200,7 @@ def _container(request: PodRequest) -> dict[str, Any]:
             runner_mount.mount(),
             *([agent_program.mount(request.settings.agent_image_mount)] if request.agent_image else []),
         ],
-        "resources": _resources(request.environment),
+        "resources": _FEW_RESOURCES if request.keeps_records else _resources(request.environment),
         "readinessProbe": {
             "httpGet": {"path": "/ready", "port": request.settings.runner_port},
             "periodSeconds": 1,

@@ -25,6 +25,7 @@ from multistep.runner_client.checkpoints import (
     Packed,
 )
 from multistep.runner_client.session import Session
+from multistep.store.adoption import ADOPTED
 from multistep.store.checkpoint_files import NAMES, Base, Blob, Commit, Name
 from multistep.store.volume import TrialKey, Volume
 
@@ -213,9 +214,13 @@ class Checkpointing:
         return await environment.session().note(operation.id, {"error": why, "byAgent": by_agent})
 
     async def _chain_of_step(self, environment: Environment, step: int) -> Sequence[Commit]:
-        """Return the layers of the current attempt's checkpoint after a step. Raises CheckpointLost if one is missing."""
+        """Return the layers of the checkpoint after a step: of the current attempt's, or of the source's in a regrade.
+
+        Raises CheckpointLost if one is missing.
+        """
         stored = await self._volume.checkpoints.stored(environment.key)
-        ids = chain_of((environment.scope.attempt, step), None, stored.commits, stored.damaged)
+        attempt = environment.scope.attempt if environment.scope.source is None else ADOPTED
+        ids = chain_of((attempt, step), None, stored.commits, stored.damaged)
         return [stored.commits[id] for id in ids]
 
 

@@ -348,7 +348,7 @@ class Driver:
         step = drive.step(operation.step)
         records = drive.verifiers_records(step)
         await self._collections.keep_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
-        if step.verified_restored and drive.loaded.plan.checkpoints is None and not drive.scope.kept:
+        if step.verified_restored and drive.loaded.plan.checkpoints is None and not (drive.scope.kept or drive.loaded.plan.regrade):
             await self._checkpointing.forget(drive.key)  # so that a trial that waits for room holds none
         elif step.compared:
             await self._checkpointing.forget_passing(drive.key, (drive.scope.attempt, step.index))
@@ -374,6 +374,7 @@ def _scope(trial: MultiStepTrial, loaded: Loaded, hello: Hello, *, isolated: boo
         trial_uid=trial.metadata.uid,
         isolated=isolated,
         kept=kept,
+        source=trial.status.regraded,
     )
 
 

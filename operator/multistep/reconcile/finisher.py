@@ -80,10 +80,12 @@ class Finisher:
         """Delete what a finished trial needs no more on the volume: checkpoints, unless they are kept with the results, and results
         that the status says are in the object store. Idempotent."""
         key, checkpoints = TrialKey.of(trial), trial.spec.checkpoints
-        kept = checkpoints.policy == "AfterStep" and checkpoints.keep == "WithResults"
+        regraded = trial.spec.regrade is not None
+        copied = regraded or trial.status.started_from is not None
+        kept = checkpoints.policy == "AfterStep" and checkpoints.keep == "WithResults" and not regraded
         if kept:
             await self._volume.checkpoints.retain(key)
-        elif checkpoints.policy == "AfterStep" or trial.spec.verifier.isolation != "Declared" or trial.status.started_from:
+        elif checkpoints.policy == "AfterStep" or trial.spec.verifier.isolation != "Declared" or copied:
             await self._volume.checkpoints.remove(key)
         if trial.status.results_store and await self._volume.exists(key):
             await self._volume.remove(key, but_checkpoints=kept)

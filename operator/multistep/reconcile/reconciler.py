@@ -31,6 +31,7 @@ from multistep.reconcile.pod_starts import PodStarts
 from multistep.reconcile.quotas import Quotas
 from multistep.reconcile.reads import Reads
 from multistep.reconcile.requeue import AT_NEXT_EVENT, Requeue
+from multistep.reconcile.source_trials import SourceTrials
 from multistep.reconcile.starting_points import StartingPoints
 from multistep.reconcile.tally import Tally
 from multistep.reconcile.trial_context import SOON_SECONDS, Tools
@@ -77,6 +78,7 @@ class Reconciler:
         self.reads = Reads(self.wake)
         self.reader = TaskReader(self.settings.task_cache_dir)
         get_config_map, get_secret = partial(self.cluster.get, CONFIG_MAPS), partial(self.cluster.get, SECRETS)
+        sources = SourceTrials(self.cluster, self.volume, self.shipping)
         self._tools = Tools(
             cluster=self.cluster,
             pods=TrialPods(self.cluster, guarded=self.settings.drain == "Wait"),
@@ -84,7 +86,8 @@ class Reconciler:
             driver=self._driver(),
             checkpointing=Checkpointing(self.volume),
             finisher=Finisher(self.volume, self.settings, self.shipping, self.sign),
-            starting_points=StartingPoints(self.cluster, self.volume, self.clock),
+            sources=sources,
+            starting_points=StartingPoints(self.cluster, self.volume, sources, self.clock),
             volume=self.volume,
             settings=self.settings,
             metrics=self.metrics,

@@ -108,7 +108,7 @@ def _task(task: Mapping[str, Any], loaded: Loaded) -> dict[str, Any]:
     if loaded.source is None:
         return dict(task) | name
     kind = next(each for each in task if each != "name")
-    return {kind: pinned(kind, task[kind], loaded.source.revision), **name}
+    return {**pinned({kind: task[kind]}, loaded.source.revision), **name}
 
 
 def waiting(name: str, step: str, found: Object | None, seconds: float) -> Wait:

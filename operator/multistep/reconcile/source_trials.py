@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from multistep.api.conditions import is_finished
@@ -12,9 +12,11 @@ from multistep.api.trial import parse_status
 from multistep.api.trial_status import CheckpointStatus, StepStatus
 from multistep.engine.resuming import chain_of
 from multistep.errors import CheckpointLost, NotFound
-from multistep.kube.protocols import Cluster
+from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import TRIALS
-from multistep.store.checkpoint_files import Commit
+from multistep.store.checkpoint_files import Commit, Stored
+from multistep.store.place import Place
+from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
 
 _EVIDENCE = "evidence.json"
@@ -32,13 +34,18 @@ class SourceStep:
 
 @dataclass(frozen=True)
 class SourceTrial:
-    """A trial that another one starts from. finished: whether it makes no further checkpoints; checkpoints: whether its spec asks
-    for any."""
+    """A trial that another one starts from or verifies again.
+
+    finished: whether it makes no further checkpoints; checkpoints: whether its spec asks for any; found: its object, None if it was
+    deleted; evidence: what the evidence of its results says, {} if there is none.
+    """
 
     key: TrialKey
     steps: Sequence[SourceStep]
     finished: bool
     checkpoints: bool = True
+    found: Object | None = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
 
     def may_make(self, step: str) -> bool:
         """Return whether the trial may still make a checkpoint after a step that has none now."""
@@ -49,9 +56,10 @@ class SourceTrial:
 class SourceTrials:
     """Reads source trials: the objects of those that exist, and the evidence of those that were deleted and have results."""
 
-    def __init__(self, cluster: Cluster, volume: Volume) -> None:
+    def __init__(self, cluster: Cluster, volume: Volume, shipping: Shipping | None = None) -> None:
         self._cluster = cluster
         self._volume = volume
+        self._places: Sequence[Place] = [volume] if shipping is None else [volume, shipping.results]
 
     async def find(self, namespace: str, name: str) -> SourceTrial | None:
         """Return the trial of this name; None if neither it nor results of exactly one deleted trial of this name exist."""
@@ -60,17 +68,24 @@ class SourceTrials:
         except NotFound:
             return await self._find_results(namespace, name)
         status = parse_status(found)
-        steps = [_step(each) for each in status.steps]
+        key, steps, finished = TrialKey(namespace, name, found["metadata"]["uid"]), [*map(_step, status.steps)], is_finished(status)
         checkpoints = (found["spec"].get("checkpoints") or {}).get("policy") == "AfterStep"
-        return SourceTrial(TrialKey(namespace, name, found["metadata"]["uid"]), steps, is_finished(status), checkpoints)
+        return SourceTrial(key, steps, finished, checkpoints, found, await self._evidence(key) if finished else {})
 
     async def chain(self, source: SourceTrial, step: str) -> Sequence[Commit]:
         """Return the layers of the checkpoint after a step, lowest first. Raises CheckpointLost if it does not exist."""
+        return (await self.chains(source, [step]))[0]
+
+    async def chains(self, source: SourceTrial, steps: Iterable[str]) -> Sequence[Sequence[Commit]]:
+        """Return the layers of the checkpoint after each of these steps. Raises CheckpointLost if one does not exist."""
+        stored = await self._volume.checkpoints.stored(source.key)
+        return [self._chain(source, each, stored) for each in steps]
+
+    def _chain(self, source: SourceTrial, step: str, stored: Stored) -> Sequence[Commit]:
         made = next((each for each in source.steps if each.name == step), None)
         if made is None or made.digest is None:
             why = f": {made.missing}" if made is not None and made.missing else ""
             raise CheckpointLost(f"trial {source.key.name} has no checkpoint after step {step}{why}")
-        stored = await self._volume.checkpoints.stored(source.key)
         id = next((id for id, each in stored.commits.items() if each.digest == made.digest), None)
         if id is None:
             raise CheckpointLost(f"the checkpoint of trial {source.key.name} after step {step} was deleted or changed")
@@ -78,10 +93,18 @@ class SourceTrials:
 
     async def _find_results(self, namespace: str, name: str) -> SourceTrial | None:
         keys = list(await self._volume.trials(namespace, name))
-        if len(keys) != 1 or (data := await self._volume.part(keys[0], _EVIDENCE, offset=0, limit=_MOST_BYTES)) is None:
+        if len(keys) != 1 or not (evidence := await self._evidence(keys[0])):
             return None
-        steps = json.loads(data)["predicate"]["steps"]
-        return SourceTrial(keys[0], [SourceStep(each["name"], _digest(each)) for each in steps], finished=True)
+        steps = [SourceStep(each["name"], _digest(each)) for each in evidence["steps"]]
+        return SourceTrial(keys[0], steps, finished=True, evidence=evidence)
+
+    async def _evidence(self, key: TrialKey) -> Mapping[str, Any]:
+        """Return the predicate of the evidence of a trial's results; {} if there is none."""
+        for place in self._places:
+            if (data := await place.part(key, _EVIDENCE, offset=0, limit=_MOST_BYTES)) is not None:
+                predicate: Mapping[str, Any] = json.loads(data)["predicate"]
+                return predicate
+        return {}
 
 
 def _step(step: StepStatus) -> SourceStep:

@@ -40,9 +40,9 @@ class Start:
 class StartingPoints:
     """Finds where trials start. clock: seconds since the epoch."""
 
-    def __init__(self, cluster: Cluster, volume: Volume, clock: Callable[[], float]) -> None:
+    def __init__(self, cluster: Cluster, volume: Volume, sources: SourceTrials, clock: Callable[[], float]) -> None:
         self._volume = volume
-        self._sources = SourceTrials(cluster, volume)
+        self._sources = sources
         self._references = References(cluster)
         self._clock = clock
 

@@ -28,6 +28,7 @@ from multistep.reconcile.pod_hints import PodHints
 from multistep.reconcile.pod_starts import PodStarts
 from multistep.reconcile.quotas import Quotas
 from multistep.reconcile.requeue import CONTINUE, Requeue, Result, earliest
+from multistep.reconcile.source_trials import SourceTrials
 from multistep.reconcile.starting_points import Start, StartingPoints
 from multistep.reconcile.tally import Tally
 from multistep.reconcile.trial_pods import TrialPods
@@ -51,6 +52,7 @@ class Tools:
     checkpointing: Checkpointing
     finisher: Finisher
     starting_points: StartingPoints
+    sources: SourceTrials
     volume: Volume
     settings: Settings
     metrics: Metrics

@@ -46,8 +46,8 @@ from multistep.reconcile.requeue import AT_NEXT_EVENT, CONTINUE, Continue, Reque
 from multistep.reconcile.salvage import salvaged
 from multistep.reconcile.trial_context import SOON_SECONDS
 from multistep.reconcile.trial_creation import TrialCreation
-from multistep.reconcile.trial_ending import TrialEnding
 from multistep.reconcile.trial_pods import former
+from multistep.reconcile.trial_regrade import TrialRegrade
 
 TASK_GRACE_SECONDS = 5.0  # time until a missing task is reported: `multistep run` creates the trial first, then the task
 MAX_POLL_SECONDS = 3600.0
@@ -56,7 +56,7 @@ GATEWAY_RETRY_SECONDS = 10.0
 POLL_JITTER = 0.1  # spreads the polls of trials that started together
 
 
-class TrialReconcile(TrialCreation, TrialEnding):
+class TrialReconcile(TrialCreation, TrialRegrade):
     """One reconcile of one trial; it writes the status after each change."""
 
     async def run(self) -> Requeue:
@@ -151,6 +151,8 @@ class TrialReconcile(TrialCreation, TrialEnding):
     async def _act(self, decision: decisions.Decision) -> Result:
         match decision:
             case decisions.StartAttempt():
+                if (prepared := await self._prepare_regrade()) is not None:
+                    return prepared
                 return await self._start_first_attempt(decision)
             case decisions.CreatePod():
                 return await self._create_pod()

@@ -113,6 +113,15 @@ def pack(directory: Path) -> bytes:
     return _packed(directory)[0]
 
 
+def packed(entries: Mapping[str, Entry]) -> bytes:
+    """Return the entries as a tar.gz, as ``pack`` does."""
+    out = io.BytesIO()
+    with gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0) as stream:
+        for chunk in tar_chunks(sorted(entries.items())):
+            stream.write(chunk)
+    return out.getvalue()
+
+
 def digest_of(data: bytes) -> str:
     """Return ``sha256:`` and the hexadecimal digest of the bytes."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
@@ -149,11 +158,7 @@ def _packed(directory: Path) -> tuple[bytes, dict[str, Entry]]:
         entries = dict(_read_directory(directory, ""))
     except OSError as error:
         raise SourceError(f"the task directory {directory} cannot be read: {error}") from error
-    out = io.BytesIO()
-    with gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0) as stream:
-        for chunk in tar_chunks(sorted(entries.items())):
-            stream.write(chunk)
-    return out.getvalue(), entries
+    return packed(entries), entries
 
 
 def _read_directory(directory: Path, prefix: str) -> Iterator[tuple[str, Entry]]:

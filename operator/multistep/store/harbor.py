@@ -75,28 +75,24 @@ def result_json(
         "source": None,
         "task_checksum": task_digest(trial),
         "config": config_json(plan, trial),
-        "agent_info": agent_info(plan, journal),
+        "agent_info": agent_info(plan, trial, journal),
         "verifier_result": _rewards(rewards),
         "exception_info": _trial_exception(journal, failure, now),
         "started_at": _started(trial, journal),
         "finished_at": iso(now),
-        **_tampering(trial, journal),
-        **_started_from(trial),
+        **_own_fields(trial, journal),
         **_preparation(trial, journal, now),
         **(_single(plan, journal) if plan.single else _steps(journal)),
     }
 
 
-def _tampering(trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
-    """Return Multistep's own field tampering, present if something was found (status.tampering)."""
+def _own_fields(trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
+    """Return Multistep's own fields, as in the status: tampering, if something was found; regraded, if it is a regrade; and
+    started_from, if it starts from another trial's checkpoint."""
     found = [each.model_dump() for each in merged(trial.status, journal)]
-    return {"tampering": found} if found else {}
-
-
-def _started_from(trial: MultiStepTrial) -> dict[str, Any]:
-    """Return Multistep's own field started_from, present if the trial starts from another one's checkpoint."""
-    start = trial.status.started_from
-    return {"started_from": start.model_dump()} if start else {}
+    sources = {"regraded": trial.status.regraded, "started_from": trial.status.started_from}
+    shown = {name: source.model_dump(mode="json") for name, source in sources.items() if source is not None}
+    return {**({"tampering": found} if found else {}), **shown}
 
 
 def config_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:

@@ -5,14 +5,20 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import Usage
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.plan import TrialPlan
 
 
-def agent_info(plan: TrialPlan, journal: Journal) -> dict[str, Any]:
-    """Return Harbor's AgentInfo: as reported by Harbor's agent, or, for Multistep's own agents, their name and our version."""
+def agent_info(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
+    """Return Harbor's AgentInfo: as reported by Harbor's agent, or, for Multistep's own agents, their name and our version. A
+    regrade's is its source's."""
     agent = journal.agent
+    if (source := trial.status.regraded) is not None:
+        provider, slash, name = (source.agent.model or "").rpartition("/")
+        model = {"name": name, "provider": provider if slash else None} if name else None
+        return {"name": source.agent.name, "version": source.agent.version, "model_info": model}
     if agent is None:
         version = "unknown" if plan.hosted is not None else own_version()
         return {"name": plan.agent_name, "version": version, "model_info": None}

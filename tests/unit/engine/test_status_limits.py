@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multistep.api.regrade import RegradeStatus, SourceAgent, SourceStep
 from multistep.api.trial import parse_status
+from multistep.api.trial_status import TrialStatus
 from multistep.engine import status
 from multistep.engine.journal import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Collected, Journal, StepRun
 from multistep.engine.rewards import StepException
@@ -146,6 +148,24 @@ def test_the_resource_of_a_hundred_steps_stays_small(lost: int, message: str) ->
     assert status_bytes(content) <= MAX_STATUS_BYTES
     assert [step["rewards"] for step in content["steps"]] == [each.rewards for each in journal.steps]
     assert len(content["attempts"]) == lost
+
+
+def test_a_regrade_of_many_steps_loses_the_digests_of_its_sources_tests_before_rewards() -> None:
+    names = [f"step-{number:03}-reproduce-the-reported-failure-and-fix-it" for number in range(150)]
+    tests = {"tests": "a" * 64, "steps/a-step-with-a-long-name/tests": "b" * 64}
+    steps = [SourceStep(name=each, checkpoint="c" * 64, tests=tests) for each in names]
+    source = RegradeStatus(trial="source", uid="u", agent=SourceAgent(name="x"), steps=steps)
+    rewards = {"reward": 0.5, "rubric": 0.25}
+    journal = Journal(steps=[run(each, rewards=dict(rewards)) for each in names], rewards={"reward": 0.5})
+    made = trial(TrialStatus(regraded=source))
+    content = to_json(status.complete(made, journal, "uri", NOW))
+    assert [each["checkpoint"] for each in content["regraded"]["steps"]] == ["c" * 64] * 150
+    assert not any(each["tests"] for each in content["regraded"]["steps"])
+    assert [each["rewards"] for each in content["steps"]] == [rewards] * 150
+    assert to_json(parse_status({"status": content})) == content
+    few = source.model_copy(update={"steps": steps[:10]})
+    short = to_json(status.complete(trial(TrialStatus(regraded=few)), Journal(), "uri", NOW))
+    assert [each["tests"] for each in short["regraded"]["steps"]] == [tests] * 10
 
 
 def test_an_ordinary_trial_is_described_in_full() -> None:

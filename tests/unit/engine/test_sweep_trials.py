@@ -81,6 +81,19 @@ def test_every_trial_is_one_and_has_what_was_written_and_no_more() -> None:
     }
 
 
+def test_each_trial_of_a_regrade_names_the_trial_with_its_number() -> None:
+    agents = [{"name": each["name"], "agent": {"name": "nop"}} for each in AGENTS]
+    former, again = sweep(agents=agents), sweep(agents=agents, regrade={"sweep": "former"})
+    former.metadata.name = "former"
+    assert [each["spec"]["regrade"]["trial"] for each in trials(again)] == [each["metadata"]["name"] for each in trials(former)]
+    assert all("regrade" not in each["spec"] for each in trials(former))
+
+
+def test_a_regrade_runs_no_agent() -> None:
+    with pytest.raises(InvalidSpec, match=r"regrade runs no agent: agents\[.*\]\.agent\.name must be nop"):
+        sweep(regrade={"sweep": "former"})
+
+
 def test_a_sweep_of_a_shard_has_its_trials_there() -> None:
     found = sweep()
     sharded = found.model_copy(

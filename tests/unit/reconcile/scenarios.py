@@ -97,6 +97,13 @@ def _gateway(**reports: Any) -> Any:
 
 SOURCE = asyncio.run(Source.ran(trial=_trial(checkpoints={"policy": "AfterStep", "keep": "WithResults"})))
 BRANCH: Json = {"from": {"trial": "source", "step": "a"}, "agent": {"name": "command", "command": ["x"]}}
+TIMED_OUT_SOURCE = asyncio.run(
+    Source.ran(
+        trial=_trial(onAgentError="Continue", checkpoints={"policy": "AfterStep", "keep": "WithResults"}),
+        results={"a/agent": {"timedOut": True, "exitCode": None}},
+    )
+)
+REGRADE: Json = {"regrade": {"trial": "source"}, "agent": {"name": "nop"}, "onAgentError": "Continue"}
 
 
 def _damaged(source: Source) -> Source:
@@ -257,6 +264,26 @@ SCENARIOS = {
             **HOSTED_OPTIONS,
             "durations": {"/host/agent-setup": 20.0, "a/host/agent": 100.0, "b/host/agent": 4000.0},
             "happens": {2000.0: lose_pod},
+        },
+        reward=0.75,
+        attempts=("PodDeleted",),
+    ),
+    "regraded": Scenario(
+        {
+            "trial": _trial(**REGRADE),
+            "source": TIMED_OUT_SOURCE,
+            "durations": {"a/verifier/verifier": 40.0, "b/verifier/verifier": 40.0},
+        },
+        reward=0.75,
+        living=True,
+        fully=True,
+    ),
+    "regraded, and a verifier's pod lost": Scenario(
+        {
+            "trial": _trial(**REGRADE),
+            "source": TIMED_OUT_SOURCE,
+            "durations": {"b/verifier/verifier": 4000.0},
+            "happens": {2000.0: _lose_verifier},
         },
         reward=0.75,
         attempts=("PodDeleted",),

@@ -14,18 +14,21 @@ from typing import Any
 import pytest
 from obstore.store import MemoryStore
 
+from multistep.api.regrade import SourceAgent
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import AttemptStatus, CheckpointStatus, ResumeStatus
 from multistep.engine.journal import Journal, StepRun
+from multistep.store import harbor
 from multistep.store.bucket import Bucket
 from multistep.store.evidence import statement
 from multistep.store.evidence.check import check
+from multistep.store.evidence.claims import compare
 from multistep.store.evidence.file_list import Digests
 from multistep.store.evidence.signing import PublicKey, Signer
 from multistep.store.keep import Pointer, Received
 from multistep.store.shipping import Shipping
 from multistep.store.volume import Volume
-from tests.harbor.samples import BEGIN, FIRST, SECRET, Sample, finish, journal, run
+from tests.harbor.samples import BEGIN, FIRST, SECOND, SECRET, Sample, finish, journal, run
 from tests.support.signing_keys import write_keys
 
 from .evidence_cases import BY_NAME, SAMPLE, fetched
@@ -62,6 +65,44 @@ def test_the_statement_names_what_ran() -> None:
         {"name": f"steps/{FIRST}/tests", "digest": {"sha256": FIRST.encode().hex()}},
     ]
     assert (shown["checkpoint"], shown["verifierImageID"]) == ({"digest": {"sha256": "ef"}}, "v@sha256:3")
+
+
+def test_the_statement_of_a_regrade_names_both_trials() -> None:
+    sample = BY_NAME["regraded"]
+    found = finished(sample)
+    assert found["regraded"] == {
+        "trial": "rewards",
+        "uid": "u-1",
+        "task": {"digest": {"sha256": "ab" * 32}},
+        "steps": [
+            {
+                "name": FIRST,
+                "tests": [{"name": "tests", "digest": {"sha256": "cd" * 32}}],
+                "checkpoint": {"digest": {"sha256": "12" * 32}},
+                "exception": "AgentTimeoutError",
+            },
+            {"name": SECOND, "tests": [], "checkpoint": None, "exception": None},
+        ],
+    }
+    assert found["agent"] == {"name": "claude-code", "version": "2.1", "model": "anthropic/claude-sonnet-4-5"}
+    assert [each["exceptionPhase"] for each in found["steps"]] == ["agent", None] and found["tampering"] == []
+    result = harbor.result_json(sample.plan(), sample.trial(), sample.journal, BEGIN + 30)
+    assert result["agent_info"]["model_info"] == {"name": "claude-sonnet-4-5", "provider": "anthropic"}
+    assert list(compare(found, {"result.json": json.dumps(result).encode()}, None)) == []
+    result["regraded"]["uid"] = "another"
+    [(file, problem)] = compare(found, {"result.json": json.dumps(result).encode()}, None)
+    assert (file, problem) == ("result.json", 'the regraded uid is "another", but the evidence says "u-1"')
+
+
+def test_a_source_of_unknown_task_and_model_is_named_all_the_same() -> None:
+    sample = BY_NAME["regraded"]
+    trial = sample.trial()
+    assert trial.status.regraded is not None
+    unknown = trial.status.regraded.model_copy(update={"task_digest": None, "agent": SourceAgent(name="oracle")})
+    trial.status.regraded = unknown
+    found = finished(sample, trial)
+    assert found["regraded"]["task"] is None and found["agent"]["version"] == "unknown"
+    assert harbor.result_json(sample.plan(), trial, sample.journal, BEGIN)["agent_info"]["model_info"] is None
 
 
 def test_a_failed_trial_has_evidence_without_a_reward() -> None:

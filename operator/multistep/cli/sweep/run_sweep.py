@@ -98,6 +98,10 @@ class SweepSession:
         images = {task.name: image for task in tasks if (image := self._image(task)) is not None}
         return asyncio.run(self._submit(lambda namespace: sweep_of_tasks(tasks, images, options, namespace)))
 
+    def submitted(self, submission: SweepSubmission) -> Exit:
+        """Create a sweep and follow it."""
+        return asyncio.run(self._submit(lambda _: submission))
+
     def _image(self, task: TaskDirectory) -> TrialImage | None:
         if self.image or not task.needs_build:
             return existing_image(task, self.image, runner_in_image=self.runner_in_image)

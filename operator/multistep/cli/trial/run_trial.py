@@ -60,7 +60,8 @@ class Session:
         request = replace(request, image=self._image(directory))
         submission = make_submission(directory, request, values, shared=False)
         parse_trial(submission.trial)
-        return asyncio.run(self._submit(submission))
+        followed = Followed(self.target, self.results, detach=self.detach, as_json=self.as_json)
+        return asyncio.run(followed.run(submission))
 
     async def _reserve(self, directory: TaskDirectory, request: TrialRequest, values: Values) -> TrialRequest:
         """Check before a long build that the cluster will accept the trial; return the request with its namespace."""
@@ -78,7 +79,18 @@ class Session:
             return existing_image(directory, self.image, runner_in_image=self.runner_in_image)
         return built_image(directory, self.task, self.target, verbose=self.verbose)
 
-    async def _submit(self, submission: Submission) -> Exit:
+
+@dataclass(frozen=True)
+class Followed:
+    """Submits a trial and follows it. results: new directory for its results; detach: only submit it."""
+
+    target: Target
+    results: Path | None = None
+    detach: bool = False
+    as_json: bool = False
+
+    async def run(self, submission: Submission) -> Exit:
+        """Create the trial and its objects, and return how it ended."""
         metadata = submission.trial["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         async with cluster.connect(self.target) as connected:

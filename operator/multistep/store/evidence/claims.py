@@ -51,6 +51,8 @@ def _of_result(predicate: Mapping[str, Any], result: Any) -> Iterator[tuple[str,
     yield "the agent's version", _at(result, "agent_info", "version"), _at(predicate, "agent", "version")
     for name in ("trial", "uid", "step"):
         yield f"the {name} that it started from", _at(result, "started_from", name), _at(predicate, "startedFrom", name)
+    for name in ("trial", "uid"):
+        yield f"the regraded {name}", _at(result, "regraded", name), _at(predicate, "regraded", name)
     yield "the trial's rewards", _at(result, "verifier_result", "rewards"), _at(predicate, "rewards")
     steps = _list(result, "step_results")
     if not steps:

@@ -18,6 +18,7 @@ from multistep.api.trial_status import AttemptStatus, ResumeStatus, StartStatus,
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.plan import StepPlan, TrialPlan
 from multistep.engine.rewards import StepException
+from multistep.engine.tampering import merged
 from multistep.store import harbor
 from multistep.store.evidence import names
 from multistep.store.evidence.file_list import Digests
@@ -86,7 +87,9 @@ def _predicate(of: Finished) -> dict[str, Any]:
         "agent": _agent(of),
         "attempts": _attempts(trial),
         "startedFrom": _started_from(status.started_from),
+        "regraded": _regraded(of),
         "steps": [_step(of, run) for run in journal.steps],
+        "tampering": [of.shown(each.model_dump()) for each in merged(status, journal)],
         "files": {"count": of.files.files, "bytes": of.files.bytes},
     }
 
@@ -127,8 +130,10 @@ def _digest_set(digest: str) -> dict[str, str]:
 
 
 def _agent(of: Finished) -> dict[str, Any]:
-    info, spec, status = agent_info(of.plan, of.journal), of.trial.spec.agent, of.trial.status
-    shown = {"name": of.shown(info["name"]), "version": of.shown(info["version"]), "model": spec.model}
+    source = of.trial.status.regraded
+    info, spec, status = agent_info(of.plan, of.trial, of.journal), of.trial.spec.agent, of.trial.status
+    model = source.agent.model if source else spec.model
+    shown = {"name": of.shown(info["name"]), "version": of.shown(info["version"]), "model": model}
     hosted = {"image": spec.image, "hostImageID": status.agent_host_image_id} if spec.hosted else {}
     return {**shown, **hosted}
 
@@ -180,11 +185,33 @@ def _step(of: Finished, run: StepRun) -> dict[str, Any]:
         "rewards": of.shown(run.rewards),
         "gate": run.gate_passed,
         "exception": of.shown(run.exception.type) if run.exception else None,
+        "exceptionPhase": run.exception.phase or None if run.exception else None,
         "tests": tests,
         "verifierImageID": run.verifier_image_id,
         "artifacts": {"name": directory, "digest": {"sha256": artifacts}} if artifacts else None,
         "checkpoint": {"digest": {"sha256": checkpoint}} if checkpoint else None,
         "usage": _usage(run.usage),
+    }
+
+
+def _regraded(of: Finished) -> dict[str, Any] | None:
+    """Return the trial whose steps this one verified again, with the digests of its task, its tests and its checkpoints."""
+    source = of.trial.status.regraded
+    if source is None:
+        return None
+    return {
+        "trial": source.trial,
+        "uid": source.uid,
+        "task": {"digest": _digest_set(source.task_digest)} if source.task_digest else None,
+        "steps": [
+            {
+                "name": each.name,
+                "tests": [{"name": name, "digest": {"sha256": sha256}} for name, sha256 in each.tests.items()],
+                "checkpoint": {"digest": {"sha256": each.checkpoint}} if each.checkpoint else None,
+                "exception": of.shown(each.exception.type) if each.exception else None,
+            }
+            for each in source.steps
+        ],
     }
 
 

@@ -1,0 +1,69 @@
+"""Regrades: trials that verify the steps of another trial, the source, again."""
+
+from __future__ import annotations
+
+from multistep.api.model import Model, ObjectName
+
+
+class RegradeSpec(Model):
+    """The trial whose steps are verified again, on its checkpoints. No agent runs."""
+
+    trial: ObjectName
+    """Name of the source: a trial in this namespace, or a deleted one whose results are kept."""
+
+
+class SweepRegrade(Model):
+    """The sweep whose trials are regraded."""
+
+    sweep: ObjectName
+    """Name of the source, which must have the same tasks, agents, attempts and order: trial N regrades its trial N."""
+
+
+class SourceException(Model):
+    """The exception of a step of the source before its verification, which the regrade takes over."""
+
+    type: str
+    """Harbor's exception class."""
+    phase: str
+    """Phase that failed: setup, healthcheck or agent."""
+    message: str = ""
+    """What failed."""
+
+
+class SourceStep(Model):
+    """A step that the source started."""
+
+    name: str
+    """Name of the step."""
+    checkpoint: str | None = None
+    """SHA-256 of the source's checkpoint after the step."""
+    exception: SourceException | None = None
+    """The exception that the step had before its verification."""
+    tests: dict[str, str] = {}
+    """SHA-256 of the tests that the source's verifier got, by directory."""
+
+
+class SourceAgent(Model):
+    """The agent of the source."""
+
+    name: str
+    """Name."""
+    version: str = "unknown"
+    """Version."""
+    model: str | None = None
+    """Model as PROVIDER/NAME."""
+
+
+class RegradeStatus(Model):
+    """The source of a regrade, as it was when the regrade started."""
+
+    trial: str
+    """Name of the source."""
+    uid: str
+    """UID of the source."""
+    task_digest: str | None = None
+    """Digest of the source's task; unset if it is unknown."""
+    agent: SourceAgent
+    """The source's agent, whose work is verified."""
+    steps: list[SourceStep] = []
+    """The steps that the source started, in order."""

@@ -1,0 +1,202 @@
+"""`multistep regrade`: creates a trial or a sweep that verifies another one again, and follows it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from multistep.api import labels
+from multistep.api.agent_spec import AgentSpec
+from multistep.api.model import API_VERSION
+from multistep.api.sweep import SWEEP_KIND, parse_sweep
+from multistep.api.trial import KIND, parse_trial
+from multistep.cli import cluster
+from multistep.cli.cluster import find_sweep, find_trial
+from multistep.cli.exits import Exit
+from multistep.cli.options import Target
+from multistep.cli.regrade.changed_task import TaskOf
+from multistep.cli.sweep.run_sweep import SweepSession
+from multistep.cli.sweep.sweep_manifest import SweepSubmission
+from multistep.cli.task.task_directory import TaskDirectory
+from multistep.cli.trial.fetch import check_directory
+from multistep.cli.trial.manifests import Manifest, checked_name, environment, new_name, optional
+from multistep.cli.trial.run_trial import Followed, check
+from multistep.cli.trial.submit import Submission, existing_image
+from multistep.engine.sweep_trials import pinned
+from multistep.errors import UsageError
+from multistep.kube.protocols import Object
+from multistep.pods.kueue import QUEUE
+
+# What applies to an agent's trial only, or to the source itself.
+_NOT_TAKEN: Final = ("agent", "suspend", "prestart", "stop", "checkpoints", "resumeTrajectory", "activeDeadlineSeconds", "regrade")
+_NOT_OF_SWEEP: Final = (*_NOT_TAKEN, "agents", "tasks", "tasksFrom", "stopWhen", "budget")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call of `multistep regrade`, with its options."""
+
+    source: str
+    target: Target
+    tests: Path | None = None
+    tasks: Sequence[Path] = ()
+    name: str | None = None
+    image: str | None = None
+    runner_in_image: bool = False
+    results: Path | None = None
+    detach: bool = False
+    as_json: bool = False
+
+    def run(self) -> Exit:
+        """Find the source, create the regrade and follow it."""
+        if self.results:
+            check_directory(self.results)
+        if self.tests and self.tasks:
+            raise UsageError("--tests and --task exclude each other: put the tests into the task's directory")
+        if self.tests and not self.tests.is_dir():
+            raise UsageError(f"--tests: {self.tests} is not a directory")
+        directories = [TaskDirectory.open(each) for each in self.tasks]
+        made = asyncio.run(self._made(directories))
+        if isinstance(made, SweepSubmission):
+            return SweepSession((), self.target, self.as_json, detach=self.detach).submitted(made)
+        return asyncio.run(Followed(self.target, self.results, detach=self.detach, as_json=self.as_json).run(made))
+
+    async def _made(self, directories: Sequence[TaskDirectory]) -> Submission | SweepSubmission:
+        kind, _, name = self.source.rpartition("/")
+        if kind not in ("", "trial", "sweep"):
+            raise UsageError(f"{self.source} is neither NAME nor trial/NAME nor sweep/NAME")
+        async with cluster.connect(self.target) as connected:
+            namespace = self.target.namespace or connected.namespace
+            trial = await find_trial(connected, namespace, name) if kind != "sweep" else None
+            sweep = await find_sweep(connected, namespace, name) if kind != "trial" else None
+            if trial is not None and sweep is not None:
+                raise UsageError(f"there are a trial and a sweep of this name: write trial/{name} or sweep/{name}")
+            if self.image and (trial is not None or sweep is not None):
+                raise UsageError(f"--image is for a deleted trial: {name} exists and names its image")
+            new = checked_name(self.name) if self.name else new_name(name, "regrade")
+            tasks = TaskOf(connected, namespace, new)
+            if sweep is None:
+                return await self._trial(name, trial, tasks, directories)
+            if self.results:
+                raise UsageError("--results is for a trial: a sweep's trials are fetched one by one with `multistep results`")
+            return await self._sweep(sweep, tasks, directories)
+
+    async def _trial(self, name: str, found: Object | None, to: TaskOf, directories: Sequence[TaskDirectory]) -> Submission:
+        if len(directories) > 1:
+            raise UsageError(f"{name} is a trial, which has one task: give one --task")
+        spec = found["spec"] if found else self._spec_of_deleted(name, to.namespace, directories)
+        kept = {key: value for key, value in spec.items() if key not in _NOT_TAKEN}
+        if directories:
+            _check(directories[0], kept.get("variables", ()), kept)
+            kept["task"], parts = to.other(kept.get("task", {}), directories[0])
+        else:
+            kept["task"], parts = await to.same(kept["task"], self.tests)
+        trial = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": _metadata(to, found),
+            "spec": {**kept, "agent": _no_agent(spec.get("agent", {})), "regrade": {"trial": name}},
+        }
+        parse_trial(trial)
+        return Submission(parts, trial)
+
+    def _spec_of_deleted(self, name: str, namespace: str, directories: Sequence[TaskDirectory]) -> Manifest:
+        if not directories:
+            raise UsageError(
+                f"neither a trial nor a sweep {name!r} exists in namespace {namespace!r}; if it was a trial "
+                "whose results are kept, name its task with --task"
+            )
+        image = existing_image(directories[0], self.image, runner_in_image=self.runner_in_image)
+        return optional(environment=environment(image))
+
+    async def _sweep(self, found: Object, to: TaskOf, directories: Sequence[TaskDirectory]) -> SweepSubmission:
+        spec = found["spec"]
+        agents = [{"name": each["name"], "agent": _no_agent(each["agent"])} for each in spec["agents"]]
+        tasks, parts = await self._tasks(found, to, directories)
+        kept = {key: value for key, value in spec.items() if key not in _NOT_OF_SWEEP}
+        template = kept.get("template", {})
+        sweep = {
+            "apiVersion": API_VERSION,
+            "kind": SWEEP_KIND,
+            "metadata": _metadata(to, found),
+            "spec": {
+                **kept,
+                **tasks,
+                "agents": agents,
+                "regrade": {"sweep": found["metadata"]["name"]},
+                "template": {**template, "spec": _without_agent(template.get("spec", {}))},
+                "overrides": [{**each, "spec": _without_agent(each["spec"])} for each in kept.get("overrides", ())],
+            },
+        }
+        parse_sweep(sweep)
+        return SweepSubmission(sweep, parts)
+
+    async def _tasks(self, found: Object, to: TaskOf, directories: Sequence[TaskDirectory]) -> tuple[Manifest, Sequence[Manifest]]:
+        """Return the sweep's tasks, or the source that they come from, and the ConfigMaps of their bundles."""
+        spec = found["spec"]
+        if (source := spec.get("tasksFrom")) is not None:
+            if self.tests or directories:
+                raise UsageError("the sweep's tasks come from spec.tasksFrom: --tests and --task need tasks in spec.tasks")
+            revision = (found.get("status") or {}).get("tasksFrom", {}).get("revision")
+            return {"tasksFrom": pinned(source, revision) if revision else source}, ()
+        given = spec["tasks"]
+        if self.tests and len(given) > 1:
+            raise UsageError(f"--tests is for one task, and the sweep has {len(given)}: name the changed ones with --task")
+        changed = _by_name(given, directories)
+        tasks, parts = [], list[Manifest]()
+        for each in given:
+            directory = changed.get(each["name"])
+            if directory is None:
+                task, own = await to.same(each, self.tests)
+            else:
+                _check(directory, (spec.get("template") or {}).get("spec", {}).get("variables", ()), each)
+                task, own = to.other(each, directory)
+            tasks.append(task)
+            parts += own
+        return {"tasks": tasks}, parts
+
+
+def _by_name(tasks: Sequence[Manifest], directories: Sequence[TaskDirectory]) -> Mapping[str, TaskDirectory]:
+    """Return the directories by the name of the task that they replace. A sweep of one task needs no equal name."""
+    names = [each["name"] for each in tasks]
+    if len(names) == len(directories) == 1:
+        return {names[0]: directories[0]}
+    for each in directories:
+        if each.name not in names:
+            raise UsageError(f"--task {each.path}: the sweep has no task {each.name!r}, but {', '.join(names[:5])}")
+    return {each.name: each for each in directories}
+
+
+def _check(directory: TaskDirectory, variables: Sequence[Mapping[str, Any]], spec: Manifest) -> None:
+    image = (spec.get("environment") or {}).get("image")
+    given = [each["name"] for each in variables]
+    check(directory, verification=True, agents=[AgentSpec(name="nop")], given=given, image=image)
+
+
+def _metadata(to: TaskOf, found: Object | None) -> Manifest:
+    """Return the new object's metadata, with the labels by which the source was queued and assigned to an operator."""
+    given = (found["metadata"].get("labels") or {}) if found else {}
+    kept = {key: given[key] for key in (QUEUE, labels.SHARD) if key in given}
+    return {"name": to.name, "namespace": to.namespace, **optional(labels=kept or None)}
+
+
+def _without_agent(spec: Manifest) -> Manifest:
+    return {key: value for key, value in spec.items() if key not in _NOT_TAKEN}
+
+
+def _no_agent(agent: Manifest) -> Manifest:
+    """Return the agent of a regrade. Nothing gets its variables: the operator replaces their secret values in the results, as files
+    in the checkpoints may have them. They are optional, as their Secrets may be deleted with the source."""
+    credentials = agent.get("credentials", ()) if agent.get("access") == "Direct" else ()
+    env = [_optional(each) for each in (*agent.get("env", ()), *credentials)]
+    return {"name": "nop", **optional(env=env or None)}
+
+
+def _optional(variable: Manifest) -> Manifest:
+    source = variable.get("valueFrom")
+    if source is None:
+        return variable
+    return {**variable, "valueFrom": {key: {**selector, "optional": True} for key, selector in source.items()}}

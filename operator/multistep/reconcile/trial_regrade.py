@@ -1,0 +1,163 @@
+"""Finds the source of a regrade, and copies its checkpoints, before the regrade's first attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from multistep.api.conditions import holds
+from multistep.api.failures import REGRADE_IMPOSSIBLE
+from multistep.api.regrade import RegradeStatus, SourceAgent, SourceException, SourceStep
+from multistep.api.trial import parse_status
+from multistep.api.trial_status import StepStatus, Tampering, TrialFailure, TrialStatus
+from multistep.engine import status
+from multistep.engine.plan import TrialPlan
+from multistep.engine.regrade import is_verified, source_exception, unfit_steps
+from multistep.errors import CheckpointLost
+from multistep.reconcile import source_trials
+from multistep.reconcile.requeue import CONTINUE, Result
+from multistep.reconcile.source_trials import SourceTrial
+from multistep.reconcile.trial_ending import TrialEnding
+from multistep.store.adoption import ADOPTED
+from multistep.store.volume import TrialKey
+
+SOURCE_SECONDS: Final = 10.0  # between two looks at a source that is not finished
+_HINT: Final = "a trial can be regraded that ran with `checkpoints: {policy: AfterStep, keep: WithResults}`"
+
+
+class TrialRegrade(TrialEnding):
+    """The part of a trial's reconcile that prepares a regrade. The status first names the source with its UID, then the checkpoints
+    are copied, so that a crash in between never mixes those of two trials of the same name."""
+
+    async def _prepare_regrade(self) -> Result | None:
+        """Find the source and copy its checkpoints. Return None for a trial whose attempt can start."""
+        regrade, source = self._trial.spec.regrade, self._trial.status.regraded
+        if regrade is None:
+            return None
+        if source is None:
+            return await self._find_source(regrade.trial)
+        try:
+            await self._copy_checkpoints(source)
+        except CheckpointLost as error:
+            return await self._refuse(f"{error}; {_HINT}", TrialStatus())
+        return None
+
+    async def _find_source(self, name: str) -> Result:
+        source = await self._t.sources.find(self._trial.metadata.namespace, name)
+        if source is None:
+            why = "does not exist, and there are no kept results of exactly one deleted trial of this name"
+            return await self._refuse(f"trial {name} {why}", TrialStatus())
+        former = parse_status(source.found) if source.found else TrialStatus()
+        if source.key.uid == self._trial.metadata.uid:
+            return await self._refuse("a trial cannot regrade itself", TrialStatus())
+        if not source.finished:
+            return await self._wait("SourceActive", f"trial {name} is to be regraded and is not finished", seconds=SOURCE_SECONDS)
+        regraded = _facts(source, former)
+        if why := await self._unfit(source, former, regraded):
+            return await self._refuse(why, former)
+        changes: dict[str, Any] = {"regraded": regraded, "tampering": _tampering(source, former)}
+        if source.found is not None and source.found["spec"].get("task") == self._object["spec"].get("task"):
+            changes["task_source"] = former.task_source  # the revision that the source had, also if a branch has moved since
+        await self._write(self._trial.status.model_copy(update=changes))
+        return CONTINUE
+
+    async def _unfit(self, source: SourceTrial, former: TrialStatus, regraded: RegradeStatus) -> str:
+        """Return why a finished trial cannot be regraded, "" if it can."""
+        if of := _source_of(source):
+            return f"trial {regraded.trial} is itself a regrade, of trial {of}: regrade that one"
+        if (failed := holds(former, "Failed")) is not None:
+            return f"trial {regraded.trial} is Failed ({failed.reason}), so there is no result to regrade"
+        if source.evidence.get("outcome") == "Failed":
+            return f"trial {regraded.trial} is Failed, so there is no result to regrade"
+        if why := next(unfit_steps(self._plan, regraded), ""):
+            return why
+        try:
+            await self._t.sources.chains(source, _verified(self._plan, regraded).values())
+        except CheckpointLost as error:
+            return f"{error}; {_HINT}"
+        return ""
+
+    async def _copy_checkpoints(self, regraded: RegradeStatus) -> None:
+        """Copy the layers of all checkpoints of the source that are verified, so that nothing depends on the source any more.
+
+        Idempotent. Raises CheckpointLost.
+        """
+        key, checkpoints = TrialKey.of(self._trial), self._t.volume.checkpoints
+        steps = [source_trials.SourceStep(each.name, each.checkpoint) for each in regraded.steps]
+        source = SourceTrial(TrialKey(key.namespace, regraded.trial, regraded.uid), steps, finished=True)
+        copied = set((await checkpoints.stored(key)).commits)
+        # A checkpoint that is copied has all its layers. It is found here after a crash, also if the source was deleted meanwhile.
+        left = [name for index, name in _verified(self._plan, regraded).items() if (ADOPTED, index) not in copied]
+        for chain in reversed(await self._t.sources.chains(source, left) if left else []):
+            if (ADOPTED, chain[-1].step) not in copied:
+                copied |= {each.id for each in await checkpoints.adopt(key, source.key, chain)}
+
+    async def _refuse(self, message: str, source: TrialStatus) -> Result:
+        """Fail the trial. If its source is scored although it failed, the score stays. source: its status, empty if unknown."""
+        new, failure = status.failed(self._trial, REGRADE_IMPOSSIBLE, message, self._t.clock()), source.failure
+        if failure is not None and failure.score is not None:
+            steps = [StepStatus(name=each.name, exception=each.exception) for each in source.steps]
+            kept = TrialFailure(class_=failure.class_, reason=REGRADE_IMPOSSIBLE, step=failure.step, score=failure.score)
+            new = new.model_copy(update={"failure": kept, "steps": steps, "tampering": source.tampering})
+        await self._end(new)
+        return CONTINUE
+
+
+def _facts(source: SourceTrial, former: TrialStatus) -> RegradeStatus:
+    """Return what a regrade needs of its source. former: the source's status, empty if the source was deleted."""
+    evidence = {each["name"]: each for each in source.evidence.get("steps", [])}
+    exceptions = {each.name: source_exception(each) for each in former.steps}
+    steps = [
+        SourceStep(
+            name=each.name,
+            checkpoint=each.digest,
+            exception=exceptions[each.name] if source.found else _stated_exception(source, evidence[each.name]),
+            tests={made["name"]: made["digest"]["sha256"] for made in evidence.get(each.name, {}).get("tests", [])},
+        )
+        for each in source.steps
+    ]
+    digest = source.evidence.get("task", {}).get("digest", {})
+    return RegradeStatus(
+        trial=source.key.name,
+        uid=source.key.uid,
+        task_digest=next((f"{algorithm}:{value}" for algorithm, value in digest.items()), None),
+        agent=_agent(source),
+        steps=steps,
+    )
+
+
+def _stated_exception(source: SourceTrial, step: Mapping[str, Any]) -> SourceException | None:
+    """Return the exception that a step had before its verification, by the evidence, which has no message."""
+    if step["exception"] is None:
+        return None
+    phase = step.get("exceptionPhase")
+    message = f"as in trial {source.key.name}"
+    return source_exception(
+        StepStatus.model_validate(
+            {"name": step["name"], "exception": {"type": step["exception"], "phase": phase, "message": message}}
+        )
+    )
+
+
+def _agent(source: SourceTrial) -> SourceAgent:
+    stated = source.evidence.get("agent")
+    if stated is not None:
+        return SourceAgent(name=stated["name"], version=stated["version"] or "unknown", model=stated["model"])
+    spec = source.found["spec"].get("agent", {}) if source.found else {}
+    return SourceAgent(name=spec.get("name") or spec.get("importPath") or "oracle", model=spec.get("model"))
+
+
+def _tampering(source: SourceTrial, former: TrialStatus) -> list[Tampering]:
+    """Return what was found in the source's environment. It is in the checkpoints, too."""
+    return former.tampering if source.found else [Tampering.model_validate(each) for each in source.evidence.get("tampering", [])]
+
+
+def _source_of(source: SourceTrial) -> str | None:
+    """Return the name of the trial that a source regrades itself, None if it ran an agent."""
+    spec = source.found["spec"].get("regrade") if source.found else source.evidence.get("regraded")
+    return str(spec["trial"]) if spec else None
+
+
+def _verified(plan: TrialPlan, regraded: RegradeStatus) -> Mapping[int, str]:
+    """Return the names of the source's steps that are verified again, by index."""
+    return {index: each.name for index, each in enumerate(regraded.steps) if is_verified(plan, each)}

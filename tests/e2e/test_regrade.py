@@ -1,0 +1,186 @@
+"""Regrades on the real cluster: verifiers run again on stored checkpoints, without an agent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multistep.kube.resources import PODS, SWEEPS, TRIALS
+from multistep.pods import identity
+from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds, trial
+from tests.e2e.test_agents import ledger
+from tests.e2e.test_cli import multistep
+from tests.support import servers
+
+KEEP: Mapping[str, Any] = {"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}}
+# Counts the lines of a file, which each step's agent makes longer; shows the file's mode and what else an agent left.
+TEST = r"""#!/bin/bash
+lines=$(wc -l < /srv/work/lines)
+[ "$(stat -c %a /srv/work/lines)" = 640 ] && [ "$(readlink /srv/work/link)" = lines ] && mode=1 || mode=0
+printf '{"reward": %s.1, "mode": %s, "third": 0.30000000000000004}' "$lines" "$mode" > /logs/verifier/reward.json
+"""
+WORK = "#!/bin/bash\nmkdir -p /srv/work && cd /srv/work && echo line >> lines && chmod 640 lines && ln -sf lines link\n"
+TOO_SLOW = f"{WORK}sleep 600\n"
+LIMIT = {"agent": {"timeout_sec": 3}}
+
+
+def steps(test: str = TEST) -> list[Step]:
+    return [
+        Step("one", solve=WORK, test=test),
+        Step("two", solve=TOO_SLOW, test=test, config=LIMIT),
+        Step("three", solve=WORK, test=test),
+    ]
+
+
+def source(**spec: Any) -> Object:
+    return trial(*steps(), onAgentError="Continue", **{**KEEP, **spec})
+
+
+def regrade(of: Object, test: str = TEST, **spec: Any) -> Object:
+    again = {"regrade": {"trial": of["metadata"]["name"]}, "agent": {"name": "nop"}, "onAgentError": "Continue"}
+    return trial(*steps(test), **{**again, **spec})
+
+
+def verdicts(found: Object) -> Any:
+    status = found["status"]
+    each = [
+        (step["name"], step.get("rewards"), step.get("gate"), (step.get("exception") or {}).get("type")) for step in status["steps"]
+    ]
+    return each, status.get("rewards"), status.get("failure")
+
+
+def ran_no_agent(given: Given, name: str) -> bool:
+    """Return whether no pod of a trial had an agent host or the role of an agent's pod."""
+    label = identity.label_value(name)
+    states = [each.object for each in given.recorder._states if each.kind == PODS.kind]
+    pods = [each for each in states if each["metadata"]["labels"].get(identity.LABEL_TRIAL) == label]
+    assert pods, "its pods were recorded"
+    roles = {each["metadata"]["labels"][identity.LABEL_ROLE] for each in pods}
+    return roles == {"records", "verifier"} and {len(each["spec"]["containers"]) for each in pods} == {1}
+
+
+async def results_of(given: Given, name: str, to: Path) -> Object:
+    """Fetch a trial's results, check them by their evidence, and return result.json."""
+    code, _, err = await multistep("results", name, str(to), "-n", given.namespace)
+    assert code == 0, err
+    code, out, err = await multistep("verify", str(to))
+    assert code == 0, out + err
+    found: Object = json.loads((to / "result.json").read_text())
+    return found
+
+
+async def test_the_same_tests_give_the_same_rewards_and_others_give_others(given: Given, tmp_path: Path) -> None:
+    of = await given.ended(source())
+    assert [each[3] for each in verdicts(of)[0]] == [None, "AgentTimeoutError", None], of["status"]
+    assert of["status"]["steps"][2]["rewards"] == {"reward": 3.1, "mode": 1, "third": 0.30000000000000004}, of["status"]
+    again = await given.ended(regrade(of))
+    assert verdicts(again) == verdicts(of), again["status"]
+    assert again["status"]["regraded"]["uid"] == of["metadata"]["uid"]
+    assert ran_no_agent(given, again["metadata"]["name"])
+    before = await results_of(given, of["metadata"]["name"], tmp_path / "of")
+    after = await results_of(given, again["metadata"]["name"], tmp_path / "again")
+    assert json.dumps(after["verifier_result"]) == json.dumps(before["verifier_result"])
+    said = json.loads((tmp_path / "again/evidence.json").read_text())["predicate"]
+    stated = json.loads((tmp_path / "of/evidence.json").read_text())["predicate"]
+    assert [each["checkpoint"] for each in said["regraded"]["steps"]] == [each["checkpoint"] for each in stated["steps"]]
+    assert [each["tests"] for each in said["regraded"]["steps"]] == [each["tests"] for each in said["steps"]]
+
+    other = await given.ended(regrade(of, TEST.replace("%s.1", "%s.25")))
+    assert [each["rewards"]["reward"] for each in other["status"]["steps"]] == [1.25, 2.25, 3.25], other["status"]
+    assert (await given.get(of["metadata"]["name"]))["status"] == of["status"], "the source stays unchanged"
+
+
+async def test_a_deleted_trial_is_regraded_as_long_as_its_results_are_kept(given: Given) -> None:
+    of = await given.ended(source())
+    await given.deleted(of["metadata"]["name"])
+    again = await given.ended(regrade(of))
+    assert verdicts(again)[:2] == verdicts(of)[:2], again["status"]
+
+
+@pytest.mark.parametrize("checkpoints", [{}, {"policy": "AfterStep"}], ids=["without checkpoints", "kept while active"])
+async def test_a_trial_without_stored_checkpoints_is_refused_by_name(checkpoints: Object, given: Given) -> None:
+    of = await given.ended(source(checkpoints=checkpoints))
+    again = await given.ended(regrade(of))
+    failed = condition(again, "Failed")
+    assert failed["reason"] == "RegradeImpossible" and "keep: WithResults" in failed["message"], failed
+    assert f"trial {of['metadata']['name']}" in failed["message"] and "step " in failed["message"], failed
+    assert again["status"]["failure"]["class"] == "Configuration" and "podName" not in again["status"]
+
+
+async def test_the_command_regrades_a_trial_with_changed_tests(given: Given, tmp_path: Path) -> None:
+    of = await given.ended(source())
+    tests = tmp_path / "changed/steps/two/tests"
+    tests.mkdir(parents=True)
+    (tests / "test.sh").write_text("#!/bin/bash\necho 7 > /logs/verifier/reward.txt\n")
+    name = of["metadata"]["name"]
+    options = ["-n", given.namespace, "--name", "again", "--tests", str(tmp_path / "changed"), "-o", "json"]
+    code, out, err = await multistep("regrade", name, *options)
+    assert code == 1, out + err  # as the source: an agent of a step reached its timeout
+    shown = json.loads(out)
+    assert [each["rewards"]["reward"] for each in shown["status"]["steps"]] == [1.1, 7.0, 3.1], out
+    code, out, err = await multistep("show", "again", "-n", given.namespace)
+    assert f"regrades: trial {name} ({of['metadata']['uid']})" in out, out + err
+
+
+# -- the acceptance: 100 trials
+
+COUNT = 100
+# An agent that asks the model, and leaves a random number.
+ASKS = r"""
+body='{{"model": "m", "messages": [{{"role": "user", "content": "hello"}}]}}'
+exec 3<>/dev/tcp/{host}/{port}
+printf 'POST /v1/chat/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s' ${{#body}} "$body" >&3
+cat <&3 > /dev/null
+mkdir -p /srv/work && echo $RANDOM$RANDOM > /srv/work/number
+"""
+JUDGE = r"""#!/bin/bash
+number=$(cat /srv/work/number)
+printf '{"reward": 0.%s, "size": %s, "other": %s.%se-7}' $number $number $number $number > /logs/verifier/reward.json
+"""
+
+
+def sweep(name: str, agent: Object, **spec: Any) -> Object:
+    files = {"instruction.md": "Leave a number.\n", "tests/test.sh": JUDGE}
+    task = {"name": "number", "inline": {"config": {}, "files": files}, "environment": {"image": IMAGE}}
+    return {
+        "apiVersion": SWEEPS.api_version,
+        "kind": SWEEPS.kind,
+        "metadata": {"name": name},
+        "spec": {"tasks": [task], "agents": [{"name": "asker", "agent": agent}], "attempts": COUNT, "parallelism": 8, **spec},
+    }
+
+
+async def trials_of(given: Given, name: str) -> dict[str, Object]:
+    """Return a finished sweep's trials by number."""
+    await given.recorder.first(SWEEPS, name, lambda each: holds(each, "Complete") or holds(each, "Failed"))
+    listed = await given.client.list_all(TRIALS, given.namespace, label_selector=f"multistep.dev/sweep={name}")
+    return {each["metadata"]["labels"]["multistep.dev/number"]: each for each in listed}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+async def test_100_trials_are_regraded_to_the_same_rewards_bit_for_bit(given: Given, model: servers.Server, tmp_path: Path) -> None:
+    host, port = model.host.split(":")
+    agent = {"name": "command", "command": ["bash", "-c", ASKS.format(host=host, port=port)]}
+    await given.applied(sweep("first", agent, template={"spec": dict(KEEP)}))
+    before = await trials_of(given, "first")
+    asked = len(await ledger(model))
+    assert len(before) == COUNT and asked == COUNT and all(finished(each) for each in before.values())
+    await given.applied(sweep("again", {"name": "nop"}, regrade={"sweep": "first"}))
+    after = await trials_of(given, "again")
+    assert len(await ledger(model)) == asked, "the model saw no request"
+    assert len({json.dumps(each["status"]["rewards"]) for each in before.values()}) > COUNT // 2, "the rewards differ"
+    for number, of in before.items():
+        assert json.dumps(verdicts(after[number])) == json.dumps(verdicts(of)), after[number]["status"]
+        assert after[number]["status"]["regraded"]["uid"] == of["metadata"]["uid"]
+        assert ran_no_agent(given, after[number]["metadata"]["name"])
+    for number in ("0", "50", "99"):
+        results = [
+            await results_of(given, each[number]["metadata"]["name"], tmp_path / f"{kind}-{number}")
+            for kind, each in (("before", before), ("after", after))
+        ]
+        assert json.dumps(results[0]["verifier_result"]) == json.dumps(results[1]["verifier_result"])

@@ -1,0 +1,267 @@
+"""`multistep regrade` with an in-memory cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multistep.api.sweep import parse_sweep
+from multistep.api.trial import parse_trial
+from multistep.sources import configmaps
+from multistep.sources.bundle import Bundle
+
+from .conftest import TASK_TOML, Invoke
+from .fakes import GATE, GOOD, CliCluster
+from .test_sweep_run import GOOD as SWEPT
+
+INLINE: dict[str, Any] = {
+    "inline": {
+        "config": {"environment": {"docker_image": "img"}, "steps": [{"name": "a"}, {"name": "b"}]},
+        "files": {
+            **{f"steps/{each}/{file}": f"{each}\n" for each in "ab" for file in ("instruction.md", "tests/test.sh", "tests/old")},
+            "tests/shared": "shared\n",
+        },
+    }
+}
+TEMPLATE: dict[str, Any] = {
+    "checkpoints": {"policy": "AfterStep", "keep": "WithResults"},
+    "onAgentError": "Continue",
+    "activeDeadlineSeconds": 9,
+}
+
+
+def trial(cluster: CliCluster, name: str = "old", **spec: Any) -> None:
+    made = {**TEMPLATE, "suspend": False, "task": INLINE, "agent": {"name": "oracle"}, **spec}
+    cluster.put("MultiStepTrial", name, spec=made, status=dict(GOOD))
+
+
+def made(cluster: CliCluster, name: str = "new") -> dict[str, Any]:
+    """Return the trial that the command submitted; raise if it is invalid."""
+    found = cluster.objects["MultiStepTrial", name]
+    parse_trial(found)
+    return dict(found)
+
+
+@pytest.fixture
+def tests(tmp_path: Path) -> Path:
+    """Return a directory with other tests of the step a."""
+    directory = tmp_path / "fixed"
+    (directory / "steps/a/tests").mkdir(parents=True)
+    (directory / "steps/a/tests/test.sh").write_text("new\n")
+    (directory / "steps/a/instruction.md").write_text("of no interest\n")
+    return directory
+
+
+def test_a_trial_is_regraded_with_its_own_task_and_without_its_agent(invoke: Invoke, cluster: CliCluster) -> None:
+    trial(cluster)
+    result = invoke("regrade", "old", "--name", "new")
+    assert result.exit_code == 0 and "new Complete, reward 1" in result.stdout, result.output
+    spec = made(cluster)["spec"]
+    assert spec == {"task": INLINE, "agent": {"name": "nop"}, "onAgentError": "Continue", "regrade": {"trial": "old"}}
+
+
+def test_the_exit_code_is_that_of_the_regrade(invoke: Invoke, cluster: CliCluster) -> None:
+    trial(cluster)
+    cluster.story = [GATE]
+    assert invoke("regrade", "old").exit_code == 1
+    (name,) = [each["metadata"]["name"] for each in cluster.of("MultiStepTrial") if each["metadata"]["name"] != "old"]
+    assert name.startswith("old-regrade-")
+
+
+def test_it_need_not_be_followed(invoke: Invoke, cluster: CliCluster) -> None:
+    trial(cluster)
+    result = invoke("regrade", "trial/old", "--name", "new", "--detach", "-o", "json")
+    assert json.loads(result.stdout)["name"] == "new" and result.exit_code == 0
+
+
+def test_only_the_given_directories_of_tests_are_replaced(invoke: Invoke, cluster: CliCluster, tests: Path) -> None:
+    trial(cluster)
+    assert invoke("regrade", "old", "--name", "new", "--tests", tests).exit_code == 0
+    files = made(cluster)["spec"]["task"]["inline"]["files"]
+    assert files["steps/a/tests/test.sh"] == "new\n" and "steps/a/tests/old" not in files
+    unchanged = {path: text for path, text in INLINE["inline"]["files"].items() if not path.startswith("steps/a/tests/")}
+    assert {path: text for path, text in files.items() if not path.startswith("steps/a/tests/")} == unchanged
+
+
+def bundle_of(cluster: CliCluster, spec: Any) -> Bundle:
+    names, digest = spec["task"]["bundle"]["configMaps"], spec["task"]["bundle"]["digest"]
+    return Bundle.open(configmaps.join([cluster.objects["ConfigMap", each] for each in names], digest), digest)
+
+
+def test_a_packed_task_is_copied_so_that_the_source_can_be_deleted(
+    task: Path, tests: Path, invoke: Invoke, cluster: CliCluster
+) -> None:
+    assert invoke("run", task, "--name", "old").exit_code == 0
+    before = made(cluster, "old")["spec"]
+    assert invoke("regrade", "old", "--name", "new").exit_code == 0
+    same = made(cluster)["spec"]
+    assert same["task"]["bundle"]["digest"] == before["task"]["bundle"]["digest"]
+    assert not set(same["task"]["bundle"]["configMaps"]) & set(before["task"]["bundle"]["configMaps"])
+    owners = [cluster.objects["ConfigMap", each]["metadata"]["ownerReferences"] for each in same["task"]["bundle"]["configMaps"]]
+    assert [[each["name"] for each in owner] for owner in owners] == [["new"]]
+
+    assert invoke("regrade", "old", "--name", "changed", "--tests", tests).exit_code == 0
+    entries, former = (bundle_of(cluster, each).entries for each in (made(cluster, "changed")["spec"], before))
+    assert bytes(entries["steps/a/tests/test.sh"].data) == b"new\n"
+    assert {path for path in entries if entries[path] != former.get(path)} == {"steps/a/tests/test.sh"}
+
+
+def test_another_version_of_the_task_is_checked_and_used(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    trial(cluster)
+    assert invoke("regrade", "old", "--name", "new", "--task", task).exit_code == 0
+    spec = made(cluster)["spec"]
+    assert bytes(bundle_of(cluster, spec).entries["task.toml"].data).decode() == TASK_TOML
+    (task / "steps/a/tests/test.sh").unlink()
+    result = invoke("regrade", "old", "--task", task)
+    assert result.exit_code == 2 and "the task my-task cannot be run" in result.stderr
+
+
+def test_a_deleted_trial_needs_its_task(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    result = invoke("regrade", "gone")
+    assert result.exit_code == 2
+    assert "neither a trial nor a sweep 'gone' exists in namespace 'default'" in result.stderr and "--task" in result.stderr
+    assert invoke("regrade", "gone", "--task", task, "--name", "new", "--image", "registry.example/x:1").exit_code == 0
+    spec = made(cluster)["spec"]
+    assert spec["regrade"] == {"trial": "gone"} and spec["environment"] == {"image": "registry.example/x:1"}
+
+
+SECRET = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+
+
+@pytest.mark.parametrize(("access", "names"), [("Gateway", ["A", "PLAIN"]), ("Direct", ["A", "PLAIN", "OPENAI_API_KEY"])])
+def test_secrets_that_files_may_have_are_known_and_optional(
+    access: str, names: list[str], invoke: Invoke, cluster: CliCluster
+) -> None:
+    env = [{**SECRET, "name": "A"}, {"name": "PLAIN", "value": "x"}]
+    agent = {"name": "terminus-2", "model": "openai/m", "access": access, "env": env}
+    trial(cluster, agent={**agent, "credentials": [{**SECRET, "name": "OPENAI_API_KEY"}]})
+    assert invoke("regrade", "old", "--name", "new").exit_code == 0
+    found = made(cluster)["spec"]["agent"]
+    assert found["name"] == "nop" and [each["name"] for each in found["env"]] == names
+    assert found["env"][0]["valueFrom"]["secretKeyRef"] == {"name": "s", "key": "k", "optional": True}
+
+
+def test_the_queue_and_the_shard_stay(invoke: Invoke, cluster: CliCluster) -> None:
+    trial(cluster)
+    given = {"kueue.x-k8s.io/queue-name": "q", "multistep.dev/shard": "s", "multistep.dev/bundle": "b"}
+    cluster.objects["MultiStepTrial", "old"]["metadata"]["labels"] = given
+    invoke("regrade", "old", "--name", "new")
+    assert made(cluster)["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "q", "multistep.dev/shard": "s"}
+
+
+SWEEP: dict[str, Any] = {
+    "tasks": [{"name": "one", **INLINE, "environment": {"image": "i"}}, {"name": "My_Task", **INLINE}],
+    "agents": [{"name": "solver", "agent": {"name": "oracle"}}],
+    "attempts": 3,
+    "parallelism": 7,
+    "order": "Tasks",
+    "stopWhen": {"podHours": 1},
+    "template": {"metadata": {"labels": {"a": "b"}}, "spec": {**TEMPLATE, "infrastructureRetries": 5}},
+    "overrides": [{"tasks": ["one"], "spec": {"checkpoints": {"policy": "Never"}, "podCleanup": "Never"}}],
+    "scoring": {"tampering": "Zero"},
+}
+
+
+def sweep(cluster: CliCluster, **spec: Any) -> None:
+    given = {key: value for key, value in {**SWEEP, **spec}.items() if value is not None}
+    cluster.put("TrialSweep", "nightly", spec=given, status={})
+    cluster.story = [SWEPT]
+
+
+def swept(cluster: CliCluster) -> Any:
+    found = cluster.objects["TrialSweep", "new"]
+    parse_sweep(found)
+    return found["spec"]
+
+
+def test_a_sweep_is_regraded_trial_by_trial(invoke: Invoke, cluster: CliCluster) -> None:
+    sweep(cluster)
+    result = invoke("regrade", "nightly", "--name", "new")
+    assert result.exit_code == 0, result.output
+    assert swept(cluster) == {
+        "tasks": SWEEP["tasks"],
+        "agents": [{"name": "solver", "agent": {"name": "nop"}}],
+        "attempts": 3,
+        "parallelism": 7,
+        "order": "Tasks",
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"onAgentError": "Continue", "infrastructureRetries": 5}},
+        "overrides": [{"tasks": ["one"], "spec": {"podCleanup": "Never"}}],
+        "scoring": {"tampering": "Zero"},
+        "regrade": {"sweep": "nightly"},
+    }
+
+
+def test_the_task_of_the_given_name_is_replaced_in_a_sweep(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    sweep(cluster)
+    assert invoke("regrade", "sweep/nightly", "--name", "new", "--task", task).exit_code == 0
+    first, second = swept(cluster)["tasks"]
+    assert first == SWEEP["tasks"][0] and second["name"] == "My_Task" and "bundle" in second
+    (owner,) = cluster.objects["ConfigMap", second["bundle"]["configMaps"][0]]["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"]) == ("TrialSweep", "new")
+
+
+def test_the_only_task_of_a_sweep_may_get_other_tests(tests: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    sweep(cluster, tasks=SWEEP["tasks"][:1])
+    assert invoke("regrade", "nightly", "--name", "new", "--tests", tests).exit_code == 0
+    assert swept(cluster)["tasks"][0]["inline"]["files"]["steps/a/tests/test.sh"] == "new\n"
+
+
+def test_tasks_from_elsewhere_stay_at_the_revision_of_the_source(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    source = {"git": {"url": "https://example.com/r.git", "ref": "main", "path": "tasks"}}
+    sweep(cluster, tasks=None, tasksFrom=source, overrides=None)
+    status = {"tasksFrom": {"revision": "c0ffee", "count": 2, "configMap": "x", "digest": "y"}}
+    cluster.objects["TrialSweep", "nightly"]["status"] = status
+    assert invoke("regrade", "nightly", "--name", "new").exit_code == 0
+    assert swept(cluster)["tasksFrom"] == {"git": {**source["git"], "ref": "c0ffee"}}
+    result = invoke("regrade", "nightly", "--task", task)
+    assert result.exit_code == 2 and "--tests and --task need tasks in spec.tasks" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("both",), "there are a trial and a sweep of this name: write trial/both or sweep/both"),
+        (("pod/old",), "pod/old is neither NAME nor trial/NAME nor sweep/NAME"),
+        (("old", "--tests", "fixed", "--task", "my-task"), "--tests and --task exclude each other"),
+        (("old", "--task", "my-task", "--task", "my-task"), "old is a trial, which has one task"),
+        (("old", "--tests", "my-task/steps/a"), "has neither tests/ nor steps/NAME/tests/"),
+        (("old", "--tests", "nowhere"), "nowhere is not a directory"),
+        (("old", "--tests", "other"), "steps/x: the task has no such step"),
+        (("old", "--tests", "binary"), "is no text, and the task is inline"),
+        (("remote", "--tests", "fixed"), "the task comes from git: name the directory of the whole task with --task instead"),
+        (("lost",), "the ConfigMaps of the source's task were deleted"),
+        (("nightly", "--tests", "fixed"), "--tests is for one task, and the sweep has 2"),
+        (("nightly", "--task", "strange"), "the sweep has no task 'strange', but one, My_Task"),
+        (("nightly", "--results", "out"), "--results is for a trial"),
+        (("old", "--image", "x"), "--image is for a deleted trial: old exists and names its image"),
+        (("old", "--name", "No_Name"), "must be at most 63 of a-z"),
+    ],
+)
+@pytest.mark.usefixtures("task", "tests")
+def test_what_cannot_be_regraded_is_refused(
+    arguments: tuple[str, ...],
+    message: str,
+    tmp_path: Path,
+    invoke: Invoke,
+    cluster: CliCluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep(cluster)
+    trial(cluster)
+    trial(cluster, "both")
+    cluster.put("TrialSweep", "both", spec=SWEEP, status={})
+    trial(cluster, "remote", task={"git": {"url": "https://example.com/r.git"}})
+    trial(cluster, "lost", task={"bundle": {"configMaps": ["x"], "digest": f"sha256:{'0' * 64}"}})
+    for name in ("strange", "other/steps/x/tests", "binary/tests"):
+        Path(name).mkdir(parents=True)
+    Path("strange/task.toml").write_text(TASK_TOML.replace("org/My_Task", "strange"))
+    Path("binary/tests/data").write_bytes(b"\xff")
+    if "my-task/steps/a" in arguments:
+        (tmp_path / "my-task/steps/a/tests").rename(tmp_path / "my-task/steps/a/checks")
+    before = len(cluster.objects)
+    result = invoke("regrade", *arguments)
+    assert (result.exit_code, len(cluster.objects)) == (2, before) and message in result.stderr, result.output

@@ -1,0 +1,58 @@
+"""The evidence of a source trial, wherever its results are."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from multistep.errors import NotFound
+from multistep.reconcile.source_trials import SourceTrials
+from multistep.store.volume import TrialKey
+
+KEY = TrialKey("default", "source", "u")
+STATEMENT = {"predicate": {"steps": [{"name": "a", "checkpoint": {"digest": {"sha256": "d"}}}], "outcome": "Complete"}}
+
+
+@dataclass
+class Place:
+    """A store of results that has only evidence."""
+
+    statement: Any = None
+    keys: list[TrialKey] = field(default_factory=lambda: [KEY])
+
+    @property
+    def results(self) -> Place:
+        return self
+
+    async def part(self, key: TrialKey, path: str, *, offset: int, limit: int) -> bytes | None:
+        assert (key, path, offset) == (KEY, "evidence.json", 0)
+        return json.dumps(self.statement).encode() if self.statement else None
+
+    async def trials(self) -> dict[TrialKey, float | None]:
+        return dict.fromkeys(self.keys)
+
+    async def get(self, *_: object) -> Any:
+        raise NotFound("gone", status=404, reason="NotFound")
+
+
+@pytest.mark.parametrize(
+    ("volume", "store"),
+    [(Place(STATEMENT), None), (Place(STATEMENT), Place()), (Place(), Place(STATEMENT))],
+    ids=["on the volume", "on the volume, with a store", "in the object store"],
+)
+async def test_a_deleted_trial_is_found_by_its_evidence(volume: Place, store: Place | None) -> None:
+    found = await SourceTrials(cast(Any, Place()), cast(Any, volume), cast(Any, store)).find("default", "source")
+    assert found is not None and found.finished and found.found is None
+    assert (found.key, [(each.name, each.digest) for each in found.steps]) == (KEY, [("a", "d")])
+    assert found.evidence == STATEMENT["predicate"]
+
+
+@pytest.mark.parametrize(
+    "volume", [Place(), Place(STATEMENT, []), Place(STATEMENT, [KEY, TrialKey("default", "source", "v")])],
+    ids=["no evidence", "no results", "results of two trials"],
+)  # fmt: skip
+async def test_a_trial_that_cannot_be_told_is_not_found(volume: Place) -> None:
+    assert await SourceTrials(cast(Any, Place()), cast(Any, volume)).find("default", "source") is None
