@@ -132,7 +132,8 @@ class Settings(BaseSettings):
     exec_sessions: int = Field(default=48, ge=3)
     """Maximum number of open exec sessions."""
     exec_session_seconds: float = Field(default=900.0, gt=0)
-    """Timeout of one exec session; it must exceed resultsCollectSeconds. The trial continues in the next session."""
+    """Timeout of one exec session, without checkpoints, which have limits of their own; it must exceed resultsCollectSeconds. The
+    trial continues in the next session."""
     unpack_threads: int = Field(default=2, ge=1)
     """Threads that unpack collected files."""
     pod_grace_seconds: int = Field(default=1, ge=0)

@@ -59,8 +59,10 @@ class FakeRunner:
 
     results: by phase id, the result's fields that differ from a success, or a function from the request to those fields.
     finish: when phases finish: as soon as they start, when a client waits for them, or when the test calls ``end``.
-    files: what clients can download, by path.
+    files: what clients can download, by path. unrestorable: error code with which restores are refused at once.
     """
+
+    unrestorable = ""
 
     def __init__(
         self,
@@ -133,6 +135,8 @@ class FakeRunner:
             return {"ok": True, "files": [{"source": index, **each} for index, each in self._large(request)]}
         if op == "download":
             return {"ok": True, "sources": [{"type": self._type(each["path"])} for each in request["sources"]]}
+        if op == "restore" and self.unrestorable:
+            return _refusal(self.unrestorable, "not possible")
         if op == "checkpoint":
             code = self.unpackable or ("TooLarge" if self.packed_bytes > request["maxPackedBytes"] else "")
             return _refusal(code, "not possible") if code else {"ok": True}
@@ -314,10 +318,6 @@ class FakeStream:
 
     async def close(self) -> None:
         self.closed = True
-
-    def beat(self) -> None:
-        """Send a sign of life."""
-        self._answers.put_nowait(encode(DATA, b""))
 
     def break_now(self) -> None:
         """Break the stream, so that no further frame or response passes through it."""

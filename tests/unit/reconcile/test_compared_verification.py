@@ -10,7 +10,7 @@ import pytest
 from tests.support.fake_volume import FakeVolume
 from tests.support.played import rewarded
 from tests.support.world import KEY, World, manifest
-from tests.unit.reconcile.test_checkpoints import DURATIONS, at_step
+from tests.unit.reconcile.test_checkpoints import DURATIONS, at_step, lose_pod
 from tests.unit.reconcile.test_failures import DENIED, no, refusing
 
 BOTH: dict[str, Any] = {"verifier": {"isolation": "Both"}, "infrastructureRetries": 0}
@@ -135,3 +135,14 @@ async def test_changes_that_cannot_be_stored_cost_no_reward() -> None:
     await world.run()
     assert [kind for _, kind, _ in found(world)] == ["ComparisonIncomplete"] * 3
     assert world.status.rewards == (await declared()).status.rewards
+
+
+async def test_a_later_attempt_keeps_the_comparisons_of_the_steps_that_it_keeps() -> None:
+    spec = {**BOTH, "infrastructureRetries": 1, "checkpoints": {"policy": "AfterStep"}}
+    world = World(trial=manifest(spec), durations=DURATIONS, results={"a/verifier/verifier": rewarded(txt="0")})
+    await at_step(world, "c")
+    lose_pod(world)
+    await at_step(world, "c", attempt=2)
+    await world.run()
+    assert world.condition[0] == "Complete"
+    assert [(each.attempt, each.step, each.kind) for each in world.status.tampering] == [(1, "a", "VerdictsDiffer")]

@@ -10,8 +10,10 @@ from typing import cast
 import pytest
 
 from multistep.reconcile.drive import Drive
+from multistep.runner_client.frames import DATA, encode
 from multistep.store.checkpoint_files import Commit, Name
 from multistep.store.volume import TrialKey
+from tests.support.fake_runner import FakeRunner
 from tests.support.fake_volume import FakeCheckpoints
 from tests.support.virtual_time import in_virtual_time
 from tests.support.world import World, manifest
@@ -28,7 +30,7 @@ def slow_volume(patch: pytest.MonkeyPatch, world: World, seconds: float) -> None
     async def contents(self: FakeCheckpoints, key: TrialKey, commit: Commit, name: Name) -> AsyncGenerator[bytes, None]:
         for _ in range(int(seconds / BEAT)):
             await asyncio.sleep(BEAT)
-            world.runner.streams[-1].beat()
+            world.runner.streams[-1]._answers.put_nowait(encode(DATA, b""))
         async for chunk in at_once(self, key, commit, name):
             yield chunk
 
@@ -48,6 +50,25 @@ async def test_a_restore_that_takes_longer_than_a_session_lasts_is_not_cut() -> 
         lose_pod(world)
         await at_step(world, "c", attempt=2)
     assert (world.errors, asked(world, "restore")) == ([], 1)
+
+
+async def test_a_restore_that_took_too_long_in_all_sessions_is_the_checkpoints_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of()
+    await at_step(world, "b")
+    monkeypatch.setattr(FakeRunner, "unrestorable", "TooSlow")
+    lose_pod(world)
+    await at_step(world, "a", attempt=3)
+    assert [(each.reason, each.message) for each in world.status.attempts[1:]] == [
+        ("RestoreFailed", "TooSlow: not possible; the checkpoint after step 1 of attempt 1 is not used: it could not be restored")
+    ]
+
+
+async def test_a_restore_for_a_verifier_that_took_too_long_ends_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeRunner, "unrestorable", "TooSlow")
+    world = World(trial=manifest({"verifier": {"isolation": "Separate"}, "infrastructureRetries": 0}))
+    await world.run()
+    assert world.condition[:2] == ("Failed", "VerifierEnvironmentFailed")
+    assert world.status.failure is not None and world.status.failure.score is None
 
 
 @in_virtual_time
