@@ -17,17 +17,20 @@ KEEP: dict[str, Any] = {"checkpoints": {"policy": "AfterStep", "keep": "WithResu
 COUNT = "#!/bin/sh\nls -l /srv\nls /srv | wc -l > /logs/verifier/reward.txt\n"
 # Adds a file of this trial's own, and shows which files are there.
 ADD: dict[str, Any] = {"agent": {"name": "command", "command": ["sh", "-c", "echo $OWN > /srv/$OWN; ls /srv > /srv/.seen"]}}
-# What the environment's files are, except those of the runner, the agents' and verifiers' directories, and mounts.
+# Two digests of what the environment's files are, with and without times, which differ each time that a solution is played. Left
+# out are the runner's files, the directories of agents and verifiers, and mounts.
 LIST = r"""#!/bin/bash
 left_out=(-path /proc)
 for each in /sys /dev /tmp /logs /run /tests /solution /multistep /etc/hosts /etc/hostname /etc/resolv.conf; do
   left_out+=(-o -path $each)
 done
-{
+list() {
   find / -xdev \( "${left_out[@]}" \) -prune -o -type d -printf '%p %y %m %U %G\n' \
-    -o -printf '%p %y %m %U %G %s %T@ %l %n\n' | LC_ALL=C sort
+    -o -printf "%p %y %m %U %G %s %l %n $1\n" | LC_ALL=C sort
   find / -xdev \( "${left_out[@]}" \) -prune -o -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
-} | sha256sum | cut -c 1-13 | { read -r digest; echo "{\"reward\": 1, \"digest\": $((16#$digest))}"; } > /logs/verifier/reward.json
+}
+digest() { echo $((16#$(list "$1" | sha256sum | cut -c 1-13))); }
+echo "{\"reward\": 1, \"files\": $(digest), \"timed\": $(digest %T@)}" > /logs/verifier/reward.json
 """
 
 
@@ -87,10 +90,11 @@ async def test_the_reference_state_is_what_the_oracle_leaves_and_is_played_once(
     found = await asyncio.gather(
         *(given.ended({**made, "metadata": {"name": f"start-{number}"}, "spec": nop}) for number in range(2))
     )
-    left = oracle["status"]["steps"][-1]["rewards"]["digest"]
+    left = oracle["status"]["steps"][-1]["rewards"]["files"]
     for each in found:
         steps = each["status"]["steps"]
-        assert [step["rewards"]["digest"] for step in steps[1:]] == [left, left], each["status"]
+        assert [step["rewards"]["files"] for step in steps[1:]] == [left, left], each["status"]
+        assert steps[2]["rewards"]["timed"] == steps[1]["rewards"]["timed"], "restored, and not played again"
         assert [step.get("trial") for step in steps] == [each["status"]["startedFrom"]["trial"]] * 2 + [None]
     references = await given.client.list_all(TRIALS, given.namespace, label_selector="multistep.dev/reference")
     assert [each["metadata"]["name"] for each in references] == [found[0]["status"]["startedFrom"]["trial"]]

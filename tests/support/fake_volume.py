@@ -132,7 +132,7 @@ class FakeCheckpoints:
         copies: list[Commit] = []
         for layer in chain:
             files = self._volume._of(source).checkpoints[layer.id][1]
-            copy = adopted(layer, copies[-1] if copies else None).sealed()
+            copy = adopted(layer, copies[-1] if copies else None, source.name).sealed()
             with self._volume._write(f"adopt {layer.attempt} {layer.step}"):
                 self._volume._of(key).checkpoints[copy.id] = (copy, files)
                 copies.append(copy)
@@ -173,30 +173,15 @@ class FakePlace:
     faults: Faults
     results: dict[str, Results]
 
-    async def trials(self) -> dict[TrialKey, float | None]:
+    async def trials(self, namespace: str = "*", name: str = "*") -> dict[TrialKey, float | None]:
         self.faults.point("volume trials")
-        return {each.key: None for each in self.results.values() if each.key is not None}
+        return {each: None for found in self.results.values() if (each := found.key) is not None and name in ("*", each.name)}
 
     async def part(self, key: TrialKey, path: str, *, offset: int, limit: int) -> bytes | None:
         self.faults.point(f"volume part {path}")
         assert (path, offset) == ("evidence.json", 0)
         found = self.results.get(key.uid)
         return json.dumps(found.evidence).encode()[:limit] if found and found.evidence else None
-
-
-class FakeUploads:
-    """An object store to which pods send large files."""
-
-    faults: Faults
-    supported = True
-
-    async def invite(self, key: TrialKey, attempt: int, step: int, number: int) -> Invitation:
-        self.faults.point(f"store invite {number}")
-        return Invitation(f"memory://{key}/{attempt}/{step}/{number}", {}, "")
-
-    async def sent(self, key: TrialKey, attempt: int, step: int, sent: Sent) -> Pointer | None:
-        self.faults.point(f"store sent {sent.number}")
-        return Pointer(f"sent/{attempt}/{step}/{sent.number}", sent.file.size, sent.sha256, sent.version)
 
 
 class FakeVolume(FakePlace):
@@ -292,6 +277,16 @@ class FakeVolume(FakePlace):
         with self._write("append_log"):
             self._of(key).log.add(line)
 
+    supported = True
+
+    async def invite(self, key: TrialKey, attempt: int, step: int, number: int) -> Invitation:
+        self.faults.point(f"store invite {number}")
+        return Invitation(f"memory://{key}/{attempt}/{step}/{number}", {}, "")
+
+    async def sent(self, key: TrialKey, attempt: int, step: int, sent: Sent) -> Pointer | None:
+        self.faults.point(f"store sent {sent.number}")
+        return Pointer(f"sent/{attempt}/{step}/{sent.number}", sent.file.size, sent.sha256, sent.version)
+
     async def ship(self, key: TrialKey) -> str:
         """Upload the results as multistep.store.shipping does: replace an earlier upload unless the volume was lost since then."""
         with self._write("ship"):
@@ -301,16 +296,6 @@ class FakeVolume(FakePlace):
             self.results[key.uid].shipped += 1
             self.results[f"shipped {key.uid}"] = replace(self.results[key.uid])
         return f"memory://{key}"
-
-    async def trials(self, namespace: str = "*", name: str = "*") -> dict[TrialKey, float | None]:
-        self.faults.point("volume trials")
-        return {each: None for found in self.results.values() if (each := found.key) is not None and name in ("*", each.name)}
-
-    async def part(self, key: TrialKey, path: str, *, offset: int, limit: int) -> bytes | None:
-        self.faults.point(f"volume part {path}")
-        assert (path, offset) == ("evidence.json", 0)
-        found = self.results.get(key.uid)
-        return json.dumps(found.evidence).encode()[:limit] if found and found.evidence else None
 
     def _of(self, key: TrialKey) -> Results:
         found = self.results.setdefault(key.uid, Results())

@@ -381,7 +381,8 @@ def by_runner(listed: Mapping[int, Iterable[tuple[int, _Step]]]) -> dict[int, li
     for steps in listed.values():
         for index, (runner, step) in enumerate(steps):
             found.setdefault(runner, {})[index] = step
-    return {attempt: list(steps.values()) for attempt, steps in found.items() if attempt != ANOTHER_TRIAL}
+    own = {attempt: steps for attempt, steps in found.items() if attempt != ANOTHER_TRIAL or attempt in listed}
+    return {attempt: list(steps.values()) for attempt, steps in own.items()}
 
 
 def _kept(resumed: ResumeStatus | None) -> list[int]:

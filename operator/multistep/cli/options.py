@@ -195,7 +195,7 @@ def queue_option(function: F) -> F:
     return click.option("--queue", metavar="NAME", help="Kueue's LocalQueue to wait in; default: none.")(function)
 
 
-_START = (
+_PART = (
     click.option("--to-step", metavar="STEP", help="End the trial after this step."),
     click.option(
         "--from-step",
@@ -238,7 +238,7 @@ def trial_options(function: F) -> F:
             help="A variable of the agent's environment, from a Secret that exists.",
         ),
         queue_option,
-        *_START,
+        *_PART,
         click.option("--resume", is_flag=True, help="The agent resumes its trajectory in each step, if it can."),
         hosted_options,
         click.option("--model", metavar="PROVIDER/NAME", help="The model of one of Harbor's agents."),
