@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from multistep.store.evidence.signing import Signer
-from tests.harbor.samples import FIRST, make_results
+from tests.harbor.samples import FIRST, SAMPLES, make_results
 from tests.support.signing_keys import write_keys
 
 from .conftest import Invoke
@@ -39,13 +39,13 @@ def test_an_edited_file_of_one_of_several_trials_is_named(results: Path, invoke:
     found = invoke("verify", results)
     assert found.exit_code == 1
     assert found.stdout.splitlines()[-1] == f"differs: rewards/steps/{FIRST}/artifacts/x was changed: its SHA-256 differs"
-    assert len([line for line in found.stdout.splitlines() if "as the evidence says" in line]) == 11
+    assert len([line for line in found.stdout.splitlines() if "as the evidence says" in line]) == len(SAMPLES) - 1
 
 
 def test_the_document(results: Path, invoke: Invoke) -> None:
     (results / "rewards" / "\udcff").touch()
     found = json.loads(invoke("verify", results, "-o", "json").stdout)
-    assert not found["ok"] and len(found["trials"]) == 12
+    assert not found["ok"] and len(found["trials"]) == len(SAMPLES)
     [differing] = [each for each in found["trials"] if not each["ok"]]
     assert differing["trial"]["name"] == "rewards" and differing["signature"] == "not checked"
     assert differing["findings"] == [{"file": "\\udcff", "problem": "was added: the evidence does not list it"}]
