@@ -119,7 +119,7 @@ class FakeCheckpoints:
         copies: list[Commit] = []
         for layer in chain:
             files = self._volume._of(source).checkpoints[layer.id][1]
-            copy = adopted(layer, copies[-1] if copies else None).sealed()
+            copy = adopted(layer, copies[-1] if copies else None, source.name).sealed()
             with self._volume._write(f"adopt {layer.attempt} {layer.step}"):
                 self._volume._of(key).checkpoints[copy.id] = (copy, files)
                 copies.append(copy)

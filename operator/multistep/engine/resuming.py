@@ -71,7 +71,8 @@ def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], dam
     refused: list[str] = []
     shown = _shown(status.attempts)
     ended = {id for id, each in layers.items() if each.final}
-    for id in _made(status.attempts[-1], {*shown, *layers, *damaged} - ended):
+    known = {*shown, *layers, *damaged, *([start] if plan.branch.kept else [])} - ended
+    for id in _made(status.attempts[-1], known):
         if id[1] < start[1]:
             break
         try:

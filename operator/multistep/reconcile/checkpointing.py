@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from multistep.api.records import Record
 from multistep.api.trial import MultiStepTrial
-from multistep.api.trial_status import ANOTHER_TRIAL, CheckpointStatus, ResumeStatus, StartStatus, StepStatus, TrialStatus
+from multistep.api.trial_status import ANOTHER_TRIAL, CheckpointStatus, ResumeStatus, StepStatus, TrialStatus
 from multistep.engine.operations import Checkpoint, Restore
 from multistep.engine.plan import TrialPlan
 from multistep.engine.resuming import chain_of, choose
@@ -271,25 +271,20 @@ def resume_status(chain: Sequence[Commit], plan: TrialPlan) -> ResumeStatus:
     return ResumeStatus(after=plan.steps[chain[-1].step].name, attempts=attempts, digest=chain[-1].digest)
 
 
-def kept_steps(chain: Sequence[Commit], start: StartStatus | None) -> tuple[KeptStep, ...]:
-    """Return the steps that a checkpoint contains, in order. A layer contains all steps since the layer below it.
-
-    start: the other trial's checkpoint from which the trial started, if it did.
-    """
+def kept_steps(chain: Sequence[Commit]) -> tuple[KeptStep, ...]:
+    """Return the steps that a checkpoint contains, in order. A layer contains all steps since the layer below it."""
     found: list[KeptStep] = []
     for commit in chain:
         within = CheckpointStatus(missing=f"its changes are in the checkpoint after step {commit.step + 1}")
         checkpoints = [*[within] * (len(commit.attempts) - 1), _status(commit)]
         for index, (attempt, checkpoint) in enumerate(zip(commit.attempts, checkpoints, strict=True)):
-            of_other = start is not None and attempt == ANOTHER_TRIAL
-            found.append(KeptStep(attempt, checkpoint, reported(commit.steps[index], start.trial) if of_other and start else None))
+            found.append(KeptStep(attempt, checkpoint, _reported(commit.steps[index]) if attempt == ANOTHER_TRIAL else None))
     return tuple(found)
 
 
-def reported(step: StepStatus, trial: str) -> StepStatus:
-    """Return a step that another trial kept or ran, as the trial that starts after it shows it: without usage and artifacts, which
-    are the other trial's."""
-    return step.model_copy(update={"trial": step.trial or trial, "usage": None, "artifacts": None})
+def _reported(step: StepStatus) -> StepStatus:
+    """Return a step that another trial ran, without its usage and artifacts, which are the other trial's."""
+    return step.model_copy(update={"usage": None, "artifacts": None})
 
 
 def _status(commit: Commit) -> CheckpointStatus:

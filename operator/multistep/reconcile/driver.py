@@ -116,7 +116,7 @@ class Driver:
             chain = await self._checkpointing.kept(trial)
             if missing := missing_records(trial.status, (each.id for each in hello.records)):
                 raise ContradictoryRecords(f"pod {pods.agent.name}: {missing}")
-            kept = checkpoints.kept_steps(chain, trial.status.started_from)
+            kept = checkpoints.kept_steps(chain)
             isolated = isolation(loaded.plan, trial.status.image_user or str(hello.user.uid))
             scope = _scope(trial, loaded, hello, isolated=isolated == "User", kept=kept)
             drive = Drive(

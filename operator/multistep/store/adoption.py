@@ -29,7 +29,7 @@ def adopt(to: TrialDirectory, source: Path, chain: Sequence[Commit]) -> list[Com
     """
     copies: list[Commit] = []
     for layer in chain:
-        copy = adopted(layer, copies[-1] if copies else None).sealed()
+        copy = adopted(layer, copies[-1] if copies else None, source.parent.name).sealed()
         if read(to.path / place(copy.id)) != copy:
             _copy(to, source / place(layer.id), copy)
         copies.append(copy)
@@ -56,8 +56,11 @@ def _link(file: Path, copy: Path) -> None:
         shutil.copyfile(file, copy)
 
 
-def adopted(layer: Commit, below: Commit | None) -> Commit:
-    """Return a layer as one of attempt 0, with its records."""
+def adopted(layer: Commit, below: Commit | None, trial: str) -> Commit:
+    """Return a layer as one of attempt 0, with its records.
+
+    trial: name of the trial that has the layer. If that is a copy, too, its steps have the name of the trial that ran them.
+    """
     base = Base(attempt=ADOPTED, step=below.step, digest=below.digest) if below is not None else None
     return layer.model_copy(
         update={
@@ -65,6 +68,7 @@ def adopted(layer: Commit, below: Commit | None) -> Commit:
             "final": False,  # it is for the other trial to say
             "base": base,
             "attempts": (ADOPTED,) * len(layer.attempts),
+            "steps": tuple(each.model_copy(update={"trial": each.trial or trial}) for each in layer.steps),
             "records": tuple(_renumbered(each) for each in layer.records),
         }
     )

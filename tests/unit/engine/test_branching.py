@@ -7,9 +7,20 @@ from typing import Any
 
 import pytest
 
+from multistep.agents import script_of
+from multistep.api.layout import StepLayout
+from multistep.api.trial_status import ANOTHER_TRIAL, AttemptStatus, CheckpointStatus, StepStatus
 from multistep.engine.branching import Branch
+from multistep.engine.failure_class import of_failed as failed
+from multistep.engine.journal import AGENT_SETUP, AttemptLost, Journal
+from multistep.engine.operations import Note, Script
+from multistep.engine.resuming import Choice, choose, unfit_start
+from multistep.engine.rewards import StepException
+from multistep.engine.scope import KeptStep, Scope, TrialError
+from multistep.engine.script import AgentScript, AgentSetup
 from multistep.errors import InvalidSpec
-from tests.support.played import IMAGE, plan
+from tests.support.played import IMAGE, THREE, plan, play
+from tests.unit.engine.test_resuming import Made, On, after, attempt, resumed, steps
 
 
 def starting(step: str) -> dict[str, Any]:
@@ -69,3 +80,169 @@ def test_a_task_without_steps_has_none_to_start_from(spec: Mapping[str, Any]) ->
 def test_the_runner_restores_files_also_for_a_trial_that_makes_no_checkpoints() -> None:
     assert plan(spec=starting("a")).packs
     assert not plan(spec={"fromStep": "a"}).packs
+
+
+# -- steps that another trial ran
+
+
+def reported(name: str, **fields: Any) -> StepStatus:
+    done = {"completionTime": "2026-01-01T00:00:00Z", "phase": "Complete", "rewards": {"reward": 0.5}, "trial": "base"}
+    return StepStatus.model_validate({"name": name, **done, **fields})
+
+
+def kept(*steps: StepStatus) -> tuple[KeptStep, ...]:
+    return tuple(KeptStep(ANOTHER_TRIAL, CheckpointStatus(digest=f"copy of {each.name}"), each) for each in steps)
+
+
+def test_steps_of_another_trial_are_taken_as_it_reported_them_and_none_of_their_operations_is_repeated() -> None:
+    made = plan(spec=starting("b"))
+    played = play(made, kept=kept(reported("a", gate=True), reported("b")))
+    assert played.ids[:3] == ["/restore", "/prepare", "c/begin"]
+    assert {id.split("/")[0] for id in played.ids} == {"", "c"}
+    a, b, c = played.journal.steps
+    assert [(run.name, run.trial, run.checkpoint and run.checkpoint.digest) for run in (a, b, c)] == [
+        ("a", "base", "copy of a"),
+        ("b", "base", "copy of b"),
+        ("c", None, None),
+    ]
+    assert (a.gate_passed, a.rewards, a.completed_at) == (True, {"reward": 0.5}, 1767225600.0)
+    assert played.journal.finished and played.journal.all_steps
+    assert played.journal.rewards == {"reward": 2 / 3}, "the mean contains the kept steps"
+
+
+@pytest.mark.parametrize(
+    ("fields", "emptied"),
+    [
+        ({"durations": {"verifier": 1.0}}, ["/logs/agent", "/logs/verifier", "/tests"]),
+        ({"durations": {"verifier": 1.0}, "verifierImageID": "img"}, ["/logs/agent"]),
+        ({"durations": {"agent": 1.0}}, ["/logs/agent"]),
+        ({}, ["/logs/agent"]),
+    ],
+    ids=["verified in place", "verified apart", "not verified", "unknown"],
+)
+def test_what_a_verifier_of_another_trial_left_is_deleted_before_the_first_own_step(
+    fields: Mapping[str, Any], emptied: list[str]
+) -> None:
+    played = play(plan(spec=starting("a")), kept=kept(reported("a", **fields)))
+    assert [each.path for each in played.operation("b/begin").directories] == emptied
+
+
+def failing_setup(reason: str) -> AgentSetup:
+    def setup(scope: Scope, journal: Journal) -> Script[None]:
+        yield Note(scope.id("agent-setup"))
+        journal.lost = AttemptLost(reason, "no network")
+
+    return setup
+
+
+def raising_setup(scope: Scope, journal: Journal) -> Script[None]:
+    yield Note(scope.id("agent-setup"))
+    raise TrialError(StepException("RuntimeError", "on purpose", AGENT_SETUP))
+
+
+def test_another_trials_files_excuse_no_failure_of_the_agents_setup() -> None:
+    """A custom class could fail on purpose; its failure must not look like that of the checkpoint."""
+    made = plan(spec=starting("a"))
+    run = script_of(made).run
+    lost = play(made, kept=kept(reported("a")), script=AgentScript(run, failing_setup("AgentSetupFailed"))).journal.lost
+    assert lost == AttemptLost("AgentSetupFailed", "no network")
+    broken = play(made, kept=kept(reported("a")), script=AgentScript(run, raising_setup)).journal
+    assert broken.broken and broken.lost is None and failed("AgentSetupFailed", broken) == "Agent"
+    own = KeptStep(1, CheckpointStatus(digest="own"))
+    records = {id: each for id, each in play(plan()).records.items() if id.startswith("1/b/")}
+    made_own = play(made, attempt=2, kept=(*kept(reported("a")), own), records=records, script=AgentScript(run, raising_setup))
+    assert made_own.journal.lost is not None and made_own.journal.lost.reason == "RestoreFailed", "its own agent may be the cause"
+
+
+def test_an_environment_that_another_trials_files_broke_is_nobodys_failure() -> None:
+    toml = IMAGE + '[environment.healthcheck]\ncommand = "x"\n' + THREE.removeprefix(IMAGE)
+    results = {"/healthcheck": {"healthy": False, "exitCode": 7}}
+    found = play(plan(toml, starting("a")), results, kept=kept(reported("a"))).journal
+    assert found.lost is not None and found.lost.reason == "RestoreFailed" and not found.finished
+
+
+# -- whether a trial can start from a checkpoint
+
+RESUMES = {
+    "a": StepLayout(instruction="x", workdir=True, resume=True, tests=True, test_script=True, solution=True, solve_script=True)
+}
+
+
+def test_a_checkpoint_with_the_tasks_steps_can_be_used() -> None:
+    assert unfit_start(plan(spec=starting("b")), [reported("a"), reported("b")], Made("d")) == ""
+
+
+@pytest.mark.parametrize(
+    ("steps", "layer", "message"),
+    [
+        ([], Made("d"), "it has the steps , and those of this trial's task are a"),
+        ([reported("x")], Made("d"), "it has the steps x, and those of this trial's task are a"),
+        (
+            [reported("a", exception={"type": "VerifierTimeoutError", "phase": "verifier"}, rewards=None)],
+            Made("d"),
+            "no step follows step a: VerifierTimeoutError",
+        ),
+        ([reported("a")], Made("d", processes=2), "a restore loses 2 processes that the step left running"),
+        ([reported("a")], Made("d", shared_memory=True), "a restore loses files in /dev/shm"),
+    ],
+)
+def test_a_checkpoint_from_which_no_step_can_start_is_refused(steps: list[StepStatus], layer: Made, message: str) -> None:
+    assert message in unfit_start(plan(spec=starting("a")), steps, layer)
+
+
+def test_a_gate_that_was_not_met_is_named() -> None:
+    gated = IMAGE + '[[steps]]\nname = "a"\nmin_reward = 0.75\n[[steps]]\nname = "b"\n'
+    assert "no step follows step a: reward" in unfit_start(plan(gated, starting("a")), [reported("a")], Made("d"))
+
+
+def test_resume_sh_starts_again_what_a_restore_loses() -> None:
+    assert unfit_start(plan(spec=starting("a"), steps=RESUMES), [reported("a")], Made("d", processes=2)) == ""
+
+
+# -- later attempts
+
+BRANCHED = plan(spec={**starting("b"), "checkpoints": {"policy": "AfterStep"}})
+COPIES = {(0, 0): Made("c0"), (0, 1): Made("c1", base=On((0, 0), "c0"))}
+OWN = {**COPIES, (1, 2): Made("own", base=On((0, 1), "c1"))}
+FOUR = plan(IMAGE + "".join(f'[[steps]]\nname = "{name}"\n' for name in "abcd"), starting("b"))
+
+
+def lost(number: int, *kept: int, digest: str = "c1", reason: str = "PodDeleted", **more: Any) -> AttemptStatus:
+    return attempt(number, steps(), reason, resumed=resumed(*(kept or (0, 0)), digest=digest), **more)
+
+
+def test_a_later_attempt_starts_where_the_first_one_did() -> None:
+    assert choose(after(lost(1)), BRANCHED, COPIES, {}) == Choice(((0, 0), (0, 1)), ())
+    assert choose(after(lost(1, image_id=None)), BRANCHED, COPIES, {}).chain == ((0, 0), (0, 1)), "its pod never ran"
+
+
+def test_a_later_attempt_continues_after_the_last_own_step() -> None:
+    assert choose(after(lost(1)), FOUR, OWN, {}).chain == ((0, 0), (0, 1), (1, 2))
+
+
+def test_a_start_that_could_not_be_restored_is_tried_once_more_and_never_replaced_by_an_earlier_step() -> None:
+    once = lost(1, reason="RestoreFailed")
+    assert choose(after(once), BRANCHED, COPIES, {}).chain == ((0, 0), (0, 1))
+    name = "the checkpoint after step 2 of the other trial is not used:"
+    assert choose(after(once, lost(2, reason="RestoreFailed")), BRANCHED, COPIES, {}) == Choice(
+        (), (f"{name} it could not be restored",)
+    )
+    gone = choose(after(lost(1)), BRANCHED, {(0, 0): COPIES[0, 0]}, {})
+    assert gone == Choice((), (f"{name} the layer of step 2 of the other trial is missing",))
+    image = choose(after(lost(1, image_id="other")), BRANCHED, COPIES, {})
+    assert image.chain == () and "it was made in the image" in image.refused[0]
+
+
+def test_own_checkpoints_that_could_not_be_restored_twice_lead_back_to_the_start() -> None:
+    more = {**OWN, (3, 2): Made("again", base=On((0, 1), "c1"))}
+    failed = [lost(2, 0, 0, 1, digest="own", reason="RestoreFailed"), lost(4, 0, 0, 3, digest="again", reason="RestoreFailed")]
+    found = choose(after(lost(1), failed[0], lost(3), failed[1], lost(5)), FOUR, {**more, (5, 2): Made("last")}, {})
+    assert found.chain == ((0, 0), (0, 1))
+    assert found.refused == ("the checkpoint after step 3 of attempt 5 is not used: 2 checkpoints could not be restored",)
+
+
+def test_a_start_that_was_restored_at_its_second_try_is_below_own_checkpoints() -> None:
+    found = choose(
+        after(lost(1, reason="RestoreFailed"), lost(2)), FOUR, {**COPIES, (2, 2): Made("own", base=On((0, 1), "c1"))}, {}
+    )
+    assert found.chain == ((0, 0), (0, 1), (2, 2))

@@ -68,6 +68,20 @@ async def test_a_trial_continues_after_a_step_of_another_trial() -> None:
     assert results(world) == pickle.loads(of.results), "the source is unchanged"
 
 
+async def test_a_step_of_a_branch_of_a_branch_has_the_name_of_the_trial_that_ran_it() -> None:
+    first = World(trial=manifest({**after("a"), **KEEP, "toStep": "b"}), source=await source())
+    await first.run()
+    of = first.object
+    of["metadata"] |= {"name": "first", "uid": "first-uid"}
+    world = World(trial=manifest({"from": {"trial": "first", "step": "b"}, **COMMAND}))
+    world.cluster.put(of)
+    assert isinstance(world.volume, FakeVolume)
+    world.volume.results["first-uid"] = first.kept
+    await world.run()
+    assert world.condition == ("Complete", "TrialComplete", "ran 1 steps"), world.errors
+    assert [(step.name, step.trial) for step in world.status.steps] == [("a", "source"), ("b", "first"), ("c", None)]
+
+
 async def test_results_and_evidence_name_the_source_and_have_no_files_of_kept_steps() -> None:
     world = World(trial=manifest(after("a")), source=await source())
     await world.run()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from multistep.api.trial_status import StepStatus
 from multistep.engine.room import NO_LIMIT, Amount, Limits
 from multistep.errors import CheckpointLost, StoreError
 from multistep.store.checkpoint_files import NAMES
@@ -36,6 +37,28 @@ async def test_the_copy_of_a_last_checkpoint_is_none(volume: Volume) -> None:
     chain = await two(volume)
     last = await volume.checkpoints.complete(KEY, chain[1].model_copy(update={"final": True}))
     assert [each.final for each in await volume.checkpoints.adopt(OTHER, KEY, [chain[0], last])] == [False, False]
+
+
+async def test_copies_have_the_names_of_the_trials_that_ran_the_steps(volume: Volume) -> None:
+    first, second = await two(volume)
+    mine, others = StepStatus(name="s0"), StepStatus(name="s1", trial="base")
+    chain = [
+        await volume.checkpoints.complete(KEY, first.model_copy(update={"steps": (mine,)})),
+        await volume.checkpoints.complete(KEY, second.model_copy(update={"steps": (others,)})),
+    ]
+    copies = await volume.checkpoints.adopt(OTHER, KEY, chain)
+    assert [[(step.name, step.trial) for step in each.steps] for each in copies] == [[("s0", KEY.name)], [("s1", "base")]]
+
+
+async def test_copies_of_a_step_that_the_source_ran_again_meanwhile_are_replaced(volume: Volume) -> None:
+    """An operator that stops between two copies must not leave a chain of layers of different attempts."""
+    first, second = await two(volume)
+    await volume.checkpoints.adopt(OTHER, KEY, [first])
+    again = await volume.checkpoints.complete(KEY, first.model_copy(update={"entries": first.entries + 1}))
+    copies = await volume.checkpoints.adopt(OTHER, KEY, [again, second])
+    assert [each.entries for each in copies] == [again.entries, second.entries] and again.entries != first.entries
+    stored = await volume.checkpoints.stored(OTHER)
+    assert (dict(stored.commits), dict(stored.damaged)) == ({each.id: each for each in copies}, {})
 
 
 async def test_copying_again_changes_nothing(volume: Volume) -> None:
