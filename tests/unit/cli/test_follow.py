@@ -46,9 +46,30 @@ KEPT = status(
 )
 
 
+BRANCHED = status(
+    "Complete",
+    step("a", "Failed", rewards={"reward": 1}, trial="base", exception={"type": "AgentTimeoutError", "message": "slow"}),
+    step("b", rewards={"reward": 1}),
+    attempt=1,
+    reason="TrialComplete",
+    message="ran 1 steps",
+    resumed={"after": "a", "attempts": [0], "digest": "d"},
+    startedFrom={"trial": "base", "uid": "u", "step": "a", "digest": "d"},
+)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "lines"),
     [
+        (
+            None,
+            BRANCHED,
+            [
+                "step 1 a: Failed, reward 1, run by trial base, AgentTimeoutError",
+                "step 2 b: Complete, reward 1",
+                "Complete: ran 1 steps",
+            ],
+        ),
         (None, {}, ["Submitted"]),
         (None, PENDING, ["Pending: ErrImagePull: no such image"]),
         (PENDING, PENDING, []),
@@ -200,3 +221,9 @@ def test_what_an_agent_used_is_one_line() -> None:
         "used 1 input tokens (unknown cached), unknown output tokens, unknown cost, without 2 requests of unknown usage, "
         "counted by the agent"
     )
+
+
+def test_a_trial_that_started_from_another_one_shows_which_and_is_not_blamed_for_its_steps() -> None:
+    shown = "\n".join(_shown(BRANCHED))
+    assert "by base" in shown and "started: after step a of trial base" in shown
+    assert "fault" not in shown and outcome(_status(BRANCHED)).exit == 0

@@ -178,6 +178,13 @@ def test_the_output_of_a_kept_step_is_that_of_the_attempt_that_ran_it(cluster: C
     assert invoke("logs", "t", "--step", "a", "--phase", "agent").stdout == "kept\n"
 
 
+def test_the_output_of_a_step_that_another_trial_ran_is_not_looked_for(cluster: CliCluster, invoke: Invoke) -> None:
+    start = {**CONTINUED, "attempts": [], "attempt": 1, "resumed": {"after": "a", "attempts": [0], "digest": "d"}}
+    story(cluster, status("Complete", step("a", trial="base"), step("b"), results=RESULTS, **start))
+    stored(cluster, "steps/b/agent/oracle.txt", b"own\n")
+    assert invoke("logs", "t").stdout == "==> step 2 b, agent <==\nown\n"
+
+
 def test_following_shows_the_output_of_a_kept_step_once(cluster: CliCluster, invoke: Invoke) -> None:
     first, second = FakeRunner(), FakeRunner("pod-2")
     running(first, "1/a/agent", b"kept\n")

@@ -79,6 +79,21 @@ def test_every_option_reaches_the_spec(task: Path, invoke: Invoke) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [
+        (["--from", "base:build it"], {"from": {"trial": "base", "step": "build it"}}),
+        (["--from-step", "b", "--to-step", "b"], {"fromStep": "b", "toStep": "b"}),
+    ],
+)
+def test_a_trial_can_be_started_at_a_step_and_ended_after_one(
+    task: Path, invoke: Invoke, options: list[str], fields: dict[str, Any]
+) -> None:
+    *_, trial = _documents(invoke("package", task, *options).stdout)
+    parse_trial(trial)
+    assert {key: each for key, each in trial["spec"].items() if key not in ("task", "agent")} == fields
+
+
 def test_the_budget_of_a_trial_reaches_the_spec(task: Path, invoke: Invoke) -> None:
     options = ["--agent", "codex", "--model", "openai/x", "--key-from-secret", "keys:openai", "--max-cost", "0.5"]
     *_, trial = _documents(invoke("package", task, *options, "--max-input-tokens", "1000", "--max-output-tokens", "10").stdout)
@@ -118,6 +133,9 @@ def test_package_refuses_nothing_that_the_operator_is_to_refuse(task: Path, invo
         (["--agent", "codex", "--model", "my/x", "--key-from-secret", "s:k"], "give NAME=s:k"),
         (["--agent", "aider", "--model", "openai/x", "--resume", "--agent-kwarg", "a=1", "--", "x"], "other agents take none"),
         (["--name", "A_B"], "such as 'a-b'"),
+        (["--from", "base"], "--from 'base' must be TRIAL:STEP"),
+        (["--from", ":step"], "--from ':step' must be TRIAL:STEP"),
+        (["--from", "base:a", "--from-step", "b"], "--from and --from-step exclude each other"),
         (["--var-from-secret", "KEY=secret"], "must be NAME=SECRET:KEY"),
         (["--var-from-secret", "1=a:b"], "does not start with a digit"),
         (["--timeout-multiplier", "-1"], "--timeout-multiplier"),

@@ -76,7 +76,8 @@ def _step_lines(index: int, former: StepStatus | None, step: StepStatus) -> list
     durations = step.durations or Durations()
     spent = {"agent": durations.agent, "verifier": durations.verifier}
     times = [f"{phase} {seconds_text(seconds)}" for phase, seconds in spent.items() if seconds is not None]
-    parts = [f"reward {rewards_text(step.rewards)}", *times, *_brief_faults(step)]
+    other = [f"run by trial {step.trial}"] if step.trial else []
+    parts = [f"reward {rewards_text(step.rewards)}", *other, *times, *_brief_faults(step)]
     return [f"{label}: {step.phase}, {', '.join(parts)}"]
 
 
