@@ -148,12 +148,12 @@ def make_plan(
     """
     refuse_unsupported(config, layout, spec.agent)
     steps = _steps(config)
-    variables = len(env.verifier) + len(env.environment)
-    refuse_large(config, steps, spec, variables)
+    refuse_large(config, steps, spec, len(env.verifier) + len(env.environment))
     refuse_networks(config, layout, verified=not spec.verifier.disable, enforced=policies_enforced)
     limited = network("environment", config.environment, enforced=policies_enforced)
     if limited is not None:
         refuse_unreachable_model(spec.agent, config.environment.network_mode)
+    artifacts = [each.config() for each in spec.artifacts]
     branch = branch_of(spec, [each.name for each in steps], single=not config.steps)
     return TrialPlan(
         task_name=config.task.name if config.task else name,
@@ -167,7 +167,9 @@ def make_plan(
         workdir=config.environment.workdir or "",
         healthcheck=_healthcheck(config.environment.healthcheck),
         start_timeout=_start_timeout(config, spec),
-        steps=tuple(_step_plan(config, layout, spec, env, index, step) for index, step in enumerate(steps[: branch.end])),
+        steps=tuple(
+            _step_plan(config, layout, spec, env, artifacts, index, step) for index, step in enumerate(steps[: branch.end])
+        ),
         strategy=config.multi_step_reward_strategy if config.steps else "final",
         abort_on_agent_error=spec.on_agent_error == "Abort",
         single=not config.steps,
@@ -209,6 +211,7 @@ def _step_plan(
     layout: TaskLayout,
     spec: TrialSpec,
     env: TrialEnv,
+    artifacts: Sequence[ArtifactConfig],
     index: int,
     step: StepConfig,
 ) -> StepPlan:
@@ -231,7 +234,7 @@ def _step_plan(
         hooks=tuple(Hook(hook.command, _user(hook.user), real_limit(hook.timeout_sec)) for hook in _hooks(config, step)),
         verifier=None if spec.verifier.disable else _verifier_plan(config, layout, spec, env, step, files),
         min_reward=step.min_reward,
-        artifacts=pass_entries(config.artifacts, [each.config() for each in spec.artifacts], step.artifacts),
+        artifacts=pass_entries(config.artifacts, artifacts, step.artifacts),
     )
 
 
