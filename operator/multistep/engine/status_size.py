@@ -73,6 +73,10 @@ def _without_durations(status: TrialStatus) -> TrialStatus:
     return _with_steps(status, lambda step: step.model_copy(update={"durations": None}))
 
 
+def _without_task_steps(status: TrialStatus) -> TrialStatus:
+    return status.model_copy(update={"task_steps": []})
+
+
 def _fewer_rewards(status: TrialStatus) -> TrialStatus:
     """Keep one reward per step. Applied last, as rewards matter most."""
     return _with_steps(status, lambda step: step.model_copy(update={"rewards": bounded_rewards(step.rewards, most=1)}))
@@ -88,6 +92,7 @@ _SHORTENERS = (
     _shorter_messages,
     _without_durations,
     _without_messages,
+    _without_task_steps,
     _fewer_rewards,
 )
 
