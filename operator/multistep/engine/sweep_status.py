@@ -9,10 +9,10 @@ from typing import Any, Final
 from multistep.api.sweep import SweepAgentStatus, SweepBudgetStatus, SweepStatus, SweepTasksStatus, SweepTrials, TrialSweep
 from multistep.api.sweep_branch import SweepBranchesStatus
 from multistep.engine import sweep_branches as branches
-from multistep.engine.sweep_branches import States
 from multistep.engine.status_conditions import Phase, conditions, time
 from multistep.engine.status_size import bounded, shortened
 from multistep.engine.suspensions import suspended_seconds
+from multistep.engine.sweep_branches import States
 from multistep.engine.sweep_trials import Plan
 from multistep.engine.sweeps import Halt, Limits, Tally, TrialFacts, halt, tally, to_create
 

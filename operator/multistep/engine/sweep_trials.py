@@ -13,10 +13,10 @@ from multistep.api.sweep import MOST_TRIALS, SWEEP_KIND, SweepSpec, SweepTask, T
 from multistep.api.trial import KIND
 from multistep.api.trial_status import by_runner, with_runner
 from multistep.engine import sweep_branches as branches
-from multistep.engine.sweep_branches import States
 from multistep.engine.journal import AGENT
 from multistep.engine.scoring import AGENT_ERRORS, REWARD, State
 from multistep.engine.suspensions import SWEEP_BUDGET_SPENT
+from multistep.engine.sweep_branches import States
 from multistep.engine.sweeps import ActivePhase, Cell, Grid, TrialFacts
 from multistep.engine.tampering import evidence
 from multistep.errors import InvalidSpec

@@ -11,7 +11,8 @@ import hashlib
 from typing import Final
 
 from multistep.api import labels
-from multistep.api.sweep import SweepBranchesStatus, TrialSweep
+from multistep.api.sweep import TrialSweep
+from multistep.api.sweep_branch import SweepBranchesStatus
 from multistep.engine.sweep_branches import Left, from_text, left_by, states_of, to_text
 from multistep.engine.sweep_status import branches_planned
 from multistep.engine.sweep_trials import Plan, number_of, owner_of, with_branches

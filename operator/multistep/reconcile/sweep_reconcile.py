@@ -165,6 +165,7 @@ class _SweepReconcile:
             await self._page.fill(self._cluster.each(TRIALS, metadata.namespace, label_selector=selector), metadata.uid)
         due = self._decide(plan, None)
         if due.plan_branches:
+            await self._write(due.status)  # the results so far, also if planning fails
             plan = await self._with_branches(plan)
             due = self._decide(plan, None)
         await self._change(plan, due.suspend, {"suspend": True}, metadata.name)
