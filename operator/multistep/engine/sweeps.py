@@ -161,8 +161,7 @@ class AgentTally:
 @dataclass(frozen=True)
 class Tally:
     """The trials' counts and results. deleted: number of created trials that do not exist any more; agents: results by agent index;
-    stopped: whether any trial was stopped. counted: number of trials that count, with branches; unplanned: whether branches will be
-    planned.
+    stopped: whether any trial was stopped; unplanned: whether branches will be planned when the ordinary trials have finished.
 
     excluded: number of finished trials that do not count, by failure class; scored: number of trials that count although a failure
     ended them, by failure class. cost_usd: known cost of the trials' model requests; refused_at: the latest of the trials'.
@@ -179,7 +178,6 @@ class Tally:
     pod_hours: float
     agents: Sequence[AgentTally]
     stopped: bool
-    counted: int
     unplanned: bool = False
     cost_usd: float | None = None
     refused_at: float | None = None
@@ -188,6 +186,11 @@ class Tally:
     def active(self) -> int:
         """Return the number of active trials."""
         return sum(self.phases.values())
+
+    @property
+    def counted(self) -> int:
+        """Return the number of trials that count, with branches."""
+        return self.complete + self.failed - sum(self.excluded.values())
 
     def failures(self, failure_class: FailureClass) -> int:
         """Return the number of trials that a failure of this class ended, counted or excluded."""
@@ -219,11 +222,10 @@ def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, 
     excluded, scored = Counter[FailureClass](), Counter[FailureClass]()
     rewards: list[dict[int, list[float]]] = [defaultdict(list) for _ in grid.agents]  # for each agent: task index -> rewards
     finished = [0 for _ in grid.agents]
-    pod_seconds, there, highest, stopped, counted = 0.0, 0, -1, False, 0
+    pod_seconds, there, highest = 0.0, 0, -1
     for each in trials:
         there, highest = there + 1, max(highest, each.number)
         states[each.state] += 1
-        stopped = stopped or each.stop
         pod_seconds += each.pod_seconds + (max(0.0, now - each.since) if each.since is not None else 0.0)
         if each.state == "Active":
             phases[each.phase] += 1
@@ -233,7 +235,6 @@ def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, 
         if reward is None:
             excluded[failure_class_of(each, scoring) or "Agent"] += 1
             continue
-        counted += 1
         if cell.branch is None:
             rewards[cell.agent][cell.task].append(reward)
         if (failure_class := failure_class_of(each, scoring)) is not None:
@@ -250,8 +251,7 @@ def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, 
         scored=scored,
         pod_hours=pod_seconds / 3600,
         agents=[_agent(each.values(), count) for each, count in zip(rewards, finished, strict=True)],
-        stopped=stopped,
-        counted=counted,
+        stopped=any(each.stop for each in trials),
         unplanned=grid.branches is None,
         **_spending(trials),
     )

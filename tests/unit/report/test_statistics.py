@@ -235,10 +235,8 @@ def test_the_interval_of_a_difference_of_chances_is_that_of_the_source(
         for one, other in ((first, second), (second, first))
     )
     assert found is not None and mirrored is not None
-    assert (found.low, found.high) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
-    assert (mirrored.value, mirrored.low, mirrored.high) == (
-        -found.value, pytest.approx(-high, abs=5e-5), pytest.approx(-low, abs=5e-5),
-    )  # fmt: skip
+    assert [found.low, found.high] == [pytest.approx(each, abs=5e-5) for each in (low, high)]
+    assert [mirrored.value, mirrored.low, mirrored.high] == [pytest.approx(each, abs=5e-5) for each in (-found.value, -high, -low)]
 
 
 @given(st.lists(st.booleans(), max_size=12), st.lists(st.booleans(), max_size=12))
