@@ -15,7 +15,7 @@ from multistep.api.sweep import TrialSweep
 from multistep.api.sweep_branch import SweepBranchesStatus
 from multistep.engine.sweep_branches import Left, from_text, left_by, states_of, to_text
 from multistep.engine.sweep_status import branches_planned
-from multistep.engine.sweep_trials import Plan, number_of, owner_of, with_branches
+from multistep.engine.sweep_trials import Plan, facts, number_of, owner_of, with_branches
 from multistep.errors import InvalidSpec, NotFound, SourceError
 from multistep.kube.protocols import Cluster
 from multistep.kube.resources import CONFIG_MAPS, TRIALS
@@ -51,12 +51,14 @@ async def load_branches(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> tupl
 
 
 async def _record(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> str:
-    """Return the record of what the ordinary trials left, from the trials."""
+    """Return the record of what the ordinary trials left, from the trials. Raises SourceError if one is active."""
     left: dict[int, Left] = {}
     metadata, known = sweep.metadata, sweep.status.branches
     async for each in cluster.each(TRIALS, metadata.namespace, label_selector=f"{labels.SWEEP}={metadata.name}"):
-        number, owner = number_of(each), owner_of(each)
-        if owner is not None and owner[1] == metadata.uid and plan.names[number : number + 1] == [each["metadata"]["name"]]:
+        number, owner, name = number_of(each), owner_of(each), each["metadata"]["name"]
+        if owner is not None and owner[1] == metadata.uid and plan.names[number : number + 1] == [name]:
+            if facts(each).state == "Active":  # a watch event was missed
+                raise SourceError(f"spec.branch: trial {name} has not finished", transient=True)
             left[number] = left_by(each)
     text = to_text(states_of(plan.grid, left))
     if len(text.encode()) > _MOST_BYTES:

@@ -175,7 +175,7 @@ class _SweepReconcile:
         reached = self._decide(plan, failure)
         if is_finished(reached.status):
             return await self._end(reached.status)
-        if reached.create and failure is None:
+        if (reached.create or reached.plan_branches) and failure is None:
             await self._write(reached.status)
             return Requeue(0.0)
         waits = await self._write_throttled(reached.status)

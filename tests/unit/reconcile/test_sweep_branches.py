@@ -137,6 +137,38 @@ async def test_a_record_that_changed_after_the_branches_were_planned_is_not_used
     assert "does not have the branches that were planned: delete it" in caplog.text
 
 
+async def test_no_branches_are_planned_while_an_ordinary_trial_is_active_that_the_operator_does_not_know(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = SweepWorld(manifest=BRANCHED, events="dropped")
+    await world.reconcile()
+    for each in world.live:
+        world.end(each)
+        world.sweeps.book.saw(world.cluster.objects["MultiStepTrial", KEY[0], each["metadata"]["name"]])
+    await world.fresh().reconcile(KEY)  # another process creates the last one
+    assert [world.status.trials.created, len(world.live)] == [ORDINARY, 1]
+    assert await world.reconcile() == 10.0
+    assert (world.status.branches, "has not finished" in caplog.text) == (None, True)
+    await world.run()
+    assert_each_once(world)
+    assert (world.why, world.status.trials.total) == (("Complete", "SweepComplete"), 22)
+
+
+async def test_branches_are_planned_at_once_if_the_last_ordinary_trial_was_created_and_finished_by_another_process() -> None:
+    world = SweepWorld(manifest=BRANCHED, events="dropped")
+    await world.reconcile()
+    for each in world.live:
+        world.end(each)
+        world.sweeps.book.saw(world.cluster.objects["MultiStepTrial", KEY[0], each["metadata"]["name"]])
+    before = world.cluster.objects["TrialSweep", *KEY]
+    await world.fresh().reconcile(KEY)
+    world.end(world.live[0])
+    world.cluster.put(before)  # the other process lost its lease before it wrote the status
+    assert await world.reconcile() == 0.0
+    await world.reconcile()
+    assert world.status.branches is not None
+
+
 async def test_too_many_branches_fail_the_sweep_and_its_results_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multistep.engine.sweep_trials.MOST_TRIALS", 21)
     world = SweepWorld(manifest=BRANCHED)
