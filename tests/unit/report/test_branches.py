@@ -20,6 +20,7 @@ from multistep.report.page import page
 from multistep.report.rows import Row, row
 from multistep.report.summary import About, summarize
 from tests.unit.report.samples import step, trial
+from tests.unit.report.test_page import Document
 
 ABOUT = About("nightly", "evals", datetime(2026, 1, 2, tzinfo=UTC), planned=4, phase="Running")
 STEPS = ("a", "b", "c")
@@ -156,11 +157,12 @@ def test_files_have_columns_of_branches_only_if_there_are_some() -> None:
 
 
 def test_the_page_has_a_section_of_branches_only_if_there_are_some() -> None:
-    assert "branches" not in page(ABOUT, summarize(ROWS[:2]))
-    text = " ".join(page(ABOUT, summarize(ROWS)).split())
-    assert '<section id="branches"' in text and "no trial left a state" in text
-    assert "1 of 2 reached the step" in text
-    assert "-0.667" in text and "step b, own state" in text
+    assert "branches" not in Document(page(ABOUT, summarize(ROWS[:2]))).all("id")
+    found = Document(page(ABOUT, summarize(ROWS)))
+    assert "branches" in found.all("id") and "#branches" in found.all("href")
+    assert "mine b own of 2 trials, 2 of 2 reached the step 1 of 3 0.333 0.667 1.000 0 -0.667" in found.text
+    assert "mine c own 1 of 2 reached the step no trial left a state – mine c reference 2 of 2 1.000 1.000 – 0 –" in found.text
+    assert "s-t-b-Own-1 step b, own state" in found.text
 
 
 def test_the_page_shows_the_difference_over_tasks() -> None:
