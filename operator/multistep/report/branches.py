@@ -83,14 +83,14 @@ def branches_of(rows: Sequence[Row]) -> Branches:
 def _steps(rows: Iterable[Row]) -> Iterator[BranchedStep]:
     ordinary: dict[tuple[str, str], list[Row]] = defaultdict(list)
     groups: dict[tuple[str, str, str], dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
-    place: dict[tuple[str, str], int] = {}  # index of each step in its task
+    numbers: dict[tuple[str, str], int] = defaultdict(int)
     for row in rows:
-        place |= {(row.task, step.name): index for index, step in enumerate(row.steps)}
         if row.branch:
+            numbers[row.task, row.step] = max(numbers[row.task, row.step], row.step_number)
             groups[row.task, row.agent, row.step][row.branch].append(row)
         else:
             ordinary[row.task, row.agent].append(row)
-    for task, agent, step in sorted(groups, key=lambda key: (key[0], key[1], place.get((key[0], key[2]), len(place)), key[2])):
+    for task, agent, step in sorted(groups, key=lambda key: (key[0], key[1], numbers[key[0], key[2]], key[2])):
         found, before = groups[task, agent, step], ordinary[task, agent]
         yield BranchedStep(
             task=task,

@@ -17,7 +17,7 @@ from multistep.report.summary import PHASES, About, Summary
 
 _AT_ONCE: Final = 1000  # rows per batch, which bounds memory
 _COLUMNS: Final = tuple(each.name for each in fields(Row))
-_OF_ALL: Final = tuple(name for name in _COLUMNS if name not in ("branch", "step", "source"))
+_OF_ALL: Final = tuple(name for name in _COLUMNS if name not in ("branch", "step", "step_number", "source"))
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")  # prefixes that a spreadsheet treats as a formula
 _STEP: Final = tuple(each.name for each in fields(StepRow))
 
@@ -105,7 +105,7 @@ def parquet_bytes(rows: Sequence[Row]) -> bytes:
     }
     tokens = dict.fromkeys(("input_tokens", "output_tokens"), pa.int64())
     numbers = dict.fromkeys(("reward", "counts", "seconds", "cost_usd"), number)
-    kinds = {"attempt": whole, "failed_attempts": whole, **numbers, **tokens}
+    kinds = {"attempt": whole, "failed_attempts": whole, "step_number": whole, **numbers, **tokens}
     schema = pa.schema({**{name: kinds.get(name, text) for name in columns}, "steps": pa.list_(pa.struct(step))})
     out = pa.BufferOutputStream()
     with pq.ParquetWriter(out, schema) as writer:

@@ -23,7 +23,7 @@ from tests.unit.report.samples import step, trial
 from tests.unit.report.test_page import Document
 
 ABOUT = About("nightly", "evals", datetime(2026, 1, 2, tzinfo=UTC), planned=4, phase="Running")
-STEPS = ("a", "b", "c")
+STEPS = ("z", "b", "c")
 
 
 def ordinary(attempt: int, reached: int = 3, task: str = "t", agent: str = "mine") -> Row:
@@ -41,8 +41,9 @@ def branch(
 ) -> Row:
     """Return a branch that ran one step after the kept ones. reward: of this step."""
     before = STEPS[: STEPS.index(name)]
-    made = trial(task, attempt=attempt, reward=0.5, steps=[*(step(each, 1.0) for each in before), step(name, reward)])
-    made = {**made, "status": {**made["status"], **fields}}
+    kept = [step(each, 1.0, trial="another") for each in before]
+    made = trial(task, attempt=attempt, reward=0.5, steps=[*kept, step(name, reward)])
+    made = {**made, "status": {**made["status"], "taskSteps": [*before, name], **fields}}
     made["metadata"] |= {"name": f"s-{task}-{name}-{state}-{attempt}", "labels": {"multistep.dev/branch": state}}
     made["metadata"]["annotations"]["multistep.dev/step"] = name
     if state == "Own":
@@ -53,7 +54,7 @@ def branch(
 ROWS = [
     ordinary(1),
     ordinary(2, reached=2),
-    *(branch("a", "Start", attempt) for attempt in (1, 2)),
+    *(branch("z", "Start", attempt) for attempt in (1, 2)),
     *(branch("b", "Own", attempt, reward) for attempt, reward in ((1, 1.0), (2, 0.0), (3, 0.5))),
     *(branch("b", "Reference", attempt) for attempt in (1, 2, 3)),
     *(branch("c", "Reference", attempt) for attempt in (1, 2)),
@@ -62,7 +63,7 @@ ROWS = [
 
 def test_a_step_has_its_trials_by_state_in_the_order_of_the_task() -> None:
     found = branches_of(ROWS)
-    assert [(each.step, each.reached, each.ordinary) for each in found.steps] == [("a", 2, 2), ("b", 2, 2), ("c", 1, 2)]
+    assert [(each.step, each.reached, each.ordinary) for each in found.steps] == [("z", 2, 2), ("b", 2, 2), ("c", 1, 2)]
     start, middle, end = found.steps
     assert start.start is not None and (start.start.passes, start.own, start.reference, start.difference) == (
         {1: 1.0, 2: 1.0}, None, None, None,
@@ -143,17 +144,17 @@ def test_tasks_without_branches_are_named_if_others_have_some() -> None:
 
 def test_files_have_columns_of_branches_only_if_there_are_some() -> None:
     plain, whole = (json.loads(json_text(document(ABOUT, summarize(rows)))) for rows in (ROWS[:2], ROWS))
-    assert "branches" not in plain and not {"branch", "step", "source"} & plain["trials"][0].keys()
-    assert [each["step"] for each in whole["branches"]["steps"]] == ["a", "b", "c"]
+    assert "branches" not in plain and not {"branch", "step", "step_number", "source"} & plain["trials"][0].keys()
+    assert [each["step"] for each in whole["branches"]["steps"]] == ["z", "b", "c"]
     assert whole["branches"]["steps"][1]["difference"]["value"] == pytest.approx(-2 / 3)
-    assert not {"branch", "step", "source"} & set(csv_text(ROWS[:2]).splitlines()[0].split(","))
+    assert not {"branch", "step", "step_number", "source"} & set(csv_text(ROWS[:2]).splitlines()[0].split(","))
     lines = list(csv.DictReader(io.StringIO(csv_text(ROWS))))
     assert [(each["step"], each["source"]) for each in lines if each["branch"] == "Own"][:2] == [
         ("b", "s-t-mine-1"),
         ("b", "s-t-mine-0"),
     ]
     tables = [pq.read_table(pa.BufferReader(parquet_bytes(rows))).column_names for rows in (ROWS[:2], ROWS)]
-    assert set(tables[1]) - set(tables[0]) == {"branch", "step", "source"}
+    assert set(tables[1]) - set(tables[0]) == {"branch", "step", "step_number", "source"}
 
 
 def test_the_page_has_a_section_of_branches_only_if_there_are_some() -> None:
