@@ -28,6 +28,7 @@ KEY = ("default", "s")
 START = 1_700_000_000.0
 WORK_SECONDS = 10.0
 RESYNC_SECONDS = 300.0
+STEPS = ["a", "b", "c"]
 Events = Literal["prompt", "dropped", "duplicated", "delayed"]
 
 
@@ -43,7 +44,8 @@ def sweep(**spec: Any) -> Object:
 
 
 def ended(number: int) -> Mapping[str, Any]:
-    """Return the status of finished trial `number`: every fifth is an infrastructure failure; the others have different rewards."""
+    """Return the status of finished trial `number`: every fifth is an infrastructure failure; the others have different rewards.
+    Those of even numbers started all steps, the others only two; each step before the last started one has a checkpoint."""
     failed = number % 5 == 4
     how = {
         "type": "Failed" if failed else "Complete",
@@ -51,7 +53,11 @@ def ended(number: int) -> Mapping[str, Any]:
         "reason": "x",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     }
-    steps = {"steps": [{"name": "a", "startTime": "2026-01-01T00:00:00Z"}], "completionTime": "2026-01-01T00:06:00Z"}
+    started = [
+        {"name": name, "startTime": "2026-01-01T00:00:00Z", "checkpoint": {"digest": "d"}}
+        for name in (STEPS[:1] if failed else STEPS[:2] if number % 2 else STEPS)
+    ]
+    steps = {"taskSteps": STEPS, "steps": started, "completionTime": "2026-01-01T00:06:00Z"}
     if failed:
         return {"phase": "Failed", "conditions": [how], "failure": {"class": "Infrastructure", "reason": "PodDeleted"}, **steps}
     return {"phase": "Complete", "conditions": [how], "rewards": {"reward": number / 10}, **steps}

@@ -152,7 +152,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   verbs: [get, create] # websocket clients need get, SPDY ones create; newer API servers require both
 - apiGroups: [""]
   resources: [configmaps]
-  verbs: [get, create] # create: the tasks of sweeps with tasksFrom
+  verbs: [get, create] # create: what a sweep decides once: tasks, branches
 {{- if .Values.rbac.secrets }}
 - apiGroups: [""]
   resources: [secrets]

@@ -18,3 +18,5 @@ REFERENCE: Final = (
     f"{GROUP}/reference"  # on a trial that plays a task's solutions for trials with spec.fromStep: digest in its name
 )
 SUSPENDED_BY: Final = f"{GROUP}/suspended-by"  # on a trial that its sweep suspended and will resume: name of the sweep
+BRANCH: Final = f"{GROUP}/branch"  # on a branch of a sweep: the state that it starts from, Start, Own or Reference
+STEP: Final = f"{GROUP}/step"  # on a branch of a sweep: the only step that it runs

@@ -16,6 +16,7 @@ from multistep.api.agent_spec import AgentSpec
 from multistep.api.model import API_VERSION, DeadlineSeconds, Metadata, Model, WholeSeconds, cel, parsed
 from multistep.api.problems import shown
 from multistep.api.regrade import SweepRegrade
+from multistep.api.sweep_branch import SweepBranch, SweepBranchesStatus, check_branch_states
 from multistep.api.task_source import GitSource, OCISource, TaskSource, URLSource
 from multistep.api.trial_spec import EnvironmentSpec, TrialTemplateSpec
 from multistep.api.trial_status import Condition, FailureClass
@@ -165,6 +166,9 @@ class SweepSpec(Model):
     """Maximum number of active trials. Lowering it stops no trial."""
     prestart: Annotated[int, Field(ge=0, le=1000)] = 0
     """Number of further trials whose pods are created early, suspended before their first step."""
+    branch: SweepBranch | None = None
+    """Trials of single steps, which start when the ordinary trials have finished. These get checkpoints that are kept with their
+    results."""
     order: Literal["Attempts", "Tasks"] = "Attempts"
     """Attempts: first attempts of all tasks before second ones, for an early estimate; Tasks: one task after the other."""
     template: TrialTemplate = TrialTemplate()
@@ -204,6 +208,8 @@ class SweepSpec(Model):
     def _regrade_runs_no_agent(self) -> Self:
         if self.regrade is not None and (wrong := [each.name for each in self.agents if each.agent.name != "nop"]):
             raise ValueError(f"regrade runs no agent: agents[{shown(wrong[0])}].agent.name must be nop")
+        if self.regrade is not None and self.branch is not None:
+            raise ValueError("branch must not be set with regrade, which verifies what other trials left")
         return self
 
     @model_validator(mode="after")
@@ -220,6 +226,14 @@ class SweepSpec(Model):
             check_overrides(self.overrides, _names(self.tasks))
         for index, override in enumerate(self.overrides):
             _check_known(f"overrides[{index}].agents", override.agents, _names(self.agents))
+        return self
+
+    @model_validator(mode="after")
+    def _branches_have_states(self) -> Self:
+        if self.branch is not None:
+            check_branch_states("template.spec", self.template.spec)
+            for index, override in enumerate(self.overrides):
+                check_branch_states(f"overrides[{index}].spec", override.spec)
         return self
 
 
@@ -247,7 +261,7 @@ class SweepTrials(Model):
     """Number of trials by state."""
 
     total: int = 0
-    """Trials that the sweep will create in total."""
+    """Trials that the sweep will create in total; those of spec.branch are included once they are planned."""
     created: int = 0
     """Trials created so far."""
     active: int = 0
@@ -322,6 +336,8 @@ class SweepStatus(Model):
     """Seconds for which the sweep was suspended, until it last resumed."""
     tasks_from: SweepTasksStatus | None = None
     """What spec.tasksFrom was resolved to."""
+    branches: SweepBranchesStatus | None = None
+    """The trials of spec.branch; unset until they are planned."""
     trials: SweepTrials = SweepTrials()
     """Number of trials by state."""
     excluded: dict[FailureClass, int] = {}

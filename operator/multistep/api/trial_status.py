@@ -301,6 +301,8 @@ class TrialStatus(Model):
     """Pod of a separate verifier, until it is deleted."""
     task: str | None = None
     """Name of the task."""
+    task_steps: list[str] = []
+    """Names of the task's steps, in order, up to spec.toStep; empty until the task is read, and in a status that is too large."""
     task_source: TaskSourceStatus | None = None
     """What spec.task was resolved to; unset for bundle and inline, which cannot change."""
     start_time: datetime | None = None

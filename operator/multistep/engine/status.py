@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -49,12 +50,13 @@ def attempt_started(
     now: float,
     *,
     source: TaskSourceStatus | None = None,
+    steps: Sequence[str] = (),
     resumed: ResumeStatus | None = None,
 ) -> TrialStatus:
     """Return the status at the start of an attempt, before its pod is created. A suspended trial gets the pod later.
 
-    The status still names the verifier pod of the previous attempt. source: the revision that the task was resolved to; resumed:
-    the checkpoint from which the attempt continues.
+    The status still names the verifier pod of the previous attempt. source: the revision that the task was resolved to; steps:
+    names of the task's steps; resumed: the checkpoint from which the attempt continues.
     """
     fields: dict[str, Any] = {
         "attempt": attempt,
@@ -68,6 +70,7 @@ def attempt_started(
         "current_step": None,
         "steps": [],
         "task": task,
+        "task_steps": trial.status.task_steps or list(steps),
         "task_source": trial.status.task_source or source,
         "image_user": image_user,
         "resumed": resumed,

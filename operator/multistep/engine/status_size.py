@@ -80,6 +80,10 @@ def _without_sources_tests(status: TrialStatus) -> TrialStatus:
     return status.model_copy(update={"regraded": source and source.model_copy(update={"steps": steps})})
 
 
+def _without_task_steps(status: TrialStatus) -> TrialStatus:
+    return status.model_copy(update={"task_steps": []})
+
+
 def _fewer_rewards(status: TrialStatus) -> TrialStatus:
     """Keep one reward per step. Applied last, as rewards matter most."""
     return _with_steps(status, lambda step: step.model_copy(update={"rewards": bounded_rewards(step.rewards, most=1)}))
@@ -96,6 +100,7 @@ _SHORTENERS = (
     _without_durations,
     _without_messages,
     _without_sources_tests,
+    _without_task_steps,
     _fewer_rewards,
 )
 

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from multistep.api.sweep import SweepAgentStatus, SweepBudgetStatus, SweepStatus, SweepTasksStatus, SweepTrials, TrialSweep
+from multistep.api.sweep_branch import SweepBranchesStatus
+from multistep.engine import sweep_branches as branches
 from multistep.engine.status_conditions import Phase, conditions, time
-from multistep.engine.status_size import bounded
+from multistep.engine.status_size import bounded, shortened
 from multistep.engine.suspensions import suspended_seconds
+from multistep.engine.sweep_branches import States
 from multistep.engine.sweep_trials import Plan
 from multistep.engine.sweeps import Halt, Limits, Tally, TrialFacts, halt, tally, to_create
 
@@ -17,6 +20,7 @@ BUDGET_CHECK_SECONDS: Final = 30.0  # interval of reconciles that check a budget
 COST_BUDGET_SPENT: Final = "CostBudgetSpent"
 """Reason of a sweep that is suspended because spec.budget.costUSD has no room for a model request."""
 MAX_COLUMN_CHARACTERS: Final = 60
+MAX_UNKNOWN: Final = 4  # maximum number of unknown steps that the status lists
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,8 @@ class CreationError:
 class Next:
     """The next actions: which trials to create, suspend, resume or stop (by number), and the status if all actions succeed.
 
-    early: trials from this number on are created suspended, with spec.prestart. seconds: time until the next requeue; None: wait
-    for watch events only.
+    early: trials from this number on are created suspended, with spec.prestart. plan_branches: whether to plan the branches first.
+    seconds: time until the next requeue; None: wait for watch events only.
     """
 
     create: range
@@ -40,6 +44,7 @@ class Next:
     suspend: Collection[int]
     resume: Collection[int]
     stop: Collection[int]
+    plan_branches: bool
     status: SweepStatus
     seconds: float | None
 
@@ -64,6 +69,7 @@ def decide(
         suspend=[each.number for each in active if suspended and not each.suspend],
         resume=waiting[:room],
         stop=[each.number for each in active if not each.stop] if halted and halted.reason == "DeadlineExceeded" else [],
+        plan_branches=counts.unplanned and counts.planned_finished and not stopped,
         status=_reached(sweep, plan, counts, halted, error, budget, now),
         seconds=_due(counts, limits, now, suspended=suspended),
     )
@@ -75,6 +81,19 @@ def started(sweep: TrialSweep, plan: Plan, now: float, tasks: SweepTasksStatus |
     message = f"{len(plan.grid.tasks)} tasks, {len(plan.grid.agents)} agents, {total} trials"
     fields: dict[str, Any] = {"start_time": time(now), "trials": SweepTrials(total=total), "tasks_from": tasks}
     return _with(sweep, "Pending", "SweepStarted", message, now, **fields)
+
+
+def branches_planned(plan: Plan, states: States, config_map: str, digest: str) -> SweepBranchesStatus:
+    """Return the status of the branches. config_map, digest: of the record of what the ordinary trials left."""
+    branch = plan.spec.branch
+    assert branch is not None
+    return SweepBranchesStatus(
+        trials=branches.count(plan.grid, branch, states),
+        missing=branches.missing(plan.grid, branch, states),
+        unknown=[shortened(each) for each in branches.unknown(branch, states)[:MAX_UNKNOWN]],
+        config_map=config_map,
+        digest=digest,
+    )
 
 
 def is_suspended_before_start(sweep: TrialSweep) -> bool:
@@ -184,7 +203,7 @@ def _where(sweep: TrialSweep, counts: Tally, halted: Halt | None, budget: SweepB
     """Return the sweep's phase, reason and message. A sweep whose trials were stopped at its deadline is Failed, not Complete."""
     cut_off = halted is not None and halted.reason == "DeadlineExceeded" and counts.stopped
     if counts.all_finished and not cut_off:
-        return "Complete", "SweepComplete", f"{_counted(counts)} of {counts.total} trials count"
+        return "Complete", "SweepComplete", f"{counts.counted} of {counts.total} trials count{_unknown(sweep)}"
     if halted is not None and not counts.active:
         return "Failed", halted.reason, f"{halted.message}; {counts.created} of {counts.total} trials were created"
     spent = _spent_text(budget, counts) if budget is not None and _is_spent(budget, counts) else ""
@@ -195,7 +214,13 @@ def _where(sweep: TrialSweep, counts: Tally, halted: Halt | None, budget: SweepB
         return "Suspended", "Suspended", f"spec.suspend is true; {counts.phases.get('Running', 0)} trials are finishing their step"
     if spent:
         return "Suspended", COST_BUDGET_SPENT, spent
-    return "Running", "Running", f"{counts.created} of {counts.total} trials were created"
+    follow = "; the branches follow when they have finished" if counts.unplanned else ""
+    return "Running", "Running", f"{counts.created} of {counts.total} trials were created{follow}"
+
+
+def _unknown(sweep: TrialSweep) -> str:
+    names = sweep.status.branches.unknown if sweep.status.branches else []
+    return f"; no task has the steps {', '.join(map(repr, names))} of spec.branch.at" if names else ""
 
 
 def _spent_text(budget: SweepBudgetStatus, counts: Tally) -> str:
@@ -215,12 +240,8 @@ def _trials(counts: Tally) -> SweepTrials:
         complete=counts.complete,
         failed=counts.failed,
         deleted=counts.deleted,
-        counted=_counted(counts),
+        counted=counts.counted,
     )
-
-
-def _counted(counts: Tally) -> int:
-    return sum(each.counted for each in counts.agents)
 
 
 def _column(agents: Sequence[SweepAgentStatus]) -> str | None:

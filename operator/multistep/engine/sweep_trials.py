@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -12,10 +12,12 @@ from multistep.api.model import API_VERSION, GROUP
 from multistep.api.sweep import MOST_TRIALS, SWEEP_KIND, SweepSpec, SweepTask, TasksSource, TrialSweep, check_overrides
 from multistep.api.trial import KIND
 from multistep.api.trial_status import by_runner, with_runner
+from multistep.engine import sweep_branches as branches
 from multistep.engine.journal import AGENT
 from multistep.engine.scoring import AGENT_ERRORS, REWARD, State
 from multistep.engine.suspensions import SWEEP_BUDGET_SPENT
-from multistep.engine.sweeps import ActivePhase, Grid, TrialFacts
+from multistep.engine.sweep_branches import States
+from multistep.engine.sweeps import ActivePhase, Cell, Grid, TrialFacts
 from multistep.engine.tampering import evidence
 from multistep.errors import InvalidSpec
 
@@ -36,16 +38,36 @@ class Plan:
 def plan(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> Plan:
     """Return the plan of a sweep. tasks: spec.tasks, or the tasks that spec.tasksFrom was resolved to. Raises InvalidSpec."""
     spec = sweep.spec
-    grid = Grid([each.name for each in tasks], [each.name for each in spec.agents], spec.attempts, spec.order)
-    if len(grid) > MOST_TRIALS:
-        text = f"{len(grid.tasks)} tasks, {len(grid.agents)} agents and spec.attempts = {grid.attempts}"
-        raise InvalidSpec(f"spec: {text} are {len(grid)} trials; a sweep may have {MOST_TRIALS}; split it into several sweeps")
+    branches = None if spec.branch else ()
+    grid = Grid([each.name for each in tasks], [each.name for each in spec.agents], spec.attempts, spec.order, branches)
+    text = f"{len(grid.tasks)} tasks, {len(grid.agents)} agents and spec.attempts = {grid.attempts}"
+    _refuse_many(f"spec: {text}", len(grid))
     try:
         check_overrides(spec.overrides, grid.tasks)
     except ValueError as error:
         raise InvalidSpec(f"spec.{error}") from None
-    names = [grid.trial_name(sweep.metadata.name, number) for number in range(len(grid))]
-    return Plan(spec, grid, [each.model_dump(**_AS_WRITTEN, exclude={"environment"}) for each in tasks], names)
+    return Plan(
+        spec,
+        grid,
+        [each.model_dump(**_AS_WRITTEN, exclude={"environment"}) for each in tasks],
+        [grid.trial_name(sweep.metadata.name, number) for number in range(len(grid))],
+    )
+
+
+def with_branches(sweep: TrialSweep, plan: Plan, states: States) -> Plan:
+    """Return the plan with the branches. states: what the ordinary trials left. Raises InvalidSpec."""
+    branch = plan.spec.branch
+    assert branch is not None
+    more = branches.count(plan.grid, branch, states)
+    _refuse_many(f"spec.branch: {plan.grid.ordinary} ordinary trials and {more} branches", plan.grid.ordinary + more)
+    grid = replace(plan.grid, branches=branches.cells_of(plan.grid, branch, states))
+    names = [grid.trial_name(sweep.metadata.name, number) for number in range(grid.ordinary, len(grid))]
+    return replace(plan, grid=grid, names=[*plan.names, *names])
+
+
+def _refuse_many(what: str, trials: int) -> None:
+    if trials > MOST_TRIALS:
+        raise InvalidSpec(f"{what} are {trials} trials; a sweep may have {MOST_TRIALS}; split it into several sweeps")
 
 
 def tasks_at(source: TasksSource, revision: str, names: Sequence[str]) -> list[SweepTask]:
@@ -85,6 +107,8 @@ def manifest(
     if (shard := owner.labels.get(labels.SHARD)) is not None:
         ours[labels.SHARD] = shard
     annotations = {labels.TASK: task, labels.AGENT: agent.name, labels.ATTEMPT: str(cell.attempt)}
+    if cell.branch is not None:
+        ours[labels.BRANCH], annotations[labels.STEP] = cell.branch.state, cell.branch.step
     if early:
         annotations[labels.SUSPENDED_BY] = owner.name
     return {
@@ -102,7 +126,7 @@ def manifest(
         "spec": {
             "task": plan.sources[cell.task],
             "agent": agent.agent.model_dump(**_AS_WRITTEN),
-            **_merged_spec(plan.spec, cell.task, task, agent.name),
+            **_started(plan, cell, _merged_spec(plan.spec, cell.task, task, agent.name)),
             **_regrade(plan, number),
             **({"suspend": True, "prestart": agent.agent.model not in limited_models} if early else {}),
         },
@@ -113,6 +137,19 @@ def _regrade(plan: Plan, number: int) -> dict[str, Any]:
     """Return the fields of a trial that regrades the trial with the same number of another sweep; {} for other trials."""
     source = plan.spec.regrade
     return {"regrade": {"trial": plan.grid.trial_name(source.sweep, number)}} if source else {}
+
+
+def _started(plan: Plan, cell: Cell, merged: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a trial's spec with what it starts from; of an ordinary trial with the checkpoints from which branches start."""
+    branch = cell.branch
+    if branch is None:
+        kept = {"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}}
+        return _merged(merged, kept) if plan.spec.branch else merged
+    ends = {} if branch.alone else {"toStep": branch.step}
+    if branch.state == "Own":
+        source = plan.names[plan.grid.number(cell.task, cell.agent, branch.source)]
+        return {**merged, "from": {"trial": source, "step": branch.after}, **ends}
+    return {**merged, **({"fromStep": branch.step} if branch.state == "Reference" else {}), **ends}
 
 
 def _merged_spec(spec: SweepSpec, index: int, task: str, agent: str) -> dict[str, Any]:
@@ -151,17 +188,23 @@ def owning_sweep(references: Iterable[Object]) -> tuple[str, str] | None:
     return None
 
 
+def number_of(trial: Object) -> int:
+    """Return the number in a trial's label, which users can change; -1 without one."""
+    number = (trial["metadata"].get("labels") or {}).get(labels.NUMBER, "")
+    return int(number) if number.isdecimal() else -1
+
+
 def facts(trial: Object) -> TrialFacts:
     """Return the facts of a trial that a sweep needs. They need no checks: the API server validates trials by the CRD's schema."""
     metadata, spec, status = trial["metadata"], trial.get("spec") or {}, trial.get("status") or {}
     failure: Object = status.get("failure") or {}
-    state, number = _state(status), (metadata.get("labels") or {}).get(labels.NUMBER, "")
+    state = _state(status)
     since = _first_step(status)
     worked = sum(_worked(each) for each in status.get("attempts") or [])
     if state != "Active" and since is not None:
         worked, since = worked + _seconds(since, status.get("completionTime")), None
     return TrialFacts(
-        number=int(number) if number.isdecimal() else -1,
+        number=number_of(trial),
         state=state,
         reward=(status.get("rewards") or {}).get(REWARD),
         failure_class=failure.get("class"),

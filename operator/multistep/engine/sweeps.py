@@ -22,39 +22,64 @@ from multistep.engine.scoring import State, counted_reward, failure_class_of
 
 Order = Literal["Attempts", "Tasks"]
 ActivePhase = Literal["Pending", "Running", "Suspended"]
+BranchState = Literal["Start", "Own", "Reference"]
 CREATE_AT_ONCE = 100  # maximum number of trials created between two writes of the sweep's status
 
 _NAME_CHARACTERS = 63  # maximum length of a label's value
 _NO_NAME = re.compile(r"[^a-z0-9]+")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """The step that a branch runs, and the state that it starts from. state: "Start": the image, for a task's first step; "Own":
+    what the agent left after step ``after`` of its ordinary attempt ``source``; "Reference": what the oracle leaves after the
+    steps before. alone: whether the task has no other step."""
+
+    step: str
+    state: BranchState
+    after: str = ""
+    source: int = 0
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
-    """The task, agent and attempt of one trial of the sweep. task, agent: indexes in the Grid; attempt: number from 1."""
+    """The task, agent and attempt of one trial of the sweep. task, agent: indexes in the Grid; attempt: number from 1, of a branch
+    among those of its step and state; branch: None for an ordinary trial."""
 
     task: int
     agent: int
     attempt: int
+    branch: Branch | None = None
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The product of tasks, agents and attempts. tasks, agents: their names.
+    """The product of tasks, agents and attempts, and the branches, which are numbered after it. tasks, agents: their names.
 
     order: "Attempts" creates all first attempts before the second ones, for an early estimate over all tasks; "Tasks" creates all
-    trials of one task before those of the next, so that few images are in use at the same time.
+    trials of one task before those of the next, so that few images are in use at the same time. branches: None if they are
+    planned when the ordinary trials have finished.
     """
 
     tasks: Sequence[str]
     agents: Sequence[str]
     attempts: int
     order: Order = "Attempts"
+    branches: Sequence[Cell] | None = ()
+
+    @property
+    def ordinary(self) -> int:
+        """Return the number of ordinary trials."""
+        return len(self.tasks) * len(self.agents) * self.attempts
 
     def __len__(self) -> int:
-        return len(self.tasks) * len(self.agents) * self.attempts
+        return self.ordinary + len(self.branches or ())
 
     def cell(self, number: int) -> Cell:
         """Return the cell of the trial with this number, from 0."""
+        if self.branches and number >= self.ordinary:
+            return self.branches[number - self.ordinary]
         if self.order == "Attempts":
             rest, agent = divmod(number, len(self.agents))
             attempt, task = divmod(rest, len(self.tasks))
@@ -63,10 +88,18 @@ class Grid:
             task, agent = divmod(rest, len(self.agents))
         return Cell(task, agent, attempt + 1)
 
+    def number(self, task: int, agent: int, attempt: int) -> int:
+        """Return the number of an ordinary trial."""
+        if self.order == "Attempts":
+            return ((attempt - 1) * len(self.tasks) + task) * len(self.agents) + agent
+        return (task * len(self.agents) + agent) * self.attempts + attempt - 1
+
     def trial_name(self, sweep: str, number: int) -> str:
-        """Return ``SWEEP-TASK-AGENT-ATTEMPT-HASH``, cut to 63 characters. Deterministic, and unique in the sweep."""
+        """Return ``SWEEP-TASK-AGENT-ATTEMPT-HASH``, cut to 63 characters, of a branch with step and state before the attempt.
+        Deterministic, and unique in the sweep."""
         cell = self.cell(number)
-        words = (sweep, self.tasks[cell.task], self.agents[cell.agent])
+        where = () if cell.branch is None else (cell.branch.step, cell.branch.state)
+        words = (sweep, self.tasks[cell.task], self.agents[cell.agent], *where)
         digest = hashlib.sha256("\0".join((*words, str(cell.attempt))).encode()).hexdigest()[:8]
         ending = f"-{cell.attempt}-{digest}"
         plain = "-".join(_NO_NAME.sub("-", word.lower()).strip("-") for word in words)
@@ -117,8 +150,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class AgentTally:
-    """An agent's results. counted: number of trials that count in the mean; finished: number of finished trials; mean: the mean
-    over the tasks of each task's mean reward."""
+    """An agent's results in its ordinary trials. counted: number of trials that count in the mean; finished: number of finished
+    trials; mean: the mean over the tasks of each task's mean reward."""
 
     counted: int
     finished: int
@@ -128,7 +161,7 @@ class AgentTally:
 @dataclass(frozen=True)
 class Tally:
     """The trials' counts and results. deleted: number of created trials that do not exist any more; agents: results by agent index;
-    stopped: whether any trial was stopped.
+    stopped: whether any trial was stopped; unplanned: whether branches will be planned when the ordinary trials have finished.
 
     excluded: number of finished trials that do not count, by failure class; scored: number of trials that count although a failure
     ended them, by failure class. cost_usd: known cost of the trials' model requests; refused_at: the latest of the trials'.
@@ -145,6 +178,7 @@ class Tally:
     pod_hours: float
     agents: Sequence[AgentTally]
     stopped: bool
+    unplanned: bool = False
     cost_usd: float | None = None
     refused_at: float | None = None
 
@@ -153,13 +187,23 @@ class Tally:
         """Return the number of active trials."""
         return sum(self.phases.values())
 
+    @property
+    def counted(self) -> int:
+        """Return the number of trials that count, with branches."""
+        return self.complete + self.failed - sum(self.excluded.values())
+
     def failures(self, failure_class: FailureClass) -> int:
         """Return the number of trials that a failure of this class ended, counted or excluded."""
         return self.excluded.get(failure_class, 0) + self.scored.get(failure_class, 0)
 
     @property
     def all_finished(self) -> bool:
-        """Return whether all trials were created and none is active."""
+        """Return whether all trials were created and none is active, and no branches are left to plan."""
+        return self.planned_finished and not self.unplanned
+
+    @property
+    def planned_finished(self) -> bool:
+        """Return whether all trials that are planned so far were created and none is active."""
         return self.created == self.total and not self.active
 
 
@@ -178,21 +222,21 @@ def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, 
     excluded, scored = Counter[FailureClass](), Counter[FailureClass]()
     rewards: list[dict[int, list[float]]] = [defaultdict(list) for _ in grid.agents]  # for each agent: task index -> rewards
     finished = [0 for _ in grid.agents]
-    pod_seconds, there, highest, stopped = 0.0, 0, -1, False
+    pod_seconds, there, highest = 0.0, 0, -1
     for each in trials:
         there, highest = there + 1, max(highest, each.number)
         states[each.state] += 1
-        stopped = stopped or each.stop
         pod_seconds += each.pod_seconds + (max(0.0, now - each.since) if each.since is not None else 0.0)
         if each.state == "Active":
             phases[each.phase] += 1
             continue
         cell, reward = grid.cell(each.number), counted_reward(each, scoring)
-        finished[cell.agent] += 1
+        finished[cell.agent] += cell.branch is None
         if reward is None:
             excluded[failure_class_of(each, scoring) or "Agent"] += 1
             continue
-        rewards[cell.agent][cell.task].append(reward)
+        if cell.branch is None:
+            rewards[cell.agent][cell.task].append(reward)
         if (failure_class := failure_class_of(each, scoring)) is not None:
             scored[failure_class] += 1
     created = max(created, highest + 1)
@@ -207,7 +251,8 @@ def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, 
         scored=scored,
         pod_hours=pod_seconds / 3600,
         agents=[_agent(each.values(), count) for each, count in zip(rewards, finished, strict=True)],
-        stopped=stopped,
+        stopped=any(each.stop for each in trials),
+        unplanned=grid.branches is None,
         **_spending(trials),
     )
 

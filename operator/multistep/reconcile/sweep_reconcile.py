@@ -29,6 +29,7 @@ from multistep.metrics import Metrics
 from multistep.reconcile.concurrency_limit import Key
 from multistep.reconcile.requeue import AT_NEXT_EVENT, Requeue, earliest
 from multistep.reconcile.sweep_book import Book, Page
+from multistep.reconcile.sweep_branches import load_branches
 from multistep.reconcile.sweep_events import transitions
 from multistep.reconcile.sweep_tasks import SweepTasks
 from multistep.reconcile.writer import emit_events
@@ -109,6 +110,9 @@ class _SweepReconcile:
                 await self._write(sweep_status.suspended_before_start(self._sweep, self._s.clock()))
                 return AT_NEXT_EVENT
             plan, tasks = await self._planned()
+            if self._sweep.status.start_time is None:
+                await self._write(sweep_status.started(self._sweep, plan, self._s.clock(), tasks))
+            return await self._create_and_count(plan)
         except SourceError as error:
             return await self._wait_for_tasks(error)
         except InvalidSpec as error:
@@ -116,9 +120,6 @@ class _SweepReconcile:
             if is_finished(self._sweep.status):
                 return await self._clean_up()
             return await self._end(sweep_status.failed(self._sweep, "InvalidSpec", str(error), self._s.clock()))
-        if self._sweep.status.start_time is None:
-            await self._write(sweep_status.started(self._sweep, plan, self._s.clock(), tasks))
-        return await self._create_and_count(plan)
 
     def _parsed(self) -> TrialSweep:
         """Return the parsed sweep. Its spec is parsed once per generation, because it may have a thousand tasks."""
@@ -134,14 +135,23 @@ class _SweepReconcile:
             tasks, pinned = await self._s.tasks.load(self._sweep)
             self._page.plan = generation, plan(self._sweep, tasks)
         assert self._page.plan is not None
-        return self._page.plan[1], pinned
+        found = self._page.plan[1]
+        return await self._with_branches(found) if self._sweep.status.branches and found.grid.branches is None else found, pinned
+
+    async def _with_branches(self, plan: Plan) -> Plan:
+        """Return the plan with the branches, whose ordinary trials have finished."""
+        found, planned = await load_branches(self._cluster, self._sweep, plan)
+        if self._sweep.status.branches is None:
+            await self._write(self._sweep.status.model_copy(update={"branches": planned}))
+        self._page.plan = self._sweep.metadata.generation, found
+        return found
 
     async def _wait_for_tasks(self, error: SourceError) -> Requeue:
-        """Wait for the tasks. A started sweep never fails here, as its source may become available again."""
-        text = f"spec.tasksFrom: {error}"
+        """Wait for the tasks, or the record of the branches. A started sweep never fails here, as they may become available."""
         if self._sweep.status.start_time is not None:
-            logger.warning("%s", text)
+            logger.warning("%s", error)
             return Requeue(error.retry_seconds if error.transient else REJECTED_RETRY_SECONDS)
+        text = f"spec.tasksFrom: {error}"
         if not error.transient:
             return await self._end(sweep_status.failed(self._sweep, error.reason, text, self._s.clock()))
         await self._write(sweep_status.waiting(self._sweep, error.reason, text, self._s.clock()))
@@ -154,6 +164,10 @@ class _SweepReconcile:
             selector = f"{labels.SWEEP}={metadata.name}"
             await self._page.fill(self._cluster.each(TRIALS, metadata.namespace, label_selector=selector), metadata.uid)
         due = self._decide(plan, None)
+        if due.plan_branches:
+            await self._write(due.status)  # the results so far, also if planning fails
+            plan = await self._with_branches(plan)
+            due = self._decide(plan, None)
         await self._change(plan, due.suspend, {"suspend": True}, metadata.name)
         await self._change(plan, due.resume, {"suspend": None}, None)
         await self._change(plan, due.stop, {"stop": True})
@@ -161,7 +175,7 @@ class _SweepReconcile:
         reached = self._decide(plan, failure)
         if is_finished(reached.status):
             return await self._end(reached.status)
-        if reached.create and failure is None:
+        if (reached.create or reached.plan_branches) and failure is None:
             await self._write(reached.status)
             return Requeue(0.0)
         waits = await self._write_throttled(reached.status)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from multistep.api.model import API_VERSION
-from multistep.api.sweep import SWEEP_KIND, SweepTask, SweepTasksStatus, TrialSweep
+from multistep.api.sweep import SweepTask, SweepTasksStatus, TrialSweep
 from multistep.engine.sweep_trials import tasks_at
-from multistep.errors import Conflict, InvalidSpec, NotFound, SourceError
+from multistep.errors import InvalidSpec, NotFound, SourceError
 from multistep.kube.protocols import Cluster
 from multistep.kube.resources import CONFIG_MAPS
 from multistep.reconcile.concurrency_limit import Key
 from multistep.reconcile.fetches import SweepFetches
+from multistep.reconcile.sweep_records import create_once
 from multistep.sources.bundle import digest_of
 from multistep.sources.reasons import DIGEST
 from multistep.sources.remote import Remote
@@ -74,26 +74,6 @@ class SweepTasks:
         return str(text).split("\n")
 
     async def _keep(self, sweep: TrialSweep, name: str, text: str) -> None:
-        owner = sweep.metadata
-        manifest: dict[str, Any] = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {
-                "name": name,
-                "namespace": owner.namespace,
-                "labels": {"app.kubernetes.io/managed-by": "multistep"},
-                "ownerReferences": [
-                    {"apiVersion": API_VERSION, "kind": SWEEP_KIND, "name": owner.name, "uid": owner.uid, "controller": True}
-                ],
-            },
-            "immutable": True,
-            "data": {_KEY: text},
-        }
-        try:
-            await self.cluster.create(manifest)
-        except Conflict as error:
-            if error.reason != "AlreadyExists":
-                raise
-            found = await self.cluster.get(CONFIG_MAPS, owner.namespace, name)
-            if found.get("data") != manifest["data"] or not found.get("immutable"):
-                raise SourceError(f"ConfigMap {name} exists, but this sweep did not create it: delete it", transient=True) from None
+        found = await create_once(self.cluster, sweep, name, {_KEY: text})
+        if found.get("data") != {_KEY: text} or not found.get("immutable"):
+            raise SourceError(f"ConfigMap {name} exists, but this sweep did not create it: delete it", transient=True)

@@ -83,8 +83,9 @@ class TrialContext(ABC):
     async def _start_attempt(self, attempt: int, pod_name: str, *, image_user: str | None, start: Start | None = None) -> Result:
         """Write the start of an attempt. start: where the first attempt starts, None for the image."""
         loaded, now, resumed = self._loaded_now, self._t.clock(), start.resumed if start else self._trial.status.resumed
+        plan, steps = loaded.plan, [each.name for each in loaded.plan.steps]
         new = status.attempt_started(
-            self._trial, attempt, pod_name, loaded.plan.task_name, image_user, now, source=loaded.source, resumed=resumed
+            self._trial, attempt, pod_name, plan.task_name, image_user, now, source=loaded.source, steps=steps, resumed=resumed
         )
         await self._write(new.model_copy(update={"started_from": start.source, "tampering": [*start.tampering]}) if start else new)
         self._just_named = attempt == 1 and image_user is None

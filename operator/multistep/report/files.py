@@ -10,18 +10,21 @@ from dataclasses import asdict, fields
 from datetime import UTC
 from typing import Any, Final
 
+from multistep.report.branches import Branches
 from multistep.report.rows import Row, StepRow
 from multistep.report.statistics import CONFIDENCE
 from multistep.report.summary import PHASES, About, Summary
 
 _AT_ONCE: Final = 1000  # rows per batch, which bounds memory
 _COLUMNS: Final = tuple(each.name for each in fields(Row))
+_OF_ALL: Final = tuple(name for name in _COLUMNS if name not in ("branch", "step", "step_number", "source"))
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")  # prefixes that a spreadsheet treats as a formula
 _STEP: Final = tuple(each.name for each in fields(StepRow))
 
 
 def document(about: About, summary: Summary) -> dict[str, Any]:
     """Return the whole report as a JSON document."""
+    columns = _columns(summary.rows)
     return {
         "sweep": about.sweep,
         "namespace": about.namespace,
@@ -37,13 +40,25 @@ def document(about: About, summary: Summary) -> dict[str, Any]:
         "agents": [asdict(each) for each in summary.standings],
         "differences": [{**asdict(each), "is_real": each.is_real} for each in summary.pairs],
         "tasks": [asdict(each) for each in summary.tasks],
+        **_branches(summary.branches),
         "durations": [asdict(each) for each in summary.durations],
         "failures": [
             {"failure_class": each.failure_class, "reason": each.reason, "trials": [row.trial for row in each.trials]}
             for each in summary.failures
         ],
-        "trials": list(map(_cells, summary.rows)),
+        "trials": [_cells(row, columns) for row in summary.rows],
     }
+
+
+def _branches(branches: Branches) -> dict[str, Any]:
+    if not branches.steps:
+        return {}
+    return {"branches": {"steps": [asdict(each) for each in branches.steps], "agents": [asdict(each) for each in branches.agents]}}
+
+
+def _columns(rows: Sequence[Row]) -> Sequence[str]:
+    """Return the names of the columns: those of branches only if there are some."""
+    return _COLUMNS if any(row.branch for row in rows) else _OF_ALL
 
 
 def json_text(content: Mapping[str, Any]) -> str:
@@ -51,19 +66,19 @@ def json_text(content: Mapping[str, Any]) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _cells(row: Row) -> dict[str, Any]:
+def _cells(row: Row, columns: Sequence[str]) -> dict[str, Any]:
     """Return the row as a dict. It is ten times as fast as dataclasses.asdict: there may be a million steps."""
     steps = [{name: getattr(step, name) for name in _STEP} for step in row.steps]
-    return {**{name: getattr(row, name) for name in _COLUMNS}, "steps": steps}
+    return {**{name: getattr(row, name) for name in columns}, "steps": steps}
 
 
 def csv_text(rows: Sequence[Row]) -> str:
     """Return the rows as CSV: steps as JSON in one column, unknown values empty, and formulas of spreadsheets made inert."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, _COLUMNS, lineterminator="\r\n")  # RFC 4180
+    out, columns = io.StringIO(), _columns(rows)
+    writer = csv.DictWriter(out, columns, lineterminator="\r\n")  # RFC 4180
     writer.writeheader()
     for row in rows:
-        cells = _cells(row)
+        cells = _cells(row, columns)
         cells["steps"] = json.dumps(cells["steps"], ensure_ascii=False)
         writer.writerow({name: _inert(value) if isinstance(value, str) else value for name, value in cells.items()})
     return out.getvalue()
@@ -79,6 +94,7 @@ def parquet_bytes(rows: Sequence[Row]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    columns = _columns(rows)
     text, number, whole = pa.string(), pa.float64(), pa.int32()
     step = {
         "name": text,
@@ -89,11 +105,11 @@ def parquet_bytes(rows: Sequence[Row]) -> bytes:
     }
     tokens = dict.fromkeys(("input_tokens", "output_tokens"), pa.int64())
     numbers = dict.fromkeys(("reward", "counts", "seconds", "cost_usd"), number)
-    kinds = {"attempt": whole, "failed_attempts": whole, **numbers, **tokens}
-    schema = pa.schema({**{name: kinds.get(name, text) for name in _COLUMNS}, "steps": pa.list_(pa.struct(step))})
+    kinds = {"attempt": whole, "failed_attempts": whole, "step_number": whole, **numbers, **tokens}
+    schema = pa.schema({**{name: kinds.get(name, text) for name in columns}, "steps": pa.list_(pa.struct(step))})
     out = pa.BufferOutputStream()
     with pq.ParquetWriter(out, schema) as writer:
         for start in range(0, len(rows), _AT_ONCE):
-            some = list(map(_cells, rows[start : start + _AT_ONCE]))
+            some = [_cells(row, columns) for row in rows[start : start + _AT_ONCE]]
             writer.write_batch(pa.RecordBatch.from_pylist(some, schema=schema))
     return bytes(out.getvalue())

@@ -8,6 +8,7 @@ from itertools import groupby
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from multistep.report.branches import Branches
 from multistep.report.statistics import FEWEST, Estimate
 from multistep.report.summary import About, Standing, Summary, TaskSteps
 
@@ -33,10 +34,18 @@ def page(about: About, summary: Summary) -> str:
         columns=max((len(each.steps) for each in summary.tasks), default=0) or 1,
         passes=sorted({k for each in summary.standings for k in each.passes}),
         tasks=[(task, list(found)) for task, found in groupby(summary.rows, key=lambda row: row.task)],
-        active=sum(each.active for each in summary.standings),
-        excluded=sum(sum(each.excluded.values()) for each in summary.standings),
+        branches=[(task, list(found)) for task, found in groupby(summary.branches.steps, key=lambda each: each.task)],
+        branch_passes=branch_passes(summary.branches),
+        active=sum(row.state == "Active" for row in summary.rows),
+        excluded=sum(row.excluded for row in summary.rows),
         fewest=FEWEST,
     )
+
+
+def branch_passes(branches: Branches) -> list[int]:
+    """Return the values of k for which any branched step has pass@k."""
+    groups = (group for each in branches.steps for group in (each.start, each.own, each.reference) if group is not None)
+    return sorted({k for group in groups for k in group.passes})
 
 
 class _Scale:
@@ -90,3 +99,10 @@ def seconds(value: float | None) -> str:
     if hours:
         return f"{hours} h {minutes_left} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def interval(estimate: Estimate | None) -> str:
+    """Format the estimate's confidence interval; "-" if it has none."""
+    if estimate is None or estimate.low is None:
+        return "-"
+    return f"{number(estimate.low)} to {number(estimate.high)}"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from sys import float_info, intern
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from multistep.api.labels import AGENT, ATTEMPT, TASK
+from multistep.api.labels import AGENT, ATTEMPT, BRANCH, STEP, TASK
 from multistep.api.sweep import Scoring
 from multistep.api.trial import parse_status
 from multistep.api.trial_status import StepStatus, TrialStatus
 from multistep.engine.scoring import REWARD, counted_reward, failure_class_of, is_too_large
 from multistep.engine.sweep_trials import facts
+from multistep.engine.sweeps import BranchState
 from multistep.engine.tampering import evidence
 from multistep.engine.usage import total
 
@@ -41,6 +42,8 @@ class Row:
     content: digest of the task, if known; results: URL of its files in an object store. input_tokens, output_tokens, cost_usd: what
     its agent's model requests used in all attempts, None if unknown; counted_by: what counted
     them, Gateway or Agent; "" if nothing did. tampering: kinds of evidence of tampering, separated by spaces; "" if there is none.
+    branch: state from which a branch starts, "" for an ordinary trial; step: the only step that it runs; step_number: its number in
+    the task, from 1, 0 if unknown; source: name of the trial whose state it starts from, "" without one.
     """
 
     namespace: str
@@ -64,6 +67,10 @@ class Row:
     cost_usd: float | None = None
     counted_by: str = ""
     tampering: str = ""
+    branch: BranchState | Literal[""] = ""
+    step: str = ""
+    step_number: int = 0
+    source: str = ""
 
     @property
     def excluded(self) -> bool:
@@ -109,12 +116,24 @@ def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
         cost_usd=used.cost_usd if used else None,
         counted_by=used.source if used else "",
         tampering=" ".join(evidence(each.kind for each in status.tampering)),
+        **_branch(trial, status.task_steps),
     )
 
 
-def in_order(found: Row) -> tuple[str, str, int, str]:
+def _branch(trial: Mapping[str, Any], steps: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a branch, {} for an ordinary trial."""
+    metadata = trial["metadata"]
+    state, step = (metadata.get("labels") or {}).get(BRANCH), (metadata.get("annotations") or {}).get(STEP)
+    if state not in get_args(BranchState) or not step:
+        return {}
+    source = ((trial.get("spec") or {}).get("from") or {}).get("trial") or ""
+    number = steps.index(step) + 1 if step in steps else 0
+    return {"branch": state, "step": intern(step), "step_number": number, "source": intern(source)}
+
+
+def in_order(found: Row) -> tuple[str, str, int, str, str, int, str]:
     """Return the sort key of a row."""
-    return found.task, found.agent, found.attempt, found.trial
+    return found.task, found.agent, found.step_number, found.step, found.branch, found.attempt, found.trial
 
 
 def _reason(status: TrialStatus, reward: float | None, *, tampered: bool) -> str:

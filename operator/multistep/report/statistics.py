@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import comb
+from math import comb, hypot
 from statistics import fmean
 
 from scipy import stats
@@ -85,6 +85,27 @@ def difference(first: Mapping[str, Sequence[float]], second: Mapping[str, Sequen
     if estimate is None:
         return None
     return Difference(estimate, _p_of(list(deltas.values())))
+
+
+def difference_of_chances(first: Sequence[bool], second: Sequence[bool]) -> Estimate | None:
+    """Return the difference of two chances to pass within one task, the first minus the second; None if a group is empty.
+
+    first, second: whether each trial passed. The interval combines Wilson's intervals of both groups; it needs no variance, so it
+    exists for few trials and for groups in which all pass or none does.
+    Source: Newcombe, Interval Estimation for the Difference Between Independent Proportions, 1998, method 10.
+    """
+    if not first or not second:
+        return None
+    (one, low_one, high_one), (two, low_two, high_two) = _wilson(first), _wilson(second)
+    value = one - two
+    low, high = hypot(one - low_one, high_two - two), hypot(high_one - one, two - low_two)
+    return Estimate(value, value - low, value + high, 1, len(first) + len(second))
+
+
+def _wilson(passed: Sequence[bool]) -> tuple[float, float, float]:
+    """Return the share of trials that passed, and Wilson's interval of the chance."""
+    interval = stats.binomtest(sum(passed), len(passed)).proportion_ci(CONFIDENCE, method="wilson")
+    return fmean(passed), float(interval.low), float(interval.high)
 
 
 def holm(ps: Sequence[float]) -> list[float]:

@@ -10,9 +10,10 @@ from itertools import combinations
 from statistics import fmean, median, quantiles
 
 from multistep.api.sweep import Scoring
+from multistep.report.branches import Branches, branches_of
 from multistep.report.rows import PASS, Row, StepRow, in_order
 from multistep.report.statistics import Difference, Estimate, difference, holm, is_rare, ks, mean_reward, pass_at
-from multistep.report.warnings import Broken, broken_tasks, warnings
+from multistep.report.warnings import Broken, branch_warnings, broken_tasks, warnings
 
 PHASES = ("setup", "healthcheck", "agent", "verifier", "artifacts")
 
@@ -132,7 +133,8 @@ class FailedTrials:
 @dataclass(frozen=True)
 class Summary:
     """The whole report. pairs: comparisons of agents that share tasks; warnings: why means may be invalid;
-    broken: tasks that fail even with the agent oracle; rows: all trials, sorted."""
+    broken: tasks that fail even with the agent oracle; rows: all trials, sorted; branches: the trials of single steps, which only
+    failures and rows have, too."""
 
     standings: Sequence[Standing]
     pairs: Sequence[Pair]
@@ -142,26 +144,30 @@ class Summary:
     warnings: Sequence[str]
     broken: Sequence[Broken]
     rows: Sequence[Row]
+    branches: Branches = field(default_factory=Branches)
 
 
 def summarize(found: Iterable[Row]) -> Summary:
     """Return the summary of the rows; standings have the best mean first."""
     ordered = sorted(found, key=in_order)
     agents: dict[str, list[Row]] = defaultdict(list)
-    for row in ordered:
+    ordinary = [row for row in ordered if not row.branch]
+    for row in ordinary:
         agents[row.agent].append(row)
+    branches = branches_of(ordered)
     standings = [_standing(agent, those) for agent, those in sorted(agents.items())]
     standings.sort(key=lambda each: -each.mean.value if each.mean else float("inf"))
     ranked = {each.agent: agents[each.agent] for each in standings}
     return Summary(
         standings,
         pairs(ranked),
-        list(_tasks(ordered)),
+        list(_tasks(ordinary)),
         list(_durations(ranked)),
         list(_failures(ordered)),
-        list(warnings(ranked)),
-        broken_tasks(ordered),
+        [*warnings(ranked), *branch_warnings(branches)],
+        broken_tasks(ordinary),
         ordered,
+        branches,
     )
 
 

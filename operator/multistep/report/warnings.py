@@ -9,12 +9,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from multistep.report.branches import Branches
 from multistep.report.rows import Row
 
 UNEVEN = 0.05  # means are not comparable if the agents' shares of excluded trials differ by more than this
 _ORACLE = "oracle"
 _BROKEN = ("Verifier", "Task")
 _EPSILON = 1e-9
+_SOME = 3
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,15 @@ def warnings(agents: Mapping[str, Sequence[Row]]) -> Iterator[str]:
         if tampered := sum(row.tampering != "" for row in rows):
             yield f"{tampered} of {len(rows)} trials of {agent} have evidence of tampering: their rewards may be forged"
     yield from map(str, broken_tasks(row for rows in agents.values() for row in rows))
+
+
+def branch_warnings(branches: Branches) -> Iterator[str]:
+    """Yield what a sweep's branches lack."""
+    if lacking := sum(each.has_no_own_state for each in branches.steps):
+        yield f"{lacking} of {len(branches.steps)} branched steps have no trials from the agent's own state: no trial left one"
+    if branches.without:
+        more = f" and {len(branches.without) - _SOME} more" if len(branches.without) > _SOME else ""
+        yield f"these tasks have no branches: {', '.join(branches.without[:_SOME])}{more}"
 
 
 def _share(rows: Sequence[Row]) -> float | None:

@@ -23,6 +23,14 @@ def test_a_sweep_needs_tasks_and_agents_and_the_rest_has_defaults() -> None:
     assert spec.tasks[0].name == "hello" and spec.agents[0].agent.name == "oracle"
 
 
+def test_branches_are_at_each_step_or_at_those_that_are_named() -> None:
+    assert parse_sweep(sweep()).spec.branch is None
+    each, named = (parse_sweep(sweep(branch=branch)).spec.branch for branch in ({}, {"at": ["a", "b"], "attempts": 8}))
+    assert each is not None and named is not None
+    assert (each.attempts, each.takes("a"), each.takes("c")) == (1, True, True)
+    assert (named.attempts, named.takes("a"), named.takes("c")) == (8, True, False)
+
+
 def test_tasks_may_come_from_elsewhere() -> None:
     found = parse_sweep(sweep(tasks=None, tasksFrom={"git": {"url": "https://git.example/tasks", "path": "all"}}))
     assert found.spec.tasks_from and found.spec.tasks_from.git and found.spec.tasks_from.git.path == "all"
@@ -53,6 +61,23 @@ def test_tasks_may_come_from_elsewhere() -> None:
         ({"stopWhen": {"podHours": 0}}, "spec.stopWhen.podHours: should be greater than 0; got 0"),
         ({"stopWhen": {"failures": {"Agent": -1}}}, "spec.stopWhen.failures.Agent: should be greater than or equal to 0; got -1"),
         ({"parallelism": 0}, "spec.parallelism: should be greater than or equal to 1; got 0"),
+        ({"branch": {"attempts": 0}}, "spec.branch.attempts: should be greater than or equal to 1; got 0"),
+        ({"branch": {"at": []}}, "spec.branch.at: List should have at least 1 item after validation, not 0; got []"),
+        ({"branch": {"at": "each"}}, "spec.branch.at: should be a valid list; got 'each'"),
+        ({"branch": {"at": ["each", "a"]}}, "spec.branch: at: each must be the only entry: it stands for every step"),
+        ({"branch": {"at": ["a", "b", "a"]}}, "spec.branch: at: names must be unique; 'a' occurs more than once"),
+        (
+            {"branch": {}, "template": {"spec": {"checkpoints": {"policy": "Never"}}}},
+            "spec: template.spec.checkpoints.policy must be AfterStep or unset with spec.branch; got 'Never'",
+        ),
+        (
+            {"branch": {}, "overrides": [{"spec": {"checkpoints": {"keep": "WhileActive"}}}]},
+            "spec: overrides[0].spec.checkpoints.keep must be WithResults or unset with spec.branch; got 'WhileActive'",
+        ),
+        (
+            {"branch": {}, "template": {"spec": {"resumeTrajectory": True}}},
+            "spec: template.spec.resumeTrajectory must not be true with spec.branch: branches need checkpoints",
+        ),
     ],
 )
 def test_errors_name_their_field(spec: dict[str, Any], message: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from multistep.errors import ClusterError
 from multistep.kube.resources import TRIALS
-from tests.unit.report.samples import trial
+from tests.unit.report.samples import step, trial
 
 from .conftest import Invoke
 from .fakes import CliCluster
@@ -55,6 +55,54 @@ def test_a_report_is_a_table_of_agents_and_their_differences(invoke: Invoke, clu
     assert lines[1].startswith("good 0.932 0.922 to 0.943 0.062 0.125 16 of 16 8 of 8 - -")
     assert lines[3] == "lost - - - - 0 of 2 0 of 1 1 Infrastructure, 1 not finished -"
     assert lines[6].startswith("good poor +0.915 0.895 to 0.935 0.008 8 real")
+
+
+def put_branches(cluster: CliCluster, sweep: str, task: str, state: str, *rewards: float | None) -> None:
+    """Create branches at step "two" of a sweep that exists. rewards: of that step; None: not finished."""
+    uid = cluster.objects["TrialSweep", sweep]["metadata"]["uid"]
+    for attempt, reward in enumerate(rewards, 1):
+        made = trial(
+            task, attempt=attempt, ended="Complete" if reward is not None else None, reward=0.5, steps=[step("two", reward)]
+        )
+        made["metadata"] |= {
+            "name": f"{sweep}-{task}-two-{state}-{attempt}",
+            "labels": {"multistep.dev/sweep": sweep, "multistep.dev/branch": state},
+            "annotations": {**made["metadata"]["annotations"], "multistep.dev/step": "two"},
+            "ownerReferences": [owner(sweep, uid)],
+        }
+        cluster.objects["MultiStepTrial", made["metadata"]["name"]] = made
+
+
+def test_a_report_of_branches_has_a_table_of_steps_and_states(invoke: Invoke, cluster: CliCluster) -> None:
+    put(cluster, "s", {("t", "mine"): [0.5, 0.5], ("u", "mine"): [0.5], ("v", "mine"): [0.5]})
+    put_branches(cluster, "s", "t", "Own", 0.0, 1.0, None)
+    put_branches(cluster, "s", "t", "Reference", 1.0, 1.0)
+    put_branches(cluster, "s", "u", "Own", 1.0)
+    put_branches(cluster, "s", "u", "Reference", 1.0)
+    put_branches(cluster, "s", "v", "Reference", 0.0)
+    result = invoke("sweep", "report", "s")
+    assert result.exit_code == 0, result.stderr
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert lines[1].startswith("mine 0.500 -")
+    first = lines.index("TASK AGENT STEP STATE PASSED PASS@1 PASS@2 EXCLUDED OWN - REFERENCE 95 % INTERVAL")
+    assert lines[first + 1 :] == [
+        "t mine two own 1 of 2, 1 not finished 0.500 1.000 - -0.500 -0.905 to 0.273",
+        "t mine two reference 2 of 2 1.000 1.000 - - -",
+        "u mine two own 1 of 1 1.000 - - +0.000 -0.793 to 0.793",
+        "u mine two reference 1 of 1 1.000 - - - -",
+        "v mine two own no state: 0 of 1 trials reached the step - - - - -",
+        "v mine two reference 0 of 1 0.000 - - - -",
+        "mine: own minus reference over 2 tasks, paired by task: -0.250, 95 % interval -3.427 to 2.927, p 0.500",
+    ]
+    assert "warning: 1 of 3 branched steps have no trials from the agent's own state" in result.stderr
+
+
+def test_a_comparison_is_of_ordinary_trials(invoke: Invoke, cluster: CliCluster) -> None:
+    put(cluster, "a", {("t", "mine"): [1.0]})
+    put(cluster, "b", {("t", "mine"): [0.0]})
+    put_branches(cluster, "a", "t", "Reference", 0.0, 0.0)
+    (found,) = json.loads(invoke("sweep", "compare", "a", "b", "-o", "json").stdout)
+    assert (found["difference"]["estimate"]["value"], found["difference"]["estimate"]["trials"]) == (1.0, 2)
 
 
 def test_a_report_shows_what_is_spent_of_the_budget(invoke: Invoke, cluster: CliCluster) -> None:

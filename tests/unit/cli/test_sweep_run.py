@@ -330,6 +330,14 @@ def test_the_status_is_a_table_with_what_counts_and_what_was_lost(invoke: Invoke
     ]
 
 
+@pytest.mark.parametrize(("missing", "shown"), [(0, "branches: 8 of the trials"), (2, "2 steps without the agent's own state")])
+def test_the_status_shows_the_branches_and_what_they_lack(missing: int, shown: str, invoke: Invoke, cluster: CliCluster) -> None:
+    branches = {"trials": 8, "missing": missing, "configMap": "s-branches-1", "digest": "sha256:1"}
+    cluster.put("TrialSweep", "s", status={**GOOD, "branches": branches})
+    (line,) = [each for each in invoke("sweep", "status", "s").stdout.splitlines() if each.startswith("branches")]
+    assert line.rstrip().endswith(shown)
+
+
 def test_the_status_as_json_is_one_document(invoke: Invoke, cluster: CliCluster) -> None:
     cluster.put("TrialSweep", "s", status=LOSSY)
     found = json.loads(invoke("sweep", "status", "s", "-o", "json").stdout)

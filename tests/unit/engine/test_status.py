@@ -108,6 +108,11 @@ def test_a_trial_that_starts_keeps_its_first_start() -> None:
     assert (second.pod_name, second.image_user, second.start_time, second.pod_uid) == ("t-1-root", "1000:1000", THEN, None)
 
 
+def test_a_trial_that_starts_shows_the_steps_of_its_task_and_keeps_them() -> None:
+    first = status.attempt_started(trial(), 1, "t-1", "org/task", None, NOW, steps=["a", "b"])
+    assert status.attempt_started(trial(first), 2, "t-2", "org/task", None, NOW).task_steps == first.task_steps == ["a", "b"]
+
+
 def test_a_running_trial_shows_where_it_is() -> None:
     journal = Journal(steps=[run("a"), run("b", completed_at=None, phase="verifier", timings={AGENT: (10.0, 12.34567)})])
     made = status.running(trial(), journal, NOW, isolation="User", node_name="n1")

@@ -168,6 +168,14 @@ def test_a_regrade_of_many_steps_loses_the_digests_of_its_sources_tests_before_r
     assert [each["tests"] for each in short["regraded"]["steps"]] == [tests] * 10
 
 
+def test_the_names_of_steps_that_did_not_run_are_dropped_before_any_reward() -> None:
+    journal = Journal(steps=[long_step(0)], rewards={"reward": 0.5})
+    many = trial(status.attempt_started(trial(), 1, "t-1", "task", None, NOW, steps=[f"{n:0250}" for n in range(300)]))
+    content = to_json(status.complete(many, journal, "https://results/x", NOW))
+    assert status_bytes(content) <= MAX_STATUS_BYTES
+    assert (content["taskSteps"], content["steps"][0]["rewards"]) == ([], journal.steps[0].rewards)
+
+
 def test_an_ordinary_trial_is_described_in_full() -> None:
     steps = [run(f"step-{number}", rewards={"reward": 1, "style": 0.5}, timings={AGENT: (1.0, 2.0)}) for number in range(100)]
     content = to_json(status.complete(trial(), Journal(steps=steps), "uri", NOW))

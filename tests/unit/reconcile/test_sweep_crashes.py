@@ -35,6 +35,7 @@ def resume_later(world: SweepWorld) -> None:
     world.each_round = resume
 
 
+BRANCHED = sweep(agents=[{"name": "a", "agent": {"name": "nop"}}], attempts=1, branch={"at": ["b", "c"]})
 SCENARIOS: dict[str, dict[str, Any]] = {
     "plain": {},
     "task by task, one at a time": {"manifest": sweep(order="Tasks", parallelism=1, attempts=1)},
@@ -43,6 +44,8 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "the next ones ready, suspended for a while": {"manifest": sweep(prestart=1), "happens": {2: suspend}},
     "deadline": {"manifest": sweep(activeDeadlineSeconds=25)},
     "budget": {"manifest": sweep(stopWhen={"podHours": 0.25})},
+    "branches": {"manifest": BRANCHED},
+    "branches, suspended before they are planned": {"manifest": BRANCHED, "happens": {1: suspend}},
 }
 EVENTS: tuple[Events, ...] = ("prompt", "dropped", "duplicated", "delayed")
 
@@ -189,3 +192,20 @@ async def test_a_stale_read_of_the_sweep_makes_nothing_twice(back: int) -> None:
         await world.run()
         assert_each_once(world)
         assert end_of(world) == end_of(calm)
+
+
+async def test_wherever_a_trial_of_a_sweep_with_branches_is_deleted_all_planned_ones_are_made_once() -> None:
+    calm = await undisturbed({"manifest": BRANCHED})
+    for at in range(1, len(calm.faults.trace) + 1):
+        world = SweepWorld(manifest=BRANCHED)
+
+        def delete(world: SweepWorld = world) -> None:
+            if there := world.trials:
+                world.cluster.remove("MultiStepTrial", KEY[0], there[0]["metadata"]["name"])
+                world.sweeps = world.fresh()
+
+        world.faults.fail(at, delete)
+        await world.run()
+        assert_each_once(world)
+        assert world.why == ("Complete", "SweepComplete")
+        assert world.status.trials.created == world.status.trials.total == len(world.made)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from multistep.report.statistics import difference, holm, ks, mean_reward, pass_at
+from multistep.report.statistics import difference, difference_of_chances, holm, ks, mean_reward, pass_at
 
 REWARDS = st.floats(min_value=-10, max_value=10).map(lambda number: round(number, 3))
 BY_TASK = st.dictionaries(st.text(max_size=3), st.lists(REWARDS, max_size=5), max_size=8)
@@ -212,3 +212,39 @@ def test_a_difference_turns_its_sign_when_the_two_change_places(
     if one is not None and other is not None:
         assert one.estimate.value == pytest.approx(-other.estimate.value)
         assert one.p == pytest.approx(other.p)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "low", "high"),
+    [  # Newcombe 1998, table II, method 10
+        ((56, 70), (48, 80), 0.0524, 0.3339),
+        ((9, 10), (3, 10), 0.1705, 0.8090),
+        ((6, 7), (2, 7), 0.0582, 0.8062),
+        ((5, 56), (0, 29), -0.0381, 0.1926),
+        ((0, 10), (0, 20), -0.1611, 0.2775),
+        ((0, 10), (0, 10), -0.2775, 0.2775),
+        ((10, 10), (0, 20), 0.6791, 1.0),
+        ((10, 10), (0, 10), 0.6075, 1.0),
+    ],
+)
+def test_the_interval_of_a_difference_of_chances_is_that_of_the_source(
+    first: tuple[int, int], second: tuple[int, int], low: float, high: float
+) -> None:
+    found, mirrored = (
+        difference_of_chances([n < one[0] for n in range(one[1])], [n < other[0] for n in range(other[1])])
+        for one, other in ((first, second), (second, first))
+    )
+    assert found is not None and mirrored is not None
+    assert [found.low, found.high] == [pytest.approx(each, abs=5e-5) for each in (low, high)]
+    assert [mirrored.value, mirrored.low, mirrored.high] == [pytest.approx(each, abs=5e-5) for each in (-found.value, -high, -low)]
+
+
+@given(st.lists(st.booleans(), max_size=12), st.lists(st.booleans(), max_size=12))
+def test_a_difference_of_chances_lies_in_its_interval_and_is_none_without_trials(first: list[bool], second: list[bool]) -> None:
+    found = difference_of_chances(first, second)
+    if not first or not second:
+        assert found is None
+        return
+    assert found is not None and found.low is not None and found.high is not None
+    assert -1.0000001 <= found.low <= found.value <= found.high <= 1.0000001
+    assert (found.tasks, found.trials) == (1, len(first) + len(second))

@@ -80,7 +80,8 @@ async def _side(connected: Cluster, namespace: str, text: str) -> Side:
         scoring = about.scoring
     agents: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        agents[row.agent].append(row)
+        if not row.branch:
+            agents[row.agent].append(row)
     if agent and agent not in agents:
         raise UsageError(f"{name} has no agent {agent!r}; it has {_listed(agents)}")
     return Side(name, scoring, {agent: agents[agent]} if agent else dict(sorted(agents.items())))

@@ -13,12 +13,12 @@ from rich.text import Text
 
 from multistep.cli import cluster
 from multistep.cli.options import Target
+from multistep.cli.sweep.branch_tables import branch_tables
 from multistep.cli.sweep.sweep_rows import read
 from multistep.cli.terminal import clean, print_err, print_out, table
 from multistep.errors import UsageError
 from multistep.report.files import csv_text, document, json_text, parquet_bytes
-from multistep.report.page import number, page, probability
-from multistep.report.statistics import Estimate
+from multistep.report.page import interval, number, page, probability
 from multistep.report.summary import About, Pair, Standing, Summary, summarize
 
 _FILES: Final = ("html", "csv", "json", "parquet")
@@ -57,7 +57,8 @@ async def write_report(target: Target, sweep: str, texts: Sequence[str]) -> None
         print_err(f"warning: {clean(warning)}")
     for each in outputs:
         if each.form == "table":
-            print_out(standings_table(summary), *([Text(about.spending)] if about.spending else []), *differences(summary))
+            spending = [Text(about.spending)] if about.spending else []
+            print_out(standings_table(summary), *spending, *differences(summary), *branch_tables(summary.branches))
         elif each.path:
             _write(each.path, _content(each.form, about, summary))
             print_err(f"wrote {each.path}")
@@ -130,10 +131,3 @@ def pairs_table(pairs: Sequence[Pair]) -> Table:
         row = (f"{estimate.value:+.3f}", interval(estimate), probability(each.p), str(estimate.tasks), verdict)
         found.add_row(Text(clean(each.first)), Text(clean(each.second)), *row)
     return found
-
-
-def interval(estimate: Estimate | None) -> str:
-    """Format the estimate's confidence interval; "-" if it has none."""
-    if estimate is None or estimate.low is None:
-        return "-"
-    return f"{number(estimate.low)} to {number(estimate.high)}"

@@ -80,6 +80,9 @@ def sweep_view(name: str, status: SweepStatus, now: datetime) -> Group:
     if status.scored_failures:
         scored = ", ".join(f"{count} {failure_class}" for failure_class, count in sorted(status.scored_failures.items()))
         lines.append(Text(f"scored although a failure ended them: {scored}"))
+    if status.branches:
+        lacking = f", {status.branches.missing} steps without the agent's own state" if status.branches.missing else ""
+        lines.append(Text(f"branches: {status.branches.trials} of the trials{lacking}"))
     if trials.deleted:
         lines.append(Text(f"deleted trials: {trials.deleted}", style="red"))
     if status.pod_hours:

@@ -1,0 +1,68 @@
+"""Records what a sweep's ordinary trials left, when they have finished: its branches start from there.
+
+An immutable ConfigMap owned by the sweep has the record, and the status has its digest. The first record counts: its name does
+not depend on its content, so neither a restarted operator nor a former leader makes another one. If it is deleted, the operator
+creates it again from the trials; if these have changed meanwhile, the sweep waits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+from multistep.api import labels
+from multistep.api.sweep import TrialSweep
+from multistep.api.sweep_branch import SweepBranchesStatus
+from multistep.engine.sweep_branches import Left, from_text, left_by, states_of, to_text
+from multistep.engine.sweep_status import branches_planned
+from multistep.engine.sweep_trials import Plan, facts, number_of, owner_of, with_branches
+from multistep.errors import InvalidSpec, NotFound, SourceError
+from multistep.kube.protocols import Cluster
+from multistep.kube.resources import CONFIG_MAPS, TRIALS
+from multistep.reconcile.sweep_records import create_once
+from multistep.sources.bundle import digest_of
+
+_KEY: Final = "states"
+_MOST_BYTES: Final = 900_000  # maximum size of the record, as a ConfigMap may have 1 MiB
+_DIGITS: Final = 12
+
+
+async def load_branches(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> tuple[Plan, SweepBranchesStatus]:
+    """Return the plan with the sweep's branches, and their status. The ordinary trials must have finished.
+
+    Raises InvalidSpec if there are too many, SourceError if the record is not the one that the status names.
+    """
+    name = f"{sweep.metadata.name}-branches-{hashlib.sha256(sweep.metadata.uid.encode()).hexdigest()[:_DIGITS]}"
+    try:
+        found = await cluster.get(CONFIG_MAPS, sweep.metadata.namespace, name)
+    except NotFound:
+        found = await create_once(cluster, sweep, name, {_KEY: await _record(cluster, sweep, plan)})
+    text = str((found.get("data") or {}).get(_KEY, ""))
+    owner, digest, known = owner_of(found), digest_of(text.encode()), sweep.status.branches
+    if not found.get("immutable") or owner is None or owner[1] != sweep.metadata.uid:
+        raise SourceError(f"spec.branch: ConfigMap {name} exists, but this sweep did not create it: delete it", transient=True)
+    if known is not None and known.digest != digest:
+        raise SourceError(f"spec.branch: ConfigMap {name} does not have the branches that were planned: delete it", transient=True)
+    try:
+        states = from_text(text, plan.grid)
+    except ValueError as error:
+        raise SourceError(f"spec.branch: ConfigMap {name} is damaged: delete it: {error}", transient=True) from None
+    return with_branches(sweep, plan, states), branches_planned(plan, states, name, digest)
+
+
+async def _record(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> str:
+    """Return the record of what the ordinary trials left, from the trials. Raises SourceError if one is active."""
+    left: dict[int, Left] = {}
+    metadata, known = sweep.metadata, sweep.status.branches
+    async for each in cluster.each(TRIALS, metadata.namespace, label_selector=f"{labels.SWEEP}={metadata.name}"):
+        number, owner, name = number_of(each), owner_of(each), each["metadata"]["name"]
+        if owner is not None and owner[1] == metadata.uid and plan.names[number : number + 1] == [name]:
+            if facts(each).state == "Active":  # a watch event was missed
+                raise SourceError(f"spec.branch: trial {name} has not finished", transient=True)
+            left[number] = left_by(each)
+    text = to_text(states_of(plan.grid, left))
+    if len(text.encode()) > _MOST_BYTES:
+        raise InvalidSpec(f"spec.branch: the record of the steps has more than {_MOST_BYTES} bytes: use several sweeps")
+    if known is not None and known.digest != digest_of(text.encode()):
+        raise SourceError("spec.branch: the record of the planned branches was deleted, and trials changed since", transient=True)
+    return text

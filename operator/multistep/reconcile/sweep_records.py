@@ -1,0 +1,36 @@
+"""Immutable ConfigMaps of a sweep, for what is decided once and may be too large for its status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from multistep.api.model import API_VERSION
+from multistep.api.sweep import SWEEP_KIND, TrialSweep
+from multistep.errors import Conflict
+from multistep.kube.protocols import Cluster, Object
+from multistep.kube.resources import CONFIG_MAPS
+
+
+async def create_once(cluster: Cluster, sweep: TrialSweep, name: str, data: dict[str, str]) -> Object:
+    """Create a ConfigMap owned by the sweep; return it, or the one of this name that exists, whoever created it."""
+    owner = sweep.metadata
+    manifest: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": name,
+            "namespace": owner.namespace,
+            "labels": {"app.kubernetes.io/managed-by": "multistep"},
+            "ownerReferences": [
+                {"apiVersion": API_VERSION, "kind": SWEEP_KIND, "name": owner.name, "uid": owner.uid, "controller": True}
+            ],
+        },
+        "immutable": True,
+        "data": data,
+    }
+    try:
+        return await cluster.create(manifest)
+    except Conflict as error:
+        if error.reason != "AlreadyExists":
+            raise
+        return await cluster.get(CONFIG_MAPS, owner.namespace, name)

@@ -1,0 +1,145 @@
+"""The branches of a sweep as data: how often a step is passed from the agent's own state, and from the reference state."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from multistep.report.rows import Row
+from multistep.report.statistics import Difference, Estimate, difference, difference_of_chances, ks, pass_at
+
+_NOT_PASSED = ("Tampering", "RewardTooLarge")  # reasons for which a verdict counts 0
+
+
+@dataclass(frozen=True)
+class Group:
+    """The trials of a step from one state. trials, active: numbers of all and of active ones; counted: of those with a verdict that
+    counts; passed: of those that passed; passes: pass@k by k, [] if none counts; sources: number of trials whose state they
+    started from."""
+
+    trials: int
+    active: int
+    counted: int
+    passed: int
+    passes: Mapping[int, float]
+    sources: int = 0
+
+    @property
+    def excluded(self) -> int:
+        """Return the number of finished trials that do not count."""
+        return self.trials - self.active - self.counted
+
+
+@dataclass(frozen=True)
+class BranchedStep:
+    """A step of a task with one agent. start: trials of the task's first step, whose only state is the image; own, reference:
+    trials from the agent's own state and from the reference state, None if there are none; reached: number of ordinary trials that
+    started the step, of ``ordinary``; difference: chance to pass from the own state minus that from the reference state."""
+
+    task: str
+    agent: str
+    step: str
+    start: Group | None
+    own: Group | None
+    reference: Group | None
+    reached: int
+    ordinary: int
+    difference: Estimate | None
+
+    @property
+    def has_no_own_state(self) -> bool:
+        """Return whether no ordinary trial left a state from which the step could start."""
+        return self.own is None and self.reference is not None
+
+
+@dataclass(frozen=True)
+class BranchedAgent:
+    """An agent's difference over its tasks, each of which weighs the same, and its steps within it."""
+
+    agent: str
+    difference: Difference
+
+
+@dataclass(frozen=True)
+class Branches:
+    """The branches of a sweep. agents: those with several tasks that have a difference."""
+
+    steps: Sequence[BranchedStep] = ()
+    agents: Sequence[BranchedAgent] = ()
+    without: Sequence[str] = field(default=())
+    """Tasks that have ordinary trials but no branches, in a sweep that has some."""
+
+
+def branches_of(rows: Sequence[Row]) -> Branches:
+    """Return the branches among a sweep's trials."""
+    if not any(row.branch for row in rows):
+        return Branches()
+    steps = list(_steps(rows))
+    branched = {each.task for each in steps}
+    return Branches(steps, list(_agents(rows, steps)), sorted({row.task for row in rows} - branched))
+
+
+def _steps(rows: Iterable[Row]) -> Iterator[BranchedStep]:
+    ordinary: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    numbers: dict[tuple[str, str], int] = defaultdict(int)
+    for row in rows:
+        if row.branch:
+            numbers[row.task, row.step] = max(numbers[row.task, row.step], row.step_number)
+            groups[row.task, row.agent, row.step][row.branch].append(row)
+        else:
+            ordinary[row.task, row.agent].append(row)
+    for task, agent, step in sorted(groups, key=lambda key: (key[0], key[1], numbers[key[0], key[2]], key[2])):
+        found, before = groups[task, agent, step], ordinary[task, agent]
+        yield BranchedStep(
+            task=task,
+            agent=agent,
+            step=step,
+            start=_group(found["Start"]),
+            own=_group(found["Own"]),
+            reference=_group(found["Reference"]),
+            reached=sum(any(each.name == step for each in row.steps) for row in before),
+            ordinary=len(before),
+            difference=difference_of_chances(_verdicts(found["Own"]), _verdicts(found["Reference"])),
+        )
+
+
+def _group(rows: Sequence[Row]) -> Group | None:
+    if not rows:
+        return None
+    verdicts = _verdicts(rows)
+    passes = {k: found.value for k in ks(len(verdicts)) if (found := pass_at(k, {"": verdicts})) is not None}
+    active = sum(row.state == "Active" for row in rows)
+    sources = len({row.source for row in rows if row.source})
+    return Group(len(rows), active, len(verdicts), sum(verdicts), passes, sources)
+
+
+def _verdicts(rows: Iterable[Row]) -> list[bool]:
+    return [verdict for row in rows if (verdict := passed(row)) is not None]
+
+
+def passed(row: Row) -> bool | None:
+    """Return whether a branch passed its step; None if it is active or excluded, or if its step has no verdict by design."""
+    if row.counts is None:
+        return None
+    step = next((each for each in row.steps if each.name == row.step), None)
+    if row.reason in _NOT_PASSED:
+        return False
+    if step is None or step.reward is None:
+        return False if row.failure_class else None
+    return step.passed
+
+
+def _agents(rows: Iterable[Row], steps: Sequence[BranchedStep]) -> Iterator[BranchedAgent]:
+    """Yield the differences over tasks. A task's chance is the mean over the steps that have both kinds of trials."""
+    for agent in sorted({row.agent for row in rows}):
+        own: dict[str, list[float]] = defaultdict(list)
+        reference: dict[str, list[float]] = defaultdict(list)
+        for each in steps:
+            if each.agent == agent and each.difference is not None and each.own is not None and each.reference is not None:
+                own[each.task].append(each.own.passed / each.own.counted)
+                reference[each.task].append(each.reference.passed / each.reference.counted)
+        found = difference(own, reference)
+        if found is not None and found.estimate.tasks > 1:
+            yield BranchedAgent(agent, found)
