@@ -14,8 +14,9 @@ from pydantic import Field, model_validator
 
 from multistep.api.agent_spec import AgentSpec
 from multistep.api.model import API_VERSION, DeadlineSeconds, Metadata, Model, WholeSeconds, cel, parsed
+from multistep.api.names import has_credentials
 from multistep.api.problems import shown
-from multistep.api.task_source import GitSource, OCISource, TaskSource, URLSource
+from multistep.api.task_source import GitSource, OCISource, SecretReference, TaskSource, URLSource
 from multistep.api.trial_spec import EnvironmentSpec, TrialTemplateSpec
 from multistep.api.trial_status import Condition, FailureClass
 
@@ -35,12 +36,57 @@ class SweepTask(TaskSource):
     """Environment of this task's trials; overrides the template's."""
 
 
-_SOURCES = ("oci", "git", "url")
-_ONE_SOURCE = "must have exactly one of oci, git and url"
+_NOT_IN_A_HUB = (
+    "name must have no '/': ORG/NAME is in Harbor's hosted hub, from which Multistep does not read; "
+    "run `harbor download ORG/NAME`, then `multistep sweep run` with the downloaded directory"
+)
+_NO_VERSION_IN_NAME = "name must have no '@': set the version in version"
+_NO_CREDENTIALS = "registry must not contain credentials: put them into a Secret and name it in secretRef"
+Pattern = Annotated[str, Field(min_length=1, max_length=253)]
+
+
+class DatasetSource(Model):
+    """A dataset of a registry.json, Harbor's list of datasets. Its tasks are directories of git repositories."""
+
+    model_config = cel(
+        ("!self.registry.matches('^[a-z0-9]+://[^/]*@')", _NO_CREDENTIALS),
+        ("!self.name.contains('/')", _NOT_IN_A_HUB),
+        ("!self.name.contains('@')", _NO_VERSION_IN_NAME),
+    )
+
+    registry: Annotated[str, Field(pattern=r"^https?://", max_length=2048)]
+    """URL of the registry.json, https:// or http://."""
+    name: Name
+    """Name of the dataset."""
+    version: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    """Version of the dataset; unset: head, else the highest version."""
+    include: Annotated[list[Pattern], Field(max_length=256)] = []
+    """Patterns (*, ?, [...]) of the names of the tasks to take; empty: all. A task's name is that of its directory."""
+    exclude: Annotated[list[Pattern], Field(max_length=256)] = []
+    """Patterns of the names of the tasks to leave out."""
+    limit: Annotated[int, Field(ge=1, le=MOST_TRIALS)] | None = None
+    """Maximum number of tasks: the first of those that are left."""
+    secret_ref: SecretReference | None = None
+    """A Secret with username and password, or token; ca.crt is optional. For the registry, and for repositories on its server."""
+
+    @model_validator(mode="after")
+    def _named_here(self) -> Self:
+        if has_credentials(self.registry):
+            raise ValueError(_NO_CREDENTIALS)
+        if "/" in self.name:
+            raise ValueError(_NOT_IN_A_HUB)
+        if "@" in self.name:
+            raise ValueError(_NO_VERSION_IN_NAME)
+        return self
+
+
+_SOURCES = ("oci", "git", "url", "dataset")
+_ONE_SOURCE = "must have exactly one of oci, git, url and dataset"
 
 
 class TasksSource(Model):
-    """Source of many tasks: exactly one of oci, git and url. Each directory directly under its path with a task.toml is a task."""
+    """Source of many tasks: exactly one of oci, git, url and dataset. Each directory with a task.toml directly under the path of
+    oci, git or url is a task."""
 
     model_config = cel((f"[{', '.join(f'has(self.{each})' for each in _SOURCES)}].filter(x, x).size() == 1", _ONE_SOURCE))
 
@@ -50,6 +96,8 @@ class TasksSource(Model):
     """A git repository; path is the parent of the task directories."""
     url: URLSource | None = None
     """A tar.gz; path is the parent of the task directories."""
+    dataset: DatasetSource | None = None
+    """A dataset of a registry.json."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
@@ -153,7 +201,7 @@ class SweepSpec(Model):
     tasks: Annotated[list[SweepTask], Field(min_length=1, max_length=1000)] = []
     """Tasks, with unique names."""
     tasks_from: TasksSource | None = None
-    """All tasks of one source, sorted by name, as they are when the sweep starts."""
+    """All tasks of one source, sorted by name, or of a dataset in its order, as they are when the sweep starts."""
     agents: Annotated[list[SweepAgent], Field(min_length=1, max_length=64)]
     """Agents that work on each task, with unique names."""
     attempts: Annotated[int, Field(ge=1, le=1000)] = 1
@@ -287,13 +335,13 @@ class SweepTasksStatus(Model):
     """Resolved source of the tasks; the same for all trials."""
 
     revision: str
-    """Commit, or digest of the image manifest or of the file."""
+    """Commit, or digest of the image manifest, of the file or of the registry.json."""
     count: int
     """Number of tasks found."""
     config_map: str
-    """Immutable ConfigMap with the names of the tasks."""
+    """Immutable ConfigMap with the names of the tasks; of a dataset also with their repositories, commits and directories."""
     digest: str
-    """Digest of the list of names."""
+    """Digest of that list."""
 
 
 class SweepStatus(Model):
