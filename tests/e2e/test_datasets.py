@@ -9,6 +9,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from multistep.errors import ClusterError
 from multistep.kube.resources import CONFIG_MAPS, SWEEPS
 from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds
 from tests.support import servers
@@ -82,6 +85,8 @@ async def test_a_dataset_of_two_repositories_is_run_to_reward_1(given: Given, tm
         selection = {"registry": place, "name": "bench", "include": ["web-*"], "exclude": ["*-slow"]}
         await given.applied(sweep("all", selection))
         await given.applied(sweep("local", {"registry": place, "name": "bench"}))
+        with pytest.raises(ClusterError, match="run `harbor download ORG/NAME`, then `multistep sweep run`"):
+            await given.applied(sweep("hub", {"registry": place, "name": "org/bench"}))
         line = await command_line(given, place)
 
         done = await given.sweep_until("all", finished)

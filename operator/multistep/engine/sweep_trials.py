@@ -11,16 +11,8 @@ from typing import Any, Final
 from multistep.api import labels
 from multistep.api.model import API_VERSION, GROUP
 from multistep.api.names import same_server
-from multistep.api.sweep import (
-    MOST_TRIALS,
-    SWEEP_KIND,
-    DatasetSource,
-    SweepSpec,
-    SweepTask,
-    TasksSource,
-    TrialSweep,
-    check_overrides,
-)
+from multistep.api.sweep import MOST_TRIALS, SWEEP_KIND, SweepSpec, SweepTask, TrialSweep, check_overrides
+from multistep.api.tasks_source import DatasetSource, TasksSource
 from multistep.api.trial import KIND
 from multistep.api.trial_status import by_runner, with_runner
 from multistep.engine.journal import AGENT

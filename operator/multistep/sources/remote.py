@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from multistep.api.model import Metadata
-from multistep.api.sweep import DatasetSource, TrialSweep
+from multistep.api.sweep import TrialSweep
 from multistep.api.task_source import TaskSource
+from multistep.api.tasks_source import DatasetSource
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import TaskSourceStatus
 from multistep.errors import NotFound, SourceError

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.sweep import TasksSource, TrialSweep, parse_sweep
+from multistep.api.sweep import TrialSweep, parse_sweep
+from multistep.api.tasks_source import TasksSource
 from multistep.api.trial import parse_trial
 from multistep.engine.sweep_trials import facts, manifest, owner_of, plan, tasks_at
 from multistep.engine.sweeps import TrialFacts
