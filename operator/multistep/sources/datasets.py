@@ -27,6 +27,7 @@ HUB: Final = (
 _COMMIT = re.compile(r"[0-9a-fA-F]{40}")
 _HEAD: Final = "head"
 _SHOWN: Final = 5
+_STEM_CHARACTERS: Final = 100
 
 
 @dataclass(frozen=True)
@@ -117,8 +118,11 @@ def select(dataset: Dataset, selection: Selection, what: str, local_name: Callab
 
 
 def distinct_names(tasks: Iterable[DatasetTask]) -> list[str]:
-    """Return a name for each task. Of tasks with the same name, the second is called NAME-2, and so on."""
-    wanted = [each.name or PurePosixPath(each.url or each.path).stem for each in tasks]
+    """Return a name for each task. Of tasks with the same name, the second is called NAME-2, and so on.
+
+    A task at the root of a repository is called as the repository.
+    """
+    wanted = [each.name or PurePosixPath(each.url or each.path).stem[:_STEM_CHARACTERS] for each in tasks]
     taken, counts, names = set(wanted), Counter[str](), list[str]()
     for name in wanted:
         counts[name] += 1

@@ -16,6 +16,7 @@ from multistep.sources.bundle import Bundle, digest_of
 from multistep.sources.cache import Cache
 from multistep.sources.fetch.request import Fetched, Request, Rules
 from tests.support import git_server, servers
+from tests.unit.sources import fetch_cases
 from tests.unit.sources.fetch_cases import Repository
 
 BASIC = {"username": git_server.USER, "password": git_server.PASSWORD}
@@ -154,10 +155,10 @@ async def test_files_of_other_directories_are_not_needed(place: Place, cache: Ca
     place.lose("one", "elsewhere")
     found = await fetch(cache, place.request())
     assert content(cache, place.request(), found, "a") == b"onea" * 10
-    alone = Request("git", place.url("one"), path="tasks/b", revision=place.commits["one"])
-    assert (await child.fetch(alone, Rules(), cache.directory)).digest
+    _, alone = await fetch_cases.fetched(cache, Request("git", place.url("one"), path="tasks/b", revision=place.commits["one"]))
+    assert alone.entries["data"].data == b"oneb" * 10
     place.sparse("one", "false")
-    place.add("one", "b", place.commits["one"])
+    cache.drop(Request("git", place.url("one"), path="tasks/a").key(place.commits["one"]))
     assert (await refused(cache, place.request())).transient, "without partial clones the file is needed"
 
 
@@ -207,7 +208,12 @@ async def test_only_the_registrys_own_server_gets_the_credentials(place: Place, 
         ({"git_url": None, "path": "here/t"}, {}, "InvalidSpec", "task 't' is the local path 'here/t'"),
         ({"git_url": "git@git.example:r.git"}, {}, "InvalidSpec", "task 'a': git_url must be https:// or http://"),
         ({"git_url": "https://me:key@git.example/r.git"}, {}, "InvalidSpec", "without a user or password; got 'git.example/r.git'"),
+        ({"git_url": f"https://git.example/{'r' * 2048}"}, {}, "InvalidSpec", "git_url must be"),
+        ({"git_url": "https://git.example/\n"}, {}, "InvalidSpec", "git_url must be"),
+        ({"git_url": "https:///r.git"}, {}, "InvalidSpec", "the URL has no host"),
         ({"path": "tasks/a\x07"}, {}, "InvalidSpec", "the directory cannot name a task"),
+        ({"path": "n" * 241}, {}, "InvalidSpec", "the directory cannot name a task: at most 240"),
+        ({"path": f"{'n/' * 2048}n"}, {}, "InvalidSpec", "path must have at most 4096 characters"),
         ({"git_url": "https://git.example/r.git"}, {"allowed_hosts": ("127.0.0.1",)}, "TaskSourceNotAllowed", "git.example"),
         ({"git_url": "http://169.254.169.254/r"}, {"blocked_networks": ("169.254.0.0/16",)}, "TaskSourceNotAllowed", "169.254"),
         ({"git_commit_id": "0" * 40}, {}, "TaskNotFound", "has no commit"),

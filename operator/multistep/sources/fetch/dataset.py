@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -27,14 +28,16 @@ from multistep.sources.fetch.guard import check_named, host_of, listed
 from multistep.sources.fetch.http import body
 from multistep.sources.fetch.oci import kept_in
 from multistep.sources.fetch.output import Budget, Output, write_tar
-from multistep.sources.fetch.request import Fetched, FetchedTask, Order, Request, Rules, progress_file
+from multistep.sources.fetch.request import COMMIT, Fetched, FetchedTask, Order, Request, Rules, progress_file
 from multistep.sources.fetch.url import response_to
 from multistep.sources.reasons import DIGEST, TOO_LARGE
 
 MOST_TASKS: Final = 10_000
 _AT_ONCE = 4  # repositories
 _BATCH = 16  # tasks whose files are fetched together
-_NAME_CHARACTERS = 253
+_NAME_CHARACTERS = 240  # a task may have 253, and tasks of the same name get a number
+_URL_CHARACTERS = 2048
+_PATH_CHARACTERS = 4096
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -65,19 +68,27 @@ def registry(request: Request, rules: Rules) -> bytes:
 def pin(requests: Sequence[Request], rules: Rules) -> list[Request]:
     """Return the requests with the commits to which their branches and tags point, each resolved once. Raises SourceError."""
     places = {(each.location, each.ref): each for each in requests}
-    commits = dict(zip(places, _parallel(lambda each: _remote(each, rules).resolve(each.ref), places.values()), strict=True))
+    commits = dict(zip(places, _parallel(partial(_commit, rules), places.values()), strict=True))
     return [replace(each, ref="", revision=commits[each.location, each.ref]) for each in requests]
+
+
+def _commit(rules: Rules, request: Request) -> str:
+    commit = _remote(request, rules).resolve(request.ref)
+    if not COMMIT.fullmatch(commit):
+        raise SourceError(f"{request.location}: the server names a commit {commit[:80]!r}, which is none")
+    return commit
 
 
 def check_task(task: DatasetTask, what: str) -> None:
     """Raise SourceError if a task's repository or name is not supported."""
-    url = task.url or ""
-    if not url.startswith(("https://", "http://")) or has_credentials(url):
+    url, where = task.url or "", f"{what}: task {task.name[:_NAME_CHARACTERS]!r}"
+    if not url.startswith(("https://", "http://")) or has_credentials(url) or not url.isprintable() or len(url) > _URL_CHARACTERS:
         text = f"git_url must be https:// or http://, without a user or password; got {url.rpartition('@')[2][:200]!r}"
-        raise SourceError(f"{what}: task {task.name!r}: {text}")
-    if not task.name.isprintable() or len(task.name) > _NAME_CHARACTERS or "\0" in task.path:
-        text = f"the directory cannot name a task: at most {_NAME_CHARACTERS} printable characters can"
-        raise SourceError(f"{what}: task {task.name!r}: {text}")
+        raise SourceError(f"{where}: {text}")
+    if "\0" in task.path or len(task.path) > _PATH_CHARACTERS:
+        raise SourceError(f"{where}: path must have at most {_PATH_CHARACTERS} characters, and no NUL")
+    if not task.name.isprintable() or len(task.name) > _NAME_CHARACTERS:
+        raise SourceError(f"{where}: the directory cannot name a task: at most {_NAME_CHARACTERS} printable characters can")
 
 
 def _check(tasks: Sequence[DatasetTask], rules: Rules, what: str) -> None:
@@ -139,6 +150,7 @@ class _Along(git.Packs):
         first = group[0]
         remote = _remote(first, self._order.rules, self)
         with suppress(_Enough), git.opened(self._incoming) as repository:
+            self.take(0, first.location)
             remote.fetch(repository, first.revision)
             for start in range(0, len(group), _BATCH):
                 self._fetch_batch(remote, repository, group[start : start + _BATCH])
