@@ -30,6 +30,7 @@ Run = Callable[[Request, Rules, Path], Awaitable[Fetched]]
 FIRST_PAUSE_SECONDS = 5.0
 LAST_PAUSE_SECONDS = 300.0
 PROGRESS_SECONDS = 5.0
+_PROGRESS_BYTES = 32
 _PROGRESS = re.compile(r"\d{1,6} of \d{1,6}")
 _SWEEP = "sweep/"  # prefix that marks the keys of sweeps; a trial's key never has it, because an object's name has no slash
 
@@ -102,10 +103,11 @@ class Fetches:
             text = f"the task is being fetched from {request.location.partition('?')[0]}"
             return SourceError(text, transient=True, reason=FETCHING, retry_seconds=None)
         try:
-            done = progress_file(self.cache.incoming, request).read_text()
+            with progress_file(self.cache.incoming, request).open("rb") as file:
+                done = file.read(_PROGRESS_BYTES)
         except OSError:
-            done = ""
-        found = _PROGRESS.fullmatch(done)
+            done = b""
+        found = _PROGRESS.fullmatch(done.decode(errors="replace"))
         text = f"the tasks of dataset {request.dataset['name']} are being fetched: {found.group() if found else 'listing them'}"
         return SourceError(text, transient=True, reason=FETCHING, retry_seconds=PROGRESS_SECONDS)
 

@@ -138,7 +138,7 @@ async def test_a_sweep_shows_how_many_tasks_are_fetched(place: Place) -> None:
     assert made.status.conditions[0].message.endswith("the tasks of dataset bench are being fetched: listing them")
     await asyncio.sleep(0)
     file = progress_file(made.sweeps.tasks.fetches.cache.incoming, place.asked[0])
-    for text, shown in (("12 of 500", "12 of 500"), ("anything", "listing them")):
+    for text, shown in (("12 of 500", "12 of 500"), ("anything", "listing them"), ("1" * 1000, "listing them")):
         file.write_text(text)
         assert await made.reconcile() == 5.0
         assert made.status.conditions[0].message.endswith(f"are being fetched: {shown}")

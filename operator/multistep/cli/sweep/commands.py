@@ -142,7 +142,7 @@ def run(
     output: str,
     **options: Any,
 ) -> None:
-    """Run the tasks in each DIRECTORY or of a dataset, or the sweep in FILE, and follow the sweep until it finishes."""
+    """Run the tasks in each DIRECTORY or of a dataset, or the sweep in FILE, and follow it."""
     from dataclasses import replace
 
     from multistep.cli.sweep.run_sweep import SweepSession
