@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,6 @@ from multistep.sources.datasets import REGISTRY_BYTES, DatasetTask, Selection, d
 from multistep.sources.fetch import git
 from multistep.sources.fetch.guard import check_named, host_of, listed
 from multistep.sources.fetch.http import body
-from multistep.sources.fetch.oci import kept_in
 from multistep.sources.fetch.output import Budget, Output, write_tar
 from multistep.sources.fetch.request import COMMIT, Fetched, FetchedTask, Order, Request, Rules, progress_file
 from multistep.sources.fetch.url import response_to
@@ -34,7 +33,7 @@ from multistep.sources.reasons import DIGEST, TOO_LARGE
 
 MOST_TASKS: Final = 10_000
 _AT_ONCE = 4  # repositories
-_BATCH = 16  # tasks whose files are fetched together
+_FIRST_BATCH = 16  # tasks whose files are fetched together; doubled each time, as each batch needs open files
 _NAME_CHARACTERS = 240  # a task may have 253, and tasks of the same name get a number
 _URL_CHARACTERS = 2048
 _PATH_CHARACTERS = 4096
@@ -73,7 +72,8 @@ def pin(requests: Sequence[Request], rules: Rules) -> list[Request]:
 
 
 def _commit(rules: Rules, request: Request) -> str:
-    commit = _remote(request, rules).resolve(request.ref)
+    with closing(_remote(request, rules)) as remote:
+        commit = remote.resolve(request.ref)
     if not COMMIT.fullmatch(commit):
         raise SourceError(f"{request.location}: the server names a commit {commit[:80]!r}, which is none")
     return commit
@@ -133,8 +133,9 @@ class _Along(git.Packs):
     def fetch(self, wanted: Iterable[Request]) -> dict[str, Fetched]:
         """Fetch tasks that are not in the cache. Return the new files by the requests' ids. Raises SourceError."""
         groups: dict[tuple[str, str], list[Request]] = defaultdict(list)
+        kept = {file.name.rpartition("-")[0] for file in Path(self._order.cache).iterdir()}
         for each in {each.id: each for each in wanted}.values():
-            if kept_in(replace(self._order, request=each), each.revision) is None:
+            if each.key(each.revision) not in kept:
                 groups[each.location, each.revision].append(each)
         self._wanted = sum(map(len, groups.values()))
         try:
@@ -148,12 +149,17 @@ class _Along(git.Packs):
     def _fetch_group(self, group: Sequence[Request]) -> None:
         """Fetch tasks of one repository and commit. Raises SourceError if the commit cannot be fetched."""
         first = group[0]
-        remote = _remote(first, self._order.rules, self)
-        with suppress(_Enough), git.opened(self._incoming) as repository:
+        with (
+            suppress(_Enough),
+            closing(_remote(first, self._order.rules, self)) as remote,
+            git.opened(self._incoming) as repository,
+        ):
             self.take(0, first.location)
             remote.fetch(repository, first.revision)
-            for start in range(0, len(group), _BATCH):
-                self._fetch_batch(remote, repository, group[start : start + _BATCH])
+            start, size = 0, _FIRST_BATCH
+            while batch := group[start : start + size]:
+                self._fetch_batch(remote, repository, batch)
+                start, size = start + size, size * 2
 
     def _fetch_batch(self, remote: git.Remote, repository: Repo, batch: Sequence[Request]) -> None:
         """Fetch some tasks of a commit. Invalid ones are left out: the trials that need them report what is wrong."""

@@ -96,10 +96,15 @@ class Remote:
         if user and url.startswith("http://") and not insecure:
             text = f"{url}: credentials are not sent without TLS, unless the operator's setting taskInsecureHosts has the host"
             raise SourceError(text, reason=DENIED)
-        pool = _OneHost(make_pool(credentials.get("ca.crt", "")), url, basic(user, password) if user else "")
+        self._pool = make_pool(credentials.get("ca.crt", ""))
+        pool = _OneHost(self._pool, url, basic(user, password) if user else "")
         parts = urlsplit(url)
         self._client = Urllib3HttpGitClient(f"{parts.scheme}://{parts.netloc}/", pool_manager=pool, config=ConfigDict(), quiet=True)  # type: ignore[arg-type]
         self._path = parts.path.encode()
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._pool.clear()
 
     def resolve(self, ref: str) -> str:
         """Return the current commit of a branch or tag ("" for the default branch). A commit id is returned unchanged."""
