@@ -103,7 +103,7 @@ async def test_a_dataset_of_two_repositories_is_run_to_reward_1(given: Given, tm
         refused = await given.sweep_until("local", finished)
         assert "task 'here' is the local path 'here'" in condition(refused, "Failed")["message"]
         output = json.loads(await line)
-        assert output["agents"] == [{"name": "oracle", "counted": 2, "finished": 2, "mean": 1}]
+        assert output["status"]["agents"] == [{"name": "oracle", "counted": 2, "finished": 2, "mean": 1}]
 
 
 async def command_line(given: Given, place: str) -> asyncio.Task[str]:
