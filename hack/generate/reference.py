@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from multistep.api import agent_spec, failures, model, regrade, sweep, task_source, trial, trial_spec, trial_status
+from multistep.api import agent_spec, failures, model, regrade, sweep, task_source, tasks_source, trial, trial_spec, trial_status
 from multistep.api import task_toml as task
 from multistep.api.exceptions import EXCEPTIONS
 
@@ -31,7 +31,7 @@ _FAILURES = {"attempts": failures.ATTEMPTS, "failed": failures.FAILED, "exceptio
 _COLUMNS = {"columns": crds.TRIAL.columns, "sweepColumns": crds.SWEEP.columns}
 _FIRST = {"attempts": "reason", "failed": "reason", "exceptions": "type"}
 _SHARED = "trial-reference.md"  # the page with the models that trials and sweeps share
-MODULES = (task, sweep, trial, trial_spec, agent_spec, trial_status, task_source, regrade, model)
+MODULES = (task, sweep, trial, trial_spec, agent_spec, trial_status, task_source, tasks_source, regrade, model)
 _WORDS = {str: "text", int: "integer", float: "number", bool: "boolean", datetime: "time", Any: "anything"}
 
 

@@ -1,6 +1,6 @@
 """Serve Git repositories over HTTP with git's own http-backend: ``git_server.py ADDRESS:PORT DIRECTORY``.
 
-Paths below /git/ need no password, those below /private/ need a user and password; /files/ serves plain files.
+Paths below /git/ need no password, those below /private/ need a user and password; /files/ and /private-files/ serve plain files.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         area, _, path = urlsplit(self.path).path.lstrip("/").partition("/")
         given = self.headers.get("Authorization", "")
-        if area == "private" and given != f"Basic {base64.b64encode(f'{USER}:{PASSWORD}'.encode()).decode()}":
+        if area.startswith("private") and given != f"Basic {base64.b64encode(f'{USER}:{PASSWORD}'.encode()).decode()}":
             self._answer(401, {"WWW-Authenticate": 'Basic realm="git"'}, b"")
-        elif area == "files":
+        elif area.endswith("files"):
             self._file(path)
         else:
             self._git(f"/{path}")

@@ -15,6 +15,7 @@ _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _HOSTNAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _TOPOLOGY = re.compile(r"[1-9]\d*(?:x[1-9]\d*)+")
 _NAME_BYTES = 255
+_PORTS = {"http": ":80", "https": ":443"}
 
 
 def step_name(name: str) -> str:
@@ -61,6 +62,17 @@ def path_in_source(path: str) -> str:
 def has_credentials(url: str) -> bool:
     """Report whether a URL contains a user name or password."""
     return "@" in re.sub(r"^[a-z0-9]+://", "", url).split("/", 1)[0]
+
+
+def same_server(url: str, other: str) -> bool:
+    """Report whether two URLs have the same scheme, host and port."""
+    return _server(url) == _server(other)
+
+
+def _server(url: str) -> tuple[str, str]:
+    scheme, _, rest = url.partition("://")
+    host, default = rest.split("/", 1)[0].lower(), _PORTS.get(scheme, "")
+    return scheme, host.removesuffix(default) if default else host
 
 
 def artifact_source(path: str) -> str:

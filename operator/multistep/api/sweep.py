@@ -17,7 +17,8 @@ from multistep.api.model import API_VERSION, DeadlineSeconds, Metadata, Model, W
 from multistep.api.problems import shown
 from multistep.api.regrade import SweepRegrade
 from multistep.api.sweep_branch import SweepBranch, SweepBranchesStatus, check_branch_states
-from multistep.api.task_source import GitSource, OCISource, TaskSource, URLSource
+from multistep.api.task_source import TaskSource
+from multistep.api.tasks_source import TasksSource
 from multistep.api.trial_spec import EnvironmentSpec, TrialTemplateSpec
 from multistep.api.trial_status import Condition, FailureClass
 
@@ -35,29 +36,6 @@ class SweepTask(TaskSource):
     """Name of the task in trials, overrides and reports; also the task's name if its config has none."""
     environment: EnvironmentSpec = EnvironmentSpec()
     """Environment of this task's trials; overrides the template's."""
-
-
-_SOURCES = ("oci", "git", "url")
-_ONE_SOURCE = "must have exactly one of oci, git and url"
-
-
-class TasksSource(Model):
-    """Source of many tasks: exactly one of oci, git and url. Each directory directly under its path with a task.toml is a task."""
-
-    model_config = cel((f"[{', '.join(f'has(self.{each})' for each in _SOURCES)}].filter(x, x).size() == 1", _ONE_SOURCE))
-
-    oci: OCISource | None = None
-    """An image; path is the parent of the task directories."""
-    git: GitSource | None = None
-    """A git repository; path is the parent of the task directories."""
-    url: URLSource | None = None
-    """A tar.gz; path is the parent of the task directories."""
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        if sum(getattr(self, each) is not None for each in _SOURCES) != 1:
-            raise ValueError(_ONE_SOURCE)
-        return self
 
 
 class SweepAgent(Model):
@@ -155,7 +133,7 @@ class SweepSpec(Model):
     tasks: Annotated[list[SweepTask], Field(min_length=1, max_length=1000)] = []
     """Tasks, with unique names."""
     tasks_from: TasksSource | None = None
-    """All tasks of one source, sorted by name, as they are when the sweep starts."""
+    """All tasks of one source, sorted by name, or of a dataset in its order, as they are when the sweep starts."""
     agents: Annotated[list[SweepAgent], Field(min_length=1, max_length=64)]
     """Agents that work on each task, with unique names."""
     attempts: Annotated[int, Field(ge=1, le=1000)] = 1
@@ -310,13 +288,13 @@ class SweepTasksStatus(Model):
     """Resolved source of the tasks; the same for all trials."""
 
     revision: str
-    """Commit, or digest of the image manifest or of the file."""
+    """Commit, or digest of the image manifest, of the file or of the registry.json."""
     count: int
     """Number of tasks found."""
     config_map: str
-    """Immutable ConfigMap with the names of the tasks."""
+    """Immutable ConfigMap with the names of the tasks; of a dataset also with their repositories, commits and directories."""
     digest: str
-    """Digest of the list of names."""
+    """Digest of that list."""
 
 
 class SweepStatus(Model):

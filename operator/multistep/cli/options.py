@@ -172,6 +172,30 @@ def hosted_options(function: F) -> F:
     return wrapped  # type: ignore[no-any-return]
 
 
+def dataset_options(function: F) -> F:
+    """Add --registry, --task, --exclude and --limit. The function gets them as `chosen`, a DatasetOptions."""
+
+    @functools.wraps(function)
+    def with_options(
+        *args: Any, registry: str | None, include: Sequence[str], exclude: Sequence[str], limit: int | None, **given: Any
+    ) -> object:
+        from multistep.cli.dataset.registry import DatasetOptions
+
+        return function(*args, chosen=DatasetOptions(None, registry, include, exclude, limit), **given)
+
+    wrapped: Any = with_options
+    for option in (
+        click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N of these tasks."),
+        click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out the dataset's tasks of this name; repeatable."),
+        click.option(
+            "--task", "include", multiple=True, metavar="PATTERN", help="Only the dataset's tasks of this name; repeatable."
+        ),
+        click.option("--registry", metavar="URL|FILE", help="The dataset's registry.json, as Harbor's --registry-url and -path."),
+    ):
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[no-any-return]
+
+
 def image_options(function: F) -> F:
     """Add --image and --runner-in-image, for an image that is already built."""
     function = click.option("--runner-in-image", is_flag=True, help="IMAGE contains the runner, as `multistep build` reported.")(

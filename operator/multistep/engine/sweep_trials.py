@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -9,7 +10,9 @@ from typing import Any, Final
 
 from multistep.api import labels
 from multistep.api.model import API_VERSION, GROUP
-from multistep.api.sweep import MOST_TRIALS, SWEEP_KIND, SweepSpec, SweepTask, TasksSource, TrialSweep, check_overrides
+from multistep.api.names import same_server
+from multistep.api.sweep import MOST_TRIALS, SWEEP_KIND, SweepSpec, SweepTask, TrialSweep, check_overrides
+from multistep.api.tasks_source import DatasetSource, TasksSource
 from multistep.api.trial import KIND
 from multistep.api.trial_status import by_runner, with_runner
 from multistep.engine import sweep_branches as branches
@@ -71,7 +74,12 @@ def _refuse_many(what: str, trials: int) -> None:
 
 
 def tasks_at(source: TasksSource, revision: str, names: Sequence[str]) -> list[SweepTask]:
-    """Return the tasks of a source, pinned to a revision: later changes of the branch or tag have no effect."""
+    """Return the tasks of a source, pinned to a revision: later changes of the branch or tag have no effect.
+
+    names: names of the task directories; of a dataset JSON arrays of name, repository, commit and directory.
+    """
+    if source.dataset is not None:
+        return [_dataset_task(source.dataset, *json.loads(each)) for each in names]
     ((kind, place),) = pinned(source.model_dump(**_AS_WRITTEN), revision).items()
     root = place.get("path", "").strip("/")
     return [SweepTask.model_validate({"name": name, kind: {**place, "path": f"{root}/{name}".lstrip("/")}}) for name in names]
@@ -86,6 +94,13 @@ def pinned(source: Object, revision: str) -> dict[str, Any]:
         host, slash, name = place["image"].partition("@")[0].rpartition("/")
         return {kind: {**place, "image": f"{host}{slash}{name.partition(':')[0]}@{revision}"}}
     return {kind: dict(place)}
+
+
+def _dataset_task(dataset: DatasetSource, name: str, url: str, commit: str, path: str) -> SweepTask:
+    git: dict[str, Any] = {"url": url, "ref": commit, "path": path}
+    if dataset.secret_ref is not None and same_server(dataset.registry, url):
+        git["secretRef"] = {"name": dataset.secret_ref.name}
+    return SweepTask.model_validate({"name": name, "git": git})
 
 
 _AS_WRITTEN: Final[dict[str, Any]] = {"mode": "json", "by_alias": True, "exclude_unset": True}

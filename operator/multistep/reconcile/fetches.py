@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from multistep.reconcile.concurrency_limit import Key, Wake
 from multistep.settings import Settings
 from multistep.sources import child
 from multistep.sources.cache import Cache
-from multistep.sources.fetch.request import Fetched, Request, Rules
+from multistep.sources.fetch.request import Fetched, FetchedTask, Request, Rules, progress_file
 from multistep.sources.reasons import DENIED, FETCHING
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,9 @@ Run = Callable[[Request, Rules, Path], Awaitable[Fetched]]
 
 FIRST_PAUSE_SECONDS = 5.0
 LAST_PAUSE_SECONDS = 300.0
+PROGRESS_SECONDS = 5.0
+_PROGRESS_BYTES = 32
+_PROGRESS = re.compile(r"\d{1,6} of \d{1,6}")
 _SWEEP = "sweep/"  # prefix that marks the keys of sweeps; a trial's key never has it, because an object's name has no slash
 
 
@@ -91,8 +95,21 @@ class Fetches:
         if outcome is not None:
             return outcome
         self._join_or_start(uid, key, request)
-        text = f"the task is being fetched from {request.location.partition('?')[0]}"
-        raise SourceError(text, transient=True, reason=FETCHING, retry_seconds=None)
+        raise self._running(request)
+
+    def _running(self, request: Request) -> SourceError:
+        """Return the error of a running fetch. The progress of a dataset's fetch is read again every few seconds."""
+        if request.kind != "dataset":
+            text = f"the task is being fetched from {request.location.partition('?')[0]}"
+            return SourceError(text, transient=True, reason=FETCHING, retry_seconds=None)
+        try:
+            with progress_file(self.cache.incoming, request).open("rb") as file:
+                done = file.read(_PROGRESS_BYTES)
+        except OSError:
+            done = b""
+        found = _PROGRESS.fullmatch(done.decode(errors="replace"))
+        text = f"the tasks of dataset {request.dataset['name']} are being fetched: {found.group() if found else 'listing them'}"
+        return SourceError(text, transient=True, reason=FETCHING, retry_seconds=PROGRESS_SECONDS)
 
     def settle(self, key: Key) -> None:
         """Release the trial's slot unless a fetch uses it. Call it at the end of each reconcile."""
@@ -130,7 +147,8 @@ class Fetches:
         if fetched.file:
             self.cache.put(request.key(fetched.revision), fetched)
         for each in fetched.tasks:
-            self.cache.put(request.below(each.name).key(fetched.revision), Fetched(fetched.revision, each.digest, each.file))
+            if each.file:
+                self.cache.put(_key(request, each, fetched.revision), Fetched(fetched.revision, each.digest, each.file))
         return fetched
 
     def _failed(self, request: str, error: SourceError) -> SourceError:
@@ -182,6 +200,11 @@ def rules_of(settings: Settings) -> Rules:
         blocked_networks=tuple(settings.task_blocked_networks),
         seconds=settings.task_fetch_seconds,
     )
+
+
+def _key(request: Request, task: FetchedTask, revision: str) -> str:
+    """Return the cache key of one of many tasks."""
+    return request.elsewhere(task.url, task.path).key(task.revision) if task.url else request.below(task.name).key(revision)
 
 
 def _tolerated(error: SourceError) -> SourceError:

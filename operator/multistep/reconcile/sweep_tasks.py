@@ -1,7 +1,7 @@
 """The tasks of a sweep: spec.tasks, or all tasks that the source spec.tasksFrom has at the sweep's start.
 
-The names of these tasks may be too large for a status. So an immutable ConfigMap owned by the sweep has the names, and the status
-has their digest. A missing ConfigMap is created again from the same revision; if that fails, the sweep waits.
+The list of these tasks may be too large for a status. So an immutable ConfigMap owned by the sweep has the list, and the status has
+its digest. A missing ConfigMap is created again from the same revision; if that fails, the sweep waits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from multistep.sources.reasons import DIGEST
 from multistep.sources.remote import Remote
 
 _KEY: Final = "tasks"
-_MOST_BYTES: Final = 900_000  # maximum size of all names, as a ConfigMap may have 1 MiB
+_MOST_BYTES: Final = 900_000  # maximum size of the list, as a ConfigMap may have 1 MiB
 _DIGITS: Final = 12
 
 
@@ -46,7 +46,7 @@ class SweepTasks:
         text = "\n".join(names)
         if len(text.encode()) > _MOST_BYTES:
             raise InvalidSpec(
-                f"spec.tasksFrom: the names of {len(names)} tasks have more than {_MOST_BYTES} bytes: use several sweeps"
+                f"spec.tasksFrom: the list of {len(names)} tasks has more than {_MOST_BYTES} bytes: use several sweeps"
             )
         digest = digest_of(text.encode())
         if pinned is not None and digest != pinned.digest:

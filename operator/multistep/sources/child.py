@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from multistep.errors import SourceError
-from multistep.sources.fetch.request import Fetched, Order, Request, Rules, parse_answer
+from multistep.sources.fetch.__main__ import INCOMING
+from multistep.sources.fetch.request import Fetched, Order, Request, Rules, parse_answer, progress_file
 
 _COMMAND = (sys.executable, "-P", "-m", "multistep.sources.fetch")
 _PASSED = ("PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR")
@@ -38,6 +39,7 @@ async def fetch(request: Request, rules: Rules, cache: Path) -> Fetched:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
+        progress_file(cache / INCOMING, request).unlink(missing_ok=True)
     return _parsed(output, process.returncode, request, rules)
 
 

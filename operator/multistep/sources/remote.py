@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from multistep.api.model import Metadata
 from multistep.api.sweep import TrialSweep
 from multistep.api.task_source import TaskSource
+from multistep.api.tasks_source import DatasetSource
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import TaskSourceStatus
 from multistep.errors import NotFound, SourceError
@@ -56,19 +57,35 @@ class Remote:
         return self._checked(found, fetched.revision, pinned)
 
     async def tasks(self, sweep: TrialSweep) -> tuple[str, list[str]]:
-        """Return the revision of spec.tasksFrom (pinned when the sweep starts) and the names of its tasks. Raises SourceError."""
+        """Return the revision of spec.tasksFrom (pinned when the sweep starts) and the list of its tasks. Raises SourceError."""
         place, pinned = sweep.spec.tasks_from, sweep.status.tasks_from
         assert place is not None
-        source = TaskSource(oci=place.oci, git=place.git, url=place.url)
-        revision = pinned.revision if pinned else ""
-        request = await self._request(sweep.metadata.namespace, source, revision, "spec.tasksFrom")
-        fetched = self._fetching.ask(sweep.metadata, replace(request, many=True), started=pinned is not None)
-        return fetched.revision, [each.name for each in fetched.tasks]
+        namespace, revision = sweep.metadata.namespace, pinned.revision if pinned else ""
+        if place.dataset is not None:
+            request = await self._dataset(namespace, place.dataset, revision)
+        else:
+            source = TaskSource(oci=place.oci, git=place.git, url=place.url)
+            request = replace(await self._request(namespace, source, revision, "spec.tasksFrom"), many=True)
+        fetched = self._fetching.ask(sweep.metadata, request, started=pinned is not None)
+        return fetched.revision, [each.entry for each in fetched.tasks]
+
+    async def _dataset(self, namespace: str, source: DatasetSource, revision: str) -> Request:
+        """Return the request for a dataset: a registry.json at a URL, and tasks in git repositories."""
+        field = "spec.tasksFrom.dataset"
+        self._check_kinds(field, "git", "url")
+        scope, credentials = "", dict[str, str]()
+        if source.secret_ref is not None:
+            scope, credentials = await self._secret(namespace, field, "git", source.secret_ref.name)
+        selection = source.model_dump(include=set(_SELECTION), exclude_none=True)
+        return Request("dataset", source.registry, revision=revision, scope=scope, credentials=credentials, dataset=selection)
+
+    def _check_kinds(self, field: str, *kinds: str) -> None:
+        if not set(kinds) <= set(self._kinds):
+            text = f"{field}: the operator takes tasks from {', '.join(self._kinds) or 'nowhere else'} only"
+            raise SourceError(f"{text} (its setting taskSources)", reason=NOT_ALLOWED)
 
     async def _request(self, namespace: str, source: TaskSource, revision: str, field: str) -> Request:
-        if source.kind not in self._kinds:
-            text = f"{field}.{source.kind}: the operator takes tasks from {', '.join(self._kinds) or 'nowhere else'} only"
-            raise SourceError(f"{text} (its setting taskSources)", reason=NOT_ALLOWED)
+        self._check_kinds(f"{field}.{source.kind}", source.kind)
         reference = source.secret_ref
         scope, credentials = "", dict[str, str]()
         if reference is not None:
@@ -117,6 +134,7 @@ def request_for(source: TaskSource, revision: str, scope: str, credentials: Mapp
     return Request("url", url.url, path=url.path, digest=url.digest, revision=url.digest, scope=scope, credentials=credentials)
 
 
+_SELECTION = ("name", "version", "include", "exclude", "limit")
 _KEYS = {
     "oci": ({DOCKER_CONFIG}, "type kubernetes.io/dockerconfigjson"),
     "git": ({"username", "password", "token", "ca.crt"}, "username and password (kubernetes.io/basic-auth), token, ca.crt"),

@@ -17,6 +17,10 @@ def sweep(**spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": "s"}, "spec": {"tasks": [TASK], "agents": [AGENT], **spec}}
 
 
+def from_dataset(**fields: Any) -> dict[str, Any]:
+    return {"tasks": None, "tasksFrom": {"dataset": {"registry": "https://r.example/registry.json", "name": "bench", **fields}}}
+
+
 def test_a_sweep_needs_tasks_and_agents_and_the_rest_has_defaults() -> None:
     spec = parse_sweep(sweep()).spec
     assert (spec.attempts, spec.parallelism, spec.order, spec.suspend) == (1, 10, "Attempts", False)
@@ -46,7 +50,13 @@ def test_tasks_may_come_from_elsewhere() -> None:
             {"budget": {"costUSD": 5}, "agents": [{"name": "x", "agent": {"name": "codex", "model": "a/b", "access": "Direct"}}]},
             "spec: budget needs the model gateway: agent 'x' must have access Gateway",
         ),
-        ({"tasks": None, "tasksFrom": {}}, "spec.tasksFrom: must have exactly one of oci, git and url"),
+        ({"tasks": None, "tasksFrom": {}}, "spec.tasksFrom: must have exactly one of oci, git, url and dataset"),
+        (from_dataset(name="org/bench"), "spec.tasksFrom.dataset: name must have no '/': ORG/NAME is in Harbor's hosted hub"),
+        (from_dataset(name="bench@1"), "spec.tasksFrom.dataset: name must have no '@': set the version in version"),
+        (from_dataset(registry="https://me:key@r.example/"), "spec.tasksFrom.dataset: registry must not contain credentials"),
+        (from_dataset(registry="registry.json"), "spec.tasksFrom.dataset.registry: should match pattern '^https?://'"),
+        (from_dataset(limit=0), "spec.tasksFrom.dataset.limit: should be greater than or equal to 1; got 0"),
+        (from_dataset(include=[""]), "spec.tasksFrom.dataset.include[0]: "),
         ({"tasks": [{**TASK, "name": None}]}, "spec.tasks[0].name: is required, but missing"),
         ({"tasks": [TASK, TASK]}, "spec: tasks: names must be unique; 'hello' occurs more than once"),
         ({"agents": [AGENT, AGENT]}, "spec: agents: names must be unique; 'first' occurs more than once"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.sweep import TasksSource, TrialSweep, parse_sweep
+from multistep.api.sweep import TrialSweep, parse_sweep
+from multistep.api.tasks_source import TasksSource
 from multistep.api.trial import parse_trial
 from multistep.engine.sweep_trials import facts, manifest, owner_of, plan, tasks_at
 from multistep.engine.sweeps import TrialFacts
@@ -286,3 +288,30 @@ def test_a_refusal_by_the_sweeps_budget_has_the_time_at_which_the_step_started()
     assert start is not None
     assert facts(trial({"attempts": [attempt("SweepBudgetSpent")]})).refused_at == start + 20
     assert facts(trial({"attempts": [attempt("Evicted", steps=steps)]})).refused_at is None
+
+
+@pytest.mark.parametrize(
+    ("registry", "repository", "secret"),
+    [
+        ("https://git.example/registry.json", "https://git.example/r.git", True),
+        ("https://git.example:443/registry.json", "https://GIT.example/r.git", True),
+        ("http://git.example/registry.json", "http://git.example:80/r.git", True),
+        ("https://git.example/registry.json", "http://git.example/r.git", False),
+        ("https://git.example/registry.json", "https://git.example:8443/r.git", False),
+        ("https://git.example/registry.json", "https://git.example.evil/r.git", False),
+        ("https://git.example/registry.json", "https://evil/git.example/r.git", False),
+    ],
+)
+def test_a_task_of_a_dataset_has_its_repository_and_the_secret_only_on_the_registrys_server(
+    registry: str, repository: str, secret: bool
+) -> None:
+    place = TasksSource.model_validate({"dataset": {"registry": registry, "name": "b", "secretRef": {"name": "s"}}})
+    (found,) = tasks_at(place, "sha256:", [json.dumps(["one-2", repository, "COMMIT", "a/one"])])
+    git = {"url": repository, "ref": "COMMIT", "path": "a/one", **({"secretRef": {"name": "s"}} if secret else {})}
+    assert found.model_dump(mode="json", by_alias=True, exclude_unset=True) == {"name": "one-2", "git": git}
+
+
+def test_a_dataset_without_a_secret_gives_none_to_its_tasks() -> None:
+    place = TasksSource.model_validate({"dataset": {"registry": "https://g/registry.json", "name": "b"}})
+    (found,) = tasks_at(place, "sha256:", ['["one", "https://g/r", "COMMIT", "one"]'])
+    assert found.git is not None and found.git.secret_ref is None

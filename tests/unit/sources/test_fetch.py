@@ -17,33 +17,12 @@ from multistep.sources.cache import Cache
 from multistep.sources.fetch.request import Fetched, Request, Rules
 from tests.support import git_server, servers
 from tests.support.images import image_layer, push_image
-from tests.unit.sources.fetch_cases import fetched, refused, same
+from tests.unit.sources.fetch_cases import Repository, fetched, refused, same
 
 BASIC = {"username": git_server.USER, "password": git_server.PASSWORD}
 
 
 # -- tasks in git repositories
-
-
-class Repository:
-    """A git working tree with the task in tasks/t, and a bare repository that a server serves."""
-
-    def __init__(self, work: Path, bare: Path) -> None:
-        self._work = work
-        self._bare = bare
-        self._git("init", "-q", "-b", "main")
-
-    def commit(self, *names: str) -> str:
-        """Commit and push all files; return the commit's hash. names: tags to create for the commit."""
-        self._git("add", "-A")
-        self._git("-c", "user.name=n", "-c", "user.email=e", "commit", "-q", "--allow-empty", "-m", "m")
-        for name in names:
-            self._git("-c", "user.name=n", "-c", "user.email=e", "tag", "-a", "-m", "t", name)
-        self._git("push", "-q", "--force", "--tags", str(self._bare), "HEAD:refs/heads/main")
-        return self._git("rev-parse", "HEAD").strip()
-
-    def _git(self, *arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=self._work, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ class Request:
         directories = [TaskDirectory.open(each) for each in self.tasks]
         made = asyncio.run(self._made(directories))
         if isinstance(made, SweepSubmission):
-            return SweepSession((), self.target, self.as_json, detach=self.detach).submitted(made)
+            return SweepSession((), self.target, as_json=self.as_json, detach=self.detach).submitted(made)
         return asyncio.run(Followed(self.target, self.results, detach=self.detach, as_json=self.as_json).run(made))
 
     async def _made(self, directories: Sequence[TaskDirectory]) -> Submission | SweepSubmission:

@@ -8,10 +8,12 @@ from typing import Any
 
 import click
 
+from multistep.cli.dataset.registry import DatasetOptions
 from multistep.cli.options import (
     Target,
     agent_env_option,
     complete_sweeps,
+    dataset_options,
     hosted_options,
     image_options,
     kubeconfig_options,
@@ -33,12 +35,14 @@ _RUN_EPILOG = """\b
 Examples:
   multistep sweep run examples/hello-multi-step-advanced --agent oracle --agent nop --attempts 3
   multistep sweep run tasks/ --agent 'mine=sh -c "my-agent < $MULTISTEP_INSTRUCTION_FILE"' --parallelism 50 --name nightly
+  multistep sweep run -d bench@2.0 --registry https://example.com/registry.json --task 'web-*' --limit 10
   multistep sweep run sweep.yaml --detach
 
 A DIRECTORY is a task, or holds tasks side by side: all of them. Each task is checked, its Dockerfile built (unless it names an
 image), and goes to the cluster with the sweep, which owns it. COMMAND is split as a shell does, but no shell runs it: for
 pipes, redirections and variables write 'mine=sh -c "SCRIPT"'. --var gives values to templates in task.toml only; agents
 receive --agent-env. A FILE is a manifest with a TrialSweep, and goes there as it is.
+The operator fetches the tasks of a dataset from git repositories; those at local paths go to the cluster as a DIRECTORY does.
 Ctrl-C stops following only; `kubectl delete tsw NAME` deletes a sweep and its trials.
 
 \b
@@ -95,7 +99,9 @@ def sweep() -> None:
 
 
 @sweep.command(epilog=_RUN_EPILOG)
-@click.argument("sources", nargs=-1, required=True, metavar="FILE|DIRECTORY...", type=click.Path(path_type=Path))
+@click.argument("sources", nargs=-1, metavar="[FILE|DIRECTORY...]", type=click.Path(path_type=Path))
+@click.option("-d", "--dataset", metavar="NAME[@VERSION]", help="Run the tasks of a dataset, instead of directories.")
+@dataset_options
 @click.option(
     "--agent",
     "agents",
@@ -128,16 +134,21 @@ def sweep() -> None:
 @output_option
 def run(
     sources: tuple[Path, ...],
+    dataset: str | None,
+    chosen: DatasetOptions,
     namespace: str | None,
     kubeconfig: str | None,
     context: str | None,
     output: str,
     **options: Any,
 ) -> None:
-    """Run the tasks in each DIRECTORY, or the sweep in FILE, and follow the sweep until it finishes."""
+    """Run the tasks in each DIRECTORY or of a dataset, or the sweep in FILE, and follow it."""
+    from dataclasses import replace
+
     from multistep.cli.sweep.run_sweep import SweepSession
 
-    session = SweepSession(sources, Target(kubeconfig, context, namespace), as_json=output == "json", **options)
+    target, chosen = Target(kubeconfig, context, namespace), replace(chosen, dataset=dataset)
+    session = SweepSession(sources, target, chosen=chosen, as_json=output == "json", **options)
     if code := session.run():
         raise click.exceptions.Exit(code)
 

@@ -12,21 +12,24 @@ from pathlib import Path
 from multistep.api.sweep import SweepStatus, parse_sweep, parse_sweep_status
 from multistep.cli import cluster
 from multistep.cli.cluster import Cluster, existing_sweep, find_sweep
+from multistep.cli.dataset.registry import DatasetOptions
 from multistep.cli.exits import Exit
 from multistep.cli.options import ModelOptions, Target
 from multistep.cli.sweep.follow_sweep import follow_sweep
 from multistep.cli.sweep.sweep_manifest import (
     SweepOptions,
     SweepSubmission,
+    directories,
     find_tasks,
     new_sweep_name,
     sweep_of_file,
+    sweep_of_source,
     sweep_of_tasks,
 )
 from multistep.cli.sweep.sweep_view import outcome_of_sweep, sweep_document, sweep_view
 from multistep.cli.task.task_directory import TaskDirectory
 from multistep.cli.terminal import print_err, print_json, print_out
-from multistep.cli.trial.manifests import Manifest, TrialImage, checked_name, owned_by
+from multistep.cli.trial.manifests import Manifest, TrialImage, checked_name, new_name, owned_by
 from multistep.cli.trial.run_trial import built_image, check, check_used
 from multistep.cli.trial.submit import existing_image
 from multistep.cli.values import given_values
@@ -41,6 +44,7 @@ class SweepSession:
 
     sources: Sequence[Path]
     target: Target
+    chosen: DatasetOptions = field(default_factory=DatasetOptions)
     as_json: bool = False
     agents: Sequence[str] = ()
     attempts: int | None = None
@@ -61,7 +65,37 @@ class SweepSession:
         """Validate, build the images, create the sweep and follow it, in this order."""
         if self.name:
             checked_name(self.name)
-        return self._run_file() if any(each.is_file() for each in self.sources) else self._run_tasks()
+        if bool(self.sources) == bool(self.chosen.dataset):
+            raise UsageError("give directories of tasks, a file with a sweep, or --dataset NAME: one of these")
+        if self.chosen.dataset:
+            return self._run_dataset()
+        if self.chosen != DatasetOptions():
+            raise UsageError("--registry, --task, --exclude and --limit apply to --dataset only")
+        if any(each.is_file() for each in self.sources):
+            return self._run_file()
+        tasks = find_tasks(self.sources)
+        return self._run_tasks(tasks, self.name or new_sweep_name(tasks))
+
+    def _run_dataset(self) -> Exit:
+        selected = self.chosen.selected()
+        dataset, name = selected.dataset, self.name or new_name(selected.dataset.name)
+        print_err(f"dataset {dataset.name}@{dataset.version}: {len(selected.tasks)} of {len(dataset.tasks)} tasks")
+        if selected.source is None:
+            from multistep.cli.dataset.tasks import open_tasks
+
+            return self._run_tasks(open_tasks(selected), name)
+        source, options = {"dataset": selected.source}, self._options(name)
+        return asyncio.run(self._submit(lambda namespace: sweep_of_source(source, self._given_image, options, namespace)))
+
+    @property
+    def _given_image(self) -> TrialImage | None:
+        return TrialImage(self.image, runner=self.runner_in_image) if self.image else None
+
+    def _options(self, name: str) -> SweepOptions:
+        values = given_values(self.variables, self.agent_env)
+        return SweepOptions(
+            name, self.agents, self.attempts, self.parallelism, self.timeout_multiplier, values, self.queue, self.model, self.budget
+        )
 
     def _run_file(self) -> Exit:
         path, *more = self.sources
@@ -82,21 +116,18 @@ class SweepSession:
         sweep_of_file(path)
         return asyncio.run(self._submit(lambda namespace: sweep_of_file(path, namespace)))
 
-    def _run_tasks(self) -> Exit:
-        values = given_values(self.variables, self.agent_env)
-        tasks = find_tasks(self.sources)
-        name = self.name or new_sweep_name(tasks)
-        options = SweepOptions(
-            name, self.agents, self.attempts, self.parallelism, self.timeout_multiplier, values, self.queue, self.model, self.budget
-        )
+    def _run_tasks(self, tasks: Sequence[TaskDirectory | Manifest], name: str) -> Exit:
+        options, here = self._options(name), directories(tasks)
         planned = sweep_of_tasks(tasks, {}, options)
         agents = [each.agent for each in parse_sweep(planned.sweep).spec.agents]
-        given = values.variables
-        reports = [check(task, verification=True, agents=agents, given=given) for task in tasks]
-        check_used(given, frozenset().union(*(each.used for each in reports)), agents=agents)
+        given = options.values.variables
+        reports = [check(task, verification=True, agents=agents, given=given) for task in here]
+        if len(here) == len(tasks):
+            check_used(given, frozenset().union(*(each.used for each in reports)), agents=agents)
         asyncio.run(self._reserve(name, lambda namespace: sweep_of_tasks(tasks, {}, options, namespace)))
-        images = {task.name: image for task in tasks if (image := self._image(task)) is not None}
-        return asyncio.run(self._submit(lambda namespace: sweep_of_tasks(tasks, images, options, namespace)))
+        images = {task.name: image for task in here if (image := self._image(task)) is not None}
+        elsewhere = self._given_image
+        return asyncio.run(self._submit(lambda namespace: sweep_of_tasks(tasks, images, options, namespace, elsewhere)))
 
     def submitted(self, submission: SweepSubmission) -> Exit:
         """Create a sweep and follow it."""

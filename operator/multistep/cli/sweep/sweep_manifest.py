@@ -82,24 +82,53 @@ def _task_paths(path: Path) -> list[Path]:
     return below
 
 
+def directories(tasks: Sequence[TaskDirectory | Manifest]) -> list[TaskDirectory]:
+    """Return the tasks that are directories on this machine."""
+    return [each for each in tasks if isinstance(each, TaskDirectory)]
+
+
 def new_sweep_name(tasks: Sequence[TaskDirectory]) -> str:
     """Return a new sweep name that starts with the name of the only task, or of the directory of several tasks."""
     return new_name(tasks[0].name if len(tasks) == 1 else tasks[0].path.parent.name)
 
 
 def sweep_of_tasks(
-    tasks: Sequence[TaskDirectory], images: Mapping[str, TrialImage], options: SweepOptions, namespace: str | None = None
+    tasks: Sequence[TaskDirectory | Manifest],
+    images: Mapping[str, TrialImage],
+    options: SweepOptions,
+    namespace: str | None = None,
+    elsewhere: TrialImage | None = None,
 ) -> SweepSubmission:
-    """Return the sweep of tasks. Raises UsageError, InvalidSpec.
+    """Return the sweep of tasks: directories, or entries of spec.tasks. Raises UsageError, InvalidSpec.
 
-    images: task name -> image, for the tasks whose task.toml names no image.
+    images: task name -> image, for the directories whose task.toml names no image; elsewhere: image of the entries.
     """
+    parts = {task.name: bundle_config_maps(task.packed, options.name, task.digest, namespace) for task in directories(tasks)}
+    entries = [
+        _task(each, parts[each.name], images.get(each.name))
+        if isinstance(each, TaskDirectory)
+        else {**each, **optional(environment=environment(elsewhere))}
+        for each in tasks
+    ]
+    owned = [part for those in parts.values() for part in those]
+    return _sweep({"tasks": entries}, owned, {}, options, namespace)
+
+
+def sweep_of_source(
+    source: Manifest, image: TrialImage | None, options: SweepOptions, namespace: str | None = None
+) -> SweepSubmission:
+    """Return the sweep of the tasks that the operator finds in a source, spec.tasksFrom. Raises UsageError, InvalidSpec."""
+    return _sweep({"tasksFrom": source}, [], optional(environment=environment(image)), options, namespace)
+
+
+def _sweep(
+    tasks: Manifest, owned: Sequence[Manifest], template_spec: Manifest, options: SweepOptions, namespace: str | None
+) -> SweepSubmission:
     name = options.name
-    parts = {task.name: bundle_config_maps(task.packed, name, task.digest, namespace) for task in tasks}
     variables, agent_env = options.values.variable_entries(name), options.values.agent_entries(name)
     agents = [_agent(each, options.model, agent_env) for each in options.agents or ("oracle",)]
     check_images(options.model, [each["agent"] for each in agents])
-    spec = optional(timeoutMultiplier=options.timeout_multiplier, variables=variables or None)
+    spec = {**template_spec, **optional(timeoutMultiplier=options.timeout_multiplier, variables=variables or None)}
     labels = queue_labels(options.queue)
     template = optional(metadata=labels and {"labels": labels}, spec=spec or None)
     sweep = {
@@ -107,7 +136,7 @@ def sweep_of_tasks(
         "kind": SWEEP_KIND,
         "metadata": {"name": name},
         "spec": {
-            "tasks": [_task(task, parts[task.name], images.get(task.name)) for task in tasks],
+            **tasks,
             "agents": agents,
             **optional(
                 attempts=options.attempts,
@@ -118,8 +147,7 @@ def sweep_of_tasks(
         },
     }
     parse_sweep(sweep)
-    owned = [part for those in parts.values() for part in those] + options.values.secrets(name, namespace)
-    return SweepSubmission(placed(sweep, namespace), owned)
+    return SweepSubmission(placed(sweep, namespace), [*owned, *options.values.secrets(name, namespace)])
 
 
 def _task(task: TaskDirectory, parts: Sequence[Manifest], image: TrialImage | None) -> Manifest:

@@ -1,4 +1,7 @@
-"""Fetches a task from a git repository: one commit, without its history."""
+"""Fetches a task from a git repository: one commit, without its history, and without the files of other directories.
+
+A server that cannot leave out files (no partial clones) sends all files of the commit.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,17 @@ import io
 import re
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import urllib3
 from dulwich.client import HTTPProxyUnauthorized, HTTPUnauthorized, Urllib3HttpGitClient
 from dulwich.config import ConfigDict
 from dulwich.errors import GitProtocolError, HangupException, NotGitRepository
-from dulwich.objects import Blob, Commit, Tag, Tree
+from dulwich.objects import Blob, Commit, ObjectID, Tag, Tree
 from dulwich.repo import Repo
 from urllib3.exceptions import HTTPError
 
@@ -32,46 +36,75 @@ _LFS = b"version https://git-lfs.github.com/spec/"
 _PACK_BYTES = 512 << 20
 _SUBMODULE = 0o160000
 
+Files = Mapping[str, tuple[int, ObjectID]]  # mode and object of each path below a directory; directories are paths, too
+
 
 def fetch(order: Order, incoming: Path) -> Fetched:
     """Fetch the task's directory at the requested commit, branch or tag. Raises SourceError."""
     request, rules = order.request, order.rules
     check_named(host_of(request.location), rules.allowed_hosts)
-    remote = _Remote(request.location, request.credentials, insecure=listed(host_of(request.location), rules.insecure_hosts))
+    remote = Remote(request.location, request.credentials, insecure=listed(host_of(request.location), rules.insecure_hosts))
     revision = request.revision or remote.resolve(request.ref)
     if kept := kept_in(order, revision):
         return kept
     limits = Limits(rules.compressed_bytes, rules.uncompressed_bytes, rules.entries)
-    with tempfile.TemporaryDirectory(dir=incoming) as directory, Output(incoming) as output:
+    with opened(incoming) as repository, Output(incoming) as output:
+        remote.fetch(repository, revision)
+        budget = Budget(limits, f"the task in {request.location}")
+        files = files_at(repository, revision, request.path, budget, request.location)
+        remote.fetch_files(repository, files)
+        write_tar(output, entries(repository, files, budget, request.location))
+    return Fetched(revision, output.digest, output.path.name)
+
+
+@contextmanager
+def opened(incoming: Path) -> Iterator[Repo]:
+    """Create an empty repository, and delete it at the end."""
+    with tempfile.TemporaryDirectory(dir=incoming) as directory:
         repository = Repo.init_bare(directory)
         try:
-            remote.fetch(repository, revision)
-            tree = _tree_at(repository, revision, request.path.strip("/"), request.location)
-            budget = Budget(limits, f"the task in {request.location}")
-            write_tar(output, sorted_entries(repository, tree, budget, request.location))
+            yield repository
         finally:
             repository.close()
-    return Fetched(revision, output.digest, output.path.name)
 
 
 class _BrokeOff(SourceError):
     """The server closed the connection instead of answering."""
 
 
-class _Remote:
-    """A client of one git server. Converts the client library's errors to SourceErrors."""
+class Packs:
+    """Counts the downloaded bytes, and bounds them. Raises SourceError beyond the limit."""
 
-    def __init__(self, url: str, credentials: Mapping[str, str], *, insecure: bool) -> None:
+    def __init__(self) -> None:
+        self._bytes = 0
+
+    def take(self, size: int, url: str) -> None:
+        """Count a number of bytes that were downloaded from a repository."""
+        self._bytes += size
+        if self._bytes > _PACK_BYTES:
+            raise SourceError(f"{url} has more than {_PACK_BYTES} bytes in one commit, which is the limit", reason=TOO_LARGE)
+
+
+class Remote:
+    """A client of one git repository. Converts the client library's errors to SourceErrors. packs: counts what is downloaded."""
+
+    def __init__(self, url: str, credentials: Mapping[str, str], *, insecure: bool, packs: Packs | None = None) -> None:
         self._url = url
+        self._packs = packs or Packs()
         password = credentials.get("password", credentials.get("token", ""))
         user = credentials.get("username", "git" if password else "")
         if user and url.startswith("http://") and not insecure:
             text = f"{url}: credentials are not sent without TLS, unless the operator's setting taskInsecureHosts has the host"
             raise SourceError(text, reason=DENIED)
-        pool = _OneHost(make_pool(credentials.get("ca.crt", "")), url, basic(user, password) if user else "")
+        self._pool = make_pool(credentials.get("ca.crt", ""))
+        pool = _OneHost(self._pool, url, basic(user, password) if user else "")
         parts = urlsplit(url)
         self._client = Urllib3HttpGitClient(f"{parts.scheme}://{parts.netloc}/", pool_manager=pool, config=ConfigDict(), quiet=True)  # type: ignore[arg-type]
         self._path = parts.path.encode()
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._pool.clear()
 
     def resolve(self, ref: str) -> str:
         """Return the current commit of a branch or tag ("" for the default branch). A commit id is returned unchanged."""
@@ -87,31 +120,39 @@ class _Remote:
         return refs.get(f"{found[0]}^{{}}", refs[found[0]])
 
     def fetch(self, repository: Repo, revision: str) -> None:
-        """Fetch the commit with all its files, but without its history, into the repository."""
+        """Fetch the commit and its directories, but not its history; its files only if the server cannot leave them out."""
+        try:
+            found = self._fetch(repository, [revision.encode()], at=revision, depth=1, filter_spec=b"blob:none")
+        except _BrokeOff:
+            self._check_known(revision)
+            found = self._fetch(repository, [revision.encode()], at=revision, depth=1)
+        if not found:
+            raise SourceError(f"{self._url} has no commit {revision} any more", reason=NOT_FOUND)
+
+    def fetch_files(self, repository: Repo, *directories: Files) -> None:
+        """Fetch the files of directories that the repository does not have yet."""
+        wanted = {sha for files in directories for mode, sha in files.values() if not stat.S_ISDIR(mode)}
+        if missing := sorted(sha for sha in wanted if sha not in repository.object_store):
+            self._fetch(repository, missing)
+
+    def _fetch(self, repository: Repo, wanted: Sequence[bytes], at: str = "", **options: Any) -> bool:
+        """Fetch objects into the repository. Return whether the server sent something."""
         with tempfile.TemporaryFile(dir=repository.path) as stream:
-            try:
-                self._fetch_pack(repository, revision, stream)
-            except _BrokeOff:
-                self._check_known(revision)
-                stream.truncate(0)
-                self._fetch_pack(repository, revision, stream)
+
+            def take(data: bytes) -> int:
+                self._packs.take(len(data), self._url)
+                return stream.write(data)
+
+            def want(refs: Mapping[bytes, bytes], depth: int | None = None) -> Sequence[bytes]:  # noqa: ARG001 - dulwich's signature
+                return wanted
+
+            nothing = repository.get_graph_walker([])
+            self._call(lambda: self._client.fetch_pack(self._path, want, nothing, take, **options), at=at)  # type: ignore[arg-type]
             if not stream.seek(0, io.SEEK_END):
-                raise SourceError(f"{self._url} has no commit {revision} any more", reason=NOT_FOUND)
+                return False
             stream.seek(0)
             repository.object_store.add_thin_pack(lambda count: stream.read(count), lambda count: stream.read(count))
-
-    def _fetch_pack(self, repository: Repo, revision: str, stream: IO[bytes]) -> None:
-        def take(data: bytes) -> int:
-            if stream.tell() + len(data) > _PACK_BYTES:
-                text = f"{self._url} has more than {_PACK_BYTES} bytes at {revision}, which is the limit"
-                raise SourceError(text, reason=TOO_LARGE)
-            return stream.write(data)
-
-        def want(refs: Mapping[bytes, bytes], depth: int | None = None) -> list[bytes]:  # noqa: ARG001 - dulwich's signature
-            return [revision.encode()]
-
-        nothing = repository.get_graph_walker([])
-        self._call(lambda: self._client.fetch_pack(self._path, want, nothing, take, depth=1), at=revision)  # type: ignore[arg-type]
+            return True
 
     def _check_known(self, revision: str) -> None:
         """Raise SourceError if no ref points to the commit. For an unknown commit, git's server may just close the connection."""
@@ -173,6 +214,11 @@ def _refused(response: str, url: str, at: str) -> SourceError:
     return SourceError(f"{url}: the server rejects the request, or does not speak git: {response[:200]!r}", transient=True)
 
 
+def files_at(repository: Repo, revision: str, path: str, budget: Budget, url: str) -> Files:
+    """Return what is below a directory at a commit. Raises SourceError if there is no such directory."""
+    return dict(_walk(repository, _tree_at(repository, revision, path.strip("/"), url), "", url, budget, depth=0))
+
+
 def _tree_at(repository: Repo, revision: str, path: str, url: str) -> Tree:
     """Return the tree of the task's directory."""
     try:
@@ -194,17 +240,16 @@ def _tree_at(repository: Repo, revision: str, path: str, url: str) -> Tree:
     return tree
 
 
-def sorted_entries(repository: Repo, tree: Tree, budget: Budget, url: str) -> Iterator[tuple[str, Entry]]:
-    """Yield all entries below a directory, sorted by path. A file's contents are read only when its entry is yielded."""
-    found = dict(_walk(repository, tree, "", url, budget, depth=0))
-    for path in sorted(found):
-        mode, sha = found[path]
+def entries(repository: Repo, files: Files, budget: Budget, url: str) -> Iterator[tuple[str, Entry]]:
+    """Yield the entries, sorted by path. A file's contents are read only when its entry is yielded."""
+    for path in sorted(files):
+        mode, sha = files[path]
         yield path, _entry(repository, path, mode, sha, budget, url)
 
 
 def _walk(
     repository: Repo, tree: Tree, prefix: str, url: str, budget: Budget, depth: int
-) -> Iterator[tuple[str, tuple[int, bytes]]]:
+) -> Iterator[tuple[str, tuple[int, ObjectID]]]:
     if depth > 100:
         raise SourceError(f"{url}: directories are more than 100 deep")
     for name, mode, sha in tree.iteritems():
@@ -220,7 +265,7 @@ def _walk(
             yield from _walk(repository, below, f"{path}/", url, budget, depth + 1)
 
 
-def _entry(repository: Repo, path: str, mode: int, sha: bytes, budget: Budget, url: str) -> Entry:
+def _entry(repository: Repo, path: str, mode: int, sha: ObjectID, budget: Budget, url: str) -> Entry:
     if stat.S_ISDIR(mode):
         return Entry("dir", 0o755)
     blob = repository[sha]

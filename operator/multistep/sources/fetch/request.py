@@ -7,11 +7,13 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
+from multistep.api.names import same_server
 from multistep.errors import SourceError
 
-Kind = Literal["oci", "git", "url"]
+Kind = Literal["oci", "git", "url", "dataset"]
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -38,7 +40,8 @@ class Request:
 
     revision: the resolved commit or manifest digest; "" to resolve it now. scope: only requests with the same scope share a
     fetched task: the UID of the Secret with the credentials, "" without credentials. credentials: the Secret's data. many:
-    whether each directory with a task.toml directly below the path is a task.
+    whether each directory with a task.toml directly below the path is a task. dataset: the fields of a datasets.Selection, for the
+    kind dataset, whose location is a registry.json.
     """
 
     kind: Kind
@@ -50,15 +53,24 @@ class Request:
     scope: str = ""
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
     many: bool = False
+    dataset: Mapping[str, Any] = field(default_factory=dict)
 
     def below(self, name: str) -> Request:
         """Return the request for only one of the many tasks. name: the task's directory."""
         return replace(self, path=f"{self.path.strip('/')}/{name}".lstrip("/"), many=False)
 
+    def elsewhere(self, url: str, path: str, revision: str = "", ref: str = "") -> Request:
+        """Return the request for a task of a dataset in a git repository. Only the registry's own server gets the credentials."""
+        trusted = same_server(self.location, url)
+        scope, credentials = (self.scope, self.credentials) if trusted else ("", {})
+        return Request("git", url, ref=ref, path=path, revision=revision, scope=scope, credentials=credentials)
+
     @property
     def id(self) -> str:
         """Return an id. Requests with equal ids can share one fetch."""
-        return _hash(self.kind, self.location, self.ref, self.path, self.digest, self.revision, self.scope, str(self.many))
+        dataset = json.dumps(dict(self.dataset), sort_keys=True)
+        place = self.location, self.ref, self.path, self.digest
+        return _hash(self.kind, *place, self.revision, self.scope, str(self.many), dataset)
 
     def key(self, revision: str) -> str:
         """Return the cache key of the task at a revision."""
@@ -87,24 +99,41 @@ class Order:
 
 @dataclass(frozen=True)
 class FetchedTask:
-    """One of many fetched tasks. name: name of its directory; digest, file: see Fetched."""
+    """One of many fetched tasks. name: name of its directory, or in a dataset; digest, file: see Fetched.
+
+    url, revision, path: git repository, commit and directory of a task of a dataset.
+    """
 
     name: str
-    digest: str
-    file: str
+    digest: str = ""
+    file: str = ""
+    url: str = ""
+    revision: str = ""
+    path: str = ""
+
+    @property
+    def entry(self) -> str:
+        """Return the text that identifies the task in the list of a sweep's tasks."""
+        return json.dumps([self.name, self.url, self.revision, self.path]) if self.url else self.name
 
 
 @dataclass(frozen=True)
 class Fetched:
     """A fetched task. revision: the commit, or the digest of the manifest or file; digest: digest of the bundle's bytes.
 
-    file: name in the cache's incoming directory, "" if the task is cached already; tasks: set instead of file for many tasks.
+    file: name in the cache's incoming directory, "" if the task is cached already; tasks: set instead of file for many tasks. Of a
+    dataset, tasks without a file were not fetched: each is fetched when a trial needs it.
     """
 
     revision: str
     digest: str
     file: str = ""
     tasks: tuple[FetchedTask, ...] = ()
+
+
+def progress_file(incoming: Path, request: Request) -> Path:
+    """Return the file in which the fetching process writes how many tasks of a dataset it has fetched: ``DONE of ALL``."""
+    return incoming / f"{request.id}.progress"
 
 
 def answer(outcome: Fetched | SourceError) -> bytes:

@@ -9,11 +9,11 @@ from urllib.parse import quote, urlsplit
 
 from multistep.errors import SourceError
 from multistep.sources.fetch.guard import check_named, host_of, listed
-from multistep.sources.fetch.http import Http, basic, check_status, make_pool, pieces
+from multistep.sources.fetch.http import Http, Response, basic, check_status, make_pool, pieces
 from multistep.sources.fetch.many import below
 from multistep.sources.fetch.oci import kept_in
 from multistep.sources.fetch.output import Output, write_tar
-from multistep.sources.fetch.request import Fetched, Order
+from multistep.sources.fetch.request import Fetched, Order, Request, Rules
 from multistep.sources.reasons import DENIED, DIGEST
 
 _SIGNED_FOR = datetime.timedelta(minutes=10)
@@ -26,14 +26,8 @@ def fetch(order: Order, incoming: Path) -> Fetched:
     request, rules = order.request, order.rules
     if kept := kept_in(order, request.digest):
         return kept
-    url, authorization = _request_to(request.location, request.credentials)
     what = request.location.partition("?")[0]
-    check_named(host_of(url), rules.allowed_hosts)
-    if url.startswith("http://") and request.credentials and not listed(host_of(url), rules.insecure_hosts):
-        text = f"{what}: credentials are not sent without TLS, unless the operator's setting taskInsecureHosts has the host"
-        raise SourceError(text, reason=DENIED)
-    http = Http(make_pool(request.credentials.get("ca.crt", "")))
-    response = check_status(http.send("GET", url, authorization=authorization), what)
+    response = response_to(request, rules)
     with Output(incoming) as output:
         for data in pieces(response, what, rules.compressed_bytes):
             output.write(data)
@@ -42,6 +36,18 @@ def fetch(order: Order, incoming: Path) -> Fetched:
     if request.path.strip("/") and not request.many:
         return _task_in(incoming / output.path.name, order, incoming)
     return Fetched(request.digest, output.digest, output.path.name)
+
+
+def response_to(request: Request, rules: Rules) -> Response:
+    """Request the file, and return the response, whose body is not read yet. Raises SourceError."""
+    url, authorization = _request_to(request.location, request.credentials)
+    what = request.location.partition("?")[0]
+    check_named(host_of(url), rules.allowed_hosts)
+    if url.startswith("http://") and request.credentials and not listed(host_of(url), rules.insecure_hosts):
+        text = f"{what}: credentials are not sent without TLS, unless the operator's setting taskInsecureHosts has the host"
+        raise SourceError(text, reason=DENIED)
+    http = Http(make_pool(request.credentials.get("ca.crt", "")))
+    return check_status(http.send("GET", url, authorization=authorization), what)
 
 
 def _task_in(whole: Path, order: Order, incoming: Path) -> Fetched:

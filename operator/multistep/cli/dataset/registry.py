@@ -1,0 +1,125 @@
+"""Reads a registry.json, at a URL or in a file, for the commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from multistep.errors import SourceError, Unavailable, UsageError
+from multistep.sources.datasets import HUB, REGISTRY_BYTES, Dataset, DatasetTask, Selection, find, parse, select
+from multistep.sources.fetch.request import Request, Rules
+
+_FILE = "registry.json"
+
+
+@dataclass(frozen=True)
+class Registry:
+    """A registry.json. place: its URL or path."""
+
+    place: str
+    datasets: Sequence[Dataset]
+
+    @classmethod
+    def read(cls, place: str) -> Registry:
+        """Read the registry at a URL, or in a file or its directory. Raises UsageError, SourceError and Unavailable."""
+        return cls(place, parse(_fetched(place) if _is_url(place) else _bytes(Path(place)), place))
+
+    @property
+    def is_url(self) -> bool:
+        """Report whether the operator can read it, too."""
+        return _is_url(self.place)
+
+    def select(self, selection: Selection) -> Selected:
+        """Return the selected tasks of a dataset. Raises SourceError."""
+        dataset = find(self.datasets, selection, self.place)
+        tasks = select(dataset, selection, self.place, _local_name)
+        return Selected(self, dataset, replace(selection, version=dataset.version), tasks)
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The selected tasks of a dataset. selection: with the version that was found."""
+
+    registry: Registry
+    dataset: Dataset
+    selection: Selection
+    tasks: Sequence[DatasetTask]
+
+    @property
+    def source(self) -> dict[str, Any] | None:
+        """Return spec.tasksFrom.dataset; None if only this machine can read the registry or a task."""
+        if not self.registry.is_url or any(each.url is None for each in self.tasks):
+            return None
+        return {"registry": self.registry.place, **{name: value for name, value in asdict(self.selection).items() if value}}
+
+
+@dataclass(frozen=True)
+class DatasetOptions:
+    """The options --dataset, --registry, --task, --exclude and --limit."""
+
+    dataset: str | None = None
+    registry: str | None = None
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    limit: int | None = None
+
+    def selected(self) -> Selected:
+        """Return the selected tasks. Raises UsageError, SourceError and Unavailable."""
+        name, separator, version = (self.dataset or "").partition("@")
+        if not name or (separator and not version):
+            raise UsageError(f"--dataset {self.dataset}: must be NAME or NAME@VERSION")
+        if "/" in name:
+            raise UsageError(f"dataset {name!r} {HUB.format(name=self.dataset)}")
+        selection = Selection(name, version, list(self.include), list(self.exclude), self.limit)
+        return Registry.read(required(self.registry, name)).select(selection)
+
+
+def required(place: str | None, name: str = "NAME") -> str:
+    """Return the value of --registry. Raises UsageError without one."""
+    if not place:
+        raise UsageError(f"name the registry.json in --registry; without one, a dataset {HUB.format(name=name)}")
+    return place
+
+
+@contextmanager
+def reaching_out() -> Iterator[None]:
+    """Raise Unavailable instead of a transient SourceError."""
+    try:
+        yield
+    except SourceError as error:
+        if error.transient:
+            raise Unavailable(str(error)) from error
+        raise
+
+
+def _is_url(place: str) -> bool:
+    return place.startswith(("https://", "http://"))
+
+
+def _bytes(path: Path) -> bytes:
+    file = path / _FILE if path.is_dir() else path
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(REGISTRY_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"--registry {path}: {error.strerror}") from error
+    if len(data) > REGISTRY_BYTES:
+        raise UsageError(f"--registry {path}: has more than {REGISTRY_BYTES} bytes, which is the limit")
+    return data
+
+
+def _fetched(url: str) -> bytes:
+    from multistep.sources.fetch.dataset import registry
+
+    with reaching_out():
+        return registry(Request("dataset", url), Rules())
+
+
+def _local_name(path: str) -> str:
+    try:
+        return Path(path).expanduser().resolve().name
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UsageError(f"the path {path!r} of a task cannot be read: {error}") from error

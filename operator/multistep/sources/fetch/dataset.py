@@ -1,0 +1,227 @@
+"""Fetches the list of a dataset's tasks, each pinned to a commit, and as many of the tasks as fit into one fetch.
+
+Repositories are asked in parallel, each once for all of its tasks at a commit. What is not fetched here, because it is too much,
+takes too long or is no valid task, is fetched, or reported, when a trial needs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+from dulwich.repo import Repo
+
+from multistep.api.names import has_credentials
+from multistep.errors import SourceError
+from multistep.sources.bundle import Limits
+from multistep.sources.datasets import REGISTRY_BYTES, DatasetTask, Selection, distinct_names, find, parse, select
+from multistep.sources.fetch import git
+from multistep.sources.fetch.guard import check_named, host_of, listed
+from multistep.sources.fetch.http import body
+from multistep.sources.fetch.output import Budget, Output, write_tar
+from multistep.sources.fetch.request import COMMIT, Fetched, FetchedTask, Order, Request, Rules, progress_file
+from multistep.sources.fetch.url import response_to
+from multistep.sources.reasons import DIGEST, TOO_LARGE
+
+MOST_TASKS: Final = 10_000
+_AT_ONCE = 4  # repositories
+_FIRST_BATCH = 16  # tasks whose files are fetched together; doubled each time, as each batch needs open files
+_NAME_CHARACTERS = 240  # a task may have 253, and tasks of the same name get a number
+_URL_CHARACTERS = 2048
+_PATH_CHARACTERS = 4096
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def fetch(order: Order, incoming: Path) -> Fetched:
+    """Fetch the list of the selected tasks, and tasks. Raises SourceError."""
+    request, rules = order.request, order.rules
+    along = _Along(order, incoming)
+    what = request.location.partition("?")[0]
+    data = registry(request, rules)
+    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    if request.revision and request.revision != digest:
+        raise SourceError(f"{what} has digest {digest}, but had {request.revision} when the sweep started", reason=DIGEST)
+    selection = Selection(**request.dataset)
+    tasks = select(find(parse(data, what), selection, what), selection, what)
+    _check(tasks, rules, what)
+    pinned = pin([request.elsewhere(task.url or "", task.path, ref=task.ref) for task in tasks], rules)
+    found = along.fetch(pinned)
+    return Fetched(digest, "", tasks=tuple(map(_task, distinct_names(tasks), pinned, (found.get(each.id) for each in pinned))))
+
+
+def registry(request: Request, rules: Rules) -> bytes:
+    """Return the bytes of a registry.json. Raises SourceError."""
+    return body(response_to(request, rules), request.location.partition("?")[0], REGISTRY_BYTES)
+
+
+def pin(requests: Sequence[Request], rules: Rules) -> list[Request]:
+    """Return the requests with the commits to which their branches and tags point, each resolved once. Raises SourceError."""
+    places = {(each.location, each.ref): each for each in requests}
+    commits = dict(zip(places, _parallel(partial(_commit, rules), places.values()), strict=True))
+    return [replace(each, ref="", revision=commits[each.location, each.ref]) for each in requests]
+
+
+def _commit(rules: Rules, request: Request) -> str:
+    with closing(_remote(request, rules)) as remote:
+        commit = remote.resolve(request.ref)
+    if not COMMIT.fullmatch(commit):
+        raise SourceError(f"{request.location}: the server names a commit {commit[:80]!r}, which is none")
+    return commit
+
+
+def check_task(task: DatasetTask, what: str) -> None:
+    """Raise SourceError if a task's repository or name is not supported."""
+    url, where = task.url or "", f"{what}: task {task.name[:_NAME_CHARACTERS]!r}"
+    if not url.startswith(("https://", "http://")) or has_credentials(url) or not url.isprintable() or len(url) > _URL_CHARACTERS:
+        text = f"git_url must be https:// or http://, without a user or password; got {url.rpartition('@')[2][:200]!r}"
+        raise SourceError(f"{where}: {text}")
+    if "\0" in task.path or len(task.path) > _PATH_CHARACTERS:
+        raise SourceError(f"{where}: path must have at most {_PATH_CHARACTERS} characters, and no NUL")
+    if not task.name.isprintable() or len(task.name) > _NAME_CHARACTERS:
+        raise SourceError(f"{where}: the directory cannot name a task: at most {_NAME_CHARACTERS} printable characters can")
+
+
+def _check(tasks: Sequence[DatasetTask], rules: Rules, what: str) -> None:
+    """Raise SourceError for tasks that the operator cannot fetch, or may not."""
+    if len(tasks) > MOST_TASKS:
+        text = f"{what}: {len(tasks)} tasks are selected, more than the limit of {MOST_TASKS}: use include, exclude or limit"
+        raise SourceError(text, reason=TOO_LARGE)
+    for task in tasks:
+        if task.url is None:
+            text = f"task {task.name!r} is the local path {task.path!r}, which only the machine that has it can read"
+            raise SourceError(f"{what}: {text}: run `multistep sweep run --dataset` there, or exclude the task")
+        check_task(task, what)
+        check_named(host_of(task.url), rules.allowed_hosts)
+
+
+class _Enough(SourceError):
+    """No more is fetched along: there is no room, or no time."""
+
+
+class _Along(git.Packs):
+    """Fetches tasks along with the list. Bounds downloads, bundles and time, so that the process ends before its timeout."""
+
+    def __init__(self, order: Order, incoming: Path) -> None:
+        super().__init__()
+        self._order = order
+        self._incoming = incoming
+        self._until = time.monotonic() + order.rules.seconds / 2
+        self._limits = Limits(order.rules.compressed_bytes, order.rules.uncompressed_bytes, order.rules.entries)
+        self._written = Budget(self._limits, "the dataset")
+        self._found: dict[str, Fetched] = {}
+        self._wanted = 0
+
+    def take(self, size: int, url: str) -> None:
+        """Count a number of bytes. Raises _Enough."""
+        try:
+            super().take(size, url)
+        except SourceError as error:
+            raise _Enough(str(error)) from error
+        if time.monotonic() > self._until:
+            raise _Enough("the rest of the dataset is fetched when trials need it")
+
+    def fetch(self, wanted: Iterable[Request]) -> dict[str, Fetched]:
+        """Fetch tasks that are not in the cache. Return the new files by the requests' ids. Raises SourceError."""
+        groups: dict[tuple[str, str], list[Request]] = defaultdict(list)
+        kept = {file.name.rpartition("-")[0] for file in Path(self._order.cache).iterdir()}
+        for each in {each.id: each for each in wanted}.values():
+            if each.key(each.revision) not in kept:
+                groups[each.location, each.revision].append(each)
+        self._wanted = sum(map(len, groups.values()))
+        try:
+            _parallel(self._fetch_group, groups.values())
+        except BaseException:
+            for fetched in self._found.values():
+                (self._incoming / fetched.file).unlink(missing_ok=True)
+            raise
+        return self._found
+
+    def _fetch_group(self, group: Sequence[Request]) -> None:
+        """Fetch tasks of one repository and commit. Raises SourceError if the commit cannot be fetched."""
+        first = group[0]
+        with (
+            suppress(_Enough),
+            closing(_remote(first, self._order.rules, self)) as remote,
+            git.opened(self._incoming) as repository,
+        ):
+            self.take(0, first.location)
+            remote.fetch(repository, first.revision)
+            start, size = 0, _FIRST_BATCH
+            while batch := group[start : start + size]:
+                self._fetch_batch(remote, repository, batch)
+                start, size = start + size, size * 2
+
+    def _fetch_batch(self, remote: git.Remote, repository: Repo, batch: Sequence[Request]) -> None:
+        """Fetch some tasks of a commit. Invalid ones are left out: the trials that need them report what is wrong."""
+        valid = [_Task(each, Budget(self._limits, f"the task in {each.location}")) for each in batch]
+        valid = [each for each in valid if each.list_files(repository)]
+        try:
+            remote.fetch_files(repository, *(each.files for each in valid))
+        except _Enough:
+            raise
+        except SourceError:
+            return
+        for each in valid:
+            if (fetched := each.written(repository, self._incoming)) is not None:
+                self._found[each.request.id] = fetched
+                self._count((self._incoming / fetched.file).stat().st_size)
+        progress_file(self._incoming, self._order.request).write_text(f"{len(self._found)} of {self._wanted}")
+
+    def _count(self, size: int) -> None:
+        try:
+            self._written.take(size)
+        except SourceError as error:
+            raise _Enough(str(error)) from error
+
+
+@dataclass
+class _Task:
+    """A task in a repository whose commit was fetched."""
+
+    request: Request
+    budget: Budget
+    files: git.Files = field(default_factory=dict)
+
+    def list_files(self, repository: Repo) -> bool:
+        """List the task's files. Return False if they cannot be fetched, or are no task."""
+        where = self.request
+        try:
+            self.files = git.files_at(repository, where.revision, where.path, self.budget, where.location)
+        except SourceError:
+            return False
+        return "task.toml" in self.files
+
+    def written(self, repository: Repo, incoming: Path) -> Fetched | None:
+        """Write the bundle. Return None if the task has too large or unsupported files."""
+        try:
+            with Output(incoming) as output:
+                write_tar(output, git.entries(repository, self.files, self.budget, self.request.location))
+        except SourceError:
+            return None
+        return Fetched(self.request.revision, output.digest, output.path.name)
+
+
+def _remote(request: Request, rules: Rules, packs: git.Packs | None = None) -> git.Remote:
+    insecure = listed(host_of(request.location), rules.insecure_hosts)
+    return git.Remote(request.location, request.credentials, insecure=insecure, packs=packs)
+
+
+def _task(name: str, request: Request, fetched: Fetched | None) -> FetchedTask:
+    digest, file = (fetched.digest, fetched.file) if fetched else ("", "")
+    return FetchedTask(name, digest, file, request.location, request.revision, request.path)
+
+
+def _parallel(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Return the results of the work, in order. Raises its first error, when all work has ended."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return [each.result() for each in [pool.submit(work, item) for item in items]]
