@@ -178,8 +178,8 @@ class TrialSpec(TrialTemplateSpec, _TaskAndAgent):
             raise ValueError("regrade runs no agent: agent.name must be nop")
         if self.regrade is not None and self.verifier.disable:
             raise ValueError("verifier.disable must not be true with regrade, which only verifies")
-        if self.regrade is not None and (self.from_ is not None or self.from_step is not None or self.to_step is not None):
-            raise ValueError("from, fromStep and toStep must not be set with regrade, which verifies the steps that its source ran")
+        if self.regrade is not None and (self.from_ is not None or self.from_step is not None):
+            raise ValueError("from and fromStep must not be set with regrade, which verifies all steps that its source has")
         return self
 
     @model_validator(mode="after")

@@ -144,6 +144,12 @@ def test_secrets_that_files_may_have_are_known_and_optional(
     assert found["env"][0]["valueFrom"]["secretKeyRef"] == {"name": "s", "key": "k", "optional": True}
 
 
+def test_the_steps_of_a_trial_that_started_at_a_step_are_those_of_its_regrade(invoke: Invoke, cluster: CliCluster) -> None:
+    trial(cluster, **{"from": {"trial": "oldest", "step": "a"}, "toStep": "a"})
+    assert invoke("regrade", "old", "--name", "new").exit_code == 0
+    assert made(cluster)["spec"]["toStep"] == "a" and "from" not in made(cluster)["spec"]
+
+
 def test_the_queue_and_the_shard_stay(invoke: Invoke, cluster: CliCluster) -> None:
     trial(cluster)
     given = {"kueue.x-k8s.io/queue-name": "q", "multistep.dev/shard": "s", "multistep.dev/bundle": "b"}
@@ -158,6 +164,7 @@ SWEEP: dict[str, Any] = {
     "attempts": 3,
     "parallelism": 7,
     "order": "Tasks",
+    "branch": {"at": ["each"], "attempts": 2},
     "stopWhen": {"podHours": 1},
     "template": {"metadata": {"labels": {"a": "b"}}, "spec": {**TEMPLATE, "infrastructureRetries": 5}},
     "overrides": [{"tasks": ["one"], "spec": {"checkpoints": {"policy": "Never"}, "podCleanup": "Never"}}],

@@ -96,6 +96,12 @@ def test_a_regrade_runs_no_agent() -> None:
         sweep(regrade={"sweep": "former"})
 
 
+def test_a_regrade_has_no_branches() -> None:
+    agents = [{"name": each["name"], "agent": {"name": "nop"}} for each in AGENTS]
+    with pytest.raises(InvalidSpec, match="branch must not be set with regrade"):
+        sweep(agents=agents, regrade={"sweep": "former"}, branch={"at": ["each"], "attempts": 1})
+
+
 def test_a_sweep_of_a_shard_has_its_trials_there() -> None:
     found = sweep()
     sharded = found.model_copy(

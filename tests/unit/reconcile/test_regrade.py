@@ -294,9 +294,11 @@ async def test_a_step_that_declares_a_separate_environment_is_refused_by_name() 
     [
         ({"agent": {"name": "oracle"}}, "regrade runs no agent: agent.name must be nop"),
         ({"verifier": {"disable": True}}, "verifier.disable must not be true with regrade, which only verifies"),
+        ({"fromStep": "b"}, "from and fromStep must not be set with regrade"),
+        ({"from": {"trial": "other", "step": "a"}}, "from and fromStep must not be set with regrade"),
     ],
 )
-async def test_a_regrade_with_an_agent_or_without_verification_is_rejected(spec: Any, message: str) -> None:
+async def test_a_regrade_with_an_agent_a_start_or_without_verification_is_rejected(spec: Any, message: str) -> None:
     world = await regraded(await source(), spec)
     assert world.condition[1] == "InvalidSpec" and message in world.condition[2]
 
