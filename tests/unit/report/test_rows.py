@@ -137,8 +137,10 @@ def test_what_an_agent_used_is_summed_over_all_attempts() -> None:
     def used(tokens: int, cost: float | None) -> dict[str, Any]:
         return {"inputTokens": tokens, "outputTokens": 1, "source": "Gateway", **({} if cost is None else {"costUSD": cost})}
 
-    lost = {"number": 0, "reason": "ProviderFailed", "steps": [step("a", usage=used(10, 0.5))]}
-    found = row(trial(attempt=1, reward=1.0, steps=[step("a", 1.0, usage=used(20, 0.25))], attempts=[lost]))
+    lost = {"number": 1, "reason": "ProviderFailed", "steps": [step("a", usage=used(10, 0.5))]}
+    retried = trial(reward=1.0, steps=[step("a", 1.0, usage=used(20, 0.25))], attempts=[lost])
+    retried["status"]["attempt"] = 2
+    found = row(retried)
     assert (found.input_tokens, found.output_tokens, found.cost_usd, found.counted_by) == (30, 2, 0.75, "Gateway")
     unpriced = row(trial(reward=1.0, steps=[step("a", 1.0, usage=used(20, None)), step("b", 1.0, usage=used(1, 1.0))]))
     assert (unpriced.input_tokens, unpriced.cost_usd) == (21, None)
