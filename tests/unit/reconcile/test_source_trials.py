@@ -31,7 +31,8 @@ class Place:
         assert (key, path, offset) == (KEY, "evidence.json", 0)
         return json.dumps(self.statement).encode() if self.statement else None
 
-    async def trials(self) -> dict[TrialKey, float | None]:
+    async def trials(self, namespace: str, name: str) -> dict[TrialKey, float | None]:
+        assert (namespace, name) == ("default", "source")
         return dict.fromkeys(self.keys)
 
     async def get(self, *_: object) -> Any:
