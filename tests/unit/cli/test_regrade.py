@@ -145,7 +145,8 @@ def test_secrets_that_files_may_have_are_known_and_optional(
 
 
 def test_the_steps_of_a_trial_that_started_at_a_step_are_those_of_its_regrade(invoke: Invoke, cluster: CliCluster) -> None:
-    trial(cluster, **{"from": {"trial": "oldest", "step": "a"}, "toStep": "a"})
+    started: dict[str, Any] = {"from": {"trial": "oldest", "step": "a"}, "toStep": "a"}
+    trial(cluster, **started)
     assert invoke("regrade", "old", "--name", "new").exit_code == 0
     assert made(cluster)["spec"]["toStep"] == "a" and "from" not in made(cluster)["spec"]
 
