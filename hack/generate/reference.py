@@ -18,7 +18,19 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from multistep.api import agent_spec, failures, model, regrade, sweep, task_source, tasks_source, trial, trial_spec, trial_status
+from multistep.api import (
+    agent_spec,
+    failures,
+    model,
+    regrade,
+    sweep,
+    task_source,
+    tasks_source,
+    trial,
+    trial_spec,
+    trial_status,
+    waiting,
+)
 from multistep.api import task_toml as task
 from multistep.api.exceptions import EXCEPTIONS
 
@@ -52,7 +64,7 @@ def table(name: str, here: Container[str]) -> str:
         rows = [[column, f"`{path}`", text, "yes" if wide else ""] for column, _, path, wide, text in _COLUMNS[name]]
         return markdown_table(("column", "what it shows", "meaning", "only with `-o wide`"), rows)
     if name == "waiting":
-        rows = [[f"`{row.reason}`", row.what, row.ends] for row in failures.WAITING]
+        rows = [[f"`{row.reason}`", row.what, row.ends] for row in waiting.WAITING]
         return markdown_table(("reason", "what it means", "ends"), rows)
     if rows_of := _FAILURES.get(name):
         rows = [[f"`{row.reason}`", row.failure_class or "of the phase", row.what, row.do] for row in rows_of]

@@ -1,6 +1,6 @@
 """Every way in which a trial can end without a reward: its failure class, whether it is retried, and the remedy.
 
-docs/failures.md shows these tables. engine.failures reads them for `status.failure` and for metrics.
+docs/failures.md shows these tables, and that of api.waiting. engine.failures reads them for `status.failure` and for metrics.
 """
 
 from __future__ import annotations
@@ -32,117 +32,7 @@ class Failure:
     do: str
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """One reason why a trial waits. what: the cause; ends: when the trial resumes or fails. Both texts are for the docs."""
-
-    reason: str
-    what: str
-    ends: str
-
-
-NO_HURRY = "no timeout of its own; `spec.activeDeadlineSeconds` applies"
-START_LIMIT = "fails with EnvironmentStartTimeout `environment.build_timeout_sec` after the pod is scheduled"
 _RETRIED = "nothing, unless it recurs"
-
-WAITING = (
-    Waiting("Suspended", "`spec.suspend` is true, and the trial has not started", "when `spec.suspend` is set to false"),
-    Waiting(
-        "Suspending", "`spec.suspend` is true, and a step is still running", "when that step finishes: Paused or Released follows"
-    ),
-    Waiting("Paused", "suspended between steps; the pod is retained", "when `spec.suspend` is set to false: the next step starts"),
-    Waiting(
-        "Released",
-        "suspended without a pod",
-        "when `spec.suspend` is set to false: the trial continues from its last checkpoint, or restarts at step 1",
-    ),
-    Waiting(
-        "QueuedByKueue",
-        "the pod is queued by Kueue; the message names the queue",
-        "when Kueue admits the pod ([queueing](queueing.md)); the time does not count toward `spec.activeDeadlineSeconds`",
-    ),
-    Waiting(
-        "SchedulingGated",
-        "the pod has a scheduling gate of another controller; the message names it",
-        "when that controller removes the gate; the time does not count toward `spec.activeDeadlineSeconds`",
-    ),
-    Waiting(
-        "Queued",
-        "the limit of pods that start at the same time is reached",
-        "when other pods have started; the chart's setting startingPods is the limit",
-    ),
-    Waiting(
-        "QueuedForModel",
-        "the limit of active trials with this model is reached; the trial has no pod",
-        "when a trial of the model finishes, in turn with other sweeps; the chart's setting models has the limit. "
-        "The time does not count toward `spec.activeDeadlineSeconds`",
-    ),
-    Waiting(
-        "TaskUnavailable",
-        "a ConfigMap or Secret that the trial names is missing, or the task's registry, repository or server does not answer",
-        f"when it is available; retried after 5 s, 10 s, ... at most 300 s; {NO_HURRY}",
-    ),
-    Waiting(
-        "TaskFetching", "the task is being fetched or read, or is queued for that", "within the operator's setting taskFetchSeconds"
-    ),
-    Waiting(
-        "TaskAccessDenied",
-        "the trial has started, but the credentials in its Secret no longer give access to the task",
-        f"when the Secret has valid credentials; {NO_HURRY}",
-    ),
-    Waiting(
-        "ResultsNotWritable",
-        "writes to the operator's results volume fail; no result is lost, and nothing runs twice",
-        "when the volume is writable and has free space",
-    ),
-    Waiting(
-        "RunnerProtocol",
-        "the operator and the runner in the pod have no protocol version in common; no result is lost",
-        f"when an operator of a release between the two runs; {NO_HURRY}",
-    ),
-    Waiting(
-        "ShardChanged",
-        "the trial's label multistep.dev/shard was changed after another shard's operator started it",
-        "when the label is restored or the pod is deleted",
-    ),
-    Waiting("QuotaExceeded", "the namespace's ResourceQuota rejects the pod", f"when the quota allows it; {NO_HURRY}"),
-    Waiting(
-        "PodForbidden",
-        "the API server rejects the pod, e.g. by an admission policy or a LimitRange",
-        "fails with PodForbidden after 60 s",
-    ),
-    Waiting("PodNameTaken", "a pod of that name exists and does not belong to the trial", "fails with PodNameTaken after 60 s"),
-    Waiting(
-        "NetworkPolicyTaken",
-        "a NetworkPolicy of the pod's name exists and does not belong to the trial",
-        f"when it is deleted; {NO_HURRY}",
-    ),
-    Waiting(
-        "GatewayUnavailable",
-        "the model gateway does not answer the operator, which needs the usage of a step or has to give it a key",
-        f"when the gateway answers; retried every 10 s; {NO_HURRY}",
-    ),
-    Waiting(
-        "SourceNotReady",
-        "the trial that this one starts from (`spec.from`, `spec.fromStep`) has not finished the step",
-        "when it has, checked every 2 to 30 s; fails if it never will. The time does not count toward `spec.activeDeadlineSeconds`",
-    ),
-    Waiting("SourceActive", "the trial that is to be regraded is not finished", "when it is; checked every 10 s"),
-    Waiting("BackingOff", "an attempt failed; the next one starts after a back-off", "after 1 s, 2 s, 4 s, ... at most 60 s"),
-    Waiting(
-        "Unschedulable",
-        "the pod fits no node; the message is the scheduler's, with the reason per node",
-        f"when a node fits; {NO_HURRY}",
-    ),
-    Waiting("PodStarting", "the pod is created and starting; no error is known", START_LIMIT),
-    Waiting("ErrImagePull", "the image pull failed; the kubelet retries", START_LIMIT),
-    Waiting("ImagePullBackOff", "the image pull failed; the kubelet waits before the next retry", START_LIMIT),
-    Waiting("CreateContainerConfigError", "something that the pod template names is missing, e.g. a Secret", START_LIMIT),
-    Waiting("CreateContainerError", "the container could not be created; the kubelet retries", START_LIMIT),
-    Waiting("RunContainerError", "the container could not be started; the kubelet retries", START_LIMIT),
-)
-"""Condition reasons of a waiting trial. Other waiting reasons that a kubelet reports for a container are shown unchanged."""
-
 
 ATTEMPTS = (
     Failure("Suspended", "User", "the trial was suspended with a policy that releases its pod; no retry is used", "nothing"),

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from multistep.api.exceptions import EXCEPTIONS
-from multistep.api.failures import ATTEMPTS, FAILED, WAITING, Failure
+from multistep.api.failures import ATTEMPTS, FAILED, Failure
+from multistep.api.waiting import WAITING
 from multistep.engine import failure_class as failures
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.suspensions import SUSPENDED, SWEEP_BUDGET_SPENT
