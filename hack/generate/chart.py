@@ -1,4 +1,5 @@
-"""Generate the names in values.schema.json and the tables of docs/chart.md from the chart's values and the programs' settings.
+"""Generate the names in values.schema.json, the list of settings in values.yaml and the tables of docs/chart.md from the chart's
+values and the programs' settings.
 
 Run it in the checkout's Python environment: ``python -m hack.generate.chart``.
 """
@@ -19,6 +20,7 @@ from multistep.settings import Settings
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "multistep"
 SCHEMA = CHART / "values.schema.json"
+VALUES = CHART / "values.yaml"
 DOCS = ROOT / "docs" / "chart.md"
 
 _KEPT = ("type", "enum", "items", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
@@ -66,6 +68,14 @@ def schema(text: str) -> str:
     return json.dumps(whole, indent=2) + "\n"
 
 
+def values(text: str) -> str:
+    """Return values.yaml with an updated list of the programs' settings and their defaults, as comments. text: the old values."""
+    for program, indent in ((OPERATOR, ""), (GATEWAY, "  ")):
+        listed = "".join(f"{indent}  # {name}: {json.dumps(default)}\n" for name, default in _defaults(program))
+        text = re.sub(rf"(?m)^({indent}settings: {{}}\n)({indent}  # .*\n)*\n?", rf"\1{listed}\n", text)
+    return text
+
+
 def page(text: str) -> str:
     """Return docs/chart.md with updated tables of values and settings."""
     tables = (("values", _value_rows()), ("settings", _setting_rows(OPERATOR)), ("gateway", _setting_rows(GATEWAY)))
@@ -77,13 +87,18 @@ def page(text: str) -> str:
 
 
 def main() -> None:
-    """Rewrite values.schema.json and docs/chart.md."""
+    """Rewrite values.schema.json, values.yaml and docs/chart.md."""
     SCHEMA.write_text(schema(SCHEMA.read_text()))
+    VALUES.write_text(values(VALUES.read_text()))
     DOCS.write_text(page(DOCS.read_text()))
 
 
 def _camel(name: str) -> str:
     return re.sub("_([a-z])", lambda found: found[1].upper(), name)
+
+
+def _snake(name: str) -> str:
+    return re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name)
 
 
 def _resolved(node: Any, definitions: Schema) -> Any:
@@ -116,7 +131,7 @@ def _close(node: Schema) -> None:
 
 
 def _value_rows() -> Iterator[Sequence[str]]:
-    lines = (CHART / "values.yaml").read_text().splitlines()
+    lines = VALUES.read_text().splitlines()
     values = yaml.safe_load("\n".join(lines))
     path: list[str] = []
     comment: list[str] = []
@@ -153,11 +168,18 @@ def _shown(value: object) -> str:
 
 
 def _setting_rows(program: Program) -> Iterator[Sequence[str]]:
+    for name, default in _defaults(program):
+        description = program.model.model_fields[_snake(name)].description or ""
+        yield f"`{program.values}.{name}`", _shown(default), " ".join(description.split())
+
+
+def _defaults(program: Program) -> Iterator[tuple[str, object]]:
+    """Yield each setting that users can set, with its default."""
     known = program.settings()
     for name, field in program.model.model_fields.items():
         if (value := _camel(name)) in known:
-            default = field.default if isinstance(field.default, str | int | float | None) else str(field.default)
-            yield f"`{program.values}.{value}`", _shown(default), " ".join((field.description or "").split())
+            default = field.default
+            yield value, default if isinstance(default, str | int | float | None) else [str(each) for each in default]
 
 
 def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:

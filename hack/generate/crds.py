@@ -1,10 +1,12 @@
 """Generate the CustomResourceDefinitions from the models: ``python -m hack.generate.crds DIRECTORY...``.
 
-A structural schema allows less than pydantic generates: no $ref, no unions, no defaults (those are applied in code).
+A structural schema allows less than pydantic generates: no $ref, no unions, no defaults (those are applied in code, and named in
+the descriptions for `kubectl explain`).
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -229,12 +231,22 @@ def _converted(node: Schema, definitions: Mapping[str, Schema], nullable: bool) 
         return _union(node, definitions, nullable)
     kept = {key: node[key] for key in _KEPT if key in node}
     if "description" in kept:
-        kept["description"] = " ".join(kept["description"].split())
+        kept["description"] = " ".join([*kept["description"].split(), *([] if nullable else _default(node))])
     if "properties" in node:
         kept["properties"] = {k: _converted(v, definitions, nullable) for k, v in node["properties"].items()}
     if "items" in node:
         kept |= {"items": _converted(node["items"], definitions, nullable), "x-kubernetes-list-type": "atomic"}
     return kept | _free_form(node, definitions, nullable)
+
+
+def _default(node: Schema) -> list[str]:
+    """Return a sentence with the field's default value, unless it is unset, empty or an object."""
+    value = node.get("default")
+    return (
+        [f"Default: {value if isinstance(value, str) else json.dumps(value)}."]
+        if value not in (None, "", [], {}) and not isinstance(value, dict)
+        else []
+    )
 
 
 def _free_form(node: Schema, definitions: Mapping[str, Schema], nullable: bool) -> Schema:
@@ -249,7 +261,7 @@ def _union(node: Schema, definitions: Mapping[str, Schema], nullable: bool) -> S
     outer = {k: v for k, v in node.items() if k != "anyOf"}
     kinds = {member.get("type") for member in members}
     if kinds == {"string", "integer"}:
-        merged = {"x-kubernetes-int-or-string": True} | {k: outer[k] for k in ("description",) if k in outer}
+        merged = {"x-kubernetes-int-or-string": True} | _converted(outer, definitions, nullable)
     elif kinds == {"integer", "number"}:
         merged = _converted({"type": "number"} | outer, definitions, nullable)
     else:

@@ -239,7 +239,7 @@ async def test_a_release_is_installed_tested_upgraded_rolled_back_and_removed_an
 
 async def every_object_is_taken_as_it_is(release: Release) -> None:
     """Assert that the API server accepts every rendered object with strict validation, which rejects unknown fields."""
-    rendered = await release.helm("template", *release.to(IMAGE)[:-3], "--set", "replicas=2", "--no-hooks")
+    rendered = await release.helm("template", *release.to(IMAGE)[:-3], "--set", "replicaCount=2", "--no-hooks")
     mine = ["--dry-run=server", "--validate=strict", "--force-conflicts", "--field-manager=helm"]
     applied = await run("kubectl", "apply", "--server-side", *mine, "-f", "-", stdin=rendered)
     for kind in ("podmonitor", "prometheusrule", "poddisruptionbudget", "networkpolicy", "configmap", "lease", "statefulset"):

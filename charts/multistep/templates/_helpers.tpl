@@ -76,8 +76,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{/* Checks whose errors the schema cannot report clearly. */}}
 {{- define "multistep.check" -}}
-{{- if and (gt (int .Values.replicas) 1) (not .Values.results.persistence.enabled) -}}
-{{- fail "replicas: more than 1 need results.persistence.enabled and a volume that all replicas can mount" -}}
+{{- if and (gt (int .Values.replicaCount) 1) (not .Values.results.persistence.enabled) -}}
+{{- fail "replicaCount: more than 1 need results.persistence.enabled and a volume that all replicas can mount" -}}
 {{- end -}}
 {{- range $index, $name := .Values.namespaces -}}
 {{- if not (and (regexMatch "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$" $name) (le (len $name) 63)) -}}

@@ -49,6 +49,15 @@ def nodes(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield from nodes(below)
 
 
+def test_descriptions_of_a_spec_name_its_defaults() -> None:
+    attempts = OF_SWEEPS["properties"]["spec"]["properties"]
+    assert attempts["parallelism"]["description"].endswith("Default: 10.")
+    assert attempts["order"]["description"].endswith("Default: Attempts.")
+    assert attempts["suspend"]["description"].endswith("Default: false.")
+    assert "Default" not in attempts["tasks"]["description"]
+    assert "Default: " not in json.dumps(SCHEMA["properties"]["status"])
+
+
 def test_the_schema_is_structural(kind: Kind) -> None:
     for node in nodes(SCHEMAS[kind]):
         assert "type" in node or node.get("x-kubernetes-int-or-string"), node

@@ -67,14 +67,14 @@ def test_there_is_one_operator_at_a_time(render: Render) -> None:
 
 
 def test_of_several_replicas_one_goes_at_a_time(render: Render) -> None:
-    spec = the(render({"replicas": 2}), "Deployment")["spec"]
+    spec = the(render({"replicaCount": 2}), "Deployment")["spec"]
     rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
     assert (spec["replicas"], spec["strategy"]) == (2, rolling)
 
 
 def test_several_replicas_without_a_volume_of_all_are_refused(render: Render) -> None:
-    with pytest.raises(ValueError, match=r"replicas: more than 1 need results\.persistence\.enabled"):
-        render({"replicas": 2, "results": {"persistence": {"enabled": False}}})
+    with pytest.raises(ValueError, match=r"replicaCount: more than 1 need results\.persistence\.enabled"):
+        render({"replicaCount": 2, "results": {"persistence": {"enabled": False}}})
 
 
 def test_results_may_be_kept_in_the_pod_only(render: Render) -> None:
@@ -172,8 +172,8 @@ def test_without_an_object_store_none_is_mentioned(render: Render) -> None:
 @pytest.mark.parametrize(
     ("values", "output"),
     [
-        ({"replicas": "two"}, "at '/replicas': got string, want integer"),
-        ({"replicas": -1}, "at '/replicas': minimum: got -1, want 0"),
+        ({"replicaCount": "two"}, "at '/replicaCount': got string, want integer"),
+        ({"replicaCount": -1}, "at '/replicaCount': minimum: got -1, want 0"),
         ({"image": {"repository": ""}}, "at '/image/repository'"),
         ({"drain": "Never"}, "at '/drain': value must be one of 'Move', 'Wait'"),
         ({"results": {"retentionSeconds": "30d"}}, "retentionSeconds': got string, want (number or null|null or number)"),
@@ -251,6 +251,7 @@ def test_several_unknown_keys_are_reported_each_at_its_place(render: Render) -> 
 
 def test_the_schema_and_the_page_about_the_chart_are_what_settings_and_values_make_of_them() -> None:
     assert chart_reference.schema(chart_reference.SCHEMA.read_text()) == chart_reference.SCHEMA.read_text(), "run: make generate"
+    assert chart_reference.values(chart_reference.VALUES.read_text()) == chart_reference.VALUES.read_text(), "run: make generate"
     assert chart_reference.page(chart_reference.DOCS.read_text()) == chart_reference.DOCS.read_text(), "run: make generate"
 
 

@@ -22,10 +22,10 @@ def test_one_replica_goes_anywhere_and_holds_up_no_drain(render: Render) -> None
 
 def test_several_replicas_spread_if_their_volume_lets_them_else_stay_on_its_node(render: Render) -> None:
     labels = {"matchLabels": {"app.kubernetes.io/name": "multistep", "app.kubernetes.io/instance": "multistep"}}
-    together, unset = placed(render({"replicas": 2}))
+    together, unset = placed(render({"replicaCount": 2}))
     [term] = together["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert (term, unset) == ({"topologyKey": "kubernetes.io/hostname", "labelSelector": labels}, None)
-    shared = {"replicas": 2, "results": {"persistence": {"accessModes": ["ReadWriteMany"]}}}
+    shared = {"replicaCount": 2, "results": {"persistence": {"accessModes": ["ReadWriteMany"]}}}
     unset, [spread] = placed(render(shared))
     assert (unset, spread["whenUnsatisfiable"], spread["labelSelector"]) == (None, "ScheduleAnyway", labels)
 
@@ -33,16 +33,16 @@ def test_several_replicas_spread_if_their_volume_lets_them_else_stay_on_its_node
 def test_what_the_values_set_stands_alone(render: Render) -> None:
     own: Object = {"nodeAffinity": {}}
     constraint = {"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
-    objects = render({"replicas": 2, "affinity": own, "topologySpreadConstraints": [constraint]})
+    objects = render({"replicaCount": 2, "affinity": own, "topologySpreadConstraints": [constraint]})
     assert placed(objects) == (own, [constraint])
 
 
 def test_of_several_replicas_a_drain_takes_one_at_a_time(render: Render) -> None:
-    objects = render({"replicas": 3})
+    objects = render({"replicaCount": 3})
     budget = the(objects, "PodDisruptionBudget")["spec"]
     assert budget["maxUnavailable"] == 1 and budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
     assert budget["selector"] == the(objects, "Deployment")["spec"]["selector"]
-    off = render({"replicas": 3, "podDisruptionBudget": {"enabled": False}})
+    off = render({"replicaCount": 3, "podDisruptionBudget": {"enabled": False}})
     assert "PodDisruptionBudget" not in {each["kind"] for each in off}
 
 
