@@ -1,24 +1,27 @@
-# The operator's image; trial pods take the runner from it, too.
+# The operator's image; trial pods take the runner and the egress sidecar from it, too.
 #
 #   docker build -t multistep-operator .
 #
-# `make image` builds it without an image registry: RUNNER=prebuilt takes runner/bin/runner as it is, and
+# `make image` builds it without an image registry: PROGRAMS=prebuilt takes runner/bin/runner and egress/bin/egress as they are, and
 # python:3.11-slim-bookworm is then an image that localkube has made of Debian's packages.
 ARG GO_IMAGE=golang:1.26-bookworm
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
-ARG RUNNER=built
+ARG PROGRAMS=built
 
-FROM ${GO_IMAGE} AS runner-built
+FROM ${GO_IMAGE} AS programs-built
 ARG VERSION=dev
-WORKDIR /src
-COPY runner/go.mod runner/*.go ./
-COPY runner/internal internal
-RUN CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=${VERSION}" -o /runner .
+COPY runner/go.mod runner/*.go /src/runner/
+COPY runner/internal /src/runner/internal
+COPY egress/go.mod egress/go.sum egress/*.go /src/egress/
+COPY egress/internal /src/egress/internal
+RUN for program in runner egress; do \
+      (cd /src/$program && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=${VERSION}" -o /programs/$program .) || exit 1; \
+    done
 
-FROM scratch AS runner-prebuilt
-COPY runner/bin/runner /runner
+FROM scratch AS programs-prebuilt
+COPY runner/bin/runner egress/bin/egress /programs/
 
-FROM runner-${RUNNER} AS runner
+FROM programs-${PROGRAMS} AS programs
 
 FROM ${PYTHON_IMAGE} AS packages
 WORKDIR /src
@@ -42,7 +45,7 @@ RUN /opt/tools/bin/python -m hatchling build -t wheel -d /wheel \
  && /opt/multistep/bin/python -m compileall -q --invalidation-mode unchecked-hash /program/lib
 
 FROM ${PYTHON_IMAGE}
-COPY --from=runner /runner /multistep/runner
+COPY --from=programs /programs /multistep
 COPY --from=packages /opt/multistep /opt/multistep
 COPY --from=program /program /opt/multistep
 # LOGNAME: kopf asks for the user's name, and this user (like one that a cluster chooses) is not in /etc/passwd.

@@ -15,12 +15,12 @@ from hack.places import CACHE, ROOT, VENV, files_below
 from hack.report import report
 from hack.sizes import too_large
 from hack.stages import Failure, print_line, stage
-from hack.tools import c_compiler, go, go_environment, helm
+from hack.tools import c_compiler, go, go_environment, helm, network_tools
 from localkube.commands import capture
 
 _CRDS = ROOT / "crds"
 _CHART_CRDS = ROOT / "charts" / "multistep" / "files" / "crds"
-_GO = (ROOT / "runner", ROOT / "localkube" / "kube")
+_GO = (ROOT / "runner", ROOT / "egress", ROOT / "localkube" / "kube")
 _TYPED = ("operator/multistep", "agent-host/multistep_host", "agent-host/tests", "localkube", "hack", "tests")
 _RACE_OF_CONTAINERS = "Checkpoint|Restore|BrokenSession|Counters|SignsOfLife|Survived"
 _CORE = ("tests/unit/engine", "tests/unit/api", "tests/unit/agents")
@@ -42,7 +42,8 @@ def lint() -> None:
     with stage("gofmt and go vet"):
         _gofmt()
         # Not for localkube/kube: go vet would compile all of Kubernetes again.
-        _run([str(go()), "vet", "./..."], cwd=ROOT / "runner", env=go_environment())
+        for module in (ROOT / "runner", ROOT / "egress"):
+            _run([str(go()), "vet", "./..."], cwd=module, env=go_environment())
     with stage("CRDs and chart"):
         _crds_are_current()
         _run([str(helm()), "lint", "--strict", "--quiet", str(deployment.CHART)])
@@ -53,6 +54,7 @@ def unit() -> None:
     helm()
     image.ensure_runner()
     c_compiler()
+    network_tools()
     with stage("Go tests and Python tests (100 % branch coverage of the core)"), ThreadPoolExecutor(1) as thread:
         go_tests = thread.submit(_go_tests)
         if load.free_bytes() < _SIDE_BY_SIDE_BYTES:
@@ -63,6 +65,7 @@ def unit() -> None:
 
 
 def _go_tests() -> None:
+    _go_test(ROOT / "egress", "-race", "./...")
     _go_test(ROOT / "runner", "./...")
     _go_test(ROOT / "runner", "-race", "./internal/...")
     # Of the main package only these: its tests run the runner in containers, and most would observe the race detector's threads.

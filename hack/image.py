@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from hack.places import ROOT, cached, digest_of, files_below
@@ -14,21 +15,23 @@ from localkube.commands import capture, stream, succeeds
 from localkube.config import load_config
 from localkube.images import Build
 
-_RUNNER = ROOT / "runner"
+_RUNNER = "runner"  # a Go program is named like its directory
+_PROGRAMS = (_RUNNER, "egress")
 _LOCAL_REPOSITORY = "localhost/multistep-operator"
 _KEPT_IMAGES = 3
 
 
 @dataclass(frozen=True)
 class Image:
-    """A project image. suffix: appended to IMAGE_REPOSITORY to form its repository; inputs: files that its build uses."""
+    """A project image. suffix: appended to IMAGE_REPOSITORY to form its repository; inputs: files that its build uses; programs: Go
+    programs that it has."""
 
     local_repository: str
     suffix: str
     dockerfile: str
     inputs: tuple[str, ...]
     arguments: tuple[str, ...] = ()
-    has_runner: bool = False
+    programs: tuple[str, ...] = ()
 
 
 _COMMON_INPUTS = (".dockerignore", "hack/tools.lock", "localkube/python.Dockerfile")
@@ -37,8 +40,8 @@ OPERATOR = Image(
     "",
     "Dockerfile",
     (*_COMMON_INPUTS, "Dockerfile", "pyproject.toml", "requirements/operator.lock", "operator"),
-    ("RUNNER=prebuilt",),
-    has_runner=True,
+    ("PROGRAMS=prebuilt",),
+    _PROGRAMS,
 )
 _HOST_INPUTS = ("Dockerfile", "pyproject.toml", "requirements/host.lock", "multistep_host")
 AGENT_HOST = Image(
@@ -58,7 +61,7 @@ def repository(image: Image = OPERATOR) -> str:
 def tag(image: Image = OPERATOR) -> str:
     """Return the image's tag, which changes with every input of the image."""
     inputs = files_below(*(ROOT / name for name in image.inputs))
-    return f"dev-{digest_of(inputs, *([_runner_digest()] if image.has_runner else []))}"
+    return f"dev-{digest_of(inputs, *(_program_digest(each) for each in image.programs))}"
 
 
 def name_of(image: Image) -> str:
@@ -69,8 +72,8 @@ def name_of(image: Image) -> str:
 def ensure(target: targets.Target, image: Image = OPERATOR) -> str:
     """Build the image unless it exists, and return its name."""
     name = name_of(image)
-    if image.has_runner:
-        ensure_runner()
+    for program in image.programs:
+        _ensure_program(program)
     if not _exists(target, name):
         with stage(f"image {name}"):
             target.build(Build(name, ROOT, ROOT / image.dockerfile, image.arguments))
@@ -100,11 +103,15 @@ def ensure_in_cluster(target: targets.Target) -> tuple[str, str]:
 
 def ensure_runner() -> Path:
     """Build runner/bin/runner from the current sources unless it is up to date, and return its path."""
-    built = cached("runner", _runner_digest(), _build_runner) / "runner"
-    binary = _RUNNER / "bin" / "runner"
+    return _ensure_program(_RUNNER)
+
+
+def _ensure_program(name: str) -> Path:
+    built = cached(name, _program_digest(name), partial(_build_program, name)) / name
+    binary = ROOT / name / "bin" / name
     if not binary.exists() or not _same(built, binary):
         binary.parent.mkdir(exist_ok=True)
-        unfinished = binary.with_name(f"runner.{os.getpid()}")
+        unfinished = binary.with_name(f"{name}.{os.getpid()}")
         shutil.copy2(built, unfinished)
         unfinished.rename(binary)
     return binary
@@ -116,15 +123,15 @@ def version() -> str:
     return text.partition('__version__ = "')[2].partition('"')[0]
 
 
-def _runner_digest() -> str:
-    sources = [file for file in files_below(_RUNNER) if not file.name.endswith("_test.go")]
+def _program_digest(name: str) -> str:
+    sources = [file for file in files_below(ROOT / name) if not file.name.endswith("_test.go")]
     return digest_of(sources, capture([str(go()), "env", "GOVERSION"], env=go_environment()), version())
 
 
-def _build_runner(directory: Path) -> None:
-    with stage("runner"):
+def _build_program(name: str, directory: Path) -> None:
+    with stage(name):
         flags = ["-trimpath", "-buildvcs=false", "-ldflags", f"-s -w -X main.version={version()}"]
-        stream([str(go()), "build", *flags, "-o", str(directory / "runner"), "."], env=go_environment(), cwd=_RUNNER)
+        stream([str(go()), "build", *flags, "-o", str(directory / name), "."], env=go_environment(), cwd=ROOT / name)
 
 
 def _same(one: Path, other: Path) -> bool:

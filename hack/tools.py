@@ -41,6 +41,13 @@ def c_compiler() -> None:
             apt_install("gcc", "libc6-dev")
 
 
+def network_tools() -> None:
+    """Install iproute2 if it is missing; the egress sidecar's tests build networks with it."""
+    if not shutil.which("ip"):
+        with stage("iproute2 for the tests of the egress sidecar"):
+            apt_install("iproute2")
+
+
 def apt_install(*packages: str) -> None:
     """Install Debian packages. Raises Failure without apt-get or root."""
     if not shutil.which("apt-get") or os.geteuid() != 0:

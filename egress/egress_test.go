@@ -1,0 +1,378 @@
+package main
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"multistep.dev/egress/internal/control"
+	"multistep.dev/egress/internal/policy"
+	"multistep.dev/egress/internal/refusals"
+)
+
+func TestTheNetworkIsClosedFromTheStart(t *testing.T) {
+	p := start(t)
+	got, err := get(evil, evilName)
+	wantRefusal(t, got, err)
+	if err := udp(evil + ":5353"); err == nil {
+		t.Error("UDP passes")
+	}
+	if answer, err := lookup(goodName, dns.TypeA); err != nil || answer.Rcode != dns.RcodeNameError {
+		t.Errorf("DNS: %v %v", answer, err)
+	}
+	report := p.none().Report
+	wantCounted(t, report, refusals.Target{Protocol: "tcp", Host: evil, Port: 80})
+	wantCounted(t, report, refusals.Target{Protocol: "udp", Host: evil, Port: 5353})
+	wantCounted(t, report, refusals.Target{Protocol: "dns", Host: goodName, Port: 53})
+}
+
+func TestPublicReachesEverythingAndNothingReachesThePod(t *testing.T) {
+	p := start(t)
+	p.public()
+	got, err := get(evil, evilName)
+	wantAnswer(t, got, err, evil)
+	if err := udp(evil + ":5353"); err != nil {
+		t.Errorf("UDP: %v", err)
+	}
+	if answer, err := lookup(evilName, dns.TypeTXT); err != nil || len(answer.Answer) != 1 {
+		t.Errorf("DNS: %v %v", answer, err)
+	}
+	if report := p.none(); report.Refused != nil || report.Others != 0 {
+		t.Errorf("refused in public: %+v", report)
+	}
+}
+
+func TestAnAllowedNameIsReachedByEveryProtocol(t *testing.T) {
+	p := start(t)
+	p.allow(goodName)
+	answer, err := lookup(goodName, dns.TypeA)
+	if err != nil || len(answer.Answer) != 1 {
+		t.Fatalf("DNS: %v %v", answer, err)
+	}
+	got, err := get(good, goodName)
+	wantAnswer(t, got, err, good+" host="+goodName)
+	got, err = talk(good+":7000", "")
+	wantAnswer(t, got, err, "hello")
+	got, err = talk(good+":7001", "some protocol\n")
+	wantAnswer(t, got, err, "some protocol")
+	if name, _ := serverNameSeen(good+":7001", goodName); name != goodName {
+		t.Errorf("the server got SNI %q", name)
+	}
+}
+
+// serverNameSeen starts TLS with the echo server and returns the name in the hello that comes back.
+func serverNameSeen(address, name string) (string, error) {
+	conn, err := net.DialTimeout("tcp", address, 3*time.Second)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(4 * time.Second))
+	back, seen := net.Pipe()
+	go func() {
+		_ = tls.Client(duplex{conn, seen}, &tls.Config{ServerName: name, InsecureSkipVerify: true}).Handshake()
+	}()
+	found := ""
+	config := &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		found = hello.ServerName
+		return nil, io.EOF
+	}}
+	err = tls.Server(back, config).Handshake()
+	if found != "" {
+		err = nil
+	}
+	return found, err
+}
+
+// duplex writes to a connection and passes on what comes back.
+type duplex struct {
+	net.Conn
+	to net.Conn
+}
+
+func (d duplex) Read(into []byte) (int, error) {
+	size, err := d.Conn.Read(into)
+	if err != nil {
+		_ = d.to.Close()
+		return 0, err
+	}
+	_, err = d.to.Write(into[:size])
+	return 0, err
+}
+
+func TestAnAllowedNameIsNotAnAllowedAddress(t *testing.T) {
+	p := start(t)
+	p.allow(goodName)
+	if answer, err := lookup(goodName, dns.TypeA); err != nil || len(answer.Answer) != 1 {
+		t.Fatalf("DNS: %v %v", answer, err)
+	}
+	got, err := get(evil, goodName) // the Host header of an allowed server at another address
+	wantAnswer(t, got, err, good+" host="+goodName)
+	got, err = get(good, evilName)
+	wantRefusal(t, got, err)
+	got, err = get(evil, evilName)
+	wantRefusal(t, got, err)
+	got, err = talk(evil+":7001", "raw\n")
+	wantRefusal(t, got, err)
+	got, err = serverNameSeen(good+":7001", evilName)
+	wantRefusal(t, got, err)
+	if err := udp(good + ":5353"); err == nil {
+		t.Error("UDP to an allowed name passes")
+	}
+	report := p.none().Report
+	wantCounted(t, report, refusals.Target{Protocol: "http", Host: evilName, Port: 80})
+	wantCounted(t, report, refusals.Target{Protocol: "tls", Host: evilName, Port: 7001})
+	wantCounted(t, report, refusals.Target{Protocol: "tcp", Host: evil, Port: 7001})
+}
+
+func TestAClientThatWaitsIsStillAskedForTheName(t *testing.T) {
+	p := start(t)
+	p.allow(goodName)
+	if _, err := lookup(goodName, dns.TypeA); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("tcp", good+":7000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(8 * time.Second))
+	if _, err := io.ReadFull(conn, make([]byte, 6)); err != nil { // "hello\n": taken for a protocol in which the server speaks first
+		t.Fatal(err)
+	}
+	_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: "+evilName+"\r\n\r\n")
+	if size, err := conn.Read(make([]byte, 99)); err == nil {
+		t.Errorf("%d bytes came back", size)
+	}
+}
+
+func TestCIDRsAllowEveryProtocolToTheirAddresses(t *testing.T) {
+	p := start(t)
+	p.allow(good+"/31", "2001:db8::/64")
+	got, err := get(good, "whatever")
+	wantAnswer(t, got, err, good)
+	got, err = talk(good+":7000", "")
+	wantAnswer(t, got, err, "hello")
+	if err := udp(good + ":5353"); err != nil {
+		t.Errorf("UDP: %v", err)
+	}
+	got, err = get(evil, "whatever")
+	wantRefusal(t, got, err)
+	if err := udp(evil + ":5353"); err == nil {
+		t.Error("UDP to another address passes")
+	}
+}
+
+func TestDNSAnswersOnlyAddressesOfAllowedNames(t *testing.T) {
+	p := start(t)
+	p.allow(goodName, "*."+goodName, "short")
+	for _, each := range []struct {
+		name    string
+		kind    uint16
+		answers int
+		code    int
+	}{
+		{goodName, dns.TypeA, 1, dns.RcodeSuccess},
+		{strings.ToUpper(goodName), dns.TypeA, 1, dns.RcodeSuccess},
+		{"www." + goodName, dns.TypeA, 1, dns.RcodeSuccess},
+		{"short.default.svc.cluster.local", dns.TypeA, 1, dns.RcodeSuccess}, // as a resolver completes it
+		{"other." + goodName, dns.TypeA, 0, dns.RcodeNameError},
+		{"metadata." + goodName, dns.TypeA, 0, dns.RcodeSuccess}, // an address of the link
+		{goodName, dns.TypeTXT, 0, dns.RcodeSuccess},
+		{goodName, dns.TypeHTTPS, 0, dns.RcodeSuccess},
+		{"secret." + evilName, dns.TypeA, 0, dns.RcodeNameError},
+		{evilName, dns.TypeTXT, 0, dns.RcodeNameError},
+	} {
+		answer, err := lookup(each.name, each.kind)
+		if err != nil || len(answer.Answer) != each.answers || answer.Rcode != each.code {
+			t.Errorf("%s %s: %v %v", each.name, dns.TypeToString[each.kind], answer, err)
+		}
+	}
+}
+
+func TestTheGatewayIsReachedWithoutNetwork(t *testing.T) {
+	p := start(t)
+	p.to(policy.Policy{Mode: policy.NoNetwork, Gateway: true})
+	if answer, err := lookup(gatewayName+".cluster.local", dns.TypeA); err != nil || len(answer.Answer) != 1 {
+		t.Fatalf("DNS: %v %v", answer, err)
+	}
+	got, err := get(good+":8080", gatewayName+":8080")
+	wantAnswer(t, got, err, good)
+	for _, each := range [][2]string{{good + ":8081", gatewayName + ":8081"}, {good + ":80", gatewayName}, {good + ":8080", evilName}} {
+		got, err = get(each[0], each[1])
+		wantRefusal(t, got, err)
+	}
+	p.none()
+	got, err = get(good+":8080", gatewayName+":8080")
+	wantRefusal(t, got, err)
+}
+
+func TestASwitchCutsWhatIsNoLongerAllowed(t *testing.T) {
+	for name, before := range map[string]func(p *pod){
+		"allowed by its name": func(p *pod) {
+			p.allow(goodName)
+			if _, err := lookup(goodName, dns.TypeA); err != nil {
+				p.t.Fatal(err)
+			}
+		},
+		"allowed by its address": func(p *pod) { p.allow(good) },
+		"in public":              func(p *pod) { p.public() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t)
+			before(p)
+			conn, err := net.Dial("tcp", good+":7000")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.Close() }()
+			_ = conn.SetDeadline(time.Now().Add(8 * time.Second))
+			if _, err := io.ReadFull(conn, make([]byte, 6)); err != nil {
+				t.Fatal(err)
+			}
+			p.none()
+			_, _ = io.WriteString(conn, "more\n")
+			if size, err := conn.Read(make([]byte, 9)); err == nil {
+				t.Errorf("%d bytes came back after the switch", size)
+			}
+		})
+	}
+}
+
+func TestASwitchKeepsWhatIsStillAllowed(t *testing.T) {
+	p := start(t)
+	p.allow(good, evil)
+	conn, err := net.Dial("tcp", good+":7001")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(8 * time.Second))
+	for _, change := range []func(){func() {}, func() { p.allow(good) }, p.public, func() { p.allow(good) }} {
+		change()
+		if _, err := io.WriteString(conn, "ping"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(conn, make([]byte, 4)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestARepeatedSwitchChangesNothing(t *testing.T) {
+	p := start(t)
+	got, err := get(evil, evilName)
+	wantRefusal(t, got, err)
+	request := control.Request{ID: "1/step/network", Policy: policy.Policy{Mode: policy.Allowlist, Hosts: []string{good}}}
+	first := p.request(request)
+	wantCounted(t, first.Report, refusals.Target{Protocol: "tcp", Host: evil, Port: 80})
+	got, err = get(evil, evilName)
+	wantRefusal(t, got, err)
+	if again := p.request(request); again.Boot != first.Boot || len(again.Refused) != len(first.Refused) {
+		t.Errorf("first %+v, again %+v", first, again)
+	}
+	wantCounted(t, p.none().Report, refusals.Target{Protocol: "http", Host: evilName, Port: 80})
+}
+
+func TestABadRequestChangesNothing(t *testing.T) {
+	p := start(t)
+	p.allow(good)
+	for _, bad := range []control.Request{
+		{ID: "x", Policy: policy.Policy{Mode: "open"}},
+		{Policy: policy.Policy{Mode: policy.Public}},
+		{ID: "y", Policy: policy.Policy{Mode: policy.Allowlist, Hosts: []string{"10.0.0.0/99"}}},
+	} {
+		if answer := p.request(bad); answer.Error == "" {
+			t.Errorf("%+v was accepted", bad)
+		}
+	}
+	got, err := get(good, "whatever")
+	wantAnswer(t, got, err, good)
+	got, err = get(evil, "whatever")
+	wantRefusal(t, got, err)
+}
+
+func TestAKilledSidecarNeverOpens(t *testing.T) {
+	p := start(t)
+	boot := p.allow(goodName).Boot
+	p.kill()
+	for range 3 {
+		got, err := get(evil, evilName)
+		wantRefusal(t, got, err)
+		if err := udp(evil + ":5353"); err == nil {
+			t.Error("UDP passes")
+		}
+	}
+	p.write("resolv.conf", "nameserver "+evil+"\n") // root in another container could write this file
+	p.run()
+	got, err := get(good, goodName)
+	wantRefusal(t, got, err)
+	if again := p.allow(goodName).Boot; again == boot {
+		t.Error("the restarted sidecar has the same boot id")
+	}
+	if answer, err := lookup(goodName, dns.TypeA); err != nil || len(answer.Answer) != 1 {
+		t.Errorf("DNS after the restart: %v %v", answer, err)
+	}
+}
+
+func TestNamesOfTheHostsFileAreNotBelieved(t *testing.T) {
+	runtime.LockOSThread() // never unlocked: its mounts differ
+	hosts, err := os.ReadFile("/etc/hosts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil { // this thread only; the sidecar is started by it
+		t.Fatal(err)
+	}
+	file := t.TempDir() + "/hosts"
+	if err := os.WriteFile(file, append(hosts, []byte("\n"+evil+" "+goodName+"\n")...), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(file, "/etc/hosts", "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t)
+	p.allow(goodName)
+	got, err := get(evil, goodName)
+	wantAnswer(t, got, err, good)
+}
+
+func TestTheNumberOfConnectionsIsLimited(t *testing.T) {
+	p := start(t)
+	p.allow(good)
+	for number := range 512 {
+		conn, err := net.Dial("tcp", good+":7001")
+		if err != nil {
+			t.Fatalf("connection %d: %v", number, err)
+		}
+		defer func() { _ = conn.Close() }()
+		if _, err := io.WriteString(conn, "x"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
+			t.Fatalf("connection %d: %v", number, err)
+		}
+	}
+	got, err := talk(good+":7001", "one too many\n")
+	wantRefusal(t, got, err)
+	if p.allow(good).Others != 1 {
+		t.Error("the refused connection is not counted")
+	}
+	p.none() // cuts them
+	p.allow(good)
+	for got, err = talk(good+":7001", "again\n"); err != nil; got, err = talk(good+":7001", "again\n") {
+		time.Sleep(10 * time.Millisecond) // their ends take effect one after the other
+	}
+	wantAnswer(t, got, err, "again")
+}

@@ -1,0 +1,180 @@
+// Package firewall keeps the nftables table of the pod's network namespace, through which every packet of the pod passes.
+package firewall
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"strconv"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"multistep.dev/egress/internal/policy"
+	"multistep.dev/egress/internal/refusals"
+)
+
+// Mark is the socket mark of the sidecar's own connections. Only a process with NET_ADMIN or NET_RAW can set one.
+const Mark = 0x4d535450
+
+const (
+	tableName   = "multistep_egress"
+	chainName   = "leaving"
+	countedSize = 256
+)
+
+// Firewall replaces the rules of the pod. Node: the kubelet's address, whose probes may enter; Probes: their ports; Proxy, Names:
+// local ports to which TCP and DNS are redirected.
+type Firewall struct {
+	Node   netip.Addr
+	Probes []uint16
+	Proxy  uint16
+	Names  uint16
+}
+
+// Apply puts rules in force in one transaction, which takes the place of all former rules, also of those of an earlier process.
+func (f *Firewall) Apply(rules *policy.Rules) error {
+	conn, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("nftables: %w", err)
+	}
+	table := &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
+	conn.AddTable(table) // so that there is one to delete
+	conn.DelTable(table)
+	conn.AddTable(table)
+	counted, err := addCounted(conn, table)
+	if err != nil {
+		return fmt.Errorf("nftables: %w", err)
+	}
+	f.redirect(conn, table, rules)
+	f.leave(conn, table, rules, counted)
+	f.enter(conn, table)
+	chain(conn, table, "forwarded", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter, nftables.ChainPolicyDrop)
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("nftables: %w (the container needs NET_ADMIN, the node nf_tables with nat, fib and conntrack)", err)
+	}
+	return nil
+}
+
+// Count adds the packets that the rules refused since they were put in force. TCP is not among them, as it goes to the proxy.
+func (f *Firewall) Count(counter *refusals.Counter) error {
+	conn, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	table := &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
+	known, total := uint64(0), uint64(0)
+	for _, name := range []string{"refused4", "refused6"} {
+		set, err := conn.GetSetByName(table, name)
+		if err != nil {
+			return fmt.Errorf("nftables: set %s: %w", name, err)
+		}
+		elements, err := conn.GetSetElements(set)
+		if err != nil {
+			return fmt.Errorf("nftables: set %s: %w", name, err)
+		}
+		for _, each := range elements {
+			if target, ok := targetOf(each.Key); ok && each.Counter != nil {
+				counter.Add(target, each.Counter.Packets)
+				known += each.Counter.Packets
+			}
+		}
+	}
+	found, err := conn.GetRules(table, &nftables.Chain{Name: chainName, Table: table})
+	if err != nil {
+		return fmt.Errorf("nftables: %w", err)
+	}
+	for _, rule := range found {
+		for _, each := range rule.Exprs {
+			if count, ok := each.(*expr.Counter); ok {
+				total += count.Packets
+			}
+		}
+	}
+	if total > known {
+		counter.AddOthers(total - known)
+	}
+	return nil
+}
+
+func (f *Firewall) redirect(conn *nftables.Conn, table *nftables.Table, rules *policy.Rules) {
+	to := chain(conn, table, "redirected", nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest, nftables.ChainPolicyAccept)
+	if rules.Public {
+		return // the empty chain stays: connections through the proxy need its translation
+	}
+	add := adder(conn, to)
+	add(marked(), verdict(expr.VerdictReturn))
+	add(local(), verdict(expr.VerdictReturn))
+	add(protocol(unix.IPPROTO_UDP), port(destination, 53), redirectTo(f.Names))
+	add(protocol(unix.IPPROTO_TCP), port(destination, 53), redirectTo(f.Names))
+	add(protocol(unix.IPPROTO_TCP), redirectTo(f.Proxy))
+}
+
+func (f *Firewall) leave(conn *nftables.Conn, table *nftables.Table, rules *policy.Rules, counted map[byte]*nftables.Set) {
+	from := chain(conn, table, chainName, nftables.ChainTypeFilter, nftables.ChainHookOutput, nftables.ChainPriorityFilter, nftables.ChainPolicyDrop)
+	add := adder(conn, from)
+	if rules.Public {
+		add(verdict(expr.VerdictAccept))
+		return
+	}
+	add(marked(), verdict(expr.VerdictAccept))
+	add(local(), verdict(expr.VerdictAccept))
+	for _, probe := range f.Probes {
+		add(address(destination, f.Node), protocol(unix.IPPROTO_TCP), port(source, probe), reply(), verdict(expr.VerdictAccept))
+	}
+	neighbours(add)
+	for _, prefix := range rules.Prefixes {
+		add(within(prefix), verdict(expr.VerdictAccept))
+	}
+	count(add, counted)
+	add(protocol(unix.IPPROTO_TCP), counts(), []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
+	add(counts(), []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED}})
+}
+
+func (f *Firewall) enter(conn *nftables.Conn, table *nftables.Table) {
+	to := chain(conn, table, "entering", nftables.ChainTypeFilter, nftables.ChainHookInput, nftables.ChainPriorityFilter, nftables.ChainPolicyDrop)
+	add := adder(conn, to)
+	add(loopback(), verdict(expr.VerdictAccept))
+	add(established(), verdict(expr.VerdictAccept))
+	for _, probe := range f.Probes {
+		add(address(source, f.Node), protocol(unix.IPPROTO_TCP), port(destination, probe), verdict(expr.VerdictAccept))
+	}
+	neighbours(add)
+}
+
+// addCounted adds the sets in which the kernel counts refused packets by target: by the family of their addresses.
+func addCounted(conn *nftables.Conn, table *nftables.Table) (map[byte]*nftables.Set, error) {
+	sets := map[byte]*nftables.Set{}
+	for family, each := range map[byte]struct {
+		name string
+		kind nftables.SetDatatype
+	}{
+		unix.NFPROTO_IPV4: {"refused4", nftables.TypeIPAddr},
+		unix.NFPROTO_IPV6: {"refused6", nftables.TypeIP6Addr},
+	} {
+		sets[family] = &nftables.Set{
+			Table: table, Name: each.name, Dynamic: true, Concatenation: true, Counter: true, Size: countedSize,
+			KeyType: nftables.MustConcatSetType(each.kind, nftables.TypeInetProto, nftables.TypeInetService),
+		}
+		if err := conn.AddSet(sets[family], nil); err != nil {
+			return nil, err
+		}
+	}
+	return sets, nil
+}
+
+// targetOf reads a key of a set: an address, a protocol and a port, each padded to four bytes.
+func targetOf(key []byte) (refusals.Target, bool) {
+	size := len(key) - 8
+	address, ok := netip.AddrFromSlice(key[:max(size, 0)])
+	if !ok {
+		return refusals.Target{}, false
+	}
+	names := map[byte]string{unix.IPPROTO_UDP: "udp", unix.IPPROTO_TCP: "tcp", unix.IPPROTO_ICMP: "icmp", unix.IPPROTO_ICMPV6: "icmp"}
+	name, known := names[key[size]]
+	if !known {
+		name = strconv.Itoa(int(key[size]))
+	}
+	return refusals.Target{Protocol: name, Host: address.String(), Port: binary.BigEndian.Uint16(key[size+4:])}, true
+}

@@ -1,0 +1,140 @@
+// Package policy decides which names and addresses a phase may reach. It does no IO.
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// Modes of a policy, as in task.toml.
+const (
+	Public    = "public"
+	NoNetwork = "no-network"
+	Allowlist = "allowlist"
+)
+
+// MaxHosts is the most entries that one policy may have.
+const MaxHosts = 10_000
+
+// Policy is what the operator asks for. Hosts: names, "*." and a name, addresses and CIDRs, in lower case; only with Allowlist.
+// Gateway: whether the model gateway can be reached, also with NoNetwork.
+type Policy struct {
+	Mode    string   `json:"mode"`
+	Hosts   []string `json:"hosts,omitempty"`
+	Gateway bool     `json:"gateway,omitempty"`
+}
+
+// Endpoint is a name and a port.
+type Endpoint struct {
+	Name string
+	Port uint16
+}
+
+// Rules answers questions about one policy.
+type Rules struct {
+	Public   bool
+	Prefixes []netip.Prefix
+	names    map[string]bool
+	suffixes []string
+	gateway  *Endpoint
+}
+
+// Compile checks a policy. gateway: the model gateway's endpoint, nil without one.
+func Compile(wanted Policy, gateway *Endpoint) (*Rules, error) {
+	rules := &Rules{Public: wanted.Mode == Public, names: map[string]bool{}}
+	switch {
+	case wanted.Mode != Public && wanted.Mode != NoNetwork && wanted.Mode != Allowlist:
+		return nil, fmt.Errorf("mode: must be %s, %s or %s; got %q", Public, NoNetwork, Allowlist, wanted.Mode)
+	case wanted.Mode != Allowlist && len(wanted.Hosts) > 0:
+		return nil, fmt.Errorf("hosts: only with mode %s; got mode %s", Allowlist, wanted.Mode)
+	case len(wanted.Hosts) > MaxHosts:
+		return nil, fmt.Errorf("hosts: at most %d; got %d", MaxHosts, len(wanted.Hosts))
+	case wanted.Gateway && gateway == nil:
+		return nil, fmt.Errorf("gateway: this pod knows no model gateway")
+	}
+	if wanted.Gateway {
+		rules.gateway = gateway
+	}
+	for _, host := range wanted.Hosts {
+		if err := rules.add(host); err != nil {
+			return nil, err
+		}
+	}
+	return rules, nil
+}
+
+func (r *Rules) add(host string) error {
+	if address, err := netip.ParseAddr(host); err == nil {
+		r.Prefixes = append(r.Prefixes, netip.PrefixFrom(address, address.BitLen()))
+		return nil
+	}
+	if strings.Contains(host, "/") {
+		prefix, err := netip.ParsePrefix(host)
+		if err != nil {
+			return fmt.Errorf("hosts: %q is no CIDR", host)
+		}
+		r.Prefixes = append(r.Prefixes, prefix.Masked())
+		return nil
+	}
+	suffix, wildcard := strings.CutPrefix(host, "*.")
+	if name := Normalize(suffix); name == "" || strings.Contains(name, "*") {
+		return fmt.Errorf("hosts: %q is no host name", host)
+	}
+	if wildcard {
+		r.suffixes = append(r.suffixes, "."+Normalize(suffix))
+	} else {
+		r.names[Normalize(host)] = true
+	}
+	return nil
+}
+
+// Normalize returns a name in lower case without its last dot.
+func Normalize(name string) string {
+	return strings.TrimSuffix(strings.ToLower(name), ".")
+}
+
+// AllowsName reports whether connections to a name are allowed, to any port.
+func (r *Rules) AllowsName(name string) bool {
+	if r.names[name] {
+		return true
+	}
+	for _, suffix := range r.suffixes {
+		if len(name) > len(suffix) && strings.HasSuffix(name, suffix) {
+			return true
+		}
+	}
+	return false
+}
+
+// AllowsEndpoint reports whether connections to this port of a name are allowed.
+func (r *Rules) AllowsEndpoint(name string, port uint16) bool {
+	return r.AllowsName(name) || (r.gateway != nil && *r.gateway == Endpoint{name, port})
+}
+
+// Resolves reports whether a name may be looked up.
+func (r *Rules) Resolves(name string) bool {
+	return r.AllowsName(name) || (r.gateway != nil && r.gateway.Name == name)
+}
+
+// AllowsAddress reports whether the policy lists the address, itself or in a CIDR.
+func (r *Rules) AllowsAddress(address netip.Addr) bool {
+	for _, prefix := range r.Prefixes {
+		if prefix.Contains(address) {
+			return true
+		}
+	}
+	return false
+}
+
+// Closed reports whether nothing at all can be reached.
+func (r *Rules) Closed() bool {
+	return !r.Public && len(r.Prefixes) == 0 && len(r.names) == 0 && len(r.suffixes) == 0 && r.gateway == nil
+}
+
+// LeadsInside reports whether an address leads to the pod itself, its link or a group. A name must not resolve to one: the cloud's
+// metadata server has such an address.
+func LeadsInside(address netip.Addr) bool {
+	return address.IsLoopback() || address.IsLinkLocalUnicast() || address.IsMulticast() || address.IsUnspecified() ||
+		address == netip.AddrFrom4([4]byte{255, 255, 255, 255})
+}

@@ -1,0 +1,237 @@
+// Egress is the sidecar that owns the way out of a trial's pod.
+//
+//	egress serve    closes the pod's network, then obeys the control socket
+//	egress call     connects stdin and stdout to the control socket
+//	egress ready    waits until the network is closed
+package main
+
+import (
+	"crypto/rand"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"multistep.dev/egress/internal/control"
+	"multistep.dev/egress/internal/firewall"
+	"multistep.dev/egress/internal/names"
+	"multistep.dev/egress/internal/policy"
+	"multistep.dev/egress/internal/proxy"
+	"multistep.dev/egress/internal/refusals"
+)
+
+const (
+	proxyPort    = 15001
+	namesPort    = 15053
+	resolverFile = "resolv.conf"
+	readyTimeout = 30 * time.Second
+)
+
+func main() {
+	log.SetFlags(0)
+	if len(os.Args) < 2 {
+		log.Fatal("usage: egress serve|call|ready")
+	}
+	if err := run(os.Args[1], os.Args[2:]); err != nil {
+		log.Fatalf("egress %s: %v", os.Args[1], err)
+	}
+}
+
+func run(command string, arguments []string) error {
+	flags := flag.NewFlagSet(command, flag.ExitOnError)
+	socket := flags.String("socket", control.Socket, "control socket")
+	switch command {
+	case "serve":
+		options := options{}
+		flags.StringVar(&options.gateway, "gateway", "", "HOST:PORT of the model gateway")
+		flags.StringVar(&options.probes, "probes", "", "ports of the kubelet's probes, with commas")
+		flags.StringVar(&options.resolver, "resolver", "/etc/resolv.conf", "file that names the pod's resolver, read at the first start only")
+		_ = flags.Parse(arguments)
+		options.socket, options.node = *socket, os.Getenv("NODE_IP")
+		return serve(options)
+	case "call":
+		_ = flags.Parse(arguments)
+		return call(*socket)
+	case "ready":
+		_ = flags.Parse(arguments)
+		_, err := control.Dial(*socket, readyTimeout)
+		return err
+	}
+	return errors.New("no such command; there are serve, call and ready")
+}
+
+type options struct {
+	socket, gateway, probes, resolver, node string
+}
+
+// sidecar is the running sidecar.
+type sidecar struct {
+	firewall *firewall.Firewall
+	names    *names.Names
+	proxy    *proxy.Proxy
+	refused  *refusals.Counter
+	gateway  *policy.Endpoint
+}
+
+func serve(given options) error {
+	wall, err := newFirewall(given)
+	if err != nil {
+		return err
+	}
+	gateway, err := endpoint(given.gateway)
+	if err != nil {
+		return err
+	}
+	resolver, err := resolverConfig(given.resolver, filepath.Dir(given.socket))
+	if err != nil {
+		return err
+	}
+	own := &sidecar{firewall: wall, refused: &refusals.Counter{}, gateway: gateway}
+	own.proxy = &proxy.Proxy{Refused: own.refused}
+	own.names = names.New(resolver, own.proxy.Rules, own.refused)
+	own.proxy.Names = own.names
+	if err := own.force(policy.Policy{Mode: policy.NoNetwork}); err != nil {
+		return err
+	}
+	if err := own.listen(); err != nil {
+		return err
+	}
+	listener, err := control.Listen(given.socket)
+	if err != nil {
+		return err
+	}
+	log.Printf("no network, until the operator allows one")
+	return (&control.Control{Boot: rand.Text(), Switch: own.change}).Serve(listener)
+}
+
+// change puts a policy in force and returns what was refused before.
+func (s *sidecar) change(wanted policy.Policy) (refusals.Report, error) {
+	started := time.Now()
+	if err := s.firewall.Count(s.refused); err != nil {
+		return refusals.Report{}, err
+	}
+	if err := s.force(wanted); err != nil {
+		return refusals.Report{}, err
+	}
+	log.Printf("%s, %d hosts, gateway %v, in %v", wanted.Mode, len(wanted.Hosts), wanted.Gateway, time.Since(started).Round(time.Microsecond))
+	return s.refused.Take(), nil
+}
+
+func (s *sidecar) force(wanted policy.Policy) error {
+	rules, err := policy.Compile(wanted, s.gateway)
+	if err != nil {
+		return err
+	}
+	if err := s.firewall.Apply(rules); err != nil {
+		return err
+	}
+	s.proxy.Apply(rules)
+	s.names.Restrict(rules)
+	return nil
+}
+
+// listen starts the proxy and the name server on the loopback addresses to which the firewall redirects.
+func (s *sidecar) listen() error {
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		listener, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(proxyPort)))
+		if err != nil && host == "::1" {
+			return nil // the node has no IPv6
+		}
+		if err != nil {
+			return err
+		}
+		go s.proxy.Serve(listener)
+		for _, network := range []string{"udp", "tcp"} {
+			started := make(chan error, 1)
+			server := &dns.Server{
+				Addr: net.JoinHostPort(host, strconv.Itoa(namesPort)), Net: network, Handler: s.names,
+				NotifyStartedFunc: func() { started <- nil },
+			}
+			go func() { started <- server.ListenAndServe() }()
+			if err := <-started; err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func newFirewall(given options) (*firewall.Firewall, error) {
+	node, err := netip.ParseAddr(given.node)
+	if err != nil {
+		return nil, fmt.Errorf("NODE_IP: %w", err)
+	}
+	wall := &firewall.Firewall{Node: node.Unmap(), Proxy: proxyPort, Names: namesPort}
+	for each := range strings.SplitSeq(given.probes, ",") {
+		port, err := strconv.ParseUint(each, 10, 16)
+		if err != nil && given.probes != "" {
+			return nil, fmt.Errorf("--probes: %w", err)
+		}
+		if err == nil {
+			wall.Probes = append(wall.Probes, uint16(port))
+		}
+	}
+	return wall, nil
+}
+
+func endpoint(text string) (*policy.Endpoint, error) {
+	if text == "" {
+		return nil, nil
+	}
+	host, digits, err := net.SplitHostPort(text)
+	if err != nil {
+		return nil, fmt.Errorf("--gateway: %w", err)
+	}
+	port, err := strconv.ParseUint(digits, 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("--gateway: %w", err)
+	}
+	return &policy.Endpoint{Name: policy.Normalize(host), Port: uint16(port)}, nil
+}
+
+// resolverConfig returns the pod's resolver as it was at the sidecar's first start, before any other container could change the file.
+func resolverConfig(file, state string) (*dns.ClientConfig, error) {
+	kept := filepath.Join(state, resolverFile)
+	if config, err := dns.ClientConfigFromFile(kept); err == nil {
+		return config, nil
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(state, 0o700); err != nil {
+		return nil, err
+	}
+	unfinished := kept + ".new"
+	if err := os.WriteFile(unfinished, content, 0o600); err != nil {
+		return nil, err
+	}
+	if err := os.Rename(unfinished, kept); err != nil {
+		return nil, err
+	}
+	return dns.ClientConfigFromFile(kept)
+}
+
+// call connects stdin and stdout to the control socket: the operator runs it by exec.
+func call(socket string) error {
+	conn, err := control.Dial(socket, readyTimeout)
+	if err != nil {
+		return err
+	}
+	go func() {
+		_, _ = io.Copy(conn, os.Stdin)
+		_ = conn.(*net.UnixConn).CloseWrite()
+	}()
+	_, err = io.Copy(os.Stdout, conn)
+	return err
+}
