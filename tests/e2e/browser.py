@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from playwright.async_api import Browser, Page, ViewportSize, async_playwright
 
@@ -33,8 +32,8 @@ async def chromium() -> AsyncIterator[Browser]:
         await browser.close()
 
 
-async def opened(browser: Browser, file: Path, *, width: int, height: int, dark: bool) -> tuple[Page, list[str]]:
-    """Open an HTML file; return the page and the list of its console messages, uncaught exceptions and failed loads."""
+async def opened(browser: Browser, url: str, *, width: int, height: int, dark: bool) -> tuple[Page, list[str]]:
+    """Open a page; return the page and the list of its console messages, uncaught exceptions and failed loads."""
     size = ViewportSize(width=width, height=height)
     context = await browser.new_context(viewport=size, color_scheme="dark" if dark else "light")
     context.set_default_timeout(_MOST_MILLISECONDS)
@@ -42,7 +41,7 @@ async def opened(browser: Browser, file: Path, *, width: int, height: int, dark:
     page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("requestfailed", lambda request: complaints.append(f"not loaded: {request.url}"))
-    await page.goto(file.as_uri())
+    await page.goto(url)
     return page, complaints
 
 

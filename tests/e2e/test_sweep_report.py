@@ -247,7 +247,7 @@ async def assert_the_page_is_fine(file: Path, screenshots: Path) -> None:
     """Check the HTML report for errors, overflow and keyboard access: on a wide screen, on a phone, and in dark mode."""
     async with chromium() as browser:
         for width, height, dark in ((1200, 900, False), (390, 844, False), (390, 844, True)):
-            page, complaints = await opened(browser, file, width=width, height=height, dark=dark)
+            page, complaints = await opened(browser, file.as_uri(), width=width, height=height, dark=dark)
             assert await page.title() == "Sweep nightly"
             assert await overflow(page) <= 0
             await page.screenshot(path=screenshots / f"{width}-{'dark' if dark else 'light'}.png", full_page=True)

@@ -123,11 +123,11 @@ async def _once(cluster: Cluster, namespace: str, name: str, reader: Reader, wan
     found = await existing_trial(cluster, namespace, name)
     status = parse_status(found)
     _check_step(status, wanted, name)
-    await reader.show_new(status, hosted=_is_hosted(found))
+    await reader.show_new(status, hosted=is_hosted(found))
     return status
 
 
-def _is_hosted(trial: Mapping[str, Any]) -> bool:
+def is_hosted(trial: Mapping[str, Any]) -> bool:
     """Report whether the agent host runs the trial's agent."""
     from multistep.api.agent_spec import BUILT_IN
 
@@ -157,7 +157,7 @@ async def _follow(cluster: Cluster, namespace: str, name: str, reader: Reader, w
         before, finished = reader.shown, is_finished(status)
         try:
             if finished or allowed:
-                await reader.show_new(status, hosted=_is_hosted(found))
+                await reader.show_new(status, hosted=is_hosted(found))
         except LATER:
             if finished:
                 raise

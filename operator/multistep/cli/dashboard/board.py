@@ -1,0 +1,96 @@
+"""The rows of the dashboard: sweeps and trials, kept current by watches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+from multistep.cli.cluster import Cluster
+from multistep.cli.dashboard.rows import sweep_row, trial_row
+from multistep.errors import InvalidSpec, Unavailable
+from multistep.kube.resources import SWEEPS, TRIALS, Resource
+from multistep.kube.watch import WatchEvent
+
+Key = tuple[str, str, str]  # kind, namespace, name
+Row = Mapping[str, Any]
+RETRY_SECONDS: Final = 5.0
+_ROWS = {TRIALS.kind: trial_row, SWEEPS.kind: sweep_row}
+
+
+class Board:
+    """The current row of each sweep and trial. Each change gets the next version, so a page asks for what is newer than it has."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.unavailable = ""  # why the API server is not reachable; "" while it is
+        self._rows: dict[Key, tuple[int, Row]] = {}
+        self._changed = asyncio.Event()
+
+    async def follow(self, cluster: Cluster, namespace: str | None) -> None:
+        """Watch sweeps and trials without end. namespace: None for all. Raises ClusterError if they cannot be read."""
+        async with asyncio.TaskGroup() as group:
+            for resource in (SWEEPS, TRIALS):
+                group.create_task(self._watch(cluster, resource, namespace))
+
+    async def changes(self, since: int) -> dict[str, Any]:
+        """Wait until there is something newer than the version ``since``, and return it: the version, and the rows that changed.
+
+        A row with ``deleted`` names an object that does not exist any more.
+        """
+        while self.version <= since:
+            await self._changed.wait()
+        newer = [row for version, row in self._rows.values() if version > since]
+        return {"version": self.version, "unavailable": self.unavailable, "rows": newer}
+
+    async def _watch(self, cluster: Cluster, resource: Resource, namespace: str | None) -> None:
+        while True:
+            try:
+                async with aclosing(cluster.watch(resource, namespace)) as events:
+                    async for event in events:
+                        self.take(event)
+            except Unavailable as error:
+                self._report(str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+                self._forget(resource.kind)  # the next watch starts with all objects that exist then
+
+    def take(self, event: WatchEvent) -> None:
+        """Add an event of a watch."""
+        metadata, kind = event.object["metadata"], str(event.object["kind"])
+        key = (kind, metadata["namespace"], metadata["name"])
+        if event.type == "DELETED":
+            self._set(key, _deleted(key))
+            return
+        try:
+            self._set(key, _ROWS[kind](event.object))
+        except InvalidSpec as error:
+            self._set(key, {**_names(key), "message": f"its status cannot be read: {error}"})
+        self._report("")
+
+    def _forget(self, kind: str) -> None:
+        for key in [each for each in self._rows if each[0] == kind]:
+            self._set(key, _deleted(key))
+
+    def _report(self, unavailable: str) -> None:
+        if unavailable != self.unavailable:
+            self.unavailable = unavailable
+            self._notify()
+
+    def _set(self, key: Key, row: Row) -> None:
+        self._notify()
+        self._rows[key] = (self.version, row)
+
+    def _notify(self) -> None:
+        self.version += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _names(key: Key) -> dict[str, Any]:
+    kind, namespace, name = key
+    return {"kind": "sweep" if kind == SWEEPS.kind else "trial", "namespace": namespace, "name": name}
+
+
+def _deleted(key: Key) -> dict[str, Any]:
+    return {**_names(key), "deleted": True}

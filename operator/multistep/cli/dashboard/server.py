@@ -1,0 +1,140 @@
+"""The dashboard's HTTP server, on this machine's loopback address only."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from typing import Any, Final
+
+from aiohttp import web
+
+from multistep.api.trial import parse_status
+from multistep.cli.cluster import Cluster, find_trial
+from multistep.cli.dashboard.board import Board
+from multistep.cli.dashboard.logs import output
+from multistep.errors import MultistepError, UsageError
+
+BATCH_SECONDS: Final = 0.5  # changes within this time reach the page together
+_PAGE = files("multistep.cli.dashboard") / "page"
+_TYPES = {"dashboard.html": "text/html", "dashboard.js": "text/javascript", "dashboard.css": "text/css"}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+
+
+@asynccontextmanager
+async def serve(cluster: Cluster, board: Board, namespace: str | None, port: int) -> AsyncIterator[str]:
+    """Serve the dashboard on 127.0.0.1, and yield its URL. port: 0 for a free one. Raises UsageError if the port is in use."""
+    token = secrets.token_urlsafe(24)
+    runner = web.AppRunner(_application(cluster, board, namespace, token), access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, "127.0.0.1", port).start()
+        except OSError as error:
+            raise UsageError(f"--port {port}: cannot listen on it: {error.strerror}; without --port a free one is used") from error
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/?token={token}"
+    finally:
+        await runner.cleanup()
+
+
+def _application(cluster: Cluster, board: Board, namespace: str | None, token: str) -> web.Application:
+    pages = _Pages(cluster, board, namespace)
+    application = web.Application(middlewares=[_guard(token)])
+    application.add_routes(
+        [
+            web.get("/", pages.file),
+            web.get("/{file:dashboard\\.(js|css)}", pages.file),
+            web.get("/changes", pages.changes),
+            web.get("/trials/{namespace}/{name}", pages.trial),
+            web.get("/trials/{namespace}/{name}/logs", pages.logs),
+        ]
+    )
+    return application
+
+
+def _guard(token: str) -> Any:
+    """Return the middleware that rejects requests without the token, which a link brings once and a cookie afterwards, and
+    requests for other host names: a foreign page could reach the server by a name of its own (DNS rebinding)."""
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+        port = request.transport.get_extra_info("sockname")[1] if request.transport else 0
+        cookie = f"multistep-dashboard-{port}"  # browsers send a cookie to every port of a host
+        if request.host not in (f"127.0.0.1:{port}", f"localhost:{port}"):
+            raise web.HTTPForbidden(text=f"the dashboard is at 127.0.0.1:{port}, not at {request.host}\n")
+        if request.path == "/" and _same(request.query.get("token", ""), token):
+            found = web.HTTPFound("/")
+            found.set_cookie(cookie, token, httponly=True, samesite="Strict")
+            raise found
+        if not _same(request.cookies.get(cookie, ""), token):
+            raise web.HTTPForbidden(text="open the URL that `multistep dashboard` printed: it contains a token\n")
+        return await handler(request)
+
+    return guard
+
+
+def _same(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode(), token.encode())
+
+
+class _Pages:
+    """The page and its data. namespace: the only one whose trials it shows; None: all."""
+
+    def __init__(self, cluster: Cluster, board: Board, namespace: str | None) -> None:
+        self._cluster, self._board, self._namespace = cluster, board, namespace
+
+    async def file(self, request: web.Request) -> web.Response:
+        """Return the page, its script or its style."""
+        name = request.match_info.get("file", "dashboard.html")
+        return web.Response(text=(_PAGE / name).read_text(), content_type=_TYPES[name], headers=_HEADERS)
+
+    async def changes(self, request: web.Request) -> web.StreamResponse:
+        """Send all rows, then the changes, as server-sent events. A reconnecting browser names the last version that it has."""
+        response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        version = 0
+        while True:
+            found = await self._board.changes(version)
+            version = found["version"]
+            await response.write(f"data: {json.dumps(found)}\n\n".encode())
+            await asyncio.sleep(BATCH_SECONDS)
+
+    async def trial(self, request: web.Request) -> web.Response:
+        """Return the status of a trial as JSON."""
+        namespace, name = self._named(request)
+        try:
+            found = await find_trial(self._cluster, namespace, name)
+            if found is None:
+                raise web.HTTPNotFound(text=f"trial {name} does not exist in namespace {namespace}\n")
+            status = parse_status(found).model_dump(mode="json", by_alias=True, exclude_none=True)
+        except MultistepError as error:
+            raise web.HTTPBadGateway(text=f"{error}\n") from error
+        return web.json_response(status, headers=_HEADERS)
+
+    async def logs(self, request: web.Request) -> web.StreamResponse:
+        """Send the output of a trial's phases as text, until the trial finishes."""
+        namespace, name = self._named(request)
+        response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/plain; charset=utf-8"})
+        await response.prepare(request)
+        try:
+            async for part in output(self._cluster, namespace, name):
+                await response.write(part)
+        except MultistepError as error:
+            await response.write(f"\n{error}\n".encode())
+        return response
+
+    def _named(self, request: web.Request) -> tuple[str, str]:
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        if self._namespace not in (None, namespace):
+            raise web.HTTPNotFound(text=f"the dashboard shows namespace {self._namespace} only\n")
+        return namespace, name

@@ -1,0 +1,158 @@
+"""`multistep dashboard`: its rows follow the watches, and its server answers only who has the token, on this machine's own name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from multistep.cli.cluster import Cluster
+from multistep.cli.dashboard import board as boards
+from multistep.cli.dashboard.board import Board
+from multistep.cli.dashboard.server import serve
+from multistep.cli.trial.printing import MAX_TAIL_BYTES
+from multistep.errors import ClusterError, Unavailable, UsageError
+from multistep.kube.resources import SWEEPS, TRIALS, Resource
+from multistep.kube.watch import WatchEvent
+from tests.support.fake_runner import FakeRunner
+
+from .fakes import GATE, GOOD, CliCluster, status, step
+from .test_logs import running, stored
+
+LABELS = {"multistep.dev/sweep": "nightly"}
+
+
+def trial(name: str, reported: dict[str, Any]) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "default", "labels": LABELS}
+    return {"kind": TRIALS.kind, "metadata": metadata, "spec": {"agent": {"name": "oracle"}}, "status": reported}
+
+
+def sweep(**reported: Any) -> dict[str, Any]:
+    return {"kind": SWEEPS.kind, "metadata": {"name": "nightly", "namespace": "default"}, "status": reported}
+
+
+async def test_a_page_gets_every_row_once_and_then_what_changes() -> None:
+    board = Board()
+    board.take(WatchEvent("ADDED", sweep(phase="Running", trials={"total": 2, "finished": 0})))
+    board.take(WatchEvent("ADDED", trial("one", status("Running", step("a", "Agent"), currentStep="a", taskSteps=["a", "b"]))))
+    first = await board.changes(0)
+    assert [(row["kind"], row["name"], row["phase"]) for row in first["rows"]] == [
+        ("sweep", "nightly", "Running"),
+        ("trial", "one", "Running"),
+    ]
+    assert [row["step"] for row in first["rows"][1:]] == ["1/2 a"] and first["rows"][1]["sweep"] == "nightly"
+    waiting = asyncio.create_task(board.changes(first["version"]))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    board.take(WatchEvent("MODIFIED", trial("one", GOOD)))
+    board.take(WatchEvent("DELETED", trial("two", GATE)))
+    second = await waiting
+    assert [(row["name"], row.get("phase"), row.get("deleted", False)) for row in second["rows"]] == [
+        ("one", "Complete", False),
+        ("two", None, True),
+    ]
+
+
+async def test_a_status_that_cannot_be_read_is_a_row_that_says_so() -> None:
+    board = Board()
+    board.take(WatchEvent("ADDED", trial("odd", {"steps": 3})))
+    [row] = (await board.changes(0))["rows"]
+    assert row["name"] == "odd" and "its status cannot be read: status.steps" in row["message"]
+
+
+class Watched(CliCluster):
+    """A cluster whose watch of trials breaks once; its second watch no longer has the trial "gone"."""
+
+    watches = 0
+
+    async def watch(
+        self, resource: Resource, namespace: str | None = None, *, field_selector: str = ""
+    ) -> AsyncGenerator[WatchEvent, None]:
+        if resource == TRIALS:
+            self.watches += 1
+            yield WatchEvent("ADDED", trial("there", GOOD))
+            if self.watches == 1:
+                yield WatchEvent("ADDED", trial("gone", GOOD))
+                raise Unavailable("the API server restarts")
+        await asyncio.Event().wait()
+
+
+async def test_after_a_broken_watch_the_rows_are_those_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards, "RETRY_SECONDS", 0.0)
+    board = Board()
+    task = asyncio.create_task(board.follow(Watched(), None))
+    rows: dict[str, dict[str, Any]] = {}
+    version, unavailable = 0, set()
+    while not (rows.get("gone", {}).get("deleted") and rows.get("there", {}).get("phase") == "Complete"):
+        found = await board.changes(version)
+        version = found["version"]
+        unavailable.add(found["unavailable"])
+        rows |= {row["name"]: row for row in found["rows"]}
+    assert unavailable <= {"", "the API server restarts"}
+    task.cancel()
+
+
+async def test_who_may_not_read_the_trials_gets_the_error() -> None:
+    class Denied(CliCluster):
+        async def watch(self, *given: Any, **options: Any) -> AsyncGenerator[WatchEvent, None]:
+            raise ClusterError("trials are forbidden", status=403)
+            yield
+
+    with pytest.raises(ExceptionGroup) as found:
+        await Board().follow(Denied(), None)
+    assert found.group_contains(ClusterError, match="forbidden")
+
+
+@asynccontextmanager
+async def visited(cluster: Cluster, namespace: str | None = "default") -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
+    """Yield a browser's session that has opened the printed URL, and the server's address."""
+    jar = aiohttp.CookieJar(unsafe=True)  # accepts cookies of an IP address
+    async with serve(cluster, Board(), namespace, 0) as url, aiohttp.ClientSession(cookie_jar=jar) as session:
+        async with session.get(url) as answer:
+            assert answer.status == 200 and "token" not in str(answer.url)
+        yield session, url.partition("?")[0]
+
+
+async def test_without_the_token_or_by_another_name_nothing_is_answered(cluster: CliCluster) -> None:
+    cluster.put("MultiStepTrial", "t", spec={"agent": {"name": "oracle"}}, status=GOOD)
+    async with visited(cluster) as (session, address), aiohttp.ClientSession() as stranger:
+        for path in ("", "dashboard.js", "changes", "trials/default/t", "trials/default/t/logs", "?token=guess"):
+            async with stranger.get(address + path) as answer:
+                assert answer.status == 403, path
+        async with session.get(f"{address}trials/default/t", headers={"Host": "evil.example:80"}) as answer:
+            assert answer.status == 403
+        async with session.get(f"{address}trials/default/t") as answer:
+            assert answer.status == 200 and (await answer.json())["rewards"] == {"reward": 1.0}
+
+
+async def test_only_the_chosen_namespace_is_shown(cluster: CliCluster) -> None:
+    async with visited(cluster) as (session, address):
+        for path, status in (("trials/default/none", 404), ("trials/other/t", 404), ("trials/other/t/logs", 404)):
+            async with session.get(address + path) as answer:
+                assert answer.status == status, path
+
+
+async def test_output_is_sent_while_the_trial_runs_and_escaped(cluster: CliCluster) -> None:
+    runner = cluster.runners["t-1"] = FakeRunner()
+    running(runner, "1/a/agent", b"\x1b]0;owned\x07work\n", done=False)
+    pod: dict[str, Any] = {"podName": "t-1", "podUID": "pod-uid", "attempt": 1}
+    found = cluster.put(
+        "MultiStepTrial", "t", spec={"agent": {"name": "oracle"}}, status=status("Running", step("a", "Agent"), **pod)
+    )
+    async with visited(cluster) as (session, address), session.get(f"{address}trials/default/t/logs") as answer:
+        assert b"^[]0;owned^Gwork\n" in await answer.content.readuntil(b"work\n")
+        stored(cluster, "steps/a/verifier/test-stdout.txt", b"fine\n", -MAX_TAIL_BYTES)
+        found["status"] = status("Complete", step("a"), results=GOOD["results"], **pod)
+        assert b"fine\n" in await answer.content.read()
+
+
+async def test_a_port_that_is_in_use_is_an_error_of_the_option(cluster: CliCluster) -> None:
+    async with serve(cluster, Board(), None, 0) as url:
+        port = int(url.rpartition(":")[2].partition("/")[0])
+        with pytest.raises(UsageError, match=f"--port {port}: cannot listen on it"):
+            async with serve(cluster, Board(), None, port):
+                pass
