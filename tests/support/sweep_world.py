@@ -60,7 +60,7 @@ def ended(number: int) -> Mapping[str, Any]:
     steps = {"taskSteps": STEPS, "steps": started, "completionTime": "2026-01-01T00:06:00Z"}
     if failed:
         return {"phase": "Failed", "conditions": [how], "failure": {"class": "Infrastructure", "reason": "PodDeleted"}, **steps}
-    return {"phase": "Complete", "conditions": [how], "rewards": {"reward": number / 10}, **steps}
+    return {"phase": "Complete", "conditions": [how], "rewards": {"reward": number / 10}, "score": number / 10, **steps}
 
 
 async def _nothing_outside(request: Request, rules: Rules, cache: Path) -> Fetched:

@@ -110,9 +110,17 @@ TamperingChoice = Literal["Report", "Zero", "Exclude"]
 
 
 class Scoring(Model):
-    """How trials count whose agent may have caused a failure or changed the verdict. What only the infrastructure, task or user can
-    cause is always excluded."""
+    """What trials count, and how those count whose agent may have caused a failure or changed the verdict. What only the
+    infrastructure, task or user can cause is always excluded."""
 
+    key: Annotated[str | None, Field(min_length=1, max_length=128)] = None
+    """The only reward that counts; 0 in a step without it. Unset: the reward "reward", in a step without it the mean of its
+    rewards."""
+    strategy: Literal["DeclaredSteps", "AsTask"] = "DeclaredSteps"
+    """DeclaredSteps: the score, over all declared steps, with 0 for steps that did not run. AsTask: the task's own reward, over the
+    steps that ran, as Harbor has it; an agent can then gain by not meeting a gate."""
+    pass_: Annotated[float | None, Field(alias="pass", gt=0, allow_inf_nan=False)] = None
+    """Minimum of what a passed trial counts, for pass@k. Unset: every declared step ran and passed."""
     agent_errors: ScoringChoice = "Score"
     """Trials in which an agent exited with an error, ran out of memory or disk, or killed its container. Score: they count; a step
     without a verdict counts 0. Exclude: they do not count, as Harbor has it; an agent can then avoid a 0 by crashing."""
@@ -159,7 +167,7 @@ class SweepSpec(Model):
     """Budget of the trials' model requests, which the model gateway never lets them exceed. When it has no room for a request, the
     sweep is suspended; raise it to continue. Every agent with a model needs access Gateway."""
     scoring: Scoring = Scoring()
-    """How trials count whose agent may have caused a failure or changed the verdict."""
+    """What trials count."""
     active_deadline_seconds: DeadlineSeconds | None = None
     """Timeout in seconds of the whole sweep, excluding suspended time; active trials are stopped then, and the sweep is Failed."""
     suspend: bool = False
@@ -271,8 +279,10 @@ class SweepAgentStatus(Model):
     """Scored trials."""
     finished: int = 0
     """Finished trials: scored or excluded."""
+    passed: int = 0
+    """Scored trials that passed."""
     mean: float | None = None
-    """Mean over tasks of each task's mean reward, as in reports; unset while no trial is scored."""
+    """Mean over tasks of each task's mean score, as in reports; unset while no trial is scored."""
 
 
 class SweepBudgetStatus(Model):
@@ -324,8 +334,8 @@ class SweepStatus(Model):
     """Trials that are scored although a failure ended them, as their agent may have caused it, by failure class."""
     agents: list[SweepAgentStatus] = []
     """Results of each agent so far."""
-    reward: str | None = None
-    """The agents' means as text, for the printer column."""
+    score: str | None = None
+    """The agents' mean scores as text, for the printer column."""
     pod_hours: float = 0.0
     """Total hours of its trials' pods, each from the first step to the end of the attempt."""
     cost_usd: Annotated[float | None, Field(alias="costUSD")] = None

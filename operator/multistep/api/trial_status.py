@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import chain, repeat
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from multistep.api.model import Model
 from multistep.api.regrade import RegradeStatus
+from multistep.api.score import Outcome, ScoreRule, TrialColumns
+from multistep.api.step_runs import by_runner, with_runner
 
 Rewards = dict[str, int | float]
 Isolation = Literal["Separate", "Restored", "User", "Shared"]
@@ -29,9 +29,6 @@ TamperingKind = Literal[
     "RunnerReplaced",
 ]
 FailureClass = Literal["Agent", "Verifier", "Task", "Infrastructure", "Provider", "Configuration", "User"]
-ANOTHER_TRIAL: Final = 0
-"""Number of the attempt that ran a step which the trial keeps from another one: a trial's own attempts start at 1."""
-_Step = TypeVar("_Step")
 
 
 class Condition(Model):
@@ -76,9 +73,6 @@ class TrialFailure(Model):
     """Reason of the condition Failed, or the exception type that ended a Complete trial."""
     step: str | None = None
     """Name of the step that failed."""
-    score: float | None = None
-    """What the trial counts in a sweep, if its agent may have caused the failure: its reward with 0 for each step that has no
-    verdict. Unset: no agent can have caused it, and the trial is excluded."""
 
 
 class Durations(Model):
@@ -158,6 +152,12 @@ class StepStatus(Model):
     """Current phase, for display."""
     rewards: Rewards | None = None
     """Rewards from the verifier, by key; {} is a result without keys, null is no result."""
+    omitted_rewards: int | None = None
+    """Number of further rewards that only result.json has; unset: none."""
+    score: float | None = None
+    """The step's part of the trial's score: the reward "reward", else the mean of all rewards; at least 0. Unset: no result."""
+    passed: bool | None = None
+    """Whether min_reward was met; without a gate whether "reward", else every reward, is 1 or more. Unset: no result."""
     exception: StepException | None = None
     """The first exception, if any."""
     start_time: datetime | None = None
@@ -173,7 +173,7 @@ class StepStatus(Model):
     usage: Usage | None = None
     """What the agent's model requests used; unset without an agent of Harbor."""
     gate: bool | None = None
-    """Whether min_reward was met; null if there is no gate or it was not reached."""
+    """Whether min_reward was met; null if there is no gate or no result."""
     checkpoint: CheckpointStatus | None = None
     """Checkpoint after the step; unset without spec.checkpoints, and after the last step unless they are kept with the results."""
     trial: str | None = None
@@ -329,6 +329,17 @@ class TrialStatus(Model):
     """Rewards of the trial; {} is a result without keys, null is no result."""
     reward: str | None = None
     """rewards.reward as text, for the printer column."""
+    outcome: Outcome | None = None
+    """How the trial ended; unset while it is active."""
+    score: float | None = None
+    """The number that sweeps count: over all declared steps, with 0 for each that has no result. Unset: active, or nothing to
+    count, as verification is disabled or no agent can have caused the failure that ended the trial."""
+    passed: bool | None = None
+    """Whether every declared step ran and passed; unset without a score."""
+    score_rule: ScoreRule | None = None
+    """What the score is computed from; unset until the trial is finished."""
+    columns: TrialColumns = TrialColumns()
+    """Texts for the printer columns."""
     exception: TrialException | None = None
     """Exception of the trial as a whole, if any."""
     failure: TrialFailure | None = None
@@ -365,26 +376,6 @@ class TrialStatus(Model):
     def steps_by_attempt(self) -> dict[int, list[StepStatus]]:
         """Return the steps that each attempt ran itself, by attempt number: each step once, although later attempts kept it."""
         return by_runner(self.listed_steps())
-
-
-def with_runner(attempt: int, kept: Sequence[int], steps: Iterable[_Step]) -> list[tuple[int, _Step]]:
-    """Return the steps of an attempt, each with the number of the attempt that ran it. kept: the attempts that ran the kept steps,
-    which come first (ResumeStatus.attempts)."""
-    return list(zip(chain(kept, repeat(attempt)), steps, strict=False))
-
-
-def by_runner(listed: Mapping[int, Iterable[tuple[int, _Step]]]) -> dict[int, list[_Step]]:
-    """Return the steps that each of the trial's attempts ran. listed: the steps of each attempt, as ``with_runner`` returns them.
-
-    A kept step is returned as the last attempt that kept it lists it: in the list of the attempt that ran it, it may be unfinished,
-    if the pod was lost before the step's end was written; or missing, as a status that is too large loses these lists.
-    """
-    found: dict[int, dict[int, _Step]] = {attempt: {} for attempt in listed}
-    for steps in listed.values():
-        for index, (runner, step) in enumerate(steps):
-            found.setdefault(runner, {})[index] = step
-    own = {attempt: steps for attempt, steps in found.items() if attempt != ANOTHER_TRIAL or attempt in listed}
-    return {attempt: list(steps.values()) for attempt, steps in own.items()}
 
 
 def _kept(resumed: ResumeStatus | None) -> list[int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from multistep.api.records import Record
+from multistep.api.score import ScoreRule
 from multistep.api.trial_status import CheckpointStatus, Usage
 from multistep.engine.rewards import Number, StepException
 
@@ -101,7 +102,7 @@ class Journal:
     """The progress of a trial.
 
     exception: the exception of the trial itself; rewards: the trial's rewards, set when it is finished; broken: the environment
-    failed; all_steps: every step ran; score: the trial's score if its agent may have caused the failure that ended it.
+    failed; all_steps: every step ran; score_rule: what the trial's score is computed from, set when it is finished.
     agent: description of a hosted agent; agent_setup: start and end of a hosted agent's setup; setup_usage: its model usage;
     lost: why the attempt has no result, None if it has one.
     """
@@ -111,7 +112,7 @@ class Journal:
     completed_at: float | None = None
     exception: StepException | None = None
     rewards: dict[str, Number] | None = None
-    score: float = 0.0
+    score_rule: ScoreRule | None = None
     finished: bool = False
     broken: bool = False
     all_steps: bool = False

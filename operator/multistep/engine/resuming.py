@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from multistep.api.failures import AGENT_SETUP_FAILED, RESTORE_FAILED
-from multistep.api.trial_status import ANOTHER_TRIAL, AttemptStatus, StepStatus, TrialStatus
+from multistep.api.step_runs import ANOTHER_TRIAL
+from multistep.api.trial_status import AttemptStatus, StepStatus, TrialStatus
 from multistep.engine.checkpoints import lost_after_restore
 from multistep.engine.journal import AttemptLost
 from multistep.engine.plan import TrialPlan

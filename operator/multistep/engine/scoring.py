@@ -1,4 +1,4 @@
-"""The score of a trial in a sweep. Status, report and comparison all use this module.
+"""What a trial counts in a sweep, by spec.scoring. Status, report and comparison all use this module.
 
 A failure's class says where it happened. A failed trial gets a score if an agent may have caused the failure: once an agent has run
 in an environment, it may have broken everything that runs there later. A step without a verdict then counts as 0, so an agent
@@ -8,17 +8,18 @@ cause are excluded.
 
 from __future__ import annotations
 
-from typing import Final, Literal, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol
 
+from multistep.api.score import ScoreRule
 from multistep.api.sweep import Scoring
 from multistep.api.trial_status import FailureClass, TrialStatus
 from multistep.engine.journal import AGENT, HEALTHCHECK, SETUP, Journal
-from multistep.engine.plan import TrialPlan
-from multistep.engine.rewards import Rewards, StepException, gate_failure, trial_rewards
+from multistep.engine.rewards import Rewards, StepException, trial_rewards
+from multistep.engine.score import REWARD, Score, Verdict, counted_keys, has_too_large, mean_reward, trial_score
 
 State = Literal["Active", "Complete", "Failed"]
-REWARD: Final = "reward"  # the key of the rewards that sweeps and reports average
-MOST_REWARD: Final = 1e100
 
 AGENT_ERRORS: Final = frozenset({"NonZeroAgentExitCodeError", "OutOfMemoryError", "OutOfDiskError", "ContainerKilledError"})
 """Failures of the agent's phase after which Harbor regards a reward as invalid; spec.scoring.agentErrors decides about them.
@@ -29,40 +30,81 @@ _BEFORE_THE_AGENT: Final = frozenset({"", SETUP, HEALTHCHECK})  # phases of a st
 _DEADLINE_SHARE: Final = 0.5  # an agent that used at least this share of activeDeadlineSeconds gets a score of 0
 
 
-class Ended(Protocol):
-    """The fields of a trial that its score depends on.
+@dataclass(frozen=True)
+class Scored:
+    """The score of a trial under a sweep's scoring. score: None without one; passed: whether the trial passed; invalid: whether a
+    reward that counts is too large, or is left out of the status."""
 
-    failure_class, score: the fields of status.failure; agent_error: whether any step of the trial has one of AGENT_ERRORS;
-    tampered: whether there is evidence of tampering (engine.tampering.evidence).
+    score: float | None = None
+    passed: bool = False
+    invalid: bool = False
+
+
+def scored(status: Mapping[str, Any], scoring: Scoring) -> Scored:
+    """Return the score of a trial, from its status as the API server has it."""
+    own, key = status.get("score"), scoring.key
+    steps = status.get("steps") or []
+    ran = [each for each in steps if "trial" not in each]
+    verdicts = [Verdict(each.get("rewards"), each.get("gate")) for each in ran]
+    invalid = has_too_large(verdicts, key)
+    if own is None or "scoreRule" not in status:  # excluded, or Failed with a score of 0 by any rule
+        return Scored(own)
+    value, passed = float(own), bool(status.get("passed"))
+    if key is not None or scoring.strategy == "AsTask":
+        if any(each.get("omittedRewards") and (key or REWARD) not in (each.get("rewards") or {}) for each in ran):
+            return Scored(invalid=True)
+        rule = ScoreRule.model_validate(status["scoreRule"])
+        found = trial_score(verdicts, rule, key) or Score(value, passed)
+        value, passed = found.value, found.passed
+        if scoring.strategy == "AsTask":
+            missing = rule.steps - len(ran) if "failure" in status else 0
+            value = _as_task([each.get("rewards") for each in steps], rule, key, missing)
+    return Scored(value, passed if scoring.pass_ is None else value >= scoring.pass_, invalid)
+
+
+def _as_task(results: Sequence[Rewards | None], rule: ScoreRule, key: str | None, missing: int) -> float:
+    """Return the task's own reward. missing: number of steps that a failure of the agent prevented; a step without a result counts
+    0 then, as in the score."""
+    if missing or None in results:
+        results = [*(each or {} for each in results), *({} for _ in range(missing))]
+    try:
+        rewards = trial_rewards("final" if rule.strategy == "Final" else "mean", results) or {}
+    except OverflowError:
+        return 0.0
+    return mean_reward([rewards[each] for each in counted_keys(rewards, key)]) or 0.0
+
+
+class Ended(Protocol):
+    """The fields of a trial that decide whether it counts.
+
+    failure_class: the class in status.failure; score, invalid: as in Scored; agent_error: whether any step of the trial has one of
+    AGENT_ERRORS; tampered: whether there is evidence of tampering (engine.tampering.evidence).
     """
 
     @property
     def state(self) -> State: ...
     @property
-    def reward(self) -> float | None: ...
-    @property
     def failure_class(self) -> FailureClass | None: ...
     @property
     def score(self) -> float | None: ...
+    @property
+    def invalid(self) -> bool: ...
     @property
     def agent_error(self) -> bool: ...
     @property
     def tampered(self) -> bool: ...
 
 
-def counted_reward(trial: Ended, scoring: Scoring) -> float | None:
+def counted_score(trial: Ended, scoring: Scoring) -> float | None:
     """Return the value with which a trial counts in its agent's mean; None if the trial is unfinished or excluded."""
-    if trial.state == "Active" or _is_excluded(trial, scoring):
+    if trial.state == "Active" or trial.score is None or _is_excluded(trial, scoring):
         return None
-    found = trial.reward if trial.failure_class is None else trial.score
-    if found is None:
-        return None
-    return 0.0 if is_too_large(found) or (trial.tampered and scoring.tampering == "Zero") else float(found)
+    return 0.0 if trial.tampered and scoring.tampering == "Zero" else trial.score
 
 
 def _is_excluded(trial: Ended, scoring: Scoring) -> bool:
     """Return whether the sweep's policy excludes a trial."""
-    by_environment = trial.failure_class in ("Verifier", "Task") or is_too_large(trial.reward)
+    by_environment = trial.failure_class in ("Verifier", "Task") or trial.invalid
     return (
         (trial.agent_error and scoring.agent_errors == "Exclude")
         or (by_environment and scoring.environment_errors == "Exclude")
@@ -77,38 +119,9 @@ def failure_class_of(trial: Ended, scoring: Scoring) -> FailureClass | None:
         return trial.failure_class
     if trial.tampered and scoring.tampering != "Report":
         return "Agent"
-    if is_too_large(trial.reward):
+    if trial.invalid:
         return "Verifier"
-    return "Task" if trial.reward is None else None
-
-
-def is_too_large(reward: float | None) -> bool:
-    """Return whether the reward is too large to be summed. Such a reward is scored 0, because an agent may provoke it: a verifier
-    may divide by a number in the agent's output."""
-    return reward is not None and abs(reward) > MOST_REWARD
-
-
-def score_of(plan: TrialPlan, journal: Journal) -> float:
-    """Return the trial's reward, computed with 0 for each step that has a verifier but no verdict.
-
-    Steps after a failed gate do not count, as in the trial's reward.
-    """
-    given = {run.name: run.rewards for run in journal.steps}
-    verdicts: list[Rewards | None] = []
-    for step in plan.steps[: len(given)] if _ends_at_gate(plan, journal) else plan.steps:
-        found = given.get(step.name)
-        verdicts.append({REWARD: 0} if found is None and step.verifier is not None else found)
-    try:
-        return float((trial_rewards(plan.strategy, verdicts) or {}).get(REWARD, 0))
-    except OverflowError:
-        return 0.0
-
-
-def _ends_at_gate(plan: TrialPlan, journal: Journal) -> bool:
-    last = len(journal.steps) - 1
-    if last < 0 or journal.steps[last].rewards is None:
-        return False
-    return gate_failure(plan.steps[last].min_reward, journal.steps[last].rewards) is not None
+    return "Task" if trial.score is None else None
 
 
 def agent_may_have_caused(exception: StepException, journal: Journal) -> bool:

@@ -35,7 +35,7 @@ from multistep.engine.operations import (
 from multistep.engine.plan import StepPlan, TrialPlan
 from multistep.engine.rewards import StepException, gate_failure, trial_rewards
 from multistep.engine.scope import DiskFilled, Scope, TrialError, ending, healthcheck_failure, require
-from multistep.engine.scoring import score_of
+from multistep.engine.score import rule_of
 from multistep.engine.status import step_run
 from multistep.engine.tampering import baseline, inspect
 from multistep.engine.usage import since
@@ -153,13 +153,12 @@ class _Steps:
 
 def goes_on(plan: TrialPlan, step: StepPlan, run: StepRun) -> bool:
     """Return whether the next step runs after this one. Records the result of the gate in the journal."""
-    if run.exception is not None and (run.rewards is None or plan.abort_on_agent_error):
+    if run.exception is not None and run.rewards is None:
         return False
-    if step.verifier is None:
-        return True
-    run.gate_failure = gate_failure(step.min_reward, run.rewards)
-    run.gate_passed = None if step.min_reward is None else run.gate_failure is None
-    return run.gate_failure is None
+    if step.verifier is not None:
+        run.gate_failure = gate_failure(step.min_reward, run.rewards)
+        run.gate_passed = None if step.min_reward is None else run.gate_failure is None
+    return run.gate_failure is None and not (run.exception is not None and plan.abort_on_agent_error)
 
 
 def _prepare(scope: Scope, journal: Journal) -> Script[None]:
@@ -308,8 +307,8 @@ def _collect(scope: Scope, step: StepPlan, run: StepRun, part: Part) -> Script[N
 
 
 def aggregate(plan: TrialPlan, journal: Journal) -> None:
-    """Compute the trial's rewards from its steps' rewards, and its score in case the agent caused the failure that ended it."""
-    journal.score = score_of(plan, journal)
+    """Compute the trial's rewards from its steps' rewards."""
+    journal.score_rule = rule_of(plan)
     try:
         journal.rewards = trial_rewards(plan.strategy, [run.rewards for run in journal.steps])
     except OverflowError as error:

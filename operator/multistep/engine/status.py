@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from multistep.api.score import TrialColumns
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import (
     ArtifactsSummary,
@@ -25,6 +26,7 @@ from multistep.engine import rewards
 from multistep.engine.deadlines import DEADLINE_EXCEEDED
 from multistep.engine.journal import Collected, Journal, StepRun
 from multistep.engine.pod_start import POD_STARTING, starting_message
+from multistep.engine.score import Score, outcome, step_passes, step_score, trial_score, verdict_of
 from multistep.engine.scoring import agent_may_have_caused, agent_used_deadline
 from multistep.engine.status_conditions import Phase, conditions, time
 from multistep.engine.status_size import bounded, bounded_rewards, reward_text, shortened
@@ -148,13 +150,13 @@ def failed(
     ended: dict[str, Any] = {"completion_time": time(now), "current_step": None, "results": results}
     if journal:
         ended = _ended(trial.status, journal, results, now)
-    ended["rewards"] = ended["reward"] = None
+    ended["rewards"] = ended["reward"] = ended["score_rule"] = None
     ended["tampering"] = of_failure(ended.get("tampering", trial.status.tampering), trial.status, reason, message)
     step = journal.steps[-1].name if journal and journal.steps else trial.status.current_step
     class_ = failures.of_failed(reason, journal)
     slow = reason == DEADLINE_EXCEEDED and agent_used_deadline(trial.status, trial.spec.active_deadline_seconds, now)
-    score = 0.0 if class_ == "Agent" or slow else None
-    ended["failure"] = TrialFailure(class_=class_, reason=reason, step=step, score=score)
+    score = Score(0.0, passed=False) if class_ == "Agent" or slow else None
+    ended |= _scored(TrialFailure(class_=class_, reason=reason, step=step), score)
     if exception:
         ended["exception"] = TrialException(type=exception, message=bounded(message))
     return _with(trial, "Failed", reason, message, now, **ended)
@@ -195,11 +197,14 @@ def _attempt_start(status: TrialStatus) -> datetime | None:
 
 def step_status(run: StepRun) -> StepStatus:
     """Return the status of a step."""
-    exception = run.exception
+    exception, verdict, shown = run.exception, verdict_of(run), bounded_rewards(run.rewards)
     return StepStatus(
         name=run.name,
         phase=_step_phase(run),
-        rewards=bounded_rewards(run.rewards),
+        rewards=shown,
+        omitted_rewards=len(run.rewards or {}) - len(shown or {}) or None,
+        score=None if run.rewards is None else step_score(verdict),
+        passed=None if run.rewards is None else step_passes(verdict),
         exception=exception
         and StepException(type=exception.type, message=bounded(exception.message), phase=exception.phase or None),
         start_time=_optional_time(run.started_at),
@@ -275,21 +280,33 @@ def _ended(status: TrialStatus, journal: Journal, results: str | None, now: floa
         "rewards": shown,
         "reward": reward_text(shown),
         "exception": exception and TrialException(type=exception.type, message=bounded(exception.message)),
-        "failure": _failure(journal),
+        "score_rule": journal.score_rule,
+        **_verdict(journal),
         "usage": total([journal.setup_usage, *(run.usage for run in journal.steps)]),
         "results": results,
     }
 
 
-def _failure(journal: Journal) -> TrialFailure | None:
-    """Return the failure of a Complete trial: the exception of its last step, else of the trial; None without one."""
+def _verdict(journal: Journal) -> dict[str, Any]:
+    """Return the failure, score and outcome of a Complete trial. It has no score after a failure that no agent can have caused."""
+    own = [run for run in journal.steps if run.trial is None]
+    score = trial_score([verdict_of(run) for run in own], journal.score_rule) if journal.score_rule else None
     last = journal.steps[-1] if journal.steps else None
     exception, step = (last.exception, last.name) if last and last.exception else (journal.exception, None)
     if exception is None:
-        return None
-    class_ = failures.of_exception(exception.type, exception.phase)
-    score = journal.score if agent_may_have_caused(exception, journal) else None
-    return TrialFailure(class_=class_, reason=exception.type, step=step, score=score)
+        return _scored(None, score, gate_failed=last is not None and last.gate_passed is False)
+    failure = TrialFailure(class_=failures.of_exception(exception.type, exception.phase), reason=exception.type, step=step)
+    return _scored(failure, score if agent_may_have_caused(exception, journal) else None)
+
+
+def _scored(failure: TrialFailure | None, score: Score | None, *, gate_failed: bool = False) -> dict[str, Any]:
+    """Return the fields of a finished trial on how it ended."""
+    return {
+        "failure": failure,
+        "score": score and score.value,
+        "passed": score and score.passed,
+        "outcome": outcome(failure.class_ if failure else None, score, gate_failed=gate_failed),
+    }
 
 
 def _with(
@@ -303,7 +320,17 @@ def _with(
     }
     if not waits:
         fields["suspended_seconds"] = round(suspended_seconds(trial.status, now)) or None
-    return trial.status.model_copy(update={**fields, **changes})
+    new = trial.status.model_copy(update={**fields, **changes})
+    return new.model_copy(update={"columns": _columns(new)})
+
+
+def _columns(status: TrialStatus) -> TrialColumns:
+    finished = sum(each.completion_time is not None for each in status.steps)
+    return TrialColumns(
+        steps=f"{finished}/{len(status.task_steps)}" if status.task_steps else None,
+        score=None if status.score is None else f"{status.score:.4g}",
+        failure=f"{status.failure.class_}: {status.failure.reason}" if status.failure else None,
+    )
 
 
 def _changed(trial: MultiStepTrial, **changes: Any) -> MultiStepTrial:

@@ -73,6 +73,11 @@ def _without_durations(status: TrialStatus) -> TrialStatus:
     return _with_steps(status, lambda step: step.model_copy(update={"durations": None}))
 
 
+def _without_step_scores(status: TrialStatus) -> TrialStatus:
+    """Remove what follows from a step's rewards and gate."""
+    return _with_steps(status, lambda step: step.model_copy(update={"score": None, "passed": None}))
+
+
 def _without_sources_tests(status: TrialStatus) -> TrialStatus:
     """Remove the digests of the tests of a regrade's source."""
     source = status.regraded
@@ -86,7 +91,13 @@ def _without_task_steps(status: TrialStatus) -> TrialStatus:
 
 def _fewer_rewards(status: TrialStatus) -> TrialStatus:
     """Keep one reward per step. Applied last, as rewards matter most."""
-    return _with_steps(status, lambda step: step.model_copy(update={"rewards": bounded_rewards(step.rewards, most=1)}))
+    return _with_steps(status, _with_one_reward)
+
+
+def _with_one_reward(step: StepStatus) -> StepStatus:
+    kept = bounded_rewards(step.rewards, most=1)
+    omitted = (step.omitted_rewards or 0) + len(step.rewards or {}) - len(kept or {})
+    return step.model_copy(update={"rewards": kept, "omitted_rewards": omitted or None})
 
 
 def _with_steps(status: TrialStatus, shorter: Callable[[StepStatus], StepStatus]) -> TrialStatus:
@@ -99,6 +110,7 @@ _SHORTENERS = (
     _shorter_messages,
     _without_durations,
     _without_messages,
+    _without_step_scores,
     _without_sources_tests,
     _without_task_steps,
     _fewer_rewards,

@@ -181,7 +181,7 @@ def _reached(
         reason, message = error.reason, error.message
     ended: dict[str, Any] = {"completion_time": time(now)} if phase in ("Complete", "Failed") else {}
     agents = [
-        SweepAgentStatus(name=name, counted=each.counted, finished=each.finished, mean=each.mean)
+        SweepAgentStatus(name=name, counted=each.counted, finished=each.finished, passed=each.passed, mean=each.mean)
         for name, each in zip(plan.grid.agents, counts.agents, strict=True)
     ]
     return _with(
@@ -191,7 +191,7 @@ def _reached(
         excluded=dict(sorted(counts.excluded.items())),
         scored_failures=dict(sorted(counts.scored.items())),
         agents=agents,
-        reward=_column(agents),
+        score=_column(agents),
         pod_hours=round(counts.pod_hours, 4),
         cost_usd=None if counts.cost_usd is None else round(counts.cost_usd, 6),
         budget=budget,
@@ -245,7 +245,7 @@ def _trials(counts: Tally) -> SweepTrials:
 
 
 def _column(agents: Sequence[SweepAgentStatus]) -> str | None:
-    """Return the agents' mean rewards as text, with names if there are several agents, and with counts if trials are excluded."""
+    """Return the agents' mean scores as text, with names if there are several agents, and with counts if trials are excluded."""
     shown = [(each.name, f"{each.mean:.4g}{_coverage(each)}") for each in agents if each.mean is not None]
     if not shown:
         return None

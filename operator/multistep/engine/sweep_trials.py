@@ -11,13 +11,13 @@ from typing import Any, Final
 from multistep.api import labels
 from multistep.api.model import API_VERSION, GROUP
 from multistep.api.names import same_server
-from multistep.api.sweep import MOST_TRIALS, SWEEP_KIND, SweepSpec, SweepTask, TrialSweep, check_overrides
+from multistep.api.step_runs import by_runner, with_runner
+from multistep.api.sweep import MOST_TRIALS, SWEEP_KIND, Scoring, SweepSpec, SweepTask, TrialSweep, check_overrides
 from multistep.api.tasks_source import DatasetSource, TasksSource
 from multistep.api.trial import KIND
-from multistep.api.trial_status import by_runner, with_runner
 from multistep.engine import sweep_branches as branches
 from multistep.engine.journal import AGENT
-from multistep.engine.scoring import AGENT_ERRORS, REWARD, State
+from multistep.engine.scoring import AGENT_ERRORS, State, scored
 from multistep.engine.suspensions import SWEEP_BUDGET_SPENT
 from multistep.engine.sweep_branches import States
 from multistep.engine.sweeps import ActivePhase, Cell, Grid, TrialFacts
@@ -209,11 +209,14 @@ def number_of(trial: Object) -> int:
     return int(number) if number.isdecimal() else -1
 
 
-def facts(trial: Object) -> TrialFacts:
-    """Return the facts of a trial that a sweep needs. They need no checks: the API server validates trials by the CRD's schema."""
+def facts(trial: Object, scoring: Scoring | None = None) -> TrialFacts:
+    """Return the facts of a trial that a sweep needs. They need no checks: the API server validates trials by the CRD's schema.
+
+    scoring: the sweep's.
+    """
     metadata, spec, status = trial["metadata"], trial.get("spec") or {}, trial.get("status") or {}
     failure: Object = status.get("failure") or {}
-    state = _state(status)
+    state, found = _state(status), scored(status, scoring or Scoring())
     since = _first_step(status)
     worked = sum(_worked(each) for each in status.get("attempts") or [])
     if state != "Active" and since is not None:
@@ -221,9 +224,10 @@ def facts(trial: Object) -> TrialFacts:
     return TrialFacts(
         number=number_of(trial),
         state=state,
-        reward=(status.get("rewards") or {}).get(REWARD),
+        score=found.score,
+        passed=found.passed,
+        invalid=found.invalid,
         failure_class=failure.get("class"),
-        score=failure.get("score"),
         agent_error=any(_is_agent_error(each) for each in status.get("steps") or [] if "trial" not in each),
         tampered=bool(evidence(each["kind"] for each in status.get("tampering") or [])),
         pod_seconds=worked,

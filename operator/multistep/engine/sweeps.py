@@ -18,7 +18,7 @@ from typing import Literal
 
 from multistep.api.sweep import Scoring
 from multistep.api.trial_status import FailureClass
-from multistep.engine.scoring import State, counted_reward, failure_class_of
+from multistep.engine.scoring import State, counted_score, failure_class_of
 
 Order = Literal["Attempts", "Tasks"]
 ActivePhase = Literal["Pending", "Running", "Suspended"]
@@ -108,8 +108,8 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class TrialFacts:
-    """The facts of a trial that a sweep needs. phase: phase of an active trial; failure_class, score, agent_error, tampered: as
-    in Ended.
+    """The facts of a trial that a sweep needs. phase: phase of an active trial; failure_class, score, invalid, agent_error,
+    tampered: as in Ended; passed: as in Scored.
 
     pod_seconds: seconds for which its finished pods ran steps; since: start of the running pod's first step, in seconds since the
     epoch; suspend, stop: the fields of its spec; by_sweep: whether the sweep suspended it. cost_usd: known cost of its model
@@ -118,7 +118,7 @@ class TrialFacts:
 
     number: int
     state: State
-    reward: float | None = None
+    score: float | None = None
     failure_class: FailureClass | None = None
     pod_seconds: float = 0.0
     since: float | None = None
@@ -126,7 +126,8 @@ class TrialFacts:
     suspend: bool = False
     by_sweep: bool = False
     stop: bool = False
-    score: float | None = None
+    passed: bool = False
+    invalid: bool = False
     agent_error: bool = False
     tampered: bool = False
     cost_usd: float | None = None
@@ -151,10 +152,11 @@ class Limits:
 @dataclass(frozen=True)
 class AgentTally:
     """An agent's results in its ordinary trials. counted: number of trials that count in the mean; finished: number of finished
-    trials; mean: the mean over the tasks of each task's mean reward."""
+    trials; passed: number of trials that count and passed; mean: the mean over the tasks of each task's mean score."""
 
     counted: int
     finished: int
+    passed: int
     mean: float | None
 
 
@@ -217,11 +219,10 @@ class Halt:
 
 def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, scoring: Scoring | None = None) -> Tally:
     """Count the trials. created: their number in the sweep's status; trials: existing trials; now: seconds since the epoch."""
-    scoring = scoring or Scoring()
-    states, phases = Counter[State](), Counter[ActivePhase]()
+    scoring, states, phases = scoring or Scoring(), Counter[State](), Counter[ActivePhase]()
     excluded, scored = Counter[FailureClass](), Counter[FailureClass]()
-    rewards: list[dict[int, list[float]]] = [defaultdict(list) for _ in grid.agents]  # for each agent: task index -> rewards
-    finished = [0 for _ in grid.agents]
+    scores: list[dict[int, list[float]]] = [defaultdict(list) for _ in grid.agents]  # for each agent: task index -> scores
+    finished, passed = [0 for _ in grid.agents], [0 for _ in grid.agents]
     pod_seconds, there, highest = 0.0, 0, -1
     for each in trials:
         there, highest = there + 1, max(highest, each.number)
@@ -230,13 +231,14 @@ def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, 
         if each.state == "Active":
             phases[each.phase] += 1
             continue
-        cell, reward = grid.cell(each.number), counted_reward(each, scoring)
+        cell, score = grid.cell(each.number), counted_score(each, scoring)
         finished[cell.agent] += cell.branch is None
-        if reward is None:
+        if score is None:
             excluded[failure_class_of(each, scoring) or "Agent"] += 1
             continue
         if cell.branch is None:
-            rewards[cell.agent][cell.task].append(reward)
+            scores[cell.agent][cell.task].append(score)
+            passed[cell.agent] += each.passed
         if (failure_class := failure_class_of(each, scoring)) is not None:
             scored[failure_class] += 1
     created = max(created, highest + 1)
@@ -250,7 +252,7 @@ def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, 
         excluded=excluded,
         scored=scored,
         pod_hours=pod_seconds / 3600,
-        agents=[_agent(each.values(), count) for each, count in zip(rewards, finished, strict=True)],
+        agents=[_agent(found.values(), *counts) for found, *counts in zip(scores, finished, passed, strict=True)],
         stopped=any(each.stop for each in trials),
         unplanned=grid.branches is None,
         **_spending(trials),
@@ -263,9 +265,9 @@ def _spending(trials: Collection[TrialFacts]) -> dict[str, float | None]:
     return {"cost_usd": math.fsum(costs) if costs else None, "refused_at": max(refusals, default=None)}
 
 
-def _agent(by_task: Collection[Sequence[float]], finished: int) -> AgentTally:
+def _agent(by_task: Collection[Sequence[float]], finished: int, passed: int) -> AgentTally:
     means = [math.fsum(each) / len(each) for each in by_task]
-    return AgentTally(sum(map(len, by_task)), finished, math.fsum(means) / len(means) if means else None)
+    return AgentTally(sum(map(len, by_task)), finished, passed, math.fsum(means) / len(means) if means else None)
 
 
 def halt(counts: Tally, limits: Limits, now: float) -> Halt | None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from multistep.api.records import Record
+from multistep.api.step_runs import ANOTHER_TRIAL
 from multistep.api.trial import MultiStepTrial
-from multistep.api.trial_status import ANOTHER_TRIAL, CheckpointStatus, ResumeStatus, StepStatus, TrialStatus
+from multistep.api.trial_status import CheckpointStatus, ResumeStatus, StepStatus, TrialStatus
 from multistep.engine.operations import Checkpoint, Restore
 from multistep.engine.plan import TrialPlan
 from multistep.engine.resuming import chain_of, choose

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from multistep.api.failures import SOURCE_CHECKPOINT_MISSING, SOURCE_UNUSABLE
+from multistep.api.step_runs import ANOTHER_TRIAL
 from multistep.api.trial import MultiStepTrial
-from multistep.api.trial_status import ANOTHER_TRIAL, ResumeStatus, StartStatus, Tampering
+from multistep.api.trial_status import ResumeStatus, StartStatus, Tampering
 from multistep.engine.decisions import Fail, Wait
 from multistep.engine.plan import TrialPlan
 from multistep.engine.resuming import unfit_start

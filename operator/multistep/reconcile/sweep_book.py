@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from multistep.api.sweep import Scoring
 from multistep.engine.sweep_trials import Plan, facts, owner_of
 from multistep.engine.sweeps import TrialFacts
 from multistep.reconcile.concurrency_limit import Key
@@ -20,13 +21,15 @@ from multistep.reconcile.versions import is_older
 class Page:
     """The cache entry of one sweep.
 
-    trials: facts by trial name. created: number of trials known to be created. whole: whether all trials were listed. observed:
-    names of trials with a watch event since the current reconcile started. over: whether the sweep has finished, so that the entry
-    records nothing more. plan: generation of the spec, and the plan made from it. written: time of the last status write (seconds
-    since the epoch). version: the newest observed resourceVersion of the sweep.
+    scoring: the sweep's, by which trials are scored. trials: facts by trial name. created: number of trials known to be created.
+    whole: whether all trials were listed. observed: names of trials with a watch event since the current reconcile started. over:
+    whether the sweep has finished, so that the entry records nothing more. plan: generation of the spec, and the plan made from
+    it. written: time of the last status write (seconds since the epoch). version: the newest observed resourceVersion of the
+    sweep.
     """
 
     key: Key
+    scoring: Scoring = field(default_factory=Scoring)
     trials: dict[str, TrialFacts] = field(default_factory=dict)
     created: int = 0
     whole: bool = False
@@ -36,10 +39,13 @@ class Page:
     written: float | None = None
     version: str = ""
 
-    def start_reconcile(self) -> None:
+    def start_reconcile(self, scoring: Scoring) -> None:
         """Start a reconcile: forget earlier watch events. Later events are newer than the responses to this reconcile's
-        requests."""
+        requests. scoring: the sweep's, which is unknown until its first reconcile; trials read before it are read again."""
         self.observed.clear()
+        if scoring != self.scoring:
+            self.scoring, self.whole = scoring, False
+            self.trials.clear()
 
     def observe(self, name: str, found: TrialFacts | None) -> bool:
         """Record a trial's watch event; None: it was deleted. Return whether the facts changed."""
@@ -54,7 +60,7 @@ class Page:
     def read(self, trial: Mapping[str, Any]) -> None:
         """Record a trial from a response, unless a newer watch event was observed, which may have reported its deletion."""
         if (name := trial["metadata"]["name"]) not in self.observed:
-            self.trials[name] = facts(trial)
+            self.trials[name] = facts(trial, self.scoring)
 
     async def fill(self, trials: AsyncIterator[dict[str, Any]], uid: str) -> None:
         """Record all listed trials of the sweep with this UID; drop cached trials that the list lacks."""
@@ -100,7 +106,7 @@ class Book:
             page = self._pages[uid] = Page((metadata["namespace"], sweep))
         if page.over:
             return None
-        return page.key if page.observe(metadata["name"], None if gone else facts(trial)) else None
+        return page.key if page.observe(metadata["name"], None if gone else facts(trial, page.scoring)) else None
 
     def page(self, key: Key, uid: str, version: str, *, over: bool) -> Page:
         """Return the cache entry of a sweep that was just read. version: the sweep's resourceVersion; over: whether it has

@@ -159,7 +159,7 @@ class _SweepReconcile:
 
     async def _create_and_count(self, plan: Plan) -> Requeue:
         metadata = self._sweep.metadata
-        self._page.start_reconcile()
+        self._page.start_reconcile(self._sweep.spec.scoring)
         if not self._page.whole:
             selector = f"{labels.SWEEP}={metadata.name}"
             await self._page.fill(self._cluster.each(TRIALS, metadata.namespace, label_selector=selector), metadata.uid)

@@ -95,10 +95,11 @@ class TrialRegrade(TrialEnding):
     async def _refuse(self, message: str, source: TrialStatus) -> Result:
         """Fail the trial. If its source is scored although it failed, the score stays. source: its status, empty if unknown."""
         new, failure = status.failed(self._trial, REGRADE_IMPOSSIBLE, message, self._t.clock()), source.failure
-        if failure is not None and failure.score is not None:
+        if failure is not None and source.score is not None:
             steps = [StepStatus(name=each.name, exception=each.exception) for each in source.steps]
-            kept = TrialFailure(class_=failure.class_, reason=REGRADE_IMPOSSIBLE, step=failure.step, score=failure.score)
-            new = new.model_copy(update={"failure": kept, "steps": steps, "tampering": source.tampering})
+            kept = TrialFailure(class_=failure.class_, reason=REGRADE_IMPOSSIBLE, step=failure.step)
+            same = {name: getattr(source, name) for name in ("score", "passed", "outcome", "tampering")}
+            new = new.model_copy(update={"failure": kept, "steps": steps, **same})
         await self._end(new)
         return CONTINUE
 

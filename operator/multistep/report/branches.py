@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from multistep.report.rows import Row
 from multistep.report.statistics import Difference, Estimate, difference, difference_of_chances, ks, pass_at
 
-_NOT_PASSED = ("Tampering", "RewardTooLarge")  # reasons for which a verdict counts 0
-
 
 @dataclass(frozen=True)
 class Group:
@@ -116,19 +114,8 @@ def _group(rows: Sequence[Row]) -> Group | None:
 
 
 def _verdicts(rows: Iterable[Row]) -> list[bool]:
-    return [verdict for row in rows if (verdict := passed(row)) is not None]
-
-
-def passed(row: Row) -> bool | None:
-    """Return whether a branch passed its step; None if it is active or excluded, or if its step has no verdict by design."""
-    if row.counts is None:
-        return None
-    step = next((each for each in row.steps if each.name == row.step), None)
-    if row.reason in _NOT_PASSED:
-        return False
-    if step is None or step.reward is None:
-        return False if row.failure_class else None
-    return step.passed
+    """Return whether each branch that counts passed its step, the only one that it declares."""
+    return [row.passed for row in rows if row.passed is not None]
 
 
 def _agents(rows: Iterable[Row], steps: Sequence[BranchedStep]) -> Iterator[BranchedAgent]:

@@ -73,13 +73,13 @@ def _cells(row: Row, columns: Sequence[str]) -> dict[str, Any]:
 
 
 def csv_text(rows: Sequence[Row]) -> str:
-    """Return the rows as CSV: steps as JSON in one column, unknown values empty, and formulas of spreadsheets made inert."""
+    """Return the rows as CSV: steps and rewards as JSON in one column each, unknown values empty, formulas made inert."""
     out, columns = io.StringIO(), _columns(rows)
     writer = csv.DictWriter(out, columns, lineterminator="\r\n")  # RFC 4180
     writer.writeheader()
     for row in rows:
         cells = _cells(row, columns)
-        cells["steps"] = json.dumps(cells["steps"], ensure_ascii=False)
+        cells |= {name: json.dumps(cells[name], ensure_ascii=False) for name in ("steps", "rewards") if cells[name] is not None}
         writer.writerow({name: _inert(value) if isinstance(value, str) else value for name, value in cells.items()})
     return out.getvalue()
 
@@ -90,22 +90,26 @@ def _inert(text: str) -> str:
 
 
 def parquet_bytes(rows: Sequence[Row]) -> bytes:
-    """Return the rows as Parquet: steps as a list of structs, unknown values null."""
+    """Return the rows as Parquet: steps as a list of structs, rewards as a map, unknown values null."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     columns = _columns(rows)
     text, number, whole = pa.string(), pa.float64(), pa.int32()
+    rewards = pa.map_(text, number)
     step = {
         "name": text,
-        "reward": number,
+        "rewards": rewards,
+        "score": number,
         "passed": pa.bool_(),
         "exception": text,
+        "message": text,
         "seconds": pa.struct(dict.fromkeys(PHASES, number)),
     }
     tokens = dict.fromkeys(("input_tokens", "output_tokens"), pa.int64())
-    numbers = dict.fromkeys(("reward", "counts", "seconds", "cost_usd"), number)
-    kinds = {"attempt": whole, "failed_attempts": whole, "step_number": whole, **numbers, **tokens}
+    numbers = dict.fromkeys(("counts", "seconds", "cost_usd"), number)
+    others = {"rewards": rewards, "passed": pa.bool_()}
+    kinds = {"attempt": whole, "failed_attempts": whole, "step_number": whole, **numbers, **tokens, **others}
     schema = pa.schema({**{name: kinds.get(name, text) for name in columns}, "steps": pa.list_(pa.struct(step))})
     out = pa.BufferOutputStream()
     with pq.ParquetWriter(out, schema) as writer:

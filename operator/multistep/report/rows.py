@@ -8,35 +8,41 @@ from datetime import datetime
 from sys import float_info, intern
 from typing import Any, Literal, get_args
 
+from multistep.api.conditions import holds
 from multistep.api.labels import AGENT, ATTEMPT, BRANCH, STEP, TASK
+from multistep.api.score import Outcome
 from multistep.api.sweep import Scoring
 from multistep.api.trial import parse_status
 from multistep.api.trial_status import StepStatus, TrialStatus
-from multistep.engine.scoring import REWARD, counted_reward, failure_class_of, is_too_large
+from multistep.engine.score import Verdict, step_passes, step_score
+from multistep.engine.scoring import counted_score, failure_class_of
 from multistep.engine.sweep_trials import facts
-from multistep.engine.sweeps import BranchState
+from multistep.engine.sweeps import BranchState, TrialFacts
 from multistep.engine.tampering import evidence
 from multistep.engine.usage import total
-
-PASS = 1.0  # minimum reward of a pass
+from multistep.report.explanation import explanation
 
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """A step that a trial reached. passed: whether it met its gate or, without a gate, has a reward >= 1. seconds: durations by
-    phase."""
+    """A step that a trial reached. rewards: all of its rewards, None without a result; score: what it counts; passed: whether it
+    passed; exception, message: type and message of its exception, or ""; seconds: durations by phase."""
 
     name: str
-    reward: float | None
+    rewards: Mapping[str, float] | None
+    score: float
     passed: bool
     exception: str
+    message: str
     seconds: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A trial. counts: the reward that the mean includes; None: the trial is excluded or has not finished. failure_class, reason:
-    class and reason of its failure, or ""; program: spec.agent.name, e.g. oracle.
+    """A trial. outcome: how it ended, "" while it is active; rewards: the task's own rewards; counts: what the mean includes,
+    None if the trial is excluded or has not finished; passed: whether it passed, None without ``counts``; how: how ``counts``
+    came about, on one line. failure_class, reason: class and reason of its failure, or ""; message: what happened, as its
+    condition says; program: spec.agent.name, e.g. oracle.
 
     seconds: duration, None if it has not finished; failed_attempts: number of failed attempts before the last one;
     content: digest of the task, if known; results: URL of its files in an object store. input_tokens, output_tokens, cost_usd: what
@@ -53,10 +59,14 @@ class Row:
     program: str
     attempt: int
     state: Literal["Active", "Complete", "Failed"]
-    reward: float | None
+    outcome: Outcome | Literal[""]
+    rewards: Mapping[str, float] | None
     counts: float | None
+    passed: bool | None
+    how: str
     failure_class: str
     reason: str
+    message: str
     seconds: float | None
     failed_attempts: int
     content: str
@@ -88,12 +98,15 @@ def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
     status, metadata = parse_status(trial), trial["metadata"]
     annotations = metadata.get("annotations") or {}
     task = (trial.get("spec") or {}).get("task") or {}
-    known, reward, scoring = facts(trial), _float((status.rewards or {}).get(REWARD)), scoring or Scoring()
-    counts = counted_reward(known, scoring)
+    scoring = scoring or Scoring()
+    known = facts(trial, scoring)
+    counts = counted_score(known, scoring)
     failure_class = failure_class_of(known, scoring) or ("Agent" if counts is None and known.state != "Active" else "")
     agent = (trial.get("spec") or {}).get("agent") or {}
     program = agent.get("name") or agent.get("importPath") or "oracle"
-    used = total(step.usage for steps in status.steps_by_attempt().values() for step in steps)
+    reason = _reason(status, known, scoring) if failure_class else ""
+    steps = tuple(_step(step, scoring.key) for step in status.own_steps)
+    zeroed = known.tampered and scoring.tampering == "Zero"
     return Row(
         namespace=metadata.get("namespace", ""),
         trial=metadata["name"],
@@ -102,22 +115,50 @@ def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
         program=program,
         attempt=_whole(annotations.get(ATTEMPT)),
         state=known.state,
-        reward=reward,
+        outcome=_outcome(status, counts, zeroed=zeroed),
+        rewards=_floats(status.rewards),
         counts=counts,
+        passed=None if counts is None else known.passed and not zeroed,
+        how=explanation(status, steps, counts, scoring, failure_class=failure_class, reason=reason),
         failure_class=failure_class,
-        reason=_reason(status, reward, tampered=known.tampered and scoring.tampering != "Report") if failure_class else "",
+        reason=reason,
+        message=_message(status),
         seconds=_between(status.start_time, status.completion_time),
         failed_attempts=len(status.attempts),
         content=status.task_source.digest if status.task_source else (task.get("bundle") or {}).get("digest") or "",
         results=status.results_store or "",
-        steps=tuple(map(_step, status.own_steps)),
-        input_tokens=used.input_tokens if used else None,
-        output_tokens=used.output_tokens if used else None,
-        cost_usd=used.cost_usd if used else None,
-        counted_by=used.source if used else "",
+        steps=steps,
+        **_usage(status),
         tampering=" ".join(evidence(each.kind for each in status.tampering)),
         **_branch(trial, status.task_steps),
     )
+
+
+def _usage(status: TrialStatus) -> dict[str, Any]:
+    """Return the fields of what the model requests of all attempts used, {} without any."""
+    used = total(step.usage for steps in status.steps_by_attempt().values() for step in steps)
+    if used is None:
+        return {}
+    return {
+        "input_tokens": used.input_tokens,
+        "output_tokens": used.output_tokens,
+        "cost_usd": used.cost_usd,
+        "counted_by": used.source,
+    }
+
+
+def _outcome(status: TrialStatus, counts: float | None, *, zeroed: bool) -> Outcome | Literal[""]:
+    """Return how a trial ended, under the sweep's scoring. zeroed: whether it counts 0 because of evidence of tampering."""
+    if status.outcome is None:
+        return ""
+    if counts is None and status.outcome != "Unverified":
+        return "Excluded"
+    return "NotPassed" if zeroed and status.outcome == "Passed" else status.outcome
+
+
+def _message(status: TrialStatus) -> str:
+    found = holds(status, "Failed") or holds(status, "Complete")
+    return found.message if found else ""
 
 
 def _branch(trial: Mapping[str, Any], steps: Sequence[str]) -> dict[str, Any]:
@@ -136,30 +177,36 @@ def in_order(found: Row) -> tuple[str, str, int, str, str, int, str]:
     return found.task, found.agent, found.step_number, found.step, found.branch, found.attempt, found.trial
 
 
-def _reason(status: TrialStatus, reward: float | None, *, tampered: bool) -> str:
+def _reason(status: TrialStatus, known: TrialFacts, scoring: Scoring) -> str:
     """Return the reason why a trial failed, is excluded or counts 0. AgentError: the agent failed, and scoring excludes such
-    trials.
-
-    tampered: whether scoring excludes the trial or sets it to 0 because of evidence of tampering.
-    """
+    trials."""
     if status.failure:
         return status.failure.reason
-    if tampered:
+    if known.tampered and scoring.tampering != "Report":
         return "Tampering"
-    return "NoReward" if reward is None else "RewardTooLarge" if is_too_large(reward) else "AgentError"
+    if known.invalid:
+        return "RewardOmitted" if known.score is None else "RewardTooLarge"
+    return "NoReward" if known.score is None else "AgentError"
 
 
-def _step(step: StepStatus) -> StepRow:
-    reward = _float((step.rewards or {}).get(REWARD))
-    passed = step.gate if step.gate is not None else reward is not None and reward >= PASS
-    seconds = step.durations.model_dump(exclude_none=True) if step.durations else {}
-    sensible = None if is_too_large(reward) else reward
-    return StepRow(intern(step.name), sensible, passed, step.exception.type if step.exception else "", seconds)
+def _step(step: StepStatus, key: str | None) -> StepRow:
+    verdict = Verdict(step.rewards, step.gate)
+    return StepRow(
+        intern(step.name),
+        _floats(step.rewards),
+        step_score(verdict, key),
+        step_passes(verdict, key),
+        step.exception.type if step.exception else "",
+        step.exception.message if step.exception else "",
+        step.durations.model_dump(exclude_none=True) if step.durations else {},
+    )
 
 
-def _float(number: float | None) -> float | None:
-    """Return the number as a float; numbers beyond a float's range become the largest float."""
-    return None if number is None else float(max(-float_info.max, min(float_info.max, number)))
+def _floats(rewards: Mapping[str, float] | None) -> dict[str, float] | None:
+    """Return the rewards as floats; numbers beyond a float's range become the largest float."""
+    if rewards is None:
+        return None
+    return {intern(key): float(max(-float_info.max, min(float_info.max, each))) for key, each in rewards.items()}
 
 
 def _between(start: datetime | None, end: datetime | None) -> float | None:

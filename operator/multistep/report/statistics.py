@@ -36,7 +36,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean reward of a first group of trials minus that of a second one, over the tasks that both groups have.
+    """Mean score of a first group of trials minus that of a second one, over the tasks that both groups have.
 
     p: probability that chance causes a difference at least as large; None with one task.
 
@@ -57,10 +57,10 @@ def is_rare(p: float | None) -> bool:
     return p is not None and p < 1 - CONFIDENCE
 
 
-def mean_reward(rewards: Mapping[str, Sequence[float]]) -> Estimate | None:
-    """Return the mean of the tasks' mean rewards. rewards: rewards of the scored trials by task. None if no trial is scored."""
-    means = {task: fmean(found) for task, found in rewards.items() if found}
-    return _or_exact(_estimate(means, sum(map(len, rewards.values()))))
+def mean_score(scores: Mapping[str, Sequence[float]]) -> Estimate | None:
+    """Return the mean of the tasks' mean scores. scores: of the scored trials by task. None if no trial is scored."""
+    means = {task: fmean(found) for task, found in scores.items() if found}
+    return _or_exact(_estimate(means, sum(map(len, scores.values()))))
 
 
 def pass_at(k: int, passed: Mapping[str, Sequence[bool]]) -> Estimate | None:
@@ -77,7 +77,7 @@ def pass_at(k: int, passed: Mapping[str, Sequence[bool]]) -> Estimate | None:
 def difference(first: Mapping[str, Sequence[float]], second: Mapping[str, Sequence[float]]) -> Difference | None:
     """Return the mean difference of the first minus the second, paired by task, so that the tasks' difficulty cancels out.
 
-    first, second: rewards by task. None if they share no task.
+    first, second: scores by task. None if they share no task.
     """
     shared = [task for task, found in first.items() if found and second.get(task)]
     deltas = {task: fmean(first[task]) - fmean(second[task]) for task in shared}

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import combinations
 from statistics import fmean, median, quantiles
+from typing import TypeVar
 
 from multistep.api.sweep import Scoring
 from multistep.report.branches import Branches, branches_of
-from multistep.report.rows import PASS, Row, StepRow, in_order
-from multistep.report.statistics import Difference, Estimate, difference, holm, is_rare, ks, mean_reward, pass_at
+from multistep.report.rows import Row, StepRow, in_order
+from multistep.report.statistics import Difference, Estimate, difference, holm, is_rare, ks, mean_score, pass_at
 from multistep.report.warnings import Broken, branch_warnings, broken_tasks, warnings
 
+_Value = TypeVar("_Value", bound=float)
 PHASES = ("setup", "healthcheck", "agent", "verifier", "artifacts")
 
 
@@ -87,14 +89,14 @@ class Pair:
 class StepCell:
     """A step of a task: how many of the scored trials reached it and passed it.
 
-    reward, seconds: means over the trials that have a value.
+    score: mean over the scored trials that reached it; seconds: mean over those that have a value.
     """
 
     step: str
     trials: int
     reached: int
     passed: int
-    reward: float | None
+    score: float | None
     seconds: float | None
 
 
@@ -192,12 +194,16 @@ def _counts(row: Row) -> float | None:
     return row.counts
 
 
+def _passed(row: Row) -> bool | None:
+    return row.passed
+
+
 def _counts_or_zero(row: Row) -> float | None:
     return 0.0 if row.excluded else row.counts
 
 
-def _by_task(found: Iterable[Row], number: Callable[[Row], float | None]) -> dict[str, list[float]]:
-    by_task: dict[str, list[float]] = defaultdict(list)
+def _by_task(found: Iterable[Row], number: Callable[[Row], _Value | None]) -> dict[str, list[_Value]]:
+    by_task: dict[str, list[_Value]] = defaultdict(list)
     for row in found:
         if (value := number(row)) is not None:
             by_task[row.task].append(value)
@@ -205,18 +211,17 @@ def _by_task(found: Iterable[Row], number: Callable[[Row], float | None]) -> dic
 
 
 def _standing(agent: str, found: Sequence[Row]) -> Standing:
-    rewards = _by_task(found, _counts)
-    passed = {task: [each >= PASS for each in those] for task, those in rewards.items()}
+    scores, passed = _by_task(found, _counts), _by_task(found, _passed)
     passes = {k: pass_at(k, passed) for k in ks(max(map(len, passed.values()), default=0))}
-    with_excluded = mean_reward(_by_task(found, _counts_or_zero))
+    with_excluded = mean_score(_by_task(found, _counts_or_zero))
     cost, won = _cost(found), sum(map(sum, passed.values()))
     return Standing(
         agent=agent,
-        mean=mean_reward(rewards),
+        mean=mean_score(scores),
         passes={k: each for k, each in passes.items() if each is not None},
         trials=len(found),
         active=sum(row.state == "Active" for row in found),
-        counted=sum(map(len, rewards.values())),
+        counted=sum(map(len, scores.values())),
         excluded=dict(Counter(row.failure_class for row in found if row.excluded)),
         scored_failures=dict(Counter(row.failure_class for row in found if row.scored_failure)),
         tasks=len({row.task for row in found}),
@@ -234,8 +239,8 @@ def _cost(found: Sequence[Row]) -> float | None:
 
 def _tasks(found: Sequence[Row]) -> Iterable[TaskSteps]:
     for (task, agent), members in _grouped(found, lambda row: (row.task, row.agent)):
-        rewards = [row.counts for row in members if row.counts is not None]
-        yield TaskSteps(task, agent, len(rewards), fmean(rewards) if rewards else None, list(_cells(members)))
+        scores = [row.counts for row in members if row.counts is not None]
+        yield TaskSteps(task, agent, len(scores), fmean(scores) if scores else None, list(_cells(members)))
 
 
 def _cells(members: Sequence[Row]) -> Iterable[StepCell]:
@@ -251,7 +256,7 @@ def _cells(members: Sequence[Row]) -> Iterable[StepCell]:
             trials=len(counted),
             reached=len(steps),
             passed=sum(step.passed for step in steps),
-            reward=_mean(step.reward for step in steps),
+            score=_mean(step.score for step in steps),
             seconds=_mean(sum(step.seconds.values()) if step.seconds else None for step in steps),
         )
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from multistep.api.trial_status import ANOTHER_TRIAL
+from multistep.api.step_runs import ANOTHER_TRIAL
 from multistep.store.checkpoint_files import Base, Commit, keep, place, read
 from multistep.store.directory import TrialDirectory
 

@@ -62,7 +62,7 @@ def put_branches(cluster: CliCluster, sweep: str, task: str, state: str, *reward
     uid = cluster.objects["TrialSweep", sweep]["metadata"]["uid"]
     for attempt, reward in enumerate(rewards, 1):
         made = trial(
-            task, attempt=attempt, ended="Complete" if reward is not None else None, reward=0.5, steps=[step("two", reward)]
+            task, attempt=attempt, ended="Complete" if reward is not None else None, reward=reward, steps=[step("two", reward)]
         )
         made["metadata"] |= {
             "name": f"{sweep}-{task}-two-{state}-{attempt}",

@@ -9,7 +9,8 @@ import pytest
 
 from multistep.agents import script_of
 from multistep.api.layout import StepLayout
-from multistep.api.trial_status import ANOTHER_TRIAL, AttemptStatus, CheckpointStatus, StepStatus
+from multistep.api.step_runs import ANOTHER_TRIAL
+from multistep.api.trial_status import AttemptStatus, CheckpointStatus, StepStatus
 from multistep.engine.branching import Branch
 from multistep.engine.failure_class import of_failed as failed
 from multistep.engine.journal import AGENT_SETUP, AttemptLost, Journal

@@ -15,7 +15,7 @@ from multistep.api.trial_status import Durations, StepStatus, TrialStatus
 from multistep.engine import status
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.rewards import StepException
-from multistep.engine.scoring import AGENT_ERRORS, agent_may_have_caused, agent_used_deadline, counted_reward, failure_class_of
+from multistep.engine.scoring import AGENT_ERRORS, agent_may_have_caused, agent_used_deadline, counted_score, failure_class_of
 from multistep.engine.script import aggregate
 from multistep.engine.status_size import to_json
 from multistep.engine.sweep_trials import facts
@@ -56,7 +56,7 @@ def known(played: Played, number: int = 0) -> TrialFacts:
 
 
 def score(played: Played, scoring: Scoring | None = None) -> float | None:
-    return counted_reward(known(played), scoring or Scoring())
+    return counted_score(known(played), scoring or Scoring())
 
 
 # Ways to leave the second (or only) step without a reward, compared with an honest agent that fails the step.
@@ -135,14 +135,14 @@ def test_steps_without_a_verdict_count_0_and_steps_that_were_never_to_have_one_d
     unverified = plan(THREE, {"verifier": {"disable": True}})
     journal = Journal(steps=[StepRun("a", phase="agent", exception=StepException("ContainerKilledError", "", "agent"))])
     aggregate(unverified, journal)
-    assert journal.score == 0
+    assert finished(journal).score is None
 
 
-def test_a_gate_ends_a_trial_with_its_reward_whatever_the_agent_ended_with() -> None:
+def test_a_gate_ends_a_trial_with_0_for_later_steps_whatever_the_agent_ended_with() -> None:
     toml = THREE.replace('name = "b"\n', 'name = "b"\nmin_reward = 1.0\n')
     agent = {"agent": {"name": "command", "command": ["x"]}}
     ended = play(plan(toml, agent), {"b/agent": EXIT_1, "b/verifier": ZERO})
-    assert (len(ended.journal.steps), score(ended)) == (2, 0.5)
+    assert (len(ended.journal.steps), score(ended)) == (2, 1 / 3)
     assert score(ended, EXCLUDE) is None
 
 
@@ -157,10 +157,10 @@ def test_an_agent_that_kills_its_container_after_a_solved_step_is_not_paid_for_t
     )
     aggregate(task, journal)
     ended = facts(resource(finished(journal)))
-    assert (ended.failure_class, ended.reward, ended.agent_error) == ("Agent", 1.0, True)
-    assert counted_reward(ended, Scoring()) == pytest.approx(1 / 3)
-    assert counted_reward(ended, Scoring(agent_errors="Exclude")) is None
-    assert counted_reward(ended, Scoring(environment_errors="Exclude")) == pytest.approx(1 / 3)
+    assert (ended.failure_class, journal.rewards, ended.agent_error) == ("Agent", {"reward": 1.0}, True)
+    assert counted_score(ended, Scoring()) == pytest.approx(1 / 3)
+    assert counted_score(ended, Scoring(agent_errors="Exclude")) is None
+    assert counted_score(ended, Scoring(environment_errors="Exclude")) == pytest.approx(1 / 3)
 
 
 def test_a_container_killed_between_steps_by_what_an_agent_left_counts_too() -> None:
@@ -168,7 +168,7 @@ def test_a_container_killed_between_steps_by_what_an_agent_left_counts_too() -> 
     journal = Journal(steps=[StepRun("a", phase="complete", rewards={"reward": 1.0})], exception=died, finished=True)
     aggregate(plan(THREE), journal)
     assert agent_may_have_caused(died, journal)
-    assert counted_reward(facts(resource(finished(journal))), Scoring()) == pytest.approx(1 / 3)
+    assert counted_score(facts(resource(finished(journal))), Scoring()) == pytest.approx(1 / 3)
     assert not agent_may_have_caused(died, Journal())
 
 
@@ -177,12 +177,13 @@ def test_a_sweep_chooses_what_becomes_of_an_agents_errors_in_any_step(type_: str
     exception = {"type": type_, "message": "", "phase": "agent"}
     steps = [{"name": "a", "rewards": {"reward": 1.0}, "exception": exception}, {"name": "b", "rewards": {"reward": 1.0}}]
     conditions = [{"type": "Complete", "status": "True"}]
-    ended = facts({"metadata": {"name": "t"}, "status": {"conditions": conditions, "rewards": {"reward": 1.0}, "steps": steps}})
-    assert counted_reward(ended, Scoring()) == 1
-    assert counted_reward(ended, Scoring(agent_errors="Exclude")) is None
+    over = {"conditions": conditions, "rewards": {"reward": 1.0}, "score": 1.0}
+    ended = facts({"metadata": {"name": "t"}, "status": {**over, "steps": steps}})
+    assert counted_score(ended, Scoring()) == 1
+    assert counted_score(ended, Scoring(agent_errors="Exclude")) is None
     exception["phase"] = "verifier"
-    again = facts({"metadata": {"name": "t"}, "status": {"conditions": conditions, "rewards": {"reward": 1.0}, "steps": steps}})
-    assert counted_reward(again, Scoring(agent_errors="Exclude")) == 1
+    again = facts({"metadata": {"name": "t"}, "status": {**over, "steps": steps}})
+    assert counted_score(again, Scoring(agent_errors="Exclude")) == 1
 
 
 def test_an_agent_that_used_up_its_time_keeps_its_reward_whatever_the_sweep_chooses() -> None:
@@ -193,12 +194,10 @@ def test_an_agent_that_used_up_its_time_keeps_its_reward_whatever_the_sweep_choo
 
 @pytest.mark.parametrize("reward", [1e300, -1e300, 10**400])
 def test_a_reward_that_no_sum_can_hold_counts_0(reward: float) -> None:
-    found = TrialFacts(0, "Complete", reward=reward)
-    assert (counted_reward(found, Scoring()), counted_reward(found, EXCLUDE), failure_class_of(found, EXCLUDE)) == (
-        0,
-        None,
-        "Verifier",
-    )
+    ended = play(plan(), {"a/verifier": rewarded(json=f'{{"reward": {reward!r}}}')})
+    found = known(ended)
+    assert (counted_score(found, Scoring()), counted_score(found, EXCLUDE)) == (2 / 3, None)
+    assert failure_class_of(found, EXCLUDE) == "Verifier"
 
 
 def test_a_mean_that_is_not_finite_counts_0() -> None:
@@ -210,21 +209,21 @@ def test_a_mean_that_is_not_finite_counts_0() -> None:
 @pytest.mark.parametrize("failure_class", ["Infrastructure", "User", "Task", "Verifier"])
 def test_what_no_agent_can_cause_is_excluded_with_any_reward_and_any_choice(failure_class: Any) -> None:
     for scoring in (Scoring(), EXCLUDE):
-        assert counted_reward(TrialFacts(0, "Failed", failure_class=failure_class), scoring) is None
-        assert counted_reward(TrialFacts(0, "Complete", reward=1.0, failure_class=failure_class), scoring) is None
+        assert counted_score(TrialFacts(0, "Failed", failure_class=failure_class), scoring) is None
+        assert counted_score(TrialFacts(0, "Complete", failure_class=failure_class), scoring) is None
 
 
 def test_a_trial_counts_when_it_has_finished() -> None:
-    assert counted_reward(TrialFacts(0, "Complete", reward=0.5), Scoring()) == 0.5
+    assert counted_score(TrialFacts(0, "Complete", score=0.5), Scoring()) == 0.5
     assert (
-        counted_reward(TrialFacts(0, "Complete"), Scoring()) is None
+        counted_score(TrialFacts(0, "Complete"), Scoring()) is None
         and failure_class_of(TrialFacts(0, "Complete"), Scoring()) == "Task"
     )
     assert (
-        failure_class_of(TrialFacts(0, "Complete", reward=0.5), Scoring()) is None
+        failure_class_of(TrialFacts(0, "Complete", score=0.5), Scoring()) is None
         and failure_class_of(TrialFacts(0, "Active"), Scoring()) is None
     )
-    assert counted_reward(TrialFacts(0, "Active", reward=0.5), Scoring()) is None
+    assert counted_score(TrialFacts(0, "Active", score=0.5), Scoring()) is None
 
 
 def test_a_deadline_counts_against_an_agent_that_used_half_of_it_and_against_nobody_else() -> None:
@@ -238,18 +237,18 @@ def test_a_deadline_counts_against_an_agent_that_used_half_of_it_and_against_nob
 
     working = StepStatus(name="b", phase="Agent", start_time=since(40))
     before = StepStatus(name="a", phase="Complete", start_time=since(60), durations=Durations(agent=10.0))
-    assert counted_reward(at_deadline(before, working), Scoring()) == 0
-    assert counted_reward(at_deadline(working), Scoring()) is None
+    assert counted_score(at_deadline(before, working), Scoring()) == 0
+    assert counted_score(at_deadline(working), Scoring()) is None
     verified = StepStatus(name="b", phase="Verifier", start_time=since(90), durations=Durations(agent=10.0))
-    assert counted_reward(at_deadline(verified), Scoring()) is None
+    assert counted_score(at_deadline(verified), Scoring()) is None
     setting_up = StepStatus(name="b", phase="Setup", start_time=since(90))
-    assert counted_reward(at_deadline(setting_up), Scoring()) is None
-    assert counted_reward(at_deadline(), Scoring()) is None
+    assert counted_score(at_deadline(setting_up), Scoring()) is None
+    assert counted_score(at_deadline(), Scoring()) is None
     assert not agent_used_deadline(TrialStatus(steps=[working]), None, NOW)
     stopped = status.failed(trial(activeDeadlineSeconds=1), "Stopped", "stop", NOW)
-    assert counted_reward(facts(resource(stopped)), Scoring()) is None
+    assert counted_score(facts(resource(stopped)), Scoring()) is None
 
 
 def test_a_failed_trial_counts_0_when_an_agent_did_it() -> None:
-    assert counted_reward(facts(resource(status.failed(trial(), "RunnerBroken", "no sense", NOW))), Scoring()) == 0
-    assert counted_reward(facts(resource(status.failed(trial(), "PodDeleted", "gone", NOW))), Scoring()) is None
+    assert counted_score(facts(resource(status.failed(trial(), "RunnerBroken", "no sense", NOW))), Scoring()) == 0
+    assert counted_score(facts(resource(status.failed(trial(), "PodDeleted", "gone", NOW))), Scoring()) is None

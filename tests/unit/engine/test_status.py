@@ -165,6 +165,8 @@ def test_a_complete_trial_has_its_rewards_and_exceptions() -> None:
             "name": "a",
             "phase": "Failed",
             "rewards": {"reward": 1},
+            "score": 1.0,
+            "passed": True,
             "exception": {"type": "AgentTimeoutError", "message": "slow", "phase": "agent"},
             "startTime": "1970-01-01T00:00:10Z",
             "completionTime": "1970-01-01T00:00:20Z",

@@ -93,16 +93,16 @@ def test_at_its_end_it_reports_each_agents_mean_and_what_did_not_count() -> None
     assert why(status) == ("Complete", "SweepComplete", "3 of 4 trials count")
     assert holding(status) == {"Complete", "Ready"}
     assert [(each.name, each.counted, each.mean) for each in status.agents] == [("a", 1, 1.0), ("b", 2, 0.375)]
-    assert (status.reward, status.excluded, status.pod_hours) == ("a 1 (1 of 2), b 0.375", {"Infrastructure": 1}, 2.0)
+    assert (status.score, status.excluded, status.pod_hours) == ("a 1 (1 of 2), b 0.375", {"Infrastructure": 1}, 2.0)
     assert status.completion_time is not None and is_finished(status)
 
 
 def test_of_a_single_agent_the_column_shows_the_mean_alone_and_never_too_much() -> None:
     alone = started(agents=[{"name": "a", "agent": {"name": "nop"}}])
-    assert next_of(alone, done(0)).status.reward == "1"
-    assert next_of(alone).status.reward is None
+    assert next_of(alone, done(0)).status.score == "1"
+    assert next_of(alone).status.score is None
     many = started(agents=[{"name": f"agent-{number}", "agent": {"name": "nop"}} for number in range(9)])
-    text = next_of(many, done(*range(9))).status.reward
+    text = next_of(many, done(*range(9))).status.score
     assert text is not None and len(text) == 60 and text.endswith("...")
 
 

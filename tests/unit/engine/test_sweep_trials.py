@@ -229,12 +229,13 @@ def test_a_trial_at_its_end_reports_its_reward_and_what_its_pods_worked() -> Non
     status = {
         "conditions": held("Complete"),
         "rewards": {"reward": 0.5, "style": 1},
-        "failure": {"class": "Agent", "reason": "AgentTimeoutError", "score": 0.5},
+        "failure": {"class": "Agent", "reason": "AgentTimeoutError"},
+        "score": 0.5,
         "steps": [{"startTime": FIRST}],
         "completionTime": LATER,
         "attempts": [{"steps": [{"startTime": FIRST}], "endTime": LATER}, {"endTime": LATER}, {"steps": [{"startTime": FIRST}]}],
     }
-    assert facts(trial(status)) == TrialFacts(3, "Complete", 0.5, "Agent", 7200.0, score=0.5)
+    assert facts(trial(status)) == TrialFacts(3, "Complete", 0.5, "Agent", 7200.0)
     assert facts(trial({"conditions": held("Failed")})) == TrialFacts(3, "Failed")
 
 

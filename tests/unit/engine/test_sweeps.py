@@ -55,8 +55,8 @@ def test_names_of_trials_can_be_read() -> None:
 
 def test_the_tally_keeps_apart_what_counts_and_what_was_lost() -> None:
     trials = [
-        TrialFacts(0, "Complete", reward=1.0, pod_seconds=1800),
-        TrialFacts(3, "Complete", reward=0.0, pod_seconds=1800),
+        TrialFacts(0, "Complete", score=1.0, pod_seconds=1800),
+        TrialFacts(3, "Complete", score=0.0, pod_seconds=1800),
         TrialFacts(1, "Failed", failure_class="Infrastructure"),
         TrialFacts(2, "Failed", failure_class="Agent", score=0.0),
         TrialFacts(5, "Complete"),
@@ -74,13 +74,13 @@ def test_the_tally_keeps_apart_what_counts_and_what_was_lost() -> None:
 
 def test_in_an_agents_mean_every_task_weighs_the_same_however_many_of_its_trials_count() -> None:
     found = tally(
-        GRID, 12, [TrialFacts(number, "Complete", reward=reward) for number, reward in ((0, 1.0), (6, 1.0), (3, 0.0))], NOW
+        GRID, 12, [TrialFacts(number, "Complete", score=reward) for number, reward in ((0, 1.0), (6, 1.0), (3, 0.0))], NOW
     )
     assert (found.agents[0].counted, found.agents[0].mean) == (3, 0.5)
 
 
 def test_a_sweep_is_finished_when_all_were_created_and_none_is_at_work() -> None:
-    done = [TrialFacts(number, "Complete", reward=1.0) for number in range(12)]
+    done = [TrialFacts(number, "Complete", score=1.0) for number in range(12)]
     assert tally(GRID, 12, done, NOW).all_finished
     assert not tally(GRID, 12, [*done[1:], TrialFacts(0, "Active")], NOW).all_finished
     assert tally(GRID, 12, done[1:], NOW).all_finished
@@ -127,5 +127,5 @@ def test_a_sweep_that_dies_anywhere_makes_each_trial_once_and_never_too_many_at_
             made = to_create(counts, Limits(parallelism)).stop
         active = [name for name, each in cluster.items() if each.state == "Active"]
         for name in data.draw(st.lists(st.sampled_from(active), unique=True) if active else st.just([]), label="end"):
-            cluster[name] = replace(cluster[name], state="Complete", reward=1.0)
+            cluster[name] = replace(cluster[name], state="Complete", score=1.0)
     assert creations <= len(grid)

@@ -15,7 +15,7 @@ from multistep.engine.journal import Journal
 from multistep.engine.operations import Baseline, Inspect
 from multistep.engine.redaction import redacted
 from multistep.engine.scope import KeptStep
-from multistep.engine.scoring import counted_reward, failure_class_of
+from multistep.engine.scoring import counted_score, failure_class_of
 from multistep.engine.status_size import to_json
 from multistep.engine.sweep_trials import facts
 from multistep.engine.sweeps import Grid, tally
@@ -210,7 +210,7 @@ def test_a_sweeps_policy_decides_how_a_trial_with_evidence_counts(
     result = inspected(finding(kind, "/x")) if kind != "SurvivingProcesses" else inspected(processes=["x"], processCount=1)
     done = finished(played(a=result).journal)
     known = facts(resource(done))
-    assert counted_reward(known, scoring) == counts
+    assert counted_score(known, scoring) == counts
     assert failure_class_of(known, scoring) == failure_class
     (agent,) = (counted := tally(Grid(["t"], ["a"], 1), 1, [known], NOW, scoring)).agents
     assert agent.mean == counts
@@ -222,6 +222,6 @@ def test_evidence_gives_no_score_to_a_trial_that_the_infrastructure_ended() -> N
     lost = status.failed(trial(), "PodDeleted", "", NOW).model_copy(update={"tampering": [entry("StartupHook")]})
     known = facts(resource(lost))
     scoring = Scoring(tampering="Zero")
-    assert (counted_reward(known, scoring), failure_class_of(known, scoring)) == (None, "Infrastructure")
+    assert (counted_score(known, scoring), failure_class_of(known, scoring)) == (None, "Infrastructure")
     active = facts({"metadata": {"name": "t"}, "status": to_json(TrialStatus(tampering=[entry("StartupHook")]))})
-    assert (counted_reward(active, scoring), failure_class_of(active, scoring)) == (None, None)
+    assert (counted_score(active, scoring), failure_class_of(active, scoring)) == (None, None)

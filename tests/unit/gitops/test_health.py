@@ -9,6 +9,7 @@ import pytest
 
 from hack.generate import crds as crd
 from hack.generate.crds import openapi_schema
+from multistep.api.score import ScoreRule
 from multistep.api.sweep import parse_sweep
 from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.api.trial_status import TrialStatus
@@ -33,7 +34,7 @@ def resource(content: Object, **metadata: Any) -> Object:
 
 
 RUN = StepRun("a", started_at=10.0, completed_at=20.0, phase="artifacts", rewards={"reward": 0.5})
-JOURNAL = Journal([RUN], rewards={"reward": 0.5}, finished=True)
+JOURNAL = Journal([RUN], rewards={"reward": 0.5}, score_rule=ScoreRule(steps=1, strategy="Mean"), finished=True)
 RUNNING = status.running(trial(), Journal([RUN]), NOW)
 COMPLETE = status.complete(trial(RUNNING), JOURNAL, "uri", NOW)
 FAILED = status.failed(trial(RUNNING), "DeadlineExceeded", 'it took\n"too" long \\', NOW)
@@ -76,10 +77,10 @@ def test_a_change_that_a_finished_trial_noted_does_not_reopen_it() -> None:
     assert (kstatus(found), argo_health(found)[0]) == ("Current", "Healthy")
 
 
-def test_messages_report_rewards_and_reasons_whatever_is_in_them() -> None:
-    assert argo_health(resource(content_of(COMPLETE)))[1] == "reward 0.5, ran 1 steps"
+def test_messages_report_scores_and_reasons_whatever_is_in_them() -> None:
+    assert argo_health(resource(content_of(COMPLETE)))[1] == "score 0.5, ran 1 steps"
     assert argo_health(resource(content_of(FAILED)))[1] == 'DeadlineExceeded: it took\n"too" long \\'
-    assert argo_health(resource(content_of(STATES["complete without a reward"][0])))[1].startswith("no reward, ran 0 steps")
+    assert argo_health(resource(content_of(STATES["complete without a reward"][0])))[1].startswith("no score, ran 0 steps")
 
 
 def test_without_conditions_kstatus_would_take_a_trial_for_done() -> None:
@@ -122,4 +123,4 @@ def test_a_sweep_is_done_when_it_is_complete_and_not_before(name: str) -> None:
 
 
 def test_of_a_sweep_argo_cd_shows_what_its_agents_came_to() -> None:
-    assert argo_health(resource(reached([DONE])), "TrialSweep")[1] == "reward 0.5, 1 of 1 trials count"
+    assert argo_health(resource(reached([DONE])), "TrialSweep")[1] == "score 0.5, 1 of 1 trials count"

@@ -174,7 +174,8 @@ async def test_a_runner_without_records_of_what_was_done_in_the_same_container_i
     started = world.now
     await world.run()
     assert world.condition[:2] == ("Failed", "Tampered") and 60 <= world.now - started < 240
-    assert world.status.failure == TrialFailure(class_="Agent", reason="Tampered", step="b", score=0.0)
+    assert world.status.failure == TrialFailure(class_="Agent", reason="Tampered", step="b")
+    assert world.status.score == 0
     assert (world.status.rewards, world.status.attempts, world.pods) == (None, [], [])
 
 
@@ -186,7 +187,8 @@ async def test_a_runner_that_changes_the_rewards_of_a_completed_step_is_an_agent
     verified["result"] = {**verified["result"], "captures": captures}
     await world.run()
     assert world.condition[:2] == ("Failed", "Tampered") and "step a" in world.condition[2]
-    assert world.status.failure == TrialFailure(class_="Agent", reason="Tampered", step="b", score=0.0)
+    assert world.status.failure == TrialFailure(class_="Agent", reason="Tampered", step="b")
+    assert world.status.score == 0
 
 
 # -- exec sessions that a process in the container kills
@@ -201,7 +203,8 @@ async def test_an_agent_that_kills_exec_sessions_fails_within_minutes_and_is_not
     started = world.now
     await world.run()
     assert world.condition[:2] == ("Failed", "ExecSessionsKilled") and 90 <= world.now - started < 180
-    assert world.status.failure == TrialFailure(class_="Agent", reason="ExecSessionsKilled", step="b", score=0.0)
+    assert world.status.failure == TrialFailure(class_="Agent", reason="ExecSessionsKilled", step="b")
+    assert world.status.score == 0
     assert (world.status.rewards, world.status.attempts) == (None, [])
 
 

@@ -147,7 +147,7 @@ async def test_a_failure_of_the_provider_is_no_reward_and_its_own_class() -> Non
     world = World(trial=manifest(spec), **{**HOSTED_OPTIONS, "settings": GATEWAY_SETTINGS}, models=models)
     await world.run()
     failure = world.status.failure
-    assert failure is not None and (failure.class_, failure.score, world.status.rewards) == ("Provider", None, None)
+    assert failure is not None and (failure.class_, world.status.score, world.status.rewards) == ("Provider", None, None)
 
 
 async def test_a_custom_class_that_gives_up_in_its_setup_scores_0() -> None:
@@ -158,7 +158,7 @@ async def test_a_custom_class_that_gives_up_in_its_setup_scores_0() -> None:
     await world.run()
     failure = world.status.failure
     assert world.condition[:2] == ("Failed", "AgentSetupFailed") and world.status.attempts == []
-    assert failure is not None and (failure.class_, failure.score) == ("Agent", 0.0)
+    assert failure is not None and (failure.class_, world.status.score) == ("Agent", 0.0)
 
 
 async def test_a_poll_of_an_agent_that_works_opens_a_session_with_the_agent_host_only() -> None:

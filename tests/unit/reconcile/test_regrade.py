@@ -164,7 +164,7 @@ async def test_a_regrade_that_goes_on_where_its_source_stopped_has_no_reward() -
     assert world.condition == ("Failed", "RegradeIncomplete", why)
     assert [(each.name, each.rewards) for each in world.status.steps] == [("a", {"reward": 1.0})]
     assert world.status.rewards is None and world.status.failure is not None
-    assert (world.status.failure.class_, world.status.failure.score) == ("Configuration", None)
+    assert (world.status.failure.class_, world.status.score) == ("Configuration", None)
 
 
 async def test_a_deleted_source_is_regraded_from_its_results() -> None:
@@ -253,7 +253,7 @@ async def test_a_trial_that_cannot_be_regraded_is_refused_by_name_before_any_pod
     world = await regraded(of)
     assert world.condition == ("Failed", "RegradeImpossible", message)
     assert world.cluster.runners == {} and world.status.failure is not None
-    assert (world.status.failure.class_, world.status.failure.score) == ("Configuration", None)
+    assert (world.status.failure.class_, world.status.score) == ("Configuration", None)
 
 
 @pytest.mark.parametrize(
@@ -274,12 +274,13 @@ async def test_a_source_that_is_scored_although_its_container_was_killed_keeps_i
         world.pod_status(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": ended}}])
 
     of = await source(durations={"b/agent": 100.0}, happens={50.0: kill})
-    failure = of.trial["status"]["failure"]
-    assert failure["reason"] == "ContainerKilledError" and failure["score"] is not None
+    former = of.trial["status"]
+    assert former["failure"]["reason"] == "ContainerKilledError" and former["score"] is not None
     world = await regraded(of)
     assert world.condition == ("Failed", "RegradeImpossible", f"trial source has no checkpoint after step b{HINT}")
     now = world.status.failure
-    assert now is not None and (now.class_, now.score, now.step) == ("Agent", failure["score"], "b")
+    assert now is not None and (now.class_, now.step) == ("Agent", "b")
+    assert (world.status.score, world.status.passed, world.status.outcome) == (former["score"], False, "AgentError")
     assert [each.exception and each.exception.type for each in world.status.steps] == [None, "ContainerKilledError"]
 
 

@@ -81,7 +81,7 @@ async def test_changes_that_cannot_be_stored_are_the_agents_failure(code: str) -
         "RuntimeError",
         f"storing the environment for the verifier: {code}: not possible",
     )
-    assert world.status.failure is not None and world.status.failure.score == 0
+    assert world.status.failure is not None and world.status.score == 0
 
 
 @pytest.mark.parametrize("code", ["NoBase", "TooSlow", "Changed"])
@@ -92,7 +92,7 @@ async def test_what_no_agent_causes_ends_the_attempt_and_scores_nothing(code: st
     await world.run()
     assert world.condition[:2] == ("Failed", "VerifierEnvironmentFailed")
     assert world.status.failure is not None
-    assert (world.status.failure.class_, world.status.failure.score) == ("Infrastructure", None)
+    assert (world.status.failure.class_, world.status.score) == ("Infrastructure", None)
 
 
 async def test_a_volume_without_room_delays_the_verification_and_scores_nothing() -> None:
@@ -136,7 +136,7 @@ async def test_stored_files_that_were_lost_or_changed_end_the_attempt(lost: str,
     monkeypatch.setattr(FakeCheckpoints, "contents", contents)
     world = await ran({**APART, "infrastructureRetries": 0})
     assert world.condition[:2] == ("Failed", "VerifierEnvironmentFailed")
-    assert world.status.failure is not None and world.status.failure.score is None
+    assert world.status.failure is not None and world.status.score is None
 
 
 async def test_a_checkpoint_that_vanishes_before_it_is_restored_ends_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,4 +155,4 @@ async def test_a_verifiers_pod_with_another_image_costs_an_attempt_and_no_reward
     await world.run()
     assert world.condition[:2] == ("Failed", "VerifierEnvironmentFailed") and "and this pod has" in world.condition[2]
     assert world.status.failure is not None
-    assert (world.status.failure.class_, world.status.failure.score) == ("Infrastructure", None)
+    assert (world.status.failure.class_, world.status.score) == ("Infrastructure", None)

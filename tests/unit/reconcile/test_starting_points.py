@@ -164,7 +164,7 @@ async def test_a_source_that_never_has_the_checkpoint_fails_the_trial(spec: Any,
     type_, reason, text = world.condition
     assert (type_, reason) == ("Failed", "SourceCheckpointMissing")
     assert message in text and "run it with spec.checkpoints: {policy: AfterStep, keep: WithResults}" in text
-    assert world.status.failure is not None and (world.status.failure.class_, world.status.failure.score) == ("Configuration", None)
+    assert world.status.failure is not None and (world.status.failure.class_, world.status.score) == ("Configuration", None)
     assert world.pods == []
 
 
@@ -241,7 +241,7 @@ async def test_a_source_that_cannot_be_restored_is_tried_twice_and_fails_the_tri
     assert world.condition[:2] == ("Failed", "SourceUnusable")
     assert "the checkpoint after step 1 of the other trial is not used: it could not be restored" in world.condition[2]
     assert [each.reason for each in world.status.attempts] == ["RestoreFailed", "RestoreFailed"]
-    assert world.status.failure is not None and (world.status.failure.class_, world.status.failure.score) == ("Configuration", None)
+    assert world.status.failure is not None and (world.status.failure.class_, world.status.score) == ("Configuration", None)
     assert agents(world.cluster.runners) == []
 
 

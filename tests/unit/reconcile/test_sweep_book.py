@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+from multistep.api.sweep import Scoring
 from multistep.reconcile.sweep_book import Book
 
 KEY = ("default", "s")
@@ -35,12 +36,12 @@ async def test_event_of_a_trial_is_an_event_of_its_sweep_when_it_changes_what_a_
 async def test_a_trial_that_went_while_it_was_being_made_is_not_believed_to_be_there() -> None:
     book = Book()
     page = book.page(KEY, "u", "", over=False)
-    page.start_reconcile()
+    page.start_reconcile(Scoring())
     book.saw(trial(0))
     book.saw(trial(0), gone=True)
     page.read(trial(0))
     assert page.trials == {}
-    page.start_reconcile()
+    page.start_reconcile(Scoring())
     page.read(trial(1))
     assert set(page.trials) == {"t1"}
 
@@ -50,7 +51,7 @@ async def test_a_list_reports_all_objects_except_those_with_newer_events() -> No
     for number in range(3):
         book.saw(trial(number))
     page = book.page(KEY, "u", "", over=False)
-    page.start_reconcile()
+    page.start_reconcile(Scoring())
     book.saw(trial(1, phase="Running"))
     book.saw(trial(9))
     await page.fill(listing(trial(1), trial(2, phase="Running"), trial(3), trial(4, uid="another")), "u")
@@ -60,6 +61,22 @@ async def test_a_list_reports_all_objects_except_those_with_newer_events() -> No
     assert page.whole
     assert book.invalidate("elsewhere") == [] and book.invalidate("default") == [KEY] and not page.whole
     assert book.invalidate("default") == []
+
+
+async def test_trials_read_before_the_sweeps_scoring_was_known_are_read_again() -> None:
+    book = Book()
+    styled = trial(
+        0, score=0.5, scoreRule={"steps": 1, "strategy": "Mean"}, steps=[{"name": "a", "rewards": {"reward": 0.5, "style": 1}}]
+    )
+    book.saw(styled)
+    page = book.page(KEY, "u", "", over=False)
+    page.start_reconcile(Scoring(key="style"))
+    assert not page.trials and not page.whole
+    await page.fill(listing(styled), "u")
+    assert page.trials["t0"].score == 1
+    page.start_reconcile(Scoring(key="style"))
+    book.saw(styled)
+    assert page.whole and page.trials["t0"].score == 1
 
 
 async def test_of_a_sweep_that_has_ended_nothing_is_noted() -> None:

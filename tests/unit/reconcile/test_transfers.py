@@ -68,7 +68,7 @@ async def test_a_restore_for_a_verifier_that_took_too_long_ends_the_attempt(monk
     world = World(trial=manifest({"verifier": {"isolation": "Separate"}, "infrastructureRetries": 0}))
     await world.run()
     assert world.condition[:2] == ("Failed", "VerifierEnvironmentFailed")
-    assert world.status.failure is not None and world.status.failure.score is None
+    assert world.status.failure is not None and world.status.score is None
 
 
 @in_virtual_time

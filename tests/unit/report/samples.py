@@ -44,15 +44,24 @@ def trial(
             "attempt": 1,
             "steps": steps or [],
             **({} if reward is None else {"rewards": {"reward": reward}}),
-            **({"failure": _failure(*failure)} if failure else {}),
+            **({"failure": {"class": failure[0], "reason": failure[1]}} if failure else {}),
+            **(_score(reward, failure, steps or []) if ended else {}),
             **over,
             **status,
         },
     }
 
 
-def _failure(class_: str, reason: str) -> dict[str, Any]:
-    return {"class": class_, "reason": reason, **({"score": 0.0} if class_ == "Agent" else {})}
+def _score(reward: float | None, failure: tuple[str, str] | None, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the fields of a finished trial on how it ended, as the operator sets them."""
+    if failure and failure[0] != "Agent":
+        return {"outcome": "Excluded"}
+    if failure:
+        return {"score": 0.0, "passed": False, "outcome": "AgentError"}
+    if reward is None:
+        return {"outcome": "Unverified"}
+    rule = {"steps": max(1, len(steps)), "strategy": "Mean"}
+    return {"score": reward, "passed": reward >= 1, "outcome": "Passed" if reward >= 1 else "NotPassed", "scoreRule": rule}
 
 
 def sweep(outcomes: Mapping[tuple[str, str], Sequence[float | str | None]]) -> list[Row]:

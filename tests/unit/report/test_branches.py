@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from multistep.api.sweep import Scoring
-from multistep.report.branches import branches_of, passed
+from multistep.report.branches import branches_of
 from multistep.report.files import csv_text, document, json_text, parquet_bytes
 from multistep.report.page import page
 from multistep.report.rows import Row, row
@@ -43,7 +43,8 @@ def branch(
     before = STEPS[: STEPS.index(name)]
     kept = [step(each, 1.0, trial="another") for each in before]
     made = trial(task, attempt=attempt, reward=0.5, steps=[*kept, step(name, reward)])
-    made = {**made, "status": {**made["status"], "taskSteps": [*before, name], **fields}}
+    own = {"score": reward, "passed": reward is not None and reward >= 1, "scoreRule": {"steps": 1, "strategy": "Mean"}}
+    made = {**made, "status": {**made["status"], "taskSteps": [*before, name], **own, **fields}}
     made["metadata"] |= {"name": f"s-{task}-{name}-{state}-{attempt}", "labels": {"multistep.dev/branch": state}}
     made["metadata"]["annotations"]["multistep.dev/step"] = name
     if state == "Own":
@@ -81,27 +82,29 @@ def test_a_step_has_its_trials_by_state_in_the_order_of_the_task() -> None:
     [
         ({"reward": 0.99}, False),
         ({"reward": None}, None),
-        ({"conditions": []}, None),
-        ({"failure": {"class": "Infrastructure", "reason": "PodDeleted"}}, None),
-        ({"failure": {"class": "Configuration", "reason": "SourceUnusable"}, "steps": []}, None),
-        ({"failure": {"class": "Agent", "reason": "AgentTimeoutError", "score": 0.5}, "reward": None}, False),
-        ({"failure": {"class": "Agent", "reason": "AgentTimeoutError", "score": 1.0}}, True),
-        ({"steps": [step("b", 0.2, gate=True)]}, True),
-        ({"rewards": {"reward": 1e200}, "steps": [step("b", 1e200)]}, False),
+        ({"conditions": [], "score": None}, None),
+        ({"failure": {"class": "Infrastructure", "reason": "PodDeleted"}, "score": None}, None),
+        ({"failure": {"class": "Configuration", "reason": "SourceUnusable"}, "steps": [], "score": None}, None),
+        ({"failure": {"class": "Agent", "reason": "AgentTimeoutError"}, "score": 0.0, "reward": None}, False),
+        ({"failure": {"class": "Agent", "reason": "AgentTimeoutError"}}, True),
+        ({"steps": [step("b", 0.2, gate=True)], "score": 0.2, "passed": True}, True),
     ],
 )
-def test_only_verdicts_that_count_are_passes_or_failures(changed: dict[str, Any], counts: bool | None) -> None:
-    assert passed(branch("b", "Reference", **changed)) is counts
+def test_only_trials_that_count_are_passes_or_failures(changed: dict[str, Any], counts: bool | None) -> None:
+    made = branch("b", "Reference", **changed)
+    assert made.passed is counts
+    group = branches_of([made]).steps[0].reference
+    assert group is not None and (group.counted, group.passed) == (counts is not None, counts is True)
 
 
 @pytest.mark.parametrize(("policy", "counts"), [("Report", True), ("Zero", False), ("Exclude", None)])
 def test_evidence_of_tampering_counts_as_the_sweep_says(policy: Any, counts: bool | None) -> None:
     evidence = [{"attempt": 1, "step": "b", "kind": "TestHook", "detail": "/conftest.py"}]
-    assert passed(branch("b", "Own", scoring=Scoring(tampering=policy), tampering=evidence)) is counts
+    assert branch("b", "Own", scoring=Scoring(tampering=policy), tampering=evidence).passed is counts
 
 
 def test_excluded_and_active_trials_are_counted_apart() -> None:
-    lost = branch("b", "Own", 2, failure={"class": "Infrastructure", "reason": "PodDeleted"})
+    lost = branch("b", "Own", 2, failure={"class": "Infrastructure", "reason": "PodDeleted"}, score=None)
     (found,) = branches_of([branch("b", "Own"), lost, branch("b", "Own", 3, conditions=[]), branch("b", "Reference")]).steps
     assert found.own is not None
     assert (found.own.trials, found.own.counted, found.own.active, found.own.excluded) == (3, 1, 1, 1)

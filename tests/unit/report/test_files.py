@@ -41,11 +41,21 @@ def test_json_holds_all_of_the_report() -> None:
 
 def test_csv_has_a_line_for_each_trial_and_leaves_empty_what_is_not_known() -> None:
     first, second, third = csv.DictReader(io.StringIO(csv_text(ROWS)))
-    assert (first["task"], first["reward"], first["counts"]) == ('t,"1"\n', "0.25", "0.25")
+    assert (first["task"], first["rewards"], first["counts"]) == ('t,"1"\n', '{"reward": 0.25}', "0.25")
+    assert (first["outcome"], first["passed"], first["how"]) == ("NotPassed", "False", "a 0.25")
     assert json.loads(first["steps"]) == [
-        {"name": "a", "reward": 0.25, "passed": False, "exception": "", "seconds": {"agent": 1.5}}
+        {
+            "name": "a",
+            "rewards": {"reward": 0.25},
+            "score": 0.25,
+            "passed": False,
+            "exception": "",
+            "message": "",
+            "seconds": {"agent": 1.5},
+        }
     ]
-    assert (second["state"], second["reward"], second["counts"], second["failure_class"]) == ("Failed", "", "", "Infrastructure")
+    assert (second["state"], second["rewards"], second["counts"], second["outcome"]) == ("Failed", "", "", "Excluded")
+    assert second["failure_class"] == "Infrastructure"
     assert (third["state"], third["seconds"]) == ("Active", "")
 
 
@@ -55,7 +65,7 @@ def test_a_name_that_is_a_formula_is_text_for_a_spreadsheet_and_numbers_stay_num
     (found,) = csv.DictReader(io.StringIO(csv_text([made]), newline=""))
     assert (found["task"], found["agent"]) == (f"'{name}", f"'{name}")
     assert found["trial"] == f"s-{name}-{name}-1"
-    assert (float(found["reward"]), float(found["counts"])) == (-0.5, -0.5)
+    assert (json.loads(found["rewards"]), float(found["counts"])) == ({"reward": -0.5}, -0.5)
     assert json.loads(found["steps"])[0]["name"] == name
 
 
@@ -65,4 +75,5 @@ def test_parquet_has_the_same_columns_and_types_even_when_empty() -> None:
     assert whole.column_names == csv_text([]).strip().split(",")
     first, second, _ = whole.to_pylist()
     assert (first["counts"], first["steps"][0]["seconds"]["agent"], first["steps"][0]["seconds"]["verifier"]) == (0.25, 1.5, None)
+    assert (first["rewards"], first["steps"][0]["rewards"]) == ([("reward", 0.25)], [("reward", 0.25)])
     assert (second["counts"], second["reason"]) == (None, "NodeLost")

@@ -15,7 +15,7 @@ from tests.unit.report.samples import step, trial
 def test_a_row_shows_what_the_sweep_noted_on_its_trial() -> None:
     found = row(trial("a/task", "an agent", 3, reward=0.5, resultsStore="s3://bucket/x"))
     assert (found.task, found.agent, found.attempt, found.namespace) == ("a/task", "an agent", 3, "evals")
-    assert (found.state, found.reward, found.counts, found.seconds) == ("Complete", 0.5, 0.5, 60)
+    assert (found.state, found.rewards, found.counts, found.seconds) == ("Complete", {"reward": 0.5}, 0.5, 60)
     assert (found.failure_class, found.reason, found.excluded, found.results) == ("", "", False, "s3://bucket/x")
     assert found.content == "sha256:" + "1" * 64
 
@@ -41,7 +41,8 @@ def test_what_others_broke_is_lost_and_not_nought(failure_class: str) -> None:
 
 def test_what_an_agent_broke_is_nought_and_not_lost() -> None:
     found = row(trial(failure=("Agent", "AgentTimeoutError")))
-    assert (found.reward, found.counts, found.excluded, found.reason) == (None, 0.0, False, "AgentTimeoutError")
+    assert (found.rewards, found.counts, found.passed, found.excluded) == (None, 0.0, False, False)
+    assert (found.outcome, found.reason) == ("AgentError", "AgentTimeoutError")
 
 
 def test_a_trial_at_work_is_neither() -> None:
@@ -59,7 +60,8 @@ EVIDENCE = [
 )
 def test_a_row_shows_evidence_of_tampering_and_what_the_policy_makes_of_it(policy: str, counts: float | None, reason: str) -> None:
     found = row(trial(reward=1.0, tampering=EVIDENCE), Scoring.model_validate({"tampering": policy}))
-    assert (found.tampering, found.reward, found.counts, found.reason) == ("SystemFileChanged StartupHook", 1.0, counts, reason)
+    assert (found.tampering, found.counts, found.reason) == ("SystemFileChanged StartupHook", counts, reason)
+    assert (found.rewards, found.passed) == ({"reward": 1.0}, None if counts is None else counts == 1)
     assert row(trial(reward=1.0, tampering=EVIDENCE[1:2])).tampering == ""
 
 
@@ -81,7 +83,7 @@ def test_a_complete_trial_without_a_reward_is_excluded_with_a_reason() -> None:
 
 @pytest.mark.parametrize("reward", [1e200, -1e200, 10**400])
 def test_a_reward_too_large_for_a_sum_counts_0_and_is_reported(reward: float) -> None:
-    found = row(trial(reward=reward))
+    found = row(trial(reward=reward, score=0.0, passed=False, steps=[step("a", reward)]))
     assert (found.counts, found.excluded, found.scored_failure, found.failure_class, found.reason) == (
         0.0, False, True, "Verifier", "RewardTooLarge",
     )  # fmt: skip
@@ -98,7 +100,7 @@ def test_a_row_counts_what_its_sweep_chose() -> None:
 def test_a_failure_that_an_agent_may_have_caused_counts_as_the_operator_scored_it() -> None:
     made = trial(reward=1.0, failure=("Verifier", "VerifierTimeoutError"))
     assert row(made).excluded
-    made["status"]["failure"]["score"] = 0.5
+    made["status"] |= {"score": 0.5, "passed": False, "outcome": "VerifierError"}
     found = row(made)
     assert (found.counts, found.excluded, found.scored_failure, found.failure_class) == (0.5, False, True, "Verifier")
     assert row(made, Scoring(environment_errors="Exclude")).excluded
@@ -115,9 +117,9 @@ def test_a_step_has_the_seconds_of_its_phases_and_its_exception() -> None:
     assert (dict(found.seconds), found.exception) == ({"agent": 2.5, "verifier": 1.0}, "AgentTimeoutError")
 
 
-def test_a_steps_reward_that_no_mean_can_be_made_of_is_none() -> None:
+def test_a_steps_reward_that_no_mean_can_be_made_of_counts_0() -> None:
     (found,) = row(trial(steps=[step("a", 1e300)])).steps
-    assert found.reward is None
+    assert (found.rewards, found.score, found.passed) == ({"reward": 1e300}, 0.0, False)
 
 
 def test_pods_that_were_lost_on_the_way_are_counted() -> None:

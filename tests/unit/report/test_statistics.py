@@ -12,33 +12,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from multistep.report.statistics import difference, difference_of_chances, holm, ks, mean_reward, pass_at
+from multistep.report.statistics import difference, difference_of_chances, holm, ks, mean_score, pass_at
 
 REWARDS = st.floats(min_value=-10, max_value=10).map(lambda number: round(number, 3))
 BY_TASK = st.dictionaries(st.text(max_size=3), st.lists(REWARDS, max_size=5), max_size=8)
 
 
 def test_every_task_weighs_the_same_however_many_of_its_trials_count() -> None:
-    found = mean_reward({"easy": [1, 1, 1, 1], "hard": [0], "lost": []})
+    found = mean_score({"easy": [1, 1, 1, 1], "hard": [0], "lost": []})
     assert found is not None
     assert (found.value, found.tasks, found.trials) == (0.5, 2, 5)
 
 
 def test_nothing_that_counts_is_no_mean() -> None:
-    assert mean_reward({}) is None
-    assert mean_reward({"lost": []}) is None
+    assert mean_score({}) is None
+    assert mean_score({"lost": []}) is None
 
 
 def test_a_single_task_has_no_interval() -> None:
-    found = mean_reward({"only": [0, 1, 1]})
+    found = mean_score({"only": [0, 1, 1]})
     assert found is not None
     assert (found.low, found.high) == (None, None)
 
 
 def test_tasks_without_any_spread_report_no_interval_unless_they_all_pass_or_all_fail() -> None:
-    halves = mean_reward({"a": [0.5], "b": [0.5]})
-    ones = mean_reward({"a": [1], "b": [1], "c": [1]})
-    zeros = mean_reward({"a": [0], "b": [0], "c": [0]})
+    halves = mean_score({"a": [0.5], "b": [0.5]})
+    ones = mean_score({"a": [1], "b": [1], "c": [1]})
+    zeros = mean_score({"a": [0], "b": [0], "c": [0]})
     assert halves is not None and ones is not None and zeros is not None
     assert (halves.low, halves.high) == (None, None)
     assert [ones.low, ones.high] == pytest.approx([0.025 ** (1 / 3), 1])
@@ -46,7 +46,7 @@ def test_tasks_without_any_spread_report_no_interval_unless_they_all_pass_or_all
 
 
 def test_the_interval_is_students_of_the_tasks_means() -> None:
-    found = mean_reward({"a": [0, 1], "b": [1], "c": [0, 0, 0], "d": [0.25, 0.75]})
+    found = mean_score({"a": [0, 1], "b": [1], "c": [0, 0, 0], "d": [0.25, 0.75]})
     means = [0.5, 1.0, 0.0, 0.5]
     spread = (sum((each - 0.5) ** 2 for each in means) / 3) ** 0.5 / 4**0.5
     assert found is not None
@@ -58,7 +58,7 @@ def test_the_interval_holds_the_truth_about_as_often_as_claimed() -> None:
     dice, held, rounds = random.Random(7), 0, 400
     for _ in range(rounds):
         chances = [dice.betavariate(2, 2) for _ in range(30)]
-        found = mean_reward({str(n): [float(dice.random() < chance) for _ in range(5)] for n, chance in enumerate(chances)})
+        found = mean_score({str(n): [float(dice.random() < chance) for _ in range(5)] for n, chance in enumerate(chances)})
         assert found is not None and found.low is not None and found.high is not None
         held += found.low <= 0.5 <= found.high
     margin = 3 * NormalDist().stdev * (0.95 * 0.05 / rounds) ** 0.5
@@ -67,7 +67,7 @@ def test_the_interval_holds_the_truth_about_as_often_as_claimed() -> None:
 
 @given(BY_TASK)
 def test_a_mean_lies_between_its_rewards_and_in_its_interval(rewards: dict[str, list[float]]) -> None:
-    found = mean_reward(rewards)
+    found = mean_score(rewards)
     every = [each for those in rewards.values() for each in those]
     assert (found is None) == (not every)
     if found is not None:

@@ -78,8 +78,8 @@ def test_the_steps_of_a_task_count_who_reached_and_who_passed_among_trials_that_
     assert found.counted == 3
     assert found.mean == pytest.approx(1 / 3)
     first, second = found.steps
-    assert (first.step, first.trials, first.reached, first.passed, first.reward, first.seconds) == ("a", 3, 2, 1, 0.5, 3.0)
-    assert (second.step, second.trials, second.reached, second.passed, second.reward, second.seconds) == ("b", 3, 1, 0, 0.5, 5.0)
+    assert (first.step, first.trials, first.reached, first.passed, first.score, first.seconds) == ("a", 3, 2, 1, 0.5, 3.0)
+    assert (second.step, second.trials, second.reached, second.passed, second.score, second.seconds) == ("b", 3, 1, 0, 0.5, 5.0)
 
 
 def test_durations_are_by_agent_of_trials_and_of_phases() -> None:

@@ -43,7 +43,7 @@ def test_evidence_of_tampering_is_reported_for_each_agent() -> None:
 
 def ended(task: str, program: str, class_: str, reason: str, attempt: int = 1) -> Row:
     made = trial(task, f"the-{program}", attempt, failure=(class_, reason), steps=[step("a")])
-    made["status"]["failure"]["score"] = 0.0
+    made["status"] |= {"score": 0.0, "passed": False}
     made["spec"]["agent"]["name"] = program
     return row(made)
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from multistep.api.trial_status import ANOTHER_TRIAL, StepStatus, TrialStatus
+from multistep.api.step_runs import ANOTHER_TRIAL
+from multistep.api.trial_status import StepStatus, TrialStatus
 from multistep.engine.journal import AGENT, HEALTHCHECK, SETUP, VERIFIER
 from multistep.errors import UsageError
 

@@ -1,0 +1,57 @@
+"""The score of a trial in its status: the number that sweeps and reports count, and how the trial ended."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from multistep.api.model import Model
+
+Outcome = Literal["Passed", "NotPassed", "GateNotMet", "AgentError", "VerifierError", "TaskError", "Unverified", "Excluded"]
+"""How a trial ended. Passed: every declared step ran and passed; NotPassed: the trial came to its end, and a step did not pass;
+GateNotMet: a gate ended it; AgentError, VerifierError, TaskError: a failure of this class that its agent may have caused;
+Unverified: verification is disabled; Excluded: a failure that no agent can have caused, of the class in status.failure."""
+
+Level = Literal["good", "bad", "excluded", "neutral"]
+"""How an outcome is shown: as a pass, as a result that is none, as no result, or as neither."""
+
+_SHOWN: Final[dict[Outcome, tuple[str, Level]]] = {
+    "Passed": ("passed", "good"),
+    "NotPassed": ("not passed", "bad"),
+    "GateNotMet": ("gate not met", "bad"),
+    "AgentError": ("agent error", "bad"),
+    "VerifierError": ("verifier error", "bad"),
+    "TaskError": ("task error", "bad"),
+    "Unverified": ("not verified", "neutral"),
+    "Excluded": ("excluded", "excluded"),
+}
+
+
+def outcome_words(outcome: Outcome, failure_class: str = "") -> str:
+    """Return an outcome in words; of an excluded trial with the class of its failure."""
+    words, _ = _SHOWN[outcome]
+    return f"{words}: {failure_class.lower()}" if outcome == "Excluded" and failure_class else words
+
+
+def outcome_level(outcome: Outcome) -> Level:
+    """Return how an outcome is shown."""
+    return _SHOWN[outcome][1]
+
+
+class ScoreRule(Model):
+    """What the score is computed from, besides the steps."""
+
+    steps: int
+    """Number of declared steps: those that this trial was to run and verify. A step that it did not reach counts 0."""
+    strategy: Literal["Mean", "Final"]
+    """The task's multi_step_reward_strategy. Mean: over the declared steps; Final: the last declared step."""
+
+
+class TrialColumns(Model):
+    """Texts for the printer columns."""
+
+    steps: str | None = None
+    """Finished steps of all that the trial runs, as 2/3."""
+    score: str | None = None
+    """The score, rounded."""
+    failure: str | None = None
+    """Class and reason of the failure."""

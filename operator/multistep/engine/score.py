@@ -1,0 +1,118 @@
+"""The score of a trial, from the rewards of its steps. docs/statistics.md has the rules as a table.
+
+The score is over all declared steps: those that the trial was to run and verify. A step without a result counts 0, so a trial that
+ends earlier never has a higher score. For the same reason a step counts at least 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from multistep.api.score import Outcome, ScoreRule
+from multistep.api.trial_status import FailureClass
+from multistep.engine.journal import StepRun
+from multistep.engine.plan import TrialPlan
+from multistep.engine.rewards import Number, Rewards
+
+REWARD: Final = "reward"  # the key that counts alone, if a result has it
+PASS: Final = 1.0  # minimum reward of a step that passes without a gate
+MOST_REWARD: Final = 1e100
+
+_ERRORS: Final[dict[FailureClass, Outcome]] = {"Verifier": "VerifierError", "Task": "TaskError"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of a started step. rewards: None without a verifier result; gate: whether its gate was met, None without one."""
+
+    rewards: Rewards | None
+    gate: bool | None = None
+
+
+@dataclass(frozen=True)
+class Score:
+    """The score of a trial. passed: whether every declared step ran and passed."""
+
+    value: float
+    passed: bool
+
+
+def rule_of(plan: TrialPlan) -> ScoreRule:
+    """Return what the score of a trial is computed from. Steps that another trial ran are not declared."""
+    declared = [step for step in plan.steps[plan.branch.kept :] if step.verifier is not None]
+    return ScoreRule(steps=len(declared), strategy="Final" if plan.strategy == "final" else "Mean")
+
+
+def verdict_of(run: StepRun) -> Verdict:
+    """Return the result of a step."""
+    return Verdict(run.rewards, run.gate_passed)
+
+
+def trial_score(verdicts: Sequence[Verdict], rule: ScoreRule, key: str | None = None) -> Score | None:
+    """Return the score; None if no step was to be verified.
+
+    verdicts: results of the trial's own started steps, in order; key: the only reward that counts, None for "reward" or, without
+    it, all of a step.
+    """
+    if not rule.steps:
+        return None
+    complete = len(verdicts) == rule.steps
+    if rule.strategy == "Final":  # the last step judges the whole, so steps before it only have to pass their gates
+        value = step_score(verdicts[-1], key) if complete else 0.0
+        return Score(value, complete and step_passes(verdicts[-1], key) and all(each.gate is not False for each in verdicts))
+    value = math.fsum(step_score(each, key) for each in verdicts) / rule.steps
+    return Score(value, complete and all(step_passes(each, key) for each in verdicts))
+
+
+def step_score(verdict: Verdict, key: str | None = None) -> float:
+    """Return what a step counts: its reward, or the mean of its rewards, at least 0; 0 without a result."""
+    return max(0.0, mean_reward(_counted(verdict, key)) or 0.0)
+
+
+def step_passes(verdict: Verdict, key: str | None = None) -> bool:
+    """Return whether a step passes: its gate was met; without a gate, all of its rewards that count are 1 or more."""
+    if verdict.gate is not None:
+        return verdict.gate
+    counted = _counted(verdict, key)
+    return bool(counted) and all(PASS <= each <= MOST_REWARD for each in counted)
+
+
+def counted_keys(rewards: Rewards, key: str | None = None) -> list[str]:
+    """Return the keys whose rewards count: ``key``, else "reward" if it exists, else all."""
+    name = key or (REWARD if REWARD in rewards else None)
+    return list(rewards) if name is None else [each for each in (name,) if each in rewards]
+
+
+def mean_reward(rewards: Sequence[Number]) -> float | None:
+    """Return the mean; None without rewards, or if one is too large."""
+    return None if not rewards or any(map(is_too_large, rewards)) else math.fsum(rewards) / len(rewards)
+
+
+def has_too_large(verdicts: Iterable[Verdict], key: str | None = None) -> bool:
+    """Return whether any reward that counts is too large."""
+    return any(is_too_large(each) for verdict in verdicts for each in _counted(verdict, key))
+
+
+def is_too_large(reward: Number) -> bool:
+    """Return whether the reward is too large to be summed. It counts 0, because an agent may provoke it: a verifier may divide by a
+    number in the agent's output."""
+    return abs(reward) > MOST_REWARD
+
+
+def outcome(failure: FailureClass | None, score: Score | None, *, gate_failed: bool) -> Outcome:
+    """Return how a finished trial ended. failure: class of the failure that ended it; gate_failed: whether a gate was not met."""
+    if score is None:
+        return "Unverified" if failure is None else "Excluded"
+    if score.passed:
+        return "Passed"
+    if failure is not None:
+        return _ERRORS.get(failure, "AgentError")
+    return "GateNotMet" if gate_failed else "NotPassed"
+
+
+def _counted(verdict: Verdict, key: str | None) -> list[Number]:
+    rewards = verdict.rewards or {}
+    return [rewards[name] for name in counted_keys(rewards, key)]

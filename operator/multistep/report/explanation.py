@@ -1,0 +1,54 @@
+"""How the number that a trial counts came about, on one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from multistep.api.sweep import Scoring
+from multistep.api.trial_status import TrialStatus
+
+if TYPE_CHECKING:
+    from multistep.report.rows import StepRow
+
+_MOST_STEPS = 8  # maximum number of steps that the line names
+
+
+def explanation(
+    status: TrialStatus, steps: Sequence[StepRow], counts: float | None, scoring: Scoring, *, failure_class: str, reason: str
+) -> str:
+    """Return how ``counts`` came about; "" for an active trial. steps: the trial's own steps; failure_class, reason: of the row."""
+    if status.completion_time is None:
+        return ""
+    why = f"{failure_class}: {reason}"
+    if counts is None:
+        return f"excluded, {why}"
+    if reason == "Tampering":
+        return "0 by spec.scoring.tampering, as there is evidence of tampering"
+    rule = status.score_rule
+    if rule is None:
+        return f"0, as the trial failed ({why})"
+    if scoring.strategy == "AsTask":
+        return f"the task's own reward, by spec.scoring.strategy: {', '.join(_started(steps))}"
+    every = [*_started(steps), *_not_reached(status, len(steps), rule.steps)]
+    text = ", ".join(every if len(every) <= _MOST_STEPS else [*every[:_MOST_STEPS], f"and {len(every) - _MOST_STEPS} more"])
+    if rule.steps == 1:
+        return text
+    of = f"{rule.steps} declared steps"
+    return f"mean of {of}: {text}" if rule.strategy == "Mean" else f"the last of {of}: {every[-1]}"
+
+
+def _started(steps: Sequence[StepRow]) -> Iterator[str]:
+    for each in steps:
+        keys = "" if each.rewards is None or set(each.rewards) == {"reward"} else f" ({_keys(each)})"
+        yield f"{each.name} {each.score:.4g}{keys}" if each.rewards is not None else f"{each.name} 0 (no result)"
+
+
+def _keys(step: StepRow) -> str:
+    return ", ".join(f"{key} {value:.4g}" for key, value in (step.rewards or {}).items()) or "no rewards"
+
+
+def _not_reached(status: TrialStatus, started: int, declared: int) -> Iterator[str]:
+    names = status.task_steps[-declared:]
+    for index in range(started, declared):
+        yield f"{names[index] if index < len(names) else f'step {index + 1}'} 0 (not reached)"
