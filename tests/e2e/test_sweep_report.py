@@ -22,6 +22,7 @@ from tests.e2e.browser import chromium, opened, overflow, walk
 from tests.e2e.given import IMAGE, Given, named_pods
 from tests.e2e.operators import SYSTEM, kubectl, require_alone
 from tests.e2e.test_cli import multistep
+from tests.harbor.environment import harbor_python
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.alone
@@ -38,6 +39,7 @@ OUTCOMES: Mapping[tuple[str, str], Sequence[float | str]] = {
 }  # fmt: skip
 # By number of tasks n: the 97.5 % quantile of Student's t for n-1 degrees of freedom, from a printed table.
 STUDENT = {5: 2.7764451051977987, 4: 3.182446305284263}
+LOAD_JOB = Path(__file__).parents[1] / "harbor/load_job.py"
 NOBODYS_IMAGE = "127.0.0.1:9/none:1"
 
 
@@ -119,6 +121,34 @@ async def test_sixty_trials_through_the_death_of_the_operator_come_to_the_right_
     code, out, err = await multistep("sweep", "compare", "nightly/good", "nightly/idle", "-n", given.namespace)
     assert (code, "this is not significant: fewer than 6 tasks never show a difference" in out) == (0, True), err
     await assert_the_page_is_fine(files[0], tmp_path)
+
+    code, out, err = await multistep("sweep", "results", "nightly", str(tmp_path / "jobs"), "-n", given.namespace, "-o", "json")
+    fetched = json.loads(out)
+    assert (code, fetched["trials"], fetched["fetched"], fetched["failed"], fetched["no_results"]) == (0, 60, 60, {}, []), err
+    assert_harbor_shows_the_report(tmp_path / "jobs", report)
+
+
+def assert_harbor_shows_the_report(jobs: Path, report: Mapping[str, Any]) -> None:
+    """Check that Harbor's models load every file, and that the API of `harbor view` has the numbers of the report."""
+    done = harbor_python().run(LOAD_JOB, jobs)
+    assert done.returncode == 0, done.stderr[-4000:]
+    shown = json.loads(done.stdout)
+    summary, stats = shown["nightly"]["summary"], shown["nightly"]["job"]["stats"]
+    counted = sum(each["counted"] for each in report["agents"])
+    assert (summary["n_total_trials"], summary["n_completed_trials"], summary["n_errored_trials"]) == (counted, counted, 0)
+    assert (summary["total_input_tokens"], summary["total_cost_usd"]) == (None, report["cost_usd"])
+    assert summary["finished_at"] is not None
+    for agent in report["agents"]:
+        found = stats["evals"][f"{agent['agent']}__adhoc"]
+        (metric,) = found["metrics"]
+        assert metric["score"] == pytest.approx(agent["mean"]["value"])
+        assert found["pass_at_k"] == pytest.approx({k: each["value"] for k, each in agent["passes"].items()})
+    excluded = shown["nightly.excluded"]
+    assert {each["name"] for each in excluded["trials"]} == {
+        trial for each in report["failures"] if each["failure_class"] == LOST for trial in each["trials"]
+    }
+    rewards = {each["trial"]: each["reward"] for each in report["trials"] if each["counts"] is not None}
+    assert {each["name"]: each["reward"] for each in shown["nightly"]["trials"]} == rewards
 
 
 async def trials_of(given: Given) -> dict[str, int]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import comb, hypot
+from math import hypot
 from statistics import fmean
 
 from scipy import stats
+
+from multistep.report.by_task import chances, means
 
 CONFIDENCE = 0.95
 FEWEST = 6  # minimum number of tasks for a significant difference
@@ -59,19 +61,16 @@ def is_rare(p: float | None) -> bool:
 
 def mean_score(scores: Mapping[str, Sequence[float]]) -> Estimate | None:
     """Return the mean of the tasks' mean scores. scores: of the scored trials by task. None if no trial is scored."""
-    means = {task: fmean(found) for task, found in scores.items() if found}
-    return _or_exact(_estimate(means, sum(map(len, scores.values()))))
+    return _or_exact(_estimate(means(scores), sum(map(len, scores.values()))))
 
 
 def pass_at(k: int, passed: Mapping[str, Sequence[bool]]) -> Estimate | None:
-    """Return an unbiased estimate of the probability that at least one of k trials of a task passes.
+    """Return an estimate of the probability that at least one of k trials of a task passes.
 
     passed: by task, whether each trial passed; only tasks with at least k trials count. None if there is no such task.
-    Source: Chen et al., Evaluating Large Language Models Trained on Code, 2021, equation 1.
     """
-    enough = {task: found for task, found in passed.items() if len(found) >= k}
-    chances = {task: 1 - comb(len(found) - sum(found), k) / comb(len(found), k) for task, found in enough.items()}
-    return _within(0.0, 1.0, _or_exact(_estimate(chances, sum(map(len, enough.values())))))
+    found = chances(k, passed)
+    return _within(0.0, 1.0, _or_exact(_estimate(found, sum(len(passed[task]) for task in found))))
 
 
 def difference(first: Mapping[str, Sequence[float]], second: Mapping[str, Sequence[float]]) -> Difference | None:
@@ -117,12 +116,6 @@ def holm(ps: Sequence[float]) -> list[float]:
     for rank, index in enumerate(sorted(range(len(ps)), key=lambda each: ps[each])):
         raised[index] = least = max(least, min(1.0, (len(ps) - rank) * ps[index]))
     return raised
-
-
-def ks(most: int) -> list[int]:
-    """Return the values of k for pass@k: 1, 2, 4, 8, ... and the maximum."""
-    powers = [1 << power for power in range(most.bit_length())]
-    return sorted({*powers, most}) if most else []
 
 
 def _p_of(deltas: Sequence[float]) -> float | None:

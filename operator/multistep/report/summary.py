@@ -12,8 +12,9 @@ from typing import TypeVar
 
 from multistep.api.sweep import Scoring
 from multistep.report.branches import Branches, branches_of
+from multistep.report.by_task import ks
 from multistep.report.rows import Row, StepRow, in_order
-from multistep.report.statistics import Difference, Estimate, difference, holm, is_rare, ks, mean_score, pass_at
+from multistep.report.statistics import Difference, Estimate, difference, holm, is_rare, mean_score, pass_at
 from multistep.report.warnings import Broken, branch_warnings, broken_tasks, warnings
 
 _Value = TypeVar("_Value", bound=float)

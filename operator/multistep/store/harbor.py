@@ -10,8 +10,10 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
+from multistep.api import labels
+from multistep.api.agent_spec import AgentSpec
 from multistep.api.model import GROUP, VERSION, EnvVar
 from multistep.api.task_toml import TaskConfig
 from multistep.api.trial import PLURAL, MultiStepTrial
@@ -24,6 +26,7 @@ from multistep.store.harbor_agent import agent_info, agent_result
 from multistep.store.harbor_log import iso, trial_log
 from multistep.store.redact import MARK
 
+ENVIRONMENT: Final = f"{GROUP}/{VERSION}"  # import_path of Harbor's environment config: Harbor has no type for Multistep
 _SENSITIVE = re.compile(r"KEY|SECRET|TOKEN(?!S)|PASSWORD|CREDENTIAL|AUTH", re.IGNORECASE)
 _TEMPLATE = re.compile(r"\$\{[^}:]+\}")  # ${NAME}, but not ${NAME:-default}: the default could be the secret
 _SWITCHES = frozenset({"true", "1", "yes", "false", "0", "no"})
@@ -75,7 +78,7 @@ def result_json(
         "source": None,
         "task_checksum": task_digest(trial),
         "config": config_json(plan, trial),
-        "agent_info": agent_info(plan, trial, journal),
+        "agent_info": _named_agent(agent_info(plan, trial, journal), trial),
         "verifier_result": _rewards(rewards),
         "exception_info": _trial_exception(journal, failure, now),
         "started_at": _started(trial, journal),
@@ -107,7 +110,7 @@ def config_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
         "verifier_timeout_multiplier": spec.verifier.timeout_multiplier,
         "agent_setup_timeout_multiplier": spec.agent_setup_timeout_multiplier,
         "environment_build_timeout_multiplier": spec.environment_timeout_multiplier,
-        "agent": _agent(trial),
+        "agent": agent_config(trial.spec.agent),
         "environment": _environment(plan, trial),
         "verifier": _verifier(trial),
         "artifacts": [each.model_dump(include={"source", "destination", "exclude"}) for each in spec.artifacts],
@@ -260,8 +263,14 @@ def _timing(span: tuple[float, float | None] | None) -> dict[str, Any] | None:
     return None if span is None else {"started_at": iso(span[0]), "finished_at": iso(span[1])}
 
 
-def _agent(trial: MultiStepTrial) -> dict[str, Any]:
-    agent = trial.spec.agent
+def _named_agent(info: dict[str, Any], trial: MultiStepTrial) -> dict[str, Any]:
+    """Return AgentInfo with a command's name in its sweep: Harbor's viewer groups by this name, and all commands are "command"."""
+    name = trial.metadata.annotations.get(labels.AGENT)
+    return {**info, "name": name} if name and trial.spec.agent.command is not None else info
+
+
+def agent_config(agent: AgentSpec) -> dict[str, Any]:
+    """Return Harbor's AgentConfig of an agent."""
     own = {"command": agent.command, "user": agent.user, "version": agent.version, **agent.options}
     return {
         "name": agent.name,
@@ -276,7 +285,7 @@ def _agent(trial: MultiStepTrial) -> dict[str, Any]:
 
 def _environment(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
     """Return Harbor's environment config. Harbor requires a type or an import path, and has no type for Multistep."""
-    return {"import_path": f"{GROUP}/{VERSION}", "env": _env(trial.spec.environment.env), "kwargs": {"image": plan.image}}
+    return {"import_path": ENVIRONMENT, "env": _env(trial.spec.environment.env), "kwargs": {"image": plan.image}}
 
 
 def _locked_environment(environment: dict[str, Any], trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:

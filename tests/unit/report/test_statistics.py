@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from multistep.report.statistics import difference, difference_of_chances, holm, ks, mean_score, pass_at
+from multistep.report.by_task import ks
+from multistep.report.statistics import difference, difference_of_chances, holm, mean_score, pass_at
 
 REWARDS = st.floats(min_value=-10, max_value=10).map(lambda number: round(number, 3))
 BY_TASK = st.dictionaries(st.text(max_size=3), st.lists(REWARDS, max_size=5), max_size=8)

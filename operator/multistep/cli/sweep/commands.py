@@ -78,6 +78,20 @@ html is one page that needs nothing else; csv and parquet have a row for each tr
 docs/statistics.md explains scoring and all numbers. This needs Multistep's extra: pip install 'multistep[report]'.
 """
 
+_RESULTS_EPILOG = """\b
+Examples:
+  multistep sweep results nightly                # into jobs/nightly/
+  multistep sweep results nightly out/ -o json | jq .failed
+  multistep sweep results nightly && multistep view
+
+DIRECTORY is a jobs directory as Harbor has it: the sweep is the job DIRECTORY/SWEEP, with config.json, result.json, lock.json and a
+directory for each trial, so Harbor's models load it and `harbor view DIRECTORY` shows it. Excluded trials are in a job of their
+own, SWEEP.excluded, because Harbor counts a trial without a reward as 0; trials of single steps are in SWEEP.branches.
+Run it again to resume or to fetch newly finished trials: complete trials are not fetched again.
+
+Exit codes: 0 all finished trials are there, 2 bad input or usage, 4 some could not be fetched, or the cluster was not reached.
+"""
+
 _COMPARE_EPILOG = """\b
 Examples:
   multistep sweep compare nightly                       # its agents, each with each
@@ -180,6 +194,20 @@ def report(name: str, outputs: tuple[str, ...], namespace: str | None, kubeconfi
     from multistep.cli.sweep.sweep_report import write_report
 
     asyncio.run(write_report(Target(kubeconfig, context, namespace), name, outputs))
+
+
+@sweep.command(epilog=_RESULTS_EPILOG)
+@click.argument("name", metavar="SWEEP", shell_complete=complete_sweeps)
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False), default=Path("jobs"))
+@namespace_option
+@kubeconfig_options
+@output_option
+def results(name: str, directory: Path, namespace: str | None, kubeconfig: str | None, context: str | None, output: str) -> None:
+    """Fetch the results of all trials of SWEEP into DIRECTORY (default: jobs), as a Harbor job."""
+    from multistep.cli.sweep.sweep_results import write_results
+
+    if code := asyncio.run(write_results(Target(kubeconfig, context, namespace), name, directory, as_json=output == "json")):
+        raise click.exceptions.Exit(code)
 
 
 @sweep.command(epilog=_COMPARE_EPILOG)

@@ -67,14 +67,20 @@ async def fetch_results(cluster: Cluster, name: str, status: TrialStatus, direct
         if is_finished(status):
             raise StoreError(f"trial {name} has no results: {outcome(status).why}")
         raise UsageError(f"trial {name} is {outcome(status).phase}: its results can be fetched when it has finished")
-    with working(f"fetching results into {directory}"), tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as file:
-        async with aclosing(_read(cluster, status.results)) as chunks:
+    with working(f"fetching results into {directory}"):
+        unpacked = await download(cluster, status.results, directory)
+    _warn_left_out(unpacked)
+    return unpacked
+
+
+async def download(cluster: Cluster, uri: str, directory: Path) -> Unpacked:
+    """Download and unpack the results at a trial's status.results. Raises StoreError, ClusterError."""
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as file:
+        async with aclosing(_read(cluster, uri)) as chunks:
             async for chunk in chunks:
                 file.write(chunk)
         file.seek(0)
-        unpacked = unpack(file, directory)
-    _warn_left_out(unpacked)
-    return unpacked
+        return await asyncio.to_thread(unpack, file, directory)
 
 
 async def read_part(cluster: Cluster, uri: str, path: str, offset: int, limit: int) -> bytes | None:

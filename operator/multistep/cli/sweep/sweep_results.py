@@ -1,0 +1,176 @@
+"""`multistep sweep results`: fetch all trials of a sweep as a job in Harbor's layout."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rich.text import Text
+
+from multistep.api.labels import SWEEP
+from multistep.api.sweep import TrialSweep, parse_sweep
+from multistep.api.trial import parse_status
+from multistep.cli import cluster
+from multistep.cli.cluster import Cluster, existing_sweep
+from multistep.cli.exits import Exit
+from multistep.cli.options import Target
+from multistep.cli.sweep.job_directory import Entry, JobDirectory
+from multistep.cli.terminal import Following, bytes_text, clean, print_err, print_json
+from multistep.cli.trial.fetch import download
+from multistep.engine.sweep_trials import owner_of
+from multistep.engine.usage import total
+from multistep.errors import ClusterError, StoreError
+from multistep.kube.resources import TRIALS
+from multistep.report.rows import row
+
+_AT_ONCE: Final = 4  # concurrent downloads; the operator serves 8 to all its readers
+_TRIES, _PAUSE_SECONDS = 3, 2.0
+_LINE_SECONDS: Final = 10.0
+_SHOWN: Final = 5
+
+
+@dataclass
+class Fetched:
+    """What the command did, also its -o json. failed: errors by trial; no_results, unfinished: names of trials."""
+
+    sweep: str
+    namespace: str
+    directory: str
+    trials: int = 0
+    present: int = 0
+    fetched: int = 0
+    files: int = 0
+    bytes: int = 0
+    left_out: int = 0
+    jobs: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    no_results: list[str] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)
+
+    @property
+    def progress(self) -> str:
+        """Return the progress on one line."""
+        done = self.present + self.fetched + len(self.failed) + len(self.no_results)
+        return f"{done} of {self.trials - len(self.unfinished)} trials, {bytes_text(self.bytes)} fetched"
+
+
+async def write_results(target: Target, name: str, jobs: Path, *, as_json: bool) -> Exit:
+    """Fetch a sweep into a jobs directory, except the trials that are complete there. Raises UsageError, ClusterError."""
+    async with cluster.connect(target) as connected:
+        namespace = target.namespace or connected.namespace
+        sweep = parse_sweep(await existing_sweep(connected, namespace, name))
+        entries = await _entries(connected, sweep)
+        fetched = await _Fetch(connected, sweep, jobs).run(entries)
+    if as_json:
+        print_json(vars(fetched))
+    _report(fetched)
+    return Exit.UNREACHABLE if fetched.failed else Exit.OK
+
+
+async def _entries(connected: Cluster, sweep: TrialSweep) -> list[Entry]:
+    """Return the sweep's trials, in the order of their names."""
+    found: list[Entry] = []
+    of_sweep = f"{SWEEP}={sweep.metadata.name}"
+    async with aclosing(connected.each(TRIALS, sweep.metadata.namespace, label_selector=of_sweep)) as trials:
+        async for each in trials:
+            if owner_of(each) == (sweep.metadata.name, sweep.metadata.uid):
+                found.append(_entry(each, sweep))
+    return sorted(found, key=lambda each: each.row.trial)
+
+
+def _entry(trial: Mapping[str, Any], sweep: TrialSweep) -> Entry:
+    status = parse_status(trial)
+    usage = total(step.usage for steps in status.steps_by_attempt().values() for step in steps)
+    return Entry(row(trial, sweep.spec.scoring), trial["metadata"]["uid"], usage, status.results)
+
+
+class _Fetch:
+    def __init__(self, connected: Cluster, sweep: TrialSweep, jobs: Path) -> None:
+        self._cluster, self._sweep, self._jobs = connected, sweep, jobs
+        self._done = Fetched(sweep.metadata.name, sweep.metadata.namespace, str(jobs))
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def run(self, entries: Sequence[Entry]) -> Fetched:
+        by_kind: dict[str, list[Entry]] = defaultdict(list, {"": []})
+        for each in entries:
+            by_kind[each.kind].append(each)
+        directories = {kind: JobDirectory(self._jobs, self._sweep, kind) for kind in by_kind}
+        for directory in directories.values():
+            directory.check()
+        self._done.trials = len(entries)
+        with Following(lambda: Text(self._done.progress)) as following:
+            lines = asyncio.create_task(self._lines(following))
+            try:
+                for kind, those in by_kind.items():
+                    await self._fetch_job(directories[kind], those)
+            finally:
+                lines.cancel()
+        return self._done
+
+    async def _lines(self, following: Following) -> None:
+        while True:
+            await asyncio.sleep(_LINE_SECONDS)
+            following.line(self._done.progress)
+
+    async def _fetch_job(self, directory: JobDirectory, entries: Sequence[Entry]) -> None:
+        await asyncio.to_thread(directory.start)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for each in entries:
+                    await self._slots.acquire()
+                    group.create_task(self._fetch(directory, each))
+        finally:
+            await asyncio.to_thread(directory.write, entries)
+        self._done.jobs.append(str(directory.path))
+
+    async def _fetch(self, directory: JobDirectory, entry: Entry) -> None:
+        """Fetch one trial. A failure of one trial does not end the others."""
+        try:
+            if entry.row.state == "Active":
+                self._done.unfinished.append(entry.row.trial)
+            elif await asyncio.to_thread(directory.has, entry):
+                self._done.present += 1
+            elif entry.results is None:
+                self._done.no_results.append(entry.row.trial)
+            else:
+                await self._download(directory, entry, entry.results)
+        except (StoreError, ClusterError) as error:
+            self._done.failed[entry.row.trial] = str(error)
+        finally:
+            self._slots.release()
+
+    async def _download(self, directory: JobDirectory, entry: Entry, uri: str) -> None:
+        for left in reversed(range(_TRIES)):
+            try:
+                place = await asyncio.to_thread(directory.partial, entry)
+                unpacked = await download(self._cluster, uri, place)
+                break
+            except (StoreError, ClusterError):
+                if not left:
+                    raise
+            await asyncio.sleep(_PAUSE_SECONDS)
+        await asyncio.to_thread(directory.complete, entry)
+        self._done.fetched += 1
+        self._done.files += unpacked.files
+        self._done.bytes += unpacked.bytes
+        self._done.left_out += len(unpacked.left_out)
+
+
+def _report(fetched: Fetched) -> None:
+    there = f", {fetched.present} were there already" if fetched.present else ""
+    print_err(f"fetched {fetched.fetched} trials ({fetched.files} files, {bytes_text(fetched.bytes)}){there}")
+    print_err(f"harbor jobs: {', '.join(fetched.jobs)}; open them: multistep view {fetched.directory}")
+    if fetched.left_out:
+        print_err(f"warning: {fetched.left_out} files were left out, as their names or kinds are impossible here")
+    for text, names in (("are not finished: fetch again later", fetched.unfinished), ("have no results", fetched.no_results)):
+        if names:
+            print_err(f"{len(names)} trials {text}: {', '.join(names[:_SHOWN])}{' ...' if len(names) > _SHOWN else ''}")
+    for name, why in list(fetched.failed.items())[:_SHOWN]:
+        print_err(f"error: {name}: {clean(why)}")
+    if fetched.failed:
+        print_err(f"error: {len(fetched.failed)} trials were not fetched; the same command resumes")

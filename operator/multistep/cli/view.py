@@ -1,0 +1,84 @@
+"""`multistep view`: Harbor's viewer on fetched results."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from multistep.cli.options import Target, complete_sweeps, kubeconfig_options, namespace_option
+from multistep.errors import UsageError
+
+_EPILOG = """\b
+Examples:
+  multistep view nightly            # fetch sweep nightly into jobs/, then open the viewer on jobs/
+  multistep view jobs/ --port 9000
+  multistep view                    # the same as: multistep view jobs/
+
+The viewer is Harbor's, `harbor view`: the program on the PATH or beside this one. It needs Python 3.12 or newer:
+pip install 'multistep[view]', or uv tool install harbor. It serves on this machine only, until Ctrl-C.
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("source", metavar="[SWEEP|DIRECTORY]", default="jobs", shell_complete=complete_sweeps)
+@click.option("--port", metavar="PORT[-PORT]", default="8080-8089", help="Port, or a range of ports.", show_default=True)
+@click.option(
+    "--jobs",
+    type=click.Path(path_type=Path),
+    default=Path("jobs"),
+    metavar="DIRECTORY",
+    help="Where a SWEEP is fetched to.",
+    show_default=True,
+)
+@namespace_option
+@kubeconfig_options
+def view(source: str, port: str, jobs: Path, namespace: str | None, kubeconfig: str | None, context: str | None) -> None:
+    """Open Harbor's viewer on a sweep, or on a DIRECTORY of fetched sweeps."""
+    harbor = find_harbor()
+    if Path(source).is_dir():
+        jobs = jobs_directory(Path(source))
+    elif source == "jobs":
+        raise UsageError("jobs is not a directory here: `multistep sweep results SWEEP` fetches a sweep into it, or name a sweep")
+    else:
+        from multistep.cli.sweep.sweep_results import write_results
+
+        if code := asyncio.run(write_results(Target(kubeconfig, context, namespace), source, jobs, as_json=False)):
+            raise click.exceptions.Exit(code)
+    raise click.exceptions.Exit(_run([harbor, "view", str(jobs), "--jobs", "--port", port]))
+
+
+def find_harbor() -> str:
+    """Return the path of Harbor's program: beside this Python, or on the PATH. Raises UsageError."""
+    found = shutil.which("harbor", path=str(Path(sys.executable).parent)) or shutil.which("harbor")
+    if found is None:
+        raise UsageError(
+            "view needs Harbor's program `harbor`, which is not on the PATH: pip install 'multistep[view]' (Python 3.12 or newer), "
+            "or uv tool install harbor"
+        )
+    return found
+
+
+def jobs_directory(directory: Path) -> Path:
+    """Return the jobs directory that a directory is or that contains it as a job. Raises UsageError."""
+    if any(directory.glob("*/lock.json")) and not (directory / "lock.json").exists():
+        return directory  # its jobs have a lock
+    if any(directory.glob("*/lock.json")) and (directory / "config.json").exists():
+        return directory.absolute().parent  # a job, whose trials have a lock
+    raise UsageError(
+        f"{directory} has no jobs: name a directory that `multistep sweep results SWEEP DIRECTORY` wrote to, not that of a trial"
+    )
+
+
+def _run(command: Sequence[str]) -> int:
+    """Run the viewer until it ends or Ctrl-C, which the viewer gets, too."""
+    with subprocess.Popen(command) as viewer:
+        try:
+            return viewer.wait()
+        except KeyboardInterrupt:
+            return viewer.wait() and 0

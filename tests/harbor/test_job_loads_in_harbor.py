@@ -1,0 +1,75 @@
+"""Test that Harbor 0.25's own models and viewer read a sweep that `multistep sweep results` fetched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from multistep.cli import cluster as cluster_module
+from multistep.cli.main import cli
+from tests.harbor.environment import harbor_python
+from tests.support.sweep_jobs import SWEEP, UID, put_sweep
+from tests.unit.cli.fakes import CliCluster
+
+LOAD = Path(__file__).with_name("load_job.py")
+Jobs = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Jobs:
+    """Return what Harbor reads from the jobs of a fetched sweep."""
+    top = tmp_path_factory.mktemp("job")
+    cluster = CliCluster()
+    put_sweep(cluster, top / "results")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster_module, "connect", cluster.connect)
+        result = CliRunner().invoke(cli, ["sweep", "results", SWEEP, str(top / "jobs")])
+    assert result.exit_code == 0, result.output
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():  # show output of the installation
+        python = harbor_python()
+    done = python.run(LOAD, top / "jobs")
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: Jobs = json.loads(done.stdout)
+    return found
+
+
+def test_the_viewer_lists_the_sweep_as_a_completed_job(jobs: Jobs) -> None:
+    summary = jobs[SWEEP]["summary"]
+    assert summary["id"] == UID
+    assert (summary["n_total_trials"], summary["n_completed_trials"], summary["n_errored_trials"]) == (5, 5, 0)
+    assert summary["finished_at"] == "2027-01-15T08:00:00Z"
+    assert (summary["total_input_tokens"], summary["total_cached_input_tokens"], summary["total_output_tokens"]) == (100, 20, 7)
+    assert summary["total_cost_usd"] == 0.25
+
+
+def test_each_agent_of_the_sweep_has_its_score_although_both_run_a_command(jobs: Jobs) -> None:
+    evals = jobs[SWEEP]["job"]["stats"]["evals"]
+    scores = {name: each["metrics"] for name, each in evals.items()}
+    assert scores == {
+        "a__adhoc": [{"score": 0.75}],
+        "a__claude-sonnet-4-5__adhoc": [{"score": 0.75}],
+        "b__adhoc": [{"score": 0.0}],
+    }
+    assert evals["a__adhoc"]["pass_at_k"] == {"1": 0.5, "2": 1.0}
+    assert evals["a__adhoc"]["reward_stats"] == {"reward": {"0.5": ["rewards"], "1.0": ["single-step"]}}
+
+
+def test_the_trials_are_those_of_the_sweep_with_their_rewards(jobs: Jobs) -> None:
+    rewards = {each["name"]: each["reward"] for each in jobs[SWEEP]["trials"]}
+    assert rewards == {"rewards": 0.5, "hosted": 1.0, "single-step": 1.0, "exceptions": 0.0, "early-stop": 0.0}
+    assert (jobs[SWEEP]["attempts"], jobs[SWEEP]["task_names"]) == (2, ["t0", "t1"])
+
+
+def test_excluded_trials_are_a_job_of_their_own_and_lower_no_average(jobs: Jobs) -> None:
+    excluded = jobs[f"{SWEEP}.excluded"]
+    assert set(jobs) == {SWEEP, f"{SWEEP}.excluded"}
+    assert {each["name"]: each["error_type"] for each in excluded["trials"]} == {
+        "environment": "HealthcheckError",
+        "failed": "EnvironmentStartTimeoutError",
+    }
+    assert (excluded["summary"]["n_completed_trials"], excluded["summary"]["n_errored_trials"]) == (2, 2)
+    assert excluded["summary"]["evals"] == {}

@@ -1,0 +1,79 @@
+"""A finished sweep in the in-memory cluster of the commands, whose trials have real results of the operator's own code."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.harbor.samples import make_results
+from tests.unit.cli.fakes import CliCluster, status
+
+SWEEP = "nightly"
+UID = "11111111-2222-4333-8444-555555555555"
+TIME = "2027-01-15T08:00:00Z"
+MODEL = {
+    "attempt": 1,
+    "steps": [{"name": "scaffold", "usage": {"inputTokens": 120, "cachedTokens": 20, "outputTokens": 7, "costUSD": 0.25}}],
+}
+AGENTS = {"a": {"name": "command", "command": ["a"]}, "b": {"name": "command", "command": ["b"]}}
+# By name of the trial: its agent, task, attempt and status. Two are excluded; "hosted" is the only one with model requests.
+TRIALS: Mapping[str, tuple[str, str, int, Mapping[str, Any]]] = {
+    "rewards": ("a", "t0", 1, {"rewards": {"reward": 0.5}}),
+    "hosted": ("a", "t1", 1, {"rewards": {"reward": 1.0}, **MODEL}),
+    "single-step": ("a", "t1", 2, {"rewards": {"reward": 1.0}}),
+    "exceptions": ("b", "t0", 1, {"rewards": {"reward": 0.0}}),
+    "early-stop": ("b", "t1", 1, {"rewards": {"reward": 0}}),
+    "failed": ("b", "t1", 2, {"failure": {"class": "Infrastructure", "reason": "EnvironmentStartTimeout"}}),
+    "environment": ("b", "t0", 2, {"failure": {"class": "Task", "reason": "HealthcheckError"}}),
+}
+
+
+def put_sweep(cluster: CliCluster, results: Path) -> dict[str, Path]:
+    """Add the sweep, its trials and their results to a cluster. Return the trials' results by name."""
+    directories = make_results(results)
+    ended: dict[str, Any] = {"trials": dict.fromkeys(("total", "created", "finished"), len(TRIALS)), "completionTime": TIME}
+    tasks: list[dict[str, Any]] = [{"name": name, "inline": {"config": {}}} for name in ("t0", "t1")]
+    agents = [{"name": name, "agent": agent} for name, agent in AGENTS.items()]
+    sweep = cluster.put(
+        "TrialSweep",
+        SWEEP,
+        spec={"tasks": tasks, "agents": agents, "attempts": 2, "parallelism": 3},
+        status=status("Complete", startTime="2027-01-15T07:59:00Z", **ended),
+    )
+    sweep["metadata"]["uid"] = UID
+    for name in TRIALS:
+        put_trial(cluster, name, directories[name])
+    return {name: directories[name] for name in TRIALS}
+
+
+def put_trial(cluster: CliCluster, name: str, directory: Path) -> None:
+    """Add one trial and its results."""
+    agent, task, attempt, fields = TRIALS[name]
+    path = f"/results/default/{name}/uid/token"
+    phase = "Failed" if name == "failed" else "Complete"
+    trial = cluster.put(
+        "MultiStepTrial",
+        name,
+        spec={"task": {"inline": {"config": {}}}, "agent": AGENTS[agent]},
+        status=status(phase, results=f"service://multistep/multistep-operator:8080{path}") | dict(fields),
+    )
+    trial["metadata"] |= {
+        "uid": f"00000000-0000-4000-8000-{sum(name.encode()):012d}",
+        "labels": {"multistep.dev/sweep": SWEEP},
+        "annotations": {"multistep.dev/task": task, "multistep.dev/agent": agent, "multistep.dev/attempt": str(attempt)},
+        "ownerReferences": [
+            {"apiVersion": "multistep.dev/v1alpha1", "kind": "TrialSweep", "name": SWEEP, "uid": UID, "controller": True}
+        ],
+    }
+    cluster.served[f"/api/v1/namespaces/multistep/services/multistep-operator:8080/proxy{path}"] = _tar(directory)
+
+
+def _tar(directory: Path) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for each in sorted(directory.iterdir()):
+            tar.add(each, each.name)
+    return out.getvalue()

@@ -1,0 +1,137 @@
+"""`multistep sweep results` fetches a sweep as a Harbor job, resumes, and `multistep view` opens Harbor's viewer on it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multistep.cli.sweep import sweep_results
+from tests.support.sweep_jobs import SWEEP, TRIALS, UID, put_sweep
+
+from .conftest import Invoke
+from .fakes import CliCluster
+
+JOB = {"config.json", "lock.json", "result.json"}
+EXCLUDED = {"failed", "environment"}
+
+
+@pytest.fixture
+def sweep(cluster: CliCluster, tmp_path: Path) -> CliCluster:
+    """Return a cluster with a finished sweep of which two trials are excluded."""
+    put_sweep(cluster, tmp_path / "results")
+    return cluster
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_results, "_PAUSE_SECONDS", 0.0)
+
+
+def lose(cluster: CliCluster, trial: str) -> bytes:
+    """Make a trial's results unreachable; return them."""
+    (path,) = [each for each in cluster.served if f"/{trial}/" in each]
+    return cluster.served.pop(path)
+
+
+def job(directory: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((directory / SWEEP / "result.json").read_text())
+    return found
+
+
+def test_all_finished_trials_are_fetched(invoke: Invoke, sweep: CliCluster, tmp_path: Path) -> None:
+    result = invoke("sweep", "results", SWEEP, tmp_path / "jobs", "-o", "json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert (document["trials"], document["fetched"], document["present"], document["failed"]) == (7, 7, 0, {})
+    assert {each.name for each in (tmp_path / "jobs" / SWEEP).iterdir()} == JOB | (TRIALS.keys() - EXCLUDED)
+    assert {each.name for each in (tmp_path / "jobs" / f"{SWEEP}.excluded").iterdir()} == JOB | EXCLUDED
+    assert (tmp_path / "jobs" / SWEEP / "rewards/steps/scaffold/verifier/reward.json").exists()
+
+
+def test_a_second_call_fetches_nothing_that_is_complete(invoke: Invoke, sweep: CliCluster, tmp_path: Path) -> None:
+    assert invoke("sweep", "results", SWEEP, tmp_path).exit_code == 0
+    sweep.served.clear()
+    result = invoke("sweep", "results", SWEEP, tmp_path)
+    assert result.exit_code == 0 and "fetched 0 trials (0 files, 0 B), 7 were there already" in result.stderr
+
+
+def test_a_failed_download_is_reported_and_resumed(invoke: Invoke, sweep: CliCluster, tmp_path: Path) -> None:
+    (path,) = [each for each in sweep.served if "/rewards/" in each]
+    content = lose(sweep, "rewards")
+    result = invoke("sweep", "results", SWEEP, tmp_path)
+    assert result.exit_code == 4
+    assert "error: rewards: no results exist at" in result.stderr and "the same command resumes" in result.stderr
+    assert job(tmp_path)["stats"]["n_completed_trials"] == 4 and job(tmp_path)["n_total_trials"] == 5
+    sweep.served[path] = content
+    result = invoke("sweep", "results", SWEEP, tmp_path, "-o", "json")
+    assert (result.exit_code, json.loads(result.stdout)["fetched"], json.loads(result.stdout)["present"]) == (0, 1, 6)
+    assert job(tmp_path)["stats"]["n_completed_trials"] == 5
+
+
+def test_a_truncated_download_leaves_no_trial(invoke: Invoke, sweep: CliCluster, tmp_path: Path) -> None:
+    (path,) = [each for each in sweep.served if "/rewards/" in each]
+    sweep.served[path] = sweep.served[path][: 512 * 9]
+    assert invoke("sweep", "results", SWEEP, tmp_path).exit_code == 4
+    assert not (tmp_path / SWEEP / "rewards").exists() and not (tmp_path / SWEEP / ".partial").exists()
+
+
+def test_active_trials_are_counted_and_named(invoke: Invoke, sweep: CliCluster, tmp_path: Path) -> None:
+    sweep.objects["MultiStepTrial", "hosted"]["status"] = {"phase": "Running"}
+    result = invoke("sweep", "results", SWEEP, tmp_path)
+    assert result.exit_code == 0 and "1 trials are not finished: fetch again later: hosted" in result.stderr
+    assert job(tmp_path)["finished_at"] is None
+    assert {key: job(tmp_path)["stats"][key] for key in ("n_completed_trials", "n_running_trials", "n_pending_trials")} == {
+        "n_completed_trials": 4, "n_running_trials": 1, "n_pending_trials": 0,
+    }  # fmt: skip
+
+
+def test_trials_of_another_owner_are_not_fetched(invoke: Invoke, sweep: CliCluster, tmp_path: Path) -> None:
+    sweep.objects["MultiStepTrial", "rewards"]["metadata"]["ownerReferences"][0]["uid"] = "another"
+    assert invoke("sweep", "results", SWEEP, tmp_path).exit_code == 0
+    assert not (tmp_path / SWEEP / "rewards").exists()
+
+
+def test_the_directory_of_something_else_is_left_alone(invoke: Invoke, sweep: CliCluster, tmp_path: Path) -> None:
+    (tmp_path / SWEEP).mkdir()
+    (tmp_path / SWEEP / "notes.txt").write_text("mine")
+    result = invoke("sweep", "results", SWEEP, tmp_path)
+    assert result.exit_code == 2 and "is not a copy of sweep 'nightly': name another directory" in result.stderr
+    assert [each.name for each in (tmp_path / SWEEP).iterdir()] == ["notes.txt"]
+
+
+def test_the_results_of_an_earlier_sweep_of_the_same_name_do_not_mix(invoke: Invoke, sweep: CliCluster, tmp_path: Path) -> None:
+    assert invoke("sweep", "results", SWEEP, tmp_path).exit_code == 0
+    sweep.objects["TrialSweep", SWEEP]["metadata"]["uid"] = UID.replace("1", "9")
+    assert invoke("sweep", "results", SWEEP, tmp_path).exit_code == 2
+
+
+def fake_harbor(directory: Path) -> None:
+    """Write a program `harbor` that prints its arguments, to the PATH of `invoke`."""
+    (directory / "bin").mkdir()
+    (directory / "bin/harbor").write_text(f'#!/bin/sh\necho "$@" > {directory}/called\n')
+    (directory / "bin/harbor").chmod(0o755)
+
+
+def test_view_fetches_a_sweep_and_opens_the_viewer(invoke: Invoke, sweep: CliCluster, tmp_path: Path) -> None:
+    fake_harbor(tmp_path)
+    assert invoke("view", SWEEP, "--jobs", tmp_path / "jobs", "--port", "9000").exit_code == 0
+    assert (tmp_path / "called").read_text() == f"view {tmp_path}/jobs --jobs --port 9000\n"
+    assert job(tmp_path / "jobs")["stats"]["n_completed_trials"] == 5
+
+
+def test_view_takes_a_jobs_directory_or_a_job_in_it(invoke: Invoke, sweep: CliCluster, tmp_path: Path) -> None:
+    fake_harbor(tmp_path)
+    invoke("sweep", "results", SWEEP, tmp_path / "jobs")
+    for named in (tmp_path / "jobs", tmp_path / "jobs" / SWEEP):
+        assert invoke("view", named).exit_code == 0
+        assert (tmp_path / "called").read_text() == f"view {tmp_path}/jobs --jobs --port 8080-8089\n"
+    result = invoke("view", tmp_path / "jobs" / SWEEP / "rewards")
+    assert result.exit_code == 2 and "has no jobs: name a directory that `multistep sweep results" in result.stderr
+
+
+def test_view_without_harbor_names_the_fix(invoke: Invoke, tmp_path: Path) -> None:
+    result = invoke("view", tmp_path)
+    assert result.exit_code == 2 and "pip install 'multistep[view]'" in result.stderr
