@@ -58,7 +58,7 @@ def put_trial(cluster: CliCluster, name: str, directory: Path) -> None:
         "MultiStepTrial",
         name,
         spec={"task": {"inline": {"config": {}}}, "agent": AGENTS[agent]},
-        status=status(phase, results=f"service://multistep/multistep-operator:8080{path}") | dict(fields),
+        status=status(phase, results=f"service://multistep/multistep-operator:8080{path}") | fields | _score(fields),
     )
     trial["metadata"] |= {
         "uid": f"00000000-0000-4000-8000-{sum(name.encode()):012d}",
@@ -69,6 +69,14 @@ def put_trial(cluster: CliCluster, name: str, directory: Path) -> None:
         ],
     }
     cluster.served[f"/api/v1/namespaces/multistep/services/multistep-operator:8080/proxy{path}"] = _tar(directory)
+
+
+def _score(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the score of a trial of one step."""
+    if "rewards" not in fields:
+        return {}
+    score = fields["rewards"]["reward"]
+    return {"score": score, "passed": score >= 1, "scoreRule": {"steps": 1, "strategy": "Mean"}}
 
 
 def _tar(directory: Path) -> bytes:
