@@ -147,7 +147,7 @@ def assert_harbor_shows_the_report(jobs: Path, report: Mapping[str, Any]) -> Non
     assert {each["name"] for each in excluded["trials"]} == {
         trial for each in report["failures"] if each["failure_class"] == LOST for trial in each["trials"]
     }
-    rewards = {each["trial"]: each["reward"] for each in report["trials"] if each["counts"] is not None}
+    rewards = {each["trial"]: (each["rewards"] or {}).get("reward") for each in report["trials"] if each["counts"] is not None}
     assert {each["name"]: each["reward"] for each in shown["nightly"]["trials"]} == rewards
 
 

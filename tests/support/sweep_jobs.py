@@ -58,7 +58,7 @@ def put_trial(cluster: CliCluster, name: str, directory: Path) -> None:
         "MultiStepTrial",
         name,
         spec={"task": {"inline": {"config": {}}}, "agent": AGENTS[agent]},
-        status=status(phase, results=f"service://multistep/multistep-operator:8080{path}") | fields | _score(fields),
+        status=status(phase, results=f"service://multistep/multistep-operator:8080{path}") | {**fields, **_score(fields)},
     )
     trial["metadata"] |= {
         "uid": f"00000000-0000-4000-8000-{sum(name.encode()):012d}",
