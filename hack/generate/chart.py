@@ -179,7 +179,7 @@ def _defaults(program: Program) -> Iterator[tuple[str, object]]:
     for name, field in program.model.model_fields.items():
         if (value := _camel(name)) in known:
             default = field.default
-            yield value, default if isinstance(default, str | int | float | None) else [str(each) for each in default]
+            yield value, default if isinstance(default, str | int | float | dict | None) else [str(each) for each in default]
 
 
 def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:

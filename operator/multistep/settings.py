@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from multistep.api.devices import GPU_TYPES, GpuLabels
 from multistep.engine.room import NO_LIMIT, Amount, Limits
 from multistep.loglines import Form
 
@@ -129,6 +130,9 @@ class Settings(BaseSettings):
     models: list[ModelLimit] = []
     """Limits of active trials by model, over all sweeps: a list of {model, maxActive}, where model is as in spec.agent.model. Fewer
     are active while the provider refuses requests. Further trials are queued without a pod."""
+    gpu_types: dict[str, dict[str, tuple[str, ...]]] = {}
+    """Labels by which nodes with a type of GPU are recognized, by type, in addition to the types in docs/task-format.md:
+    {"rtx6000": {"nvidia.com/gpu.product": ["NVIDIA-RTX-6000-Ada-Generation"]}}. A node needs one of a type's labels."""
     exec_sessions: int = Field(default=48, ge=3)
     """Maximum number of open exec sessions."""
     exec_session_seconds: float = Field(default=900.0, gt=0)
@@ -184,6 +188,11 @@ class Settings(BaseSettings):
     """Format of the log: json (one object per line), text, or auto (text on a terminal, otherwise json)."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Minimum level of logged messages."""
+
+    @property
+    def known_gpu_types(self) -> GpuLabels:
+        """Return the labels of every known type of GPU, by its name in lower case."""
+        return {**GPU_TYPES, **{name.lower(): labels for name, labels in self.gpu_types.items()}}
 
     def results_limits(self, volume_bytes: int) -> Limits:
         """Return the limits of the results of one step, one trial and one namespace. volume_bytes: size of the results volume."""

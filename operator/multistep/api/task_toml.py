@@ -114,7 +114,7 @@ class TpuConfig(_Table):
     """environment.tpu."""
 
     type: str = Field(min_length=1)
-    """Kind of TPU."""
+    """Type of TPU: an alias (`v6e`, `trillium`) or GKE's name (`tpu-v6e-slice`)."""
     topology: Annotated[str, AfterValidator(names.tpu_topology)]
     """Topology, such as `2x2` or `2x2x4`."""
 
@@ -192,9 +192,9 @@ class EnvironmentConfig(_Table):
     gpus: int | None = None
     """Number of GPUs (`nvidia.com/gpu`)."""
     gpu_types: list[str] | None = None
-    """Ignored with a warning. Select nodes with the trial's pod template instead."""
+    """Types of GPU, such as `H100`: the pod is scheduled to a node that has one of them ([types](#devices))."""
     tpu: TpuConfig | None = None
-    """Not supported; rejected."""
+    """TPU slice on GKE (`google.com/tpu`); the number of chips follows from its topology."""
     mcp_servers: list[McpServerConfig] = []
     """Given to agents of Harbor; ignored, with a warning, by oracle, nop and command."""
     skills_dir: str | None = None

@@ -14,7 +14,24 @@ from multistep.api.agent_spec import AgentSpec
 from multistep.api.model import DeadlineSeconds, EnvVars, Model, Multiplier, ObjectName, Seconds, WholeSeconds, cel
 from multistep.api.regrade import RegradeSpec
 from multistep.api.task_source import TaskSource
-from multistep.api.task_toml import ArtifactConfig
+from multistep.api.task_toml import ArtifactConfig, TpuConfig
+
+
+class ResourcesSpec(Model):
+    """Resources of the container in place of the task's, as Harbor's override_cpus, override_memory_mb and so on."""
+
+    cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """CPU cores, as request and limit."""
+    memory_mb: Annotated[Annotated[int, Field(ge=1)] | None, Field(alias="memoryMB")] = None
+    """Memory in mebibytes, as request and limit."""
+    storage_mb: Annotated[Annotated[int, Field(ge=1)] | None, Field(alias="storageMB")] = None
+    """Ephemeral storage in mebibytes, as request and limit."""
+    gpus: Annotated[int, Field(ge=0)] | None = None
+    """Number of GPUs (`nvidia.com/gpu`)."""
+    gpu_types: Annotated[list[str], Field(min_length=1, max_length=16)] | None = None
+    """Types of GPU of which a node must have one."""
+    tpu: TpuConfig | None = None
+    """TPU slice."""
 
 
 class EnvironmentSpec(Model):
@@ -28,6 +45,8 @@ class EnvironmentSpec(Model):
     """Variables of every phase; override the task's environment.env."""
     pod_template: dict[str, Any] | None = None
     """A PodTemplateSpec merged into the trial's pod; the trial's container is named "main"."""
+    resources: ResourcesSpec = ResourcesSpec()
+    """Resources of the container, and of a separate verifier's, in place of the task's."""
     runner_in_image: bool = False
     """The image holds /multistep/runner: the init container takes it from there, and the operator's image is not pulled."""
 

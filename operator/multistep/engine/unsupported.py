@@ -67,11 +67,6 @@ def _environments(config: TaskConfig) -> Iterator[tuple[str, EnvironmentConfig]]
 def _environment(where: str, environment: EnvironmentConfig, *, hosted: bool) -> Iterator[Unsupported]:
     if environment.os == "windows":
         yield Unsupported(f"{where}.os", "windows is not supported; only linux")
-    if environment.tpu is not None:
-        yield Unsupported(f"{where}.tpu", "is not supported")
-    if environment.gpu_types:
-        hint = "select nodes with spec.environment.podTemplate instead"
-        yield Unsupported(f"{where}.gpu_types", f"is ignored: the GPU may be of any type; {hint}", refused=False)
     if hosted:
         return
     if environment.mcp_servers:

@@ -9,6 +9,7 @@ from typing import Any
 from multistep.api.task_toml import EnvironmentConfig
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import VerifierStatus
+from multistep.engine import devices
 from multistep.engine.network import Network
 from multistep.errors import InvalidSpec
 from multistep.kube.shard import LABEL_SHARD
@@ -68,6 +69,11 @@ class PodRequest:
         return self.verifier.image_user if self.verifier else self.trial.status.image_user
 
     @property
+    def devices(self) -> EnvironmentConfig:
+        """Return the environment with the resources and devices that the container gets."""
+        return devices.with_overrides(self.environment, self.trial.spec.environment.resources)
+
+    @property
     def keeps_records(self) -> bool:
         """Whether nothing runs in the pod: a regrade's own pod only keeps the records."""
         return self.verifier is None and self.trial.spec.regrade is not None
@@ -88,7 +94,8 @@ class PodRequest:
 
 
 def manifest(request: PodRequest) -> dict[str, Any]:
-    """Return the manifest of the pod. Raises InvalidSpec for a pod template with a field that is not allowed."""
+    """Return the manifest of the pod. Raises InvalidSpec for a field of the pod template that is not allowed, and InvalidTask for
+    an unknown type of device."""
     template = request.trial.spec.environment.pod_template or {}
     _check_template(template, hosted=request.hosted)
     own = _own_pod(request)
@@ -97,6 +104,8 @@ def manifest(request: PodRequest) -> dict[str, Any]:
     metadata = _merge({"annotations": _DRAINS[request.settings.drain], "labels": queued}, kueue.without(given))
     pod = _merge({"metadata": metadata, "spec": {"hostname": _HOSTNAME, **(template.get("spec") or {})}}, own)
     pod["spec"]["containers"] = _containers(template, own)
+    if not request.keeps_records and (terms := devices.node_terms(request.devices, request.settings.known_gpu_types)):
+        pod["spec"]["affinity"] = devices.affinity(terms, pod["spec"].get("affinity") or {})
     return pod
 
 
@@ -200,7 +209,7 @@ def _container(request: PodRequest) -> dict[str, Any]:
             runner_mount.mount(),
             *([agent_program.mount(request.settings.agent_image_mount)] if request.agent_image else []),
         ],
-        "resources": _FEW_RESOURCES if request.keeps_records else _resources(request.environment),
+        "resources": _FEW_RESOURCES if request.keeps_records else devices.resources(request.devices),
         "readinessProbe": {
             "httpGet": {"path": "/ready", "port": request.settings.runner_port},
             "periodSeconds": 1,
@@ -216,18 +225,6 @@ def _container(request: PodRequest) -> dict[str, Any]:
         container["env"] = [*env, {"name": "MULTISTEP_DEFAULT_USER", "value": request.image_user}]
         container["securityContext"] = {"runAsUser": 0, "runAsGroup": 0}
     return container
-
-
-def _resources(environment: EnvironmentConfig) -> dict[str, Any]:
-    """Return equal requests and limits, so that a trial gets exactly the resources that the task requests."""
-    amounts = {
-        "cpu": environment.cpus and str(environment.cpus),
-        "memory": environment.memory_mb and f"{environment.memory_mb}Mi",
-        "ephemeral-storage": environment.storage_mb and f"{environment.storage_mb}Mi",
-        "nvidia.com/gpu": environment.gpus and str(environment.gpus),
-    }
-    given = {name: amount for name, amount in amounts.items() if amount}
-    return {"requests": given, "limits": given} if given else {}
 
 
 def _check_template(template: Mapping[str, Any], *, hosted: bool) -> None:

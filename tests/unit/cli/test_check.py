@@ -75,7 +75,7 @@ def test_a_compose_file_beside_an_image_is_a_problem(task: Path, invoke: Invoke)
 
 
 def test_features_that_are_ignored_are_warnings_by_name(task: Path, invoke: Invoke) -> None:
-    keys = 'gpu_types = ["H100"]\nskills_dir = "/s"\nmcp_servers = [{name = "m", url = "http://x"}]\n[[steps]]'
+    keys = 'gpus = 1\ngpu_types = ["RTX"]\nskills_dir = "/s"\nmcp_servers = [{name = "m", url = "http://x"}]\n[[steps]]'
     (task / "task.toml").write_text(TASK_TOML.replace("[[steps]]", keys))
     (task / "steps/a/trajectory.json").write_text("{}")
     warnings = json.loads(invoke("check", task, "-o", "json").stdout)["warnings"]

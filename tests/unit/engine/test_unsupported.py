@@ -29,7 +29,6 @@ def in_environment(text: str) -> str:
     ("toml", "layout", "path"),
     [
         (in_environment('os = "windows"'), {}, "environment.os"),
-        (in_environment('tpu = {type = "v5", topology = "2x2"}'), {}, "environment.tpu"),
         (f'{IMAGE}[verifier.environment]\nos = "windows"\n{STEPS}', {}, "verifier.environment.os"),
         (f'{IMAGE}{STEPS}[steps.verifier.environment]\nos = "windows"', {}, "steps[1].verifier.environment.os"),
         (f'{IMAGE}[[verifier.collect]]\ncommand = "x"\nservice = "db"\n{STEPS}', {}, "verifier.collect[0].service"),
@@ -55,10 +54,6 @@ def test_a_compose_file_is_refused_also_when_the_trial_names_an_image() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            'gpu_types = ["H100"]',
-            "gpu_types: is ignored: the GPU may be of any type; select nodes with spec.environment.podTemplate",
-        ),
         ('skills_dir = "/skills"', "skills_dir: is ignored: no agent loads skills from '/skills'"),
         (
             'mcp_servers = [{name = "files", url = "http://x"}, {name = "web", url = "http://y"}]',

@@ -124,10 +124,9 @@ def test_a_compose_file_in_tests_is_refused() -> None:
         environment(TASK_OWN, root=StepLayout(tests=True, tests_compose=True))  # rejected even with a docker_image
 
 
-@pytest.mark.parametrize("text", ['os = "windows"', 'tpu = {type = "v5", topology = "2x2"}'])
-def test_what_the_agents_environment_cannot_be_the_verifiers_cannot_either(text: str) -> None:
+def test_what_the_agents_environment_cannot_be_the_verifiers_cannot_either() -> None:
     with pytest.raises(InvalidTask, match=r"^verifier\.environment\..*not supported"):
-        environment(f"[verifier.environment]\n{text}")
+        environment('[verifier.environment]\nos = "windows"')
 
 
 @pytest.mark.parametrize(

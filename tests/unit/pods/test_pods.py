@@ -142,3 +142,12 @@ def test_without_image_volumes_an_init_container_copies_the_agents_program() -> 
     assert copy["command"] == ["/multistep/runner", "copy", "/multistep-agent", "/multistep-agent-copy"]
     mount = {"name": "multistep-agent", "mountPath": "/multistep-agent", "readOnly": True}
     assert mount in spec["containers"][0]["volumeMounts"]
+
+
+def test_a_task_with_devices_gets_nodes_that_have_them_and_the_trials_amounts() -> None:
+    trial = parse_trial(world.manifest({"environment": {"image": "i", "resources": {"gpus": 4}}}))
+    environment = EnvironmentConfig(gpus=1, gpu_types=["H100"])
+    found = manifest(PodRequest(trial, environment, "i", "task", Settings()))["spec"]
+    assert found["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "4"}
+    assert "NVIDIA-H200" not in str(found["affinity"]) and "NVIDIA-H100-PCIe" in str(found["affinity"])
+    assert "affinity" not in manifest(PodRequest(trial, EnvironmentConfig(gpus=1), "i", "task", Settings()))["spec"]

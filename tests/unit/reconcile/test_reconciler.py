@@ -70,10 +70,13 @@ async def test_keys_that_nobody_reads_are_reported_once() -> None:
 
 
 async def test_parts_of_a_task_that_are_ignored_are_an_event_by_name() -> None:
-    config = {**CONFIG, "environment": {**CONFIG["environment"], "gpu_types": ["H100"], "skills_dir": "/s"}}
+    config = {
+        **CONFIG,
+        "environment": {**CONFIG["environment"], "mcp_servers": [{"name": "m", "url": "http://x"}], "skills_dir": "/s"},
+    }
     world = await ran(trial=manifest(config=config))
     (note,) = [event["note"] for event in world.cluster.events if event["reason"] == "UnsupportedFeatures"]
-    assert note.startswith("environment.gpu_types: is ignored") and "; environment.skills_dir: is ignored" in note
+    assert note.startswith("environment.mcp_servers: is ignored") and "; environment.skills_dir: is ignored" in note
 
 
 async def test_variables_that_no_template_uses_are_an_event_by_name() -> None:

@@ -13,11 +13,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from multistep.api.agent_spec import AgentSpec
+from multistep.api.devices import GPU_TYPES
 from multistep.api.problems import problems as schema_problems
 from multistep.api.task_source import TaskSource
 from multistep.api.task_toml import TaskConfig, toml_table
 from multistep.api.trial_spec import EnvironmentSpec, TrialSpec, VerifierSpec
 from multistep.api.unknown import unknown_keys
+from multistep.engine.devices import node_terms
 from multistep.engine.plan import StepPlan, TrialEnv, TrialPlan, make_plan
 from multistep.engine.templates import Unresolved, resolve
 from multistep.engine.unsupported import unsupported
@@ -91,7 +93,7 @@ def examine(
         found = [Problem(each.path, each.message) for each in schema_problems(error, table)]
         return Report(directory_name, tuple(found), tuple(warnings))
     name = config.task.name if config.task else directory_name
-    warnings += [*_ineffective(table, config), *_limited(config), *_undeclared(bundle, config)]
+    warnings += [*_ineffective(table, config), *_limited(config), *_devices(config), *_undeclared(bundle, config)]
     variables = dict(_variables(config))
     try:
         task = load_task(bundle, verification=verification, oracle=any(each.name == "oracle" for each in agents))
@@ -104,6 +106,14 @@ def examine(
         return Report(name, (_problem(error),), tuple(warnings), variables=variables)
     steps = tuple(_summary(task, step) for step in plan.steps)
     return Report(name, (), tuple(warnings), steps, variables, used_variables(config))
+
+
+def _devices(config: TaskConfig) -> Iterator[str]:
+    """Warn of a type of device that not every installation knows."""
+    try:
+        node_terms(config.environment, GPU_TYPES)
+    except InvalidTask as error:
+        yield str(error)
 
 
 def _config_text(bundle: Bundle) -> str:
