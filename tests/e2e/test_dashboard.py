@@ -53,16 +53,16 @@ async def test_progress_output_and_reward_appear_as_they_come(given: Given, tmp_
         await expect(page.locator("#output")).to_contain_text("arrived")
         await expect(page.locator("#step-rows")).to_contain_text("second")
         await page.get_by_role("button", name="Close").click()
-        await expect(page.locator(row(page, "seen"))).to_contain_text("Complete")
+        await expect(page.locator(row(page, "seen"))).to_contain_text("passed")
         await given.applied(trial(Step("only"), name="later"))
-        await expect(page.locator(row(page, "later"))).to_contain_text("Complete")
+        await expect(page.locator(row(page, "later"))).to_contain_text("passed")
         await page.get_by_label("Search").fill("later")
         await expect(page.locator("#count")).to_have_text("1 of 2 trials")
         await page.screenshot(path=tmp_path / "complete.png")
         assert "BUTTON later" in await walk(page)
         for width, dark in ((800, True), (390, True)):
             other, found = await opened(browser, url, width=width, height=800, dark=dark)
-            await expect(other.locator(row(other, "seen"))).to_contain_text("Complete")
+            await expect(other.locator(row(other, "seen"))).to_contain_text("passed")
             assert await overflow(other) == 0
             await other.screenshot(path=tmp_path / f"{width}.png")
             complaints += found

@@ -8,6 +8,7 @@ from typing import Any
 
 from multistep.api import labels
 from multistep.api.model import parsed
+from multistep.api.score import outcome_level, outcome_words
 from multistep.api.sweep import SweepStatus
 from multistep.api.trial import parse_status
 from multistep.api.trial_status import TrialStatus
@@ -19,6 +20,7 @@ def trial_row(trial: Mapping[str, Any]) -> dict[str, Any]:
     status, metadata = parse_status(trial), trial["metadata"]
     annotations, spec = metadata.get("annotations") or {}, trial.get("spec") or {}
     agent = spec.get("agent") or {}
+    failure_class = status.failure.class_ if status.failure else ""
     return {
         "kind": "trial",
         "namespace": metadata["namespace"],
@@ -27,7 +29,10 @@ def trial_row(trial: Mapping[str, Any]) -> dict[str, Any]:
         "task": annotations.get(labels.TASK) or status.task or "",
         "agent": annotations.get(labels.AGENT) or agent.get("name") or agent.get("importPath") or "",
         "phase": outcome(status).phase,
+        "outcome": outcome_words(status.outcome, failure_class) if status.outcome else outcome(status).phase,
+        "level": outcome_level(status.outcome) if status.outcome else "",
         "step": _step(status),
+        "score": status.columns.score,
         "reward": status.reward,
         "message": brief(status),
         "created": metadata.get("creationTimestamp"),
@@ -46,7 +51,7 @@ def sweep_row(sweep: Mapping[str, Any]) -> dict[str, Any]:
         "name": metadata["name"],
         "phase": status.phase or "Submitted",
         "trials": status.trials.model_dump(mode="json"),
-        "reward": status.reward,
+        "score": status.score,
         "costUSD": status.cost_usd,
         "message": ready.message if ready else "",
         "created": metadata.get("creationTimestamp"),

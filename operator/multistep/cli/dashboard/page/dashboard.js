@@ -5,10 +5,9 @@
 const MOST_ROWS = 500;
 const OUTPUT_CHARACTERS = 500_000;
 const COLUMNS = [
-  ["name", "Trial"], ["sweep", "Sweep"], ["task", "Task"], ["agent", "Agent"], ["phase", "Phase"], ["step", "Step"], ["reward", "Reward"],
-  ["seconds", "Time"], ["message", "Message"],
+  ["name", "Trial"], ["sweep", "Sweep"], ["task", "Task"], ["agent", "Agent"], ["outcome", "Outcome"], ["step", "Step"],
+  ["score", "Score"], ["reward", "Reward"], ["seconds", "Time"], ["message", "Message"],
 ];
-const PHASES = { Complete: "good", Failed: "bad", Halting: "bad" };
 const rows = { sweep: new Map(), trial: new Map() };
 const order = { column: "started", down: true };
 const $ = (id) => document.getElementById(id);
@@ -37,10 +36,10 @@ function duration(value) {
 
 function chosen() {
   const words = $("search").value.toLowerCase().split(/\s+/).filter(Boolean);
-  const [phase, sweep] = [$("phase").value, $("sweep").value];
-  const text = (row) => [row.namespace, row.name, row.sweep, row.task, row.agent, row.phase, row.step, row.message].join(" ").toLowerCase();
+  const [wanted, sweep] = [$("outcome").value, $("sweep").value];
+  const text = (row) => [row.namespace, row.name, row.sweep, row.task, row.agent, row.outcome, row.step, row.message].join(" ").toLowerCase();
   return [...rows.trial.values()].filter(
-    (row) => (!phase || row.phase === phase) && (!sweep || row.sweep === sweep) && words.every((word) => text(row).includes(word)),
+    (row) => (!wanted || row.outcome === wanted) && (!sweep || row.sweep === sweep) && words.every((word) => text(row).includes(word)),
   );
 }
 
@@ -60,7 +59,7 @@ function trialRow(row) {
   made.append(head);
   for (const [column] of COLUMNS.slice(1)) {
     const text = column === "seconds" ? duration(row.started ? seconds(row) : null) : row[column] ?? "–";
-    made.append(element("td", text, column === "phase" ? PHASES[row.phase] ?? "" : column === "seconds" ? "n" : ""));
+    made.append(element("td", text, column === "outcome" ? row.level : column === "seconds" ? "n" : ""));
   }
   return made;
 }
@@ -79,7 +78,7 @@ function sweepRow(row) {
     bar.setAttribute("aria-label", `${row.trials.finished} of ${row.trials.total} trials finished`);
     progress.append(bar, element("div", `${row.trials.finished} of ${row.trials.total} finished, ${row.trials.active} active, ${row.trials.failed} failed`, "soft"));
   }
-  made.append(head, element("td", row.phase, PHASES[row.phase] ?? ""), progress, element("td", row.reward ?? "–"));
+  made.append(head, element("td", row.phase, row.phase === "Failed" || row.phase === "Halting" ? "bad" : ""), progress, element("td", row.score ?? "–"));
   made.append(element("td", row.costUSD === null || row.costUSD === undefined ? "–" : `$${row.costUSD.toFixed(2)}`, "n"));
   made.append(element("td", duration(row.started ? seconds(row) : null), "n"));
   return made;
@@ -102,7 +101,7 @@ function focusKept(container, replace) {
 function draw() {
   drawing = false;
   const trials = [...rows.trial.values()];
-  options($("phase"), trials.map((row) => row.phase));
+  options($("outcome"), trials.map((row) => row.outcome));
   options($("sweep"), trials.map((row) => row.sweep));
   const sweeps = [...rows.sweep.values()].sort((a, b) => String(b.created).localeCompare(String(a.created)));
   focusKept($("sweep-rows"), () => $("sweep-rows").replaceChildren(...sweeps.map(sweepRow)));
@@ -210,7 +209,7 @@ function connect() {
 }
 
 heads();
-for (const id of ["search", "phase", "sweep"]) $(id).addEventListener("input", drawSoon);
+for (const id of ["search", "outcome", "sweep"]) $(id).addEventListener("input", drawSoon);
 document.querySelector("form").addEventListener("submit", (event) => event.preventDefault());
 $("close").addEventListener("click", () => $("trial").close());
 $("trial").addEventListener("close", () => { shown = null; reading?.abort(); });
