@@ -19,4 +19,5 @@ REFERENCE: Final = (
 )
 SUSPENDED_BY: Final = f"{GROUP}/suspended-by"  # on a trial that its sweep suspended and will resume: name of the sweep
 BRANCH: Final = f"{GROUP}/branch"  # on a branch of a sweep: the state that it starts from, Start, Own or Reference
+RENEWAL: Final = f"{GROUP}/renewal"  # on a sweep with spec.lease: any value; a new one renews the lease
 STEP: Final = f"{GROUP}/step"  # on a branch of a sweep: the only step that it runs

@@ -17,6 +17,7 @@ from multistep.api.model import API_VERSION, DeadlineSeconds, Metadata, Model, W
 from multistep.api.problems import shown
 from multistep.api.regrade import SweepRegrade
 from multistep.api.sweep_branch import SweepBranch, SweepBranchesStatus, check_branch_states
+from multistep.api.sweep_lease import SweepLease, SweepLeaseStatus
 from multistep.api.task_source import TaskSource
 from multistep.api.tasks_source import TasksSource
 from multistep.api.trial_spec import EnvironmentSpec, TrialTemplateSpec
@@ -170,6 +171,8 @@ class SweepSpec(Model):
     """What trials count."""
     active_deadline_seconds: DeadlineSeconds | None = None
     """Timeout in seconds of the whole sweep, excluding suspended time; active trials are stopped then, and the sweep is Failed."""
+    lease: SweepLease | None = None
+    """Ends the sweep when its client no longer renews the lease, as the Python client does while it lives; unset: no lease."""
     suspend: bool = False
     """If true, no trial is created, and active trials are suspended."""
     ttl_seconds_after_finished: WholeSeconds | None = None
@@ -342,6 +345,8 @@ class SweepStatus(Model):
     """US dollars that the trials' model requests cost so far, as far as known; unset: no request with a known price."""
     budget: SweepBudgetStatus | None = None
     """The budget in effect; unset without one."""
+    lease: SweepLeaseStatus | None = None
+    """The last renewal of the lease; unset without one."""
 
 
 class TrialSweep(Model):

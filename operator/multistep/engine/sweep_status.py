@@ -13,6 +13,7 @@ from multistep.engine.status_conditions import Phase, conditions, time
 from multistep.engine.status_size import bounded, shortened
 from multistep.engine.suspensions import suspended_seconds
 from multistep.engine.sweep_branches import States
+from multistep.engine.sweep_leases import expires_at, lease
 from multistep.engine.sweep_trials import Plan
 from multistep.engine.sweeps import Halt, Limits, Tally, TrialFacts, halt, tally, to_create
 
@@ -68,7 +69,7 @@ def decide(
         early=create.start + max(0, room - len(waiting)),
         suspend=[each.number for each in active if suspended and not each.suspend],
         resume=waiting[:room],
-        stop=[each.number for each in active if not each.stop] if halted and halted.reason == "DeadlineExceeded" else [],
+        stop=[each.number for each in active if not each.stop] if halted and halted.stops else [],
         plan_branches=counts.unplanned and counts.planned_finished and not stopped,
         status=_reached(sweep, plan, counts, halted, error, budget, now),
         seconds=_due(counts, limits, now, suspended=suspended),
@@ -80,6 +81,7 @@ def started(sweep: TrialSweep, plan: Plan, now: float, tasks: SweepTasksStatus |
     total = len(plan.grid)
     message = f"{len(plan.grid.tasks)} tasks, {len(plan.grid.agents)} agents, {total} trials"
     fields: dict[str, Any] = {"start_time": time(now), "trials": SweepTrials(total=total), "tasks_from": tasks}
+    fields["lease"] = lease(sweep, now)
     return _with(sweep, "Pending", "SweepStarted", message, now, **fields)
 
 
@@ -139,7 +141,8 @@ def _limits(sweep: TrialSweep, now: float) -> Limits:
     deadline = None
     if spec.active_deadline_seconds is not None and start is not None:
         deadline = start.timestamp() + suspended_seconds(sweep.status, now) + spec.active_deadline_seconds
-    return Limits(spec.parallelism, spec.stop_when.pod_hours, spec.stop_when.failures, deadline, spec.prestart)
+    stop_when = spec.stop_when
+    return Limits(spec.parallelism, stop_when.pod_hours, stop_when.failures, deadline, spec.prestart, lease=expires_at(sweep, now))
 
 
 def _budget(sweep: TrialSweep, now: float) -> SweepBudgetStatus | None:
@@ -162,6 +165,8 @@ def _is_spent(budget: SweepBudgetStatus | None, counts: Tally) -> bool:
 def _due(counts: Tally, limits: Limits, now: float, *, suspended: bool) -> float | None:
     running = limits.deadline is not None and not suspended  # a suspension postpones the deadline
     times = [limits.deadline - now] if running and limits.deadline is not None and now < limits.deadline else []
+    if limits.lease is not None and now < limits.lease:
+        times.append(limits.lease - now)
     if limits.pod_hours is not None and counts.active:
         times.append(BUDGET_CHECK_SECONDS)
     return min(times, default=None)
@@ -195,13 +200,14 @@ def _reached(
         pod_hours=round(counts.pod_hours, 4),
         cost_usd=None if counts.cost_usd is None else round(counts.cost_usd, 6),
         budget=budget,
+        lease=lease(sweep, now),
         **ended,
     )  # fmt: skip
 
 
 def _where(sweep: TrialSweep, counts: Tally, halted: Halt | None, budget: SweepBudgetStatus | None) -> tuple[Phase, str, str]:
-    """Return the sweep's phase, reason and message. A sweep whose trials were stopped at its deadline is Failed, not Complete."""
-    cut_off = halted is not None and halted.reason == "DeadlineExceeded" and counts.stopped
+    """Return the sweep's phase, reason and message. A sweep whose trials it stopped itself is Failed, not Complete."""
+    cut_off = halted is not None and halted.stops and counts.stopped
     if counts.all_finished and not cut_off:
         return "Complete", "SweepComplete", f"{counts.counted} of {counts.total} trials count{_unknown(sweep)}"
     if halted is not None and not counts.active:

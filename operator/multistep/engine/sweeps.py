@@ -139,7 +139,8 @@ class Limits:
     """Limits at which a sweep creates no more trials; None: no limit.
 
     failures: tolerated number of failures, by failure class; deadline: seconds since the epoch; prestart: how many trials
-    beyond ``parallelism`` may be active; they are suspended, but already have a pod.
+    beyond ``parallelism`` may be active; they are suspended, but already have a pod; lease: when it expires, seconds since the
+    epoch.
     """
 
     parallelism: int
@@ -147,6 +148,7 @@ class Limits:
     failures: Mapping[FailureClass, int] = field(default_factory=dict)
     deadline: float | None = None
     prestart: int = 0
+    lease: float | None = None
 
 
 @dataclass(frozen=True)
@@ -213,8 +215,13 @@ class Tally:
 class Halt:
     """The reason why a sweep creates no more trials."""
 
-    reason: Literal["BudgetSpent", "TooManyFailures", "DeadlineExceeded"]
+    reason: Literal["BudgetSpent", "TooManyFailures", "DeadlineExceeded", "LeaseExpired"]
     message: str
+
+    @property
+    def stops(self) -> bool:
+        """Return whether active trials are stopped, too."""
+        return self.reason in ("DeadlineExceeded", "LeaseExpired")
 
 
 def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, scoring: Scoring | None = None) -> Tally:
@@ -272,6 +279,8 @@ def _agent(by_task: Collection[Sequence[float]], finished: int, passed: int) -> 
 
 def halt(counts: Tally, limits: Limits, now: float) -> Halt | None:
     """Return why no more trials are created; None if the sweep continues. now: seconds since the epoch."""
+    if limits.lease is not None and now >= limits.lease:
+        return Halt("LeaseExpired", "the sweep's client did not renew its lease (spec.lease): it ended or lost the cluster")
     if limits.deadline is not None and now >= limits.deadline:
         return Halt("DeadlineExceeded", "the sweep was active for longer than spec.activeDeadlineSeconds")
     if limits.pod_hours is not None and counts.pod_hours >= limits.pod_hours:

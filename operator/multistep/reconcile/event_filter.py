@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from multistep.api import labels
 from multistep.engine.decisions import PodFacts
 from multistep.pods import identity
 from multistep.pods.facts import pod_facts
@@ -59,9 +60,11 @@ class EventFilter:
         return seen is not None and seen.over
 
     def sweep(self, body: Body, type: str | None) -> Key | None:
-        """Return the sweep if it needs a reconcile: new, deleted, or its spec changed."""
+        """Return the sweep if it needs a reconcile: new, deleted, its spec changed, or its lease was renewed."""
         metadata, over = body["metadata"], (body.get("status") or {}).get("phase") in _FINISHED
-        return self._record("sweep", metadata, (metadata["namespace"], metadata["name"]), _identity(metadata), type, over=over)
+        return self._record(
+            "sweep", metadata, (metadata["namespace"], metadata["name"]), _sweep_identity(metadata), type, over=over
+        )
 
     def pod(self, body: Body, type: str | None) -> PodEvent | None:
         """Return the pod's event if it needs a reconcile."""
@@ -101,6 +104,10 @@ class EventFilter:
         self.note(name, None if type == "DELETED" else Seen(key, metadata.get("resourceVersion", ""), facts, over))
         matters = type in (None, "DELETED") or before is None or before.facts != facts
         return key if matters else None
+
+
+def _sweep_identity(metadata: Mapping[str, Any]) -> object:
+    return _identity(metadata), (metadata.get("annotations") or {}).get(labels.RENEWAL)
 
 
 def _identity(metadata: Mapping[str, Any]) -> object:

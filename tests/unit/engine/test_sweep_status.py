@@ -19,10 +19,11 @@ from multistep.engine.sweeps import TrialFacts
 NOW = 1_700_000_000.0
 
 
-def sweep(status: SweepStatus | None = None, generation: int = 1, **spec: Any) -> TrialSweep:
+def sweep(status: SweepStatus | None = None, generation: int = 1, renewal: str = "", **spec: Any) -> TrialSweep:
     tasks: list[Any] = [{"name": name, "inline": {"config": {}}} for name in ("t", "u")]
     agents = [{"name": name, "agent": {"name": "nop"}} for name in ("a", "b")]
-    metadata = {"name": "s", "namespace": "n", "uid": "sweep-uid", "generation": generation}
+    metadata: dict[str, Any] = {"name": "s", "namespace": "n", "uid": "sweep-uid", "generation": generation}
+    metadata["annotations"] = {"multistep.dev/renewal": renewal} if renewal else {}
     made = parse_sweep({"metadata": metadata, "spec": {"tasks": tasks, "agents": agents, "parallelism": 3, **spec}})
     return made.model_copy(update={"status": status or SweepStatus()})
 
@@ -175,6 +176,36 @@ def test_a_sweep_whose_last_trials_were_stopped_at_the_deadline_is_not_complete(
     stopped = [*done(0, 1, 2), TrialFacts(3, "Failed", failure_class="User", stop=True)]
     assert why(next_of(found, stopped, at=61).status)[:2] == ("Failed", "DeadlineExceeded")
     assert why(next_of(found, stopped, at=59).status)[0] == "Complete"  # before the deadline, only a user can stop a trial
+
+
+def test_a_sweep_whose_lease_is_not_renewed_stops_what_is_active() -> None:
+    found = started(lease={"seconds": 30})
+    active = [TrialFacts(0, "Active"), TrialFacts(1, "Active", stop=True)]
+    held = next_of(found, active, at=29)
+    assert (held.stop, held.seconds, why(held.status)[0]) == ([], 1, "Running")
+    due = next_of(found, active, at=30)
+    assert (due.stop, due.create, due.seconds) == ([0], range(0), None)
+    assert why(due.status)[:2] == ("Halting", "LeaseExpired")
+    stopped = [TrialFacts(number, "Failed", failure_class="User", stop=True) for number in range(2)]
+    assert why(next_of(found, stopped, at=31).status)[:2] == ("Failed", "LeaseExpired")
+    assert next_of(started(), active, at=31).status.lease is None
+
+
+def test_a_new_renewal_extends_the_lease_from_when_the_operator_sees_it() -> None:
+    options: dict[str, Any] = {"lease": {"seconds": 30}}
+    renewed = next_of(sweep(started(**options).status, renewal="1", **options), at=20)
+    assert renewed.seconds == 30
+    same = sweep(renewed.status, renewal="1", **options)
+    assert next_of(same, at=49).seconds == 1
+    assert why(next_of(same, at=50).status)[:2] == ("Failed", "LeaseExpired")
+    assert why(next_of(sweep(renewed.status, renewal="2", **options), at=5000).status)[0] == "Running"  # an operator that was away
+
+
+def test_a_lease_expires_also_while_the_sweep_is_suspended() -> None:
+    options: dict[str, Any] = {"lease": {"seconds": 30}, "suspend": True}
+    found = started(**options)
+    assert next_of(found, at=10).seconds == 20
+    assert why(next_of(found, at=30).status)[:2] == ("Failed", "LeaseExpired")
 
 
 def test_the_deadline_does_not_come_nearer_while_it_is_suspended() -> None:

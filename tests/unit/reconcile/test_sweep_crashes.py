@@ -43,6 +43,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "the next ones ready": {"manifest": sweep(prestart=2)},
     "the next ones ready, suspended for a while": {"manifest": sweep(prestart=1), "happens": {2: suspend}},
     "deadline": {"manifest": sweep(activeDeadlineSeconds=25)},
+    "a client that died": {"manifest": sweep(lease={"seconds": 25})},
     "budget": {"manifest": sweep(stopWhen={"podHours": 0.25})},
     "branches": {"manifest": BRANCHED},
     "branches, suspended before they are planned": {"manifest": BRANCHED, "happens": {1: suspend}},
@@ -72,8 +73,8 @@ async def test_wherever_it_happens_each_trial_is_created_once_and_the_sweep_ends
 
 
 def comparable(world: SweepWorld, options: dict[str, Any]) -> Any:
-    """Return what must be equal in all runs: the sweep's end, or only its reason if a deadline or budget ended it."""
-    if "manifest" in options and {"activeDeadlineSeconds", "stopWhen"} & options["manifest"]["spec"].keys():
+    """Return what must be equal in all runs: the sweep's end, or only its reason if a deadline, a lease or a budget ended it."""
+    if "manifest" in options and {"activeDeadlineSeconds", "stopWhen", "lease"} & options["manifest"]["spec"].keys():
         return world.why, not world.live
     return end_of(world)
 

@@ -9,7 +9,7 @@ import pytest
 
 from multistep.errors import ClusterError, Unavailable
 from multistep.reconcile.sweep_reconcile import REJECTED_RETRY_SECONDS, STATUS_SECONDS
-from tests.support.sweep_world import SweepWorld, assert_each_once, sweep
+from tests.support.sweep_world import KEY, START, SweepWorld, assert_each_once, sweep
 
 
 async def test_a_sweep_makes_all_of_its_trials_and_ends_with_what_they_came_to() -> None:
@@ -103,6 +103,34 @@ async def test_at_its_deadline_its_trials_are_stopped_and_it_is_failed() -> None
     assert len(world.trials) == 5 and len(stopped) == 3
     assert world.status.excluded == {"User": 3}
     assert [(each["reason"], each["type"]) for each in world.cluster.events][1:] == [("DeadlineExceeded", "Warning")] * 2
+
+
+def renewed_until(world: SweepWorld, end: float) -> None:
+    """Renew the sweep's lease in each round, as its client does, for some seconds."""
+
+    def renew() -> None:
+        if world.now < START + end:
+            found = world.cluster.objects["TrialSweep", *KEY]
+            annotations = {"multistep.dev/renewal": str(world.now)}
+            world.cluster.put({**found, "metadata": {**found["metadata"], "annotations": annotations}})
+
+    world.each_round = renew
+
+
+async def test_a_sweep_whose_client_renews_its_lease_comes_to_its_end() -> None:
+    world = SweepWorld(sweep(lease={"seconds": 25}))
+    renewed_until(world, end=10_000)
+    await world.run()
+    assert world.why == ("Complete", "SweepComplete") and world.now - START > 25
+
+
+async def test_a_sweep_whose_client_dies_stops_its_trials_within_the_lease() -> None:
+    world = SweepWorld(sweep(lease={"seconds": 25}, attempts=5))
+    renewed_until(world, end=30)
+    await world.run()
+    assert world.why == ("Failed", "LeaseExpired") and not world.live
+    assert [each["spec"].get("stop") for each in world.trials].count(True) == 3
+    assert world.status.excluded["User"] == 3 and len(world.trials) < 20
 
 
 async def test_a_budget_that_is_spent_makes_no_more_and_lets_what_is_live_end() -> None:

@@ -1,0 +1,26 @@
+"""A sweep's lease: its client renews it while it lives, so that the sweep of a client that died ends."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field
+
+from multistep.api.model import Model
+
+
+class SweepLease(Model):
+    """Ends the sweep when its client stops renewing the lease, by a new value of the annotation multistep.dev/renewal."""
+
+    seconds: Annotated[int, Field(ge=5, le=86_400)]
+    """Seconds without a renewal after which active trials are stopped and the sweep is Failed, LeaseExpired."""
+
+
+class SweepLeaseStatus(Model):
+    """The last renewal that the operator saw."""
+
+    renewal: str
+    """Value of the annotation multistep.dev/renewal; empty before the first renewal."""
+    renew_time: datetime
+    """Time at which the operator first saw it, by the operator's clock: the client's clock does not matter."""
