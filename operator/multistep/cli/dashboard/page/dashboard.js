@@ -5,8 +5,8 @@
 const MOST_ROWS = 500;
 const OUTPUT_CHARACTERS = 500_000;
 const COLUMNS = [
-  ["name", "Trial"], ["sweep", "Sweep"], ["task", "Task"], ["agent", "Agent"], ["outcome", "Outcome"], ["step", "Step"],
-  ["score", "Score"], ["reward", "Reward"], ["seconds", "Time"], ["message", "Message"],
+  ["name", "Trial"], ["outcome", "Outcome"], ["step", "Step"], ["score", "Score"], ["reward", "Reward"], ["seconds", "Time"], ["task", "Task"],
+  ["agent", "Agent"], ["sweep", "Sweep"], ["message", "Message"],
 ];
 const rows = { sweep: new Map(), trial: new Map() };
 const order = { column: "started", down: true };
