@@ -1,3 +1,20 @@
-"""Multistep: a Kubernetes operator that runs multi-step agent evaluation trials."""
+"""Multistep: a Kubernetes operator that runs multi-step agent evaluation trials.
 
+``from multistep import Client, AsyncClient`` gives the Python client (docs/python.md). It is imported at first use.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from multistep.client import AsyncClient, AsyncRun, Client, Rollout, Run, Step
+
+__all__ = ["AsyncClient", "AsyncRun", "Client", "Rollout", "Run", "Step"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Return a name of the client."""
+    if name in __all__:
+        return getattr(import_module("multistep.client"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -152,7 +152,7 @@ class SweepSession:
             submission = make(self.target.namespace or connected.namespace)
             metadata = submission.sweep["metadata"]
             namespace, name = metadata["namespace"], metadata["name"]
-            await _create(connected, submission)
+            await create_sweep(connected, submission)
             if self.detach:
                 status = SweepStatus()
                 print_err(f"submitted; follow: multistep sweep status --follow {name} -n {namespace}")
@@ -185,8 +185,8 @@ def _shown(namespace: str, name: str, status: SweepStatus, *, as_json: bool) -> 
     return outcome_of_sweep(status).exit
 
 
-async def _create(connected: Cluster, submission: SweepSubmission) -> None:
-    """Create the sweep, then its owned objects, so that an interruption leaves no orphans. Raises ClusterError."""
+async def create_sweep(connected: Cluster, submission: SweepSubmission) -> Object:
+    """Create the sweep, then its owned objects, so that an interruption leaves no orphans. Return it. Raises ClusterError."""
     for manifest in submission.others:
         await connected.apply(manifest)
     metadata = submission.sweep["metadata"]
@@ -198,6 +198,7 @@ async def _create(connected: Cluster, submission: SweepSubmission) -> None:
         with suppress(ClusterError):
             await connected.delete(SWEEPS, metadata["namespace"], metadata["name"], uid=sweep["metadata"]["uid"])
         raise
+    return sweep
 
 
 async def _created(connected: Cluster, sweep: Manifest) -> Object:

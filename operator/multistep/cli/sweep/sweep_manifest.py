@@ -150,6 +150,11 @@ def _sweep(
     return SweepSubmission(placed(sweep, namespace), [*owned, *options.values.secrets(name, namespace)])
 
 
+def agent_of_text(text: str) -> Manifest:
+    """Return the entry of spec.agents for a value of --agent, without the options of a model. Raises UsageError."""
+    return _agent(text, ModelOptions(), ())
+
+
 def _task(task: TaskDirectory, parts: Sequence[Manifest], image: TrialImage | None) -> Manifest:
     bundle = {"configMaps": [part["metadata"]["name"] for part in parts], "digest": task.digest}
     return {"name": task.name, "bundle": bundle, **optional(environment=environment(image))}

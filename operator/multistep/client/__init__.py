@@ -1,0 +1,8 @@
+"""The Python client: run sweeps from notebooks, scripts and training loops (docs/python.md)."""
+
+from multistep.client.async_client import AsyncClient
+from multistep.client.blocking import Client, Run
+from multistep.client.rollout import Rollout, Step
+from multistep.client.run import AsyncRun
+
+__all__ = ["AsyncClient", "AsyncRun", "Client", "Rollout", "Run", "Step"]

@@ -1,0 +1,151 @@
+"""The asynchronous client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+from multistep.api import labels
+from multistep.api.conditions import is_finished
+from multistep.api.sweep import parse_sweep
+from multistep.cli.cluster import existing_sweep
+from multistep.cli.sweep.run_sweep import create_sweep
+from multistep.cli.trial.fetch import download, read_part
+from multistep.client.rollout import Rollout
+from multistep.client.run import AsyncRun
+from multistep.client.submission import Agent, Task, submission
+from multistep.errors import ClusterError, MultistepError, NotFound, StoreError
+from multistep.kube.client import Client as Cluster
+from multistep.kube.resources import SWEEPS
+
+logger = logging.getLogger(__name__)
+
+_FIELD_MANAGER: Final = "multistep-python"
+_PART_BYTES: Final = 1 << 20
+_RENEWALS: Final = 3  # in the time of a lease, so that two of them may fail
+
+
+class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
+    """Runs sweeps in a cluster. Use it as an async context manager:
+
+        async with AsyncClient() as client:
+            run = await client.submit(["tasks/hello"], agents=["oracle"], attempts=8)
+            async for rollout in run:
+                print(rollout.task, rollout.reward)
+
+    The sweeps that it submits have a lease, which it renews: if this process dies, the operator stops them and deletes their pods.
+    At the end of the ``async with`` block, sweeps that have not finished are stopped.
+    """
+
+    def __init__(self, *, namespace: str | None = None, kubeconfig: str | None = None, context: str | None = None) -> None:
+        """namespace, kubeconfig, context: as the options of `multistep`; by default those of the current kubeconfig."""
+        self._options = {"kubeconfig": kubeconfig, "context": context}
+        self._namespace = namespace
+        self._cluster: Cluster
+        self._leased: dict[str, tuple[AsyncRun, asyncio.Task[None]]] = {}
+
+    async def __aenter__(self) -> Self:
+        self._cluster = await Cluster.connect(field_manager=_FIELD_MANAGER, **self._options)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            for run, renewal in list(self._leased.values()):
+                renewal.cancel()
+                await _stopped(run)
+        finally:
+            await self._cluster.__aexit__(None, None, None)
+
+    @property
+    def namespace(self) -> str:
+        """Return the namespace in which sweeps are created."""
+        return self._namespace or self._cluster.namespace
+
+    async def submit(
+        self,
+        tasks: Sequence[Task],
+        *,
+        agents: Sequence[Agent] = ("oracle",),
+        attempts: int = 1,
+        parallelism: int = 10,
+        name: str | None = None,
+        image: str | None = None,
+        lease_seconds: int | None = 60,
+        spec: Mapping[str, Any] | None = None,
+    ) -> AsyncRun:
+        """Create a sweep of tasks x agents x attempts.
+
+        Args:
+            tasks: Directories of tasks, or entries of a sweep's spec.tasks (docs/sweeps.md). The image of a directory's
+                environment must exist: build it first (`multistep build`), and name it in task.toml or as ``image``.
+            agents: As --agent of `multistep sweep run`, such as "oracle" or "mine=./agent.sh", or entries of spec.agents.
+            attempts: Trials per task and agent.
+            parallelism: Maximum number of active trials.
+            name: Name of the sweep; default: a new one.
+            image: Image of the environments; default: those of the tasks.
+            lease_seconds: Seconds after which the operator ends the sweep when this client does not renew its lease. None: the
+                sweep does not depend on this client.
+            spec: Further fields of the sweep's spec, such as template, overrides, scoring or budget.
+
+        Raises UsageError, InvalidSpec (the message names the field), ClusterError.
+        """
+        lease = {"lease": {"seconds": lease_seconds}} if lease_seconds is not None else {}
+        fields = {**(spec or {}), **lease, "attempts": attempts, "parallelism": parallelism}
+        planned = submission(tasks, agents, fields, name=name, image=image, namespace=self.namespace)
+        run = AsyncRun(self._cluster, parse_sweep(await create_sweep(self._cluster, planned)))
+        if lease_seconds is not None:
+            renewal = asyncio.create_task(self._renew(run, lease_seconds / _RENEWALS))
+            self._leased[run.uid] = run, renewal
+        return run
+
+    async def get(self, name: str) -> AsyncRun:
+        """Return a sweep that exists, for example to continue after a restart. Its lease is not renewed. Raises UsageError."""
+        return AsyncRun(self._cluster, parse_sweep(await existing_sweep(self._cluster, self.namespace, name)))
+
+    async def file(self, rollout: Rollout, path: str) -> bytes:
+        """Return a file of the trial's results, for example "steps/build/verifier/test-stdout.txt". Raises StoreError."""
+        found, quoted = b"", quote(path)
+        while True:
+            part = await read_part(self._cluster, _results(rollout), quoted, len(found), _PART_BYTES)
+            if part is None:
+                raise StoreError(f"trial {rollout.name} has no file {path!r} in its results")
+            found += part
+            if len(part) < _PART_BYTES:
+                return found
+
+    async def fetch(self, rollout: Rollout, directory: Path | str) -> None:
+        """Fetch all files of the trial into a directory, as `multistep results` does. Raises StoreError."""
+        await download(self._cluster, _results(rollout), Path(directory))
+
+    async def _renew(self, run: AsyncRun, seconds: float) -> None:
+        """Renew the lease until the sweep finishes or is deleted. An error is retried: the lease outlasts some."""
+        while True:
+            try:
+                metadata = {"uid": run.uid, "annotations": {labels.RENEWAL: uuid.uuid4().hex}}
+                found = await self._cluster.patch(SWEEPS, run.namespace, run.name, {"metadata": metadata})
+                if is_finished(parse_sweep(found).status):
+                    break
+            except NotFound:
+                break
+            except ClusterError as error:
+                logger.warning("the lease of sweep %s was not renewed, and will be retried: %s", run.name, error)
+            await asyncio.sleep(seconds)
+        del self._leased[run.uid]
+
+
+def _results(rollout: Rollout) -> str:
+    if rollout.results is None:
+        raise StoreError(f"trial {rollout.name} has no results: {rollout.message}")
+    return rollout.results
+
+
+async def _stopped(run: AsyncRun) -> None:
+    """Stop a sweep, best effort: if this fails, its lease expires."""
+    with suppress(MultistepError):
+        await run.stop()

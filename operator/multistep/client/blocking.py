@@ -1,0 +1,117 @@
+"""The blocking client: the asynchronous one in a thread of its own, which also renews leases while the caller computes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from multistep.api.sweep import SweepStatus
+from multistep.client.async_client import AsyncClient
+from multistep.client.rollout import Rollout
+from multistep.client.run import AsyncRun
+
+_T = TypeVar("_T")
+
+
+class Client(AbstractContextManager["Client"]):
+    """Runs sweeps in a cluster. Use it as a context manager:
+
+        with Client() as client:
+            for rollout in client.submit(["tasks/hello"], agents=["oracle"], attempts=8):
+                print(rollout.task, rollout.reward)
+
+    Methods and arguments are those of ``AsyncClient``, and it may be used from several threads. Leases are renewed in a thread
+    of its own, also while the caller computes.
+    """
+
+    def __init__(self, *, namespace: str | None = None, kubeconfig: str | None = None, context: str | None = None) -> None:
+        """namespace, kubeconfig, context: as the options of `multistep`; by default those of the current kubeconfig."""
+        self._client = AsyncClient(namespace=namespace, kubeconfig=kubeconfig, context=context)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="multistep-client", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self._wait(self._client.__aenter__())
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._wait(self._client.__aexit__())
+        finally:
+            self._end()
+
+    def submit(self, *args: Any, **options: Any) -> Run:
+        """Create a sweep of tasks x agents x attempts, with the arguments of ``AsyncClient.submit``."""
+        return Run(self, self._wait(self._client.submit(*args, **options)))
+
+    def get(self, name: str) -> Run:
+        """Return a sweep that exists. Its lease is not renewed. Raises UsageError."""
+        return Run(self, self._wait(self._client.get(name)))
+
+    def file(self, rollout: Rollout, path: str) -> bytes:
+        """Return a file of the trial's results. Raises StoreError."""
+        return self._wait(self._client.file(rollout, path))
+
+    def fetch(self, rollout: Rollout, directory: Path | str) -> None:
+        """Fetch all files of the trial into a directory, as `multistep results` does. Raises StoreError."""
+        self._wait(self._client.fetch(rollout, directory))
+
+    def _wait(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine in the client's thread; Ctrl-C cancels it."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Run:
+    """A sweep. ``for rollout in run`` yields each trial once, as it finishes, and ends with the sweep."""
+
+    def __init__(self, client: Client, run: AsyncRun) -> None:
+        self._client, self._run = client, run
+        self.name, self.namespace = run.name, run.namespace
+
+    def __iter__(self) -> Iterator[Rollout]:
+        found = self._run.__aiter__()
+        try:
+            while (each := self._client._wait(_next(found))) is not None:
+                yield each
+        finally:
+            self._client._wait(found.aclose())
+
+    def results(self) -> list[Rollout]:
+        """Wait for the sweep's end and return all of its trials."""
+        return list(self)
+
+    def status(self) -> SweepStatus:
+        """Return the sweep's current status."""
+        return self._client._wait(self._run.status())
+
+    def stop(self) -> None:
+        """Stop the sweep: active trials are stopped, and their pods are deleted. The sweep and its results remain."""
+        self._client._wait(self._run.stop())
+
+    def delete(self) -> None:
+        """Delete the sweep with its trials and their pods."""
+        self._client._wait(self._run.delete())
+
+
+async def _next(rollouts: Any) -> Rollout | None:
+    found: Rollout | None = await anext(rollouts, None)
+    return found

@@ -1,0 +1,97 @@
+"""A finished trial as the Python client returns it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from multistep.api.score import Outcome
+from multistep.api.sweep import Scoring
+from multistep.api.trial import parse_status
+from multistep.report.rows import Row, row
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that a trial ran itself. rewards: of its verifier by key, None without a verdict; score: its part of the trial's
+    reward; passed: whether it met its gate or, without one, has a reward >= 1; exception: type of its exception, or ""."""
+
+    name: str
+    rewards: Mapping[str, float] | None
+    score: float
+    passed: bool
+    exception: str
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A finished trial.
+
+    A failure that no agent can have caused (infrastructure, provider, a defective task, a stop) makes it invalid: mask it, its
+    ``reward`` is None and never 0. A failure that the agent may have caused is valid, with 0 for each step without a verdict.
+    """
+
+    name: str
+    """Name of the trial: `multistep show NAME`."""
+    namespace: str
+    task: str
+    """Name of the task in the sweep."""
+    agent: str
+    """Name of the agent in the sweep."""
+    attempt: int
+    """Number of the trial among those of this task and agent, from 1."""
+    valid: bool
+    """Whether ``reward`` counts."""
+    reward: float | None
+    """The trial's score, as `multistep sweep report` counts it: over all declared steps, so that quitting early never pays. None
+    unless valid."""
+    passed: bool | None
+    """Whether every declared step ran and passed; None unless valid."""
+    outcome: Outcome
+    """How it ended, for example Passed, NotPassed, GateNotMet, AgentError or Excluded."""
+    rewards: Mapping[str, float] | None
+    """The task's own rewards by key; None without any."""
+    steps: tuple[Step, ...]
+    """The steps that ran, in order."""
+    failure_class: str
+    """Who caused its failure, for example Agent or Infrastructure; "" without a failure."""
+    reason: str
+    """Reason of the failure, for example PodDeleted; "" without a failure."""
+    message: str
+    """What happened, as its condition says."""
+    input_tokens: int | None
+    output_tokens: int | None
+    cost_usd: float | None
+    """Of the model requests of all attempts; None if unknown."""
+    results: str | None
+    """Where the operator serves its files: use ``file`` and ``fetch`` of the client. Contains a token: keep it private."""
+
+
+def rollout(trial: Mapping[str, Any], scoring: Scoring) -> Rollout:
+    """Return the rollout of a finished MultiStepTrial. scoring: of its sweep."""
+    found = row(trial, scoring)
+    return Rollout(
+        name=found.trial,
+        namespace=found.namespace,
+        task=found.task,
+        agent=found.agent,
+        attempt=found.attempt,
+        valid=found.counts is not None,
+        reward=found.counts,
+        passed=found.passed,
+        outcome=found.outcome or "Excluded",
+        rewards=found.rewards,
+        steps=_steps(found),
+        failure_class=found.failure_class,
+        reason=found.reason,
+        message=found.message,
+        input_tokens=found.input_tokens,
+        output_tokens=found.output_tokens,
+        cost_usd=found.cost_usd,
+        results=parse_status(trial).results,
+    )
+
+
+def _steps(found: Row) -> tuple[Step, ...]:
+    return tuple(Step(each.name, each.rewards, each.score, each.passed, each.exception) for each in found.steps)

@@ -1,0 +1,106 @@
+"""A sweep that the client submitted, or found."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from multistep.api.conditions import is_finished
+from multistep.api.labels import SWEEP
+from multistep.api.sweep import SweepStatus, TrialSweep, parse_sweep_status
+from multistep.api.trial import parse_status
+from multistep.client.rollout import Rollout, rollout
+from multistep.engine.sweep_trials import owner_of
+from multistep.errors import MultistepError, NotFound, Unavailable
+from multistep.kube.client import Client as Cluster
+from multistep.kube.protocols import Object
+from multistep.kube.resources import SWEEPS, TRIALS
+
+
+class AsyncRun:
+    """A sweep. ``async for rollout in run`` yields each trial once, as it finishes, and ends with the sweep."""
+
+    def __init__(self, cluster: Cluster, sweep: TrialSweep) -> None:
+        self._cluster = cluster
+        self._sweep = sweep
+        self.name = sweep.metadata.name
+        self.namespace = sweep.metadata.namespace
+
+    @property
+    def uid(self) -> str:
+        """Return the UID of the sweep: another sweep of the same name has another one."""
+        return self._sweep.metadata.uid
+
+    async def status(self) -> SweepStatus:
+        """Return the sweep's current status. Raises NotFound, Unavailable."""
+        return parse_sweep_status(await self._current())
+
+    async def _current(self) -> Object:
+        found = await self._cluster.get(SWEEPS, self.namespace, self.name)
+        if found["metadata"]["uid"] != self.uid:
+            raise NotFound(f"sweep {self.name} was deleted, and another one has its name now", status=404)
+        return found
+
+    async def __aiter__(self) -> AsyncGenerator[Rollout, None]:
+        """Yield the trials as they finish. A broken watch is resumed; what was yielded is not yielded again. Raises NotFound if the
+        sweep is deleted, ClusterError."""
+        seen: set[str] = set()
+        finished: asyncio.Queue[Object | MultistepError | None] = asyncio.Queue()
+        watchers = [asyncio.create_task(each) for each in (self._watch_trials(finished), self._watch_sweep(finished))]
+        try:
+            while (trial := await finished.get()) is not None:
+                if isinstance(trial, MultistepError):
+                    raise trial
+                if (uid := trial["metadata"]["uid"]) not in seen:
+                    seen.add(uid)
+                    yield rollout(trial, self._sweep.spec.scoring)
+        finally:
+            for each in watchers:
+                each.cancel()
+            await asyncio.gather(*watchers, return_exceptions=True)
+
+    async def results(self) -> list[Rollout]:
+        """Wait for the sweep's end and return all of its trials."""
+        return [each async for each in self]
+
+    async def stop(self) -> None:
+        """Stop the sweep: active trials are stopped, and their pods are deleted. The sweep and its results remain."""
+        changes = {"metadata": {"uid": self.uid}, "spec": {"activeDeadlineSeconds": 1}}
+        await self._cluster.patch(SWEEPS, self.namespace, self.name, changes)
+
+    async def delete(self) -> None:
+        """Delete the sweep with its trials and their pods, if it exists. Their results remain as the operator retains them."""
+        await self._cluster.delete(SWEEPS, self.namespace, self.name, uid=self.uid)
+
+    async def _watch_trials(self, finished: asyncio.Queue[Object | MultistepError | None]) -> None:
+        try:
+            async with aclosing(self._cluster.watch(TRIALS, self.namespace, label_selector=f"{SWEEP}={self.name}")) as events:
+                async for event in events:
+                    if event.type != "DELETED" and self._has_finished(event.object):
+                        finished.put_nowait(event.object)
+        except MultistepError as error:
+            finished.put_nowait(error)
+
+    async def _watch_sweep(self, finished: asyncio.Queue[Object | MultistepError | None]) -> None:
+        """Put the end of the queue after the sweep's end, behind all trials that have finished by then."""
+        try:
+            await self._until_finished()
+            for each in await self._cluster.list_all(TRIALS, self.namespace, label_selector=f"{SWEEP}={self.name}"):
+                if self._has_finished(each):
+                    finished.put_nowait(each)
+            finished.put_nowait(None)
+        except MultistepError as error:
+            finished.put_nowait(error)
+
+    async def _until_finished(self) -> None:
+        async with aclosing(self._cluster.watch(SWEEPS, self.namespace, field_selector=f"metadata.name={self.name}")) as events:
+            async for event in events:
+                if event.type == "DELETED" or event.object["metadata"]["uid"] != self.uid:
+                    raise NotFound(f"sweep {self.name} was deleted before it finished", status=404)
+                if is_finished(parse_sweep_status(event.object)):
+                    return
+        raise Unavailable(f"the API server ended the watch of sweep {self.name}")
+
+    def _has_finished(self, trial: Object) -> bool:
+        return owner_of(trial) == (self.name, self.uid) and is_finished(parse_status(trial))

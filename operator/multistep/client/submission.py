@@ -1,0 +1,44 @@
+"""Builds the sweep that a client submits, with the objects that it owns. Reads the task directories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from multistep.api.sweep import parse_sweep
+from multistep.cli.sweep.sweep_manifest import SweepOptions, SweepSubmission, agent_of_text, find_tasks, sweep_of_tasks
+from multistep.cli.task.task_directory import TaskDirectory
+from multistep.cli.trial.manifests import Manifest, TrialImage, checked_name, new_name
+from multistep.errors import UsageError
+
+Task: TypeAlias = str | Path | Mapping[str, Any]
+Agent: TypeAlias = str | Mapping[str, Any]
+
+
+def submission(
+    tasks: Sequence[Task],
+    agents: Sequence[Agent],
+    fields: Mapping[str, Any],
+    *,
+    name: str | None,
+    image: str | None,
+    namespace: str,
+) -> SweepSubmission:
+    """Return the sweep. fields: of its spec, besides tasks and agents. Raises UsageError, InvalidSpec."""
+    given = [entry for each in tasks for entry in _tasks(each)]
+    given_image = TrialImage(image) if image else None
+    images = {each.name: given_image for each in given if isinstance(each, TaskDirectory) and given_image}
+    for each in given:
+        if isinstance(each, TaskDirectory) and each.needs_build and given_image is None:
+            raise UsageError(f"{each.path}: its image must be built first: `multistep build {each.path}`, then pass image=")
+    name = checked_name(name) if name else new_name("rollouts")
+    planned = sweep_of_tasks(given, images, SweepOptions(name), namespace, given_image)
+    entries = [agent_of_text(each) if isinstance(each, str) else dict(each) for each in agents]
+    sweep = {**planned.sweep, "spec": {**planned.sweep["spec"], **fields, "agents": entries}}
+    parse_sweep(sweep)
+    return SweepSubmission(sweep, planned.owned, planned.others)
+
+
+def _tasks(task: Task) -> list[TaskDirectory | Manifest]:
+    return [dict(task)] if isinstance(task, Mapping) else list(find_tasks([Path(task)]))

@@ -1,0 +1,97 @@
+"""TRL's rollouts as trials: a reward function for trl.GRPOTrainer. Imports nothing of TRL; tested with TRL 1.16."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from multistep.client.blocking import Client, Run
+from multistep.client.rollout import Rollout
+from multistep.client.submission import Task
+
+_MOST_AGENTS: Final = 64  # of a sweep
+_TTL_SECONDS: Final = 3600
+
+
+class TrialReward:
+    """A reward function of trl.GRPOTrainer: each completion is run as a trial, and its score is the reward.
+
+        trainer = GRPOTrainer(model, reward_funcs=TrialReward(client, ["bash", "-c"]), train_dataset=dataset, args=config)
+
+    The dataset needs a column ``task``: a task's directory, or an entry of spec.tasks as a table or as JSON text. The completion is
+    the last argument of the command, so ["bash", "-c"] runs it as a script, in each step of the task. The completions of a task
+    become one sweep.
+
+    An invalid rollout has the reward None, which TRL leaves out of the group's mean and gives no advantage: a failure of the
+    infrastructure moves no weight.
+    """
+
+    __name__ = "multistep"  # TRL's name of this reward in its logs
+
+    def __init__(
+        self,
+        client: Client,
+        command: Sequence[str],
+        *,
+        parallelism: int = 8,
+        image: str | None = None,
+        lease_seconds: int = 60,
+        spec: Mapping[str, Any] | None = None,
+    ) -> None:
+        """parallelism: active trials of a sweep; image, lease_seconds, spec: as in ``AsyncClient.submit``. A finished sweep is
+        deleted after an hour, unless spec has another ttlSecondsAfterFinished."""
+        self._client, self._command = client, list(command)
+        self._options: dict[str, Any] = {
+            "parallelism": parallelism,
+            "image": image,
+            "lease_seconds": lease_seconds,
+            "spec": {"ttlSecondsAfterFinished": _TTL_SECONDS, **(spec or {})},
+        }
+        self.rollouts: list[Rollout | None] = []
+        """The trials of the last call, in the order of its completions; None if a trial was not created."""
+
+    def __call__(self, *, completions: Sequence[Any], task: Sequence[Any], **_: Any) -> list[float | None]:
+        """Return the reward of each completion; None if it must be masked. Raises ClusterError, UsageError, InvalidSpec."""
+        texts = [_text(each) for each in completions]
+        runs = [(numbers, self._submit(place, [texts[each] for each in numbers])) for place, numbers in _groups(task)]
+        self.rollouts = [None] * len(texts)
+        for numbers, run in runs:
+            for rollout in run:
+                self.rollouts[numbers[int(rollout.agent)]] = rollout
+        return [each.reward if each is not None else None for each in self.rollouts]
+
+    def _submit(self, task: Task, texts: Sequence[str]) -> Run:
+        agents = [{"name": str(number), "agent": self._agent(text)} for number, text in enumerate(texts)]
+        return self._client.submit([task], agents=agents, **self._options)
+
+    def _agent(self, text: str) -> dict[str, Any]:
+        return {"name": "command", "command": [*self._command, text.replace("\0", "\ufffd")]}  # no argument can contain NUL
+
+
+def _groups(tasks: Sequence[Any]) -> list[tuple[Task, list[int]]]:
+    """Return each task with the numbers of its completions, in groups that fit into a sweep."""
+    by_task: dict[str, tuple[Task, list[int]]] = {}
+    for number, each in enumerate(tasks):
+        place = _place(each)
+        by_task.setdefault(json.dumps(place, sort_keys=True, default=str), (place, []))[1].append(number)
+    return [
+        (place, numbers[start : start + _MOST_AGENTS])
+        for place, numbers in by_task.values()
+        for start in range(0, len(numbers), _MOST_AGENTS)
+    ]
+
+
+def _place(task: Any) -> Task:
+    """Return the task of a dataset's row. JSON text is an entry of spec.tasks: in a column of tables, a row gets nulls for the keys
+    that only other rows have."""
+    if isinstance(task, str) and task.lstrip().startswith("{"):
+        found: dict[str, Any] = json.loads(task)
+        return found
+    return task if isinstance(task, Mapping) else Path(task)
+
+
+def _text(completion: Any) -> str:
+    """Return the text of a completion: a text, or the last message of a conversation."""
+    return str(completion if isinstance(completion, str) else completion[-1]["content"])

@@ -1,0 +1,85 @@
+"""The Python client on the real cluster: trials as they finish, their files, and the end of a client that dies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from multistep import AsyncClient, Client
+from multistep.client.trl import TrialReward
+from multistep.kube.resources import PODS, SWEEPS
+from tests.e2e.given import IMAGE, Given, Step, condition, reward, reward_for_text, trial
+
+SOLVED = reward_for_text("/tmp/solved", "yes")
+SOLVE = "#!/bin/sh\necho yes > /tmp/solved\n"
+FOR_EVER = {"name": "stuck", "agent": {"name": "command", "command": ["sleep", "3600"]}}
+CLIENT = """
+import json, sys, time
+from multistep import Client
+with Client(namespace=sys.argv[1]) as client:
+    run = client.submit([json.loads(sys.argv[2])], agents=[json.loads(sys.argv[3])], attempts=2, name="orphan", lease_seconds=10)
+    print("submitted", flush=True)
+    time.sleep(600)  # as a trainer that computes; the test kills it
+"""
+
+
+def task(name: str, *steps: Step) -> dict[str, Any]:
+    """Return an entry of spec.tasks."""
+    made = trial(*steps)["spec"]
+    return {"name": name, "inline": made["task"]["inline"], "environment": {"image": IMAGE}}
+
+
+async def test_rollouts_have_rewards_by_step_and_those_that_nobody_can_run_are_masked(given: Given) -> None:
+    lost = {**task("lost", Step("a", test=reward(1))), "environment": {"image": "127.0.0.1:9/none:1"}}
+    two = task("two", Step("a", solve=SOLVE, test=SOLVED), Step("b", test=reward(0.5)))
+    spec = {"overrides": [{"tasks": ["lost"], "spec": {"environmentTimeoutMultiplier": 0.01}}]}
+    async with AsyncClient(namespace=given.namespace) as client:
+        run = await client.submit([two, lost], agents=["oracle", "nop"], spec=spec)
+        found = {(each.task, each.agent): each async for each in run}
+        assert found.keys() == {(name, agent) for name in ("two", "lost") for agent in ("oracle", "nop")}
+        solved, idle = found["two", "oracle"], found["two", "nop"]
+        assert (solved.valid, solved.reward, [each.score for each in solved.steps]) == (True, 0.75, [1.0, 0.5])
+        assert (idle.valid, idle.reward, idle.passed) == (True, 0.25, False)
+        for agent in ("oracle", "nop"):
+            masked = found["lost", agent]
+            assert (masked.valid, masked.reward, masked.outcome) == (False, None, "Excluded"), masked
+        result = json.loads(await client.file(solved, "result.json"))
+        assert result["verifier_result"]["rewards"] == {"reward": 0.75}
+        assert (await run.status()).lease is not None
+
+
+async def test_killing_the_client_leaves_no_pod(given: Given, tmp_path: Path) -> None:
+    arguments = [given.namespace, json.dumps(task("t", Step("a", test=reward(1)))), json.dumps(FOR_EVER)]
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", CLIENT, *arguments, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert process.stdout is not None and await process.stdout.readline() == b"submitted\n"
+        await given.sweep_until("orphan", lambda sweep: sweep["status"]["trials"].get("running") == 2)
+        renewals = (await given.client.get(SWEEPS, given.namespace, "orphan"))["status"]["lease"]["renewal"]
+        assert renewals
+    finally:
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+    ended = await given.sweep_until("orphan", lambda sweep: condition(sweep, "Failed")["status"] == "True")
+    assert condition(ended, "Failed")["reason"] == "LeaseExpired"
+    assert ended["status"]["excluded"] == {"User": 2}
+
+    async def no_pods() -> bool:
+        return not await given.client.list_all(PODS, given.namespace)
+
+    await given.when(no_pods)
+
+
+async def test_completions_of_a_policy_are_rewarded_in_groups(given: Given) -> None:
+    """The blocking client runs in a thread, as a trainer calls it."""
+    solved = json.dumps(task("t", Step("a", test=SOLVED)))
+    completions = ["echo yes > /tmp/solved", "echo no > /tmp/solved", "exit 3", "echo '$HOME ${NONE}' $(echo yes > /tmp/solved)"]
+
+    def train() -> list[float | None]:
+        with Client(namespace=given.namespace) as client:
+            return TrialReward(client, ["sh", "-c"], parallelism=4)(completions=completions, task=[solved] * len(completions))
+
+    assert await asyncio.to_thread(train) == [1.0, 0.0, 0.0, 1.0]

@@ -1,0 +1,197 @@
+"""The Python client: sweeps that it submits, their trials as they finish, their lease, and the blocking client."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import multistep
+from multistep.client import AsyncClient, Client
+
+from multistep.client.trl import TrialReward
+from multistep.errors import InvalidSpec, NotFound, StoreError, Unavailable, UsageError
+from multistep.kube.client import Client as Cluster
+from tests.support.waiting import eventually
+
+from .fakes import FakeCluster, lost, scored
+
+TASK: dict[str, Any] = {"name": "t", "inline": {"config": {}}}
+FILE = "/api/v1/namespaces/m/services/o:1/proxy/results/x/files/a%20b/c.txt?offset={}&limit=1048576"
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    fake = FakeCluster()
+    monkeypatch.setattr(Cluster, "connect", FakeCluster.connecting(fake))
+    return fake
+
+
+async def until(check: Callable[[], bool]) -> None:
+    """Wait until the check holds, for what happens in the client's own tasks."""
+
+    async def holds() -> bool:
+        return check()
+
+    await eventually(holds)
+
+
+@pytest.fixture
+async def client(cluster: FakeCluster) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient() as connected:
+        yield connected
+
+
+async def test_trials_are_returned_once_each_as_they_finish(client: AsyncClient, cluster: FakeCluster) -> None:
+    run = await client.submit([TASK], name="s")
+    rollouts = run.__aiter__()
+    cluster.trial("s", "one", scored(0.5))
+    assert (await anext(rollouts)).name == "one"
+    cluster.trial("s", "one", scored(0.5))
+    cluster.trial("s", "other", {"phase": "Running"})
+    cluster.trial("s", "two", scored(1.0))
+    cluster.trial("another", "not-ours", scored(1.0))
+    two = await anext(rollouts)
+    assert (two.name, two.reward, two.passed, two.outcome, two.valid) == ("two", 1.0, True, "Passed", True)
+    assert [(each.name, each.score, each.passed, each.rewards) for each in two.steps] == [("only", 1.0, True, {"reward": 1.0})]
+    cluster.trial("s", "other", scored(0.0))
+    cluster.finish("s")
+    assert [each.name async for each in rollouts] == ["other"]
+
+
+async def test_a_trial_that_the_infrastructure_lost_is_invalid_and_has_no_reward(client: AsyncClient, cluster: FakeCluster) -> None:
+    run = await client.submit([TASK], name="s")
+    cluster.trial("s", "one", lost())
+    cluster.trial("s", "two", scored(0.0))
+    cluster.finish("s")
+    found = {each.name: each for each in await run.results()}
+    assert (found["one"].valid, found["one"].reward, found["one"].passed) == (False, None, None)
+    assert (found["one"].outcome, found["one"].failure_class, found["one"].reason) == ("Excluded", "Infrastructure", "PodDeleted")
+    assert (found["two"].valid, found["two"].reward) == (True, 0.0)
+
+
+async def test_the_end_of_a_watch_and_the_deletion_of_the_sweep_are_errors(client: AsyncClient, cluster: FakeCluster) -> None:
+    run = await client.submit([TASK], name="s")
+    waiting = asyncio.create_task(run.results())
+    await until(lambda: len(cluster._watches) == 2)
+    cluster.break_watches(Unavailable("no answer"))
+    with pytest.raises(Unavailable):
+        await waiting
+    waiting = asyncio.create_task(run.results())
+    await until(lambda: len(cluster._watches) == 2)
+    await run.delete()
+    with pytest.raises(NotFound, match="was deleted before it finished"):
+        await waiting
+
+
+async def test_a_sweep_is_submitted_with_its_lease_which_is_renewed(
+    client: AsyncClient, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("multistep.client.async_client._RENEWALS", 6000)
+    cluster.patch_fails = [Unavailable("no answer")]
+    run = await client.submit([TASK], agents=["oracle", "mine=./run.sh"], attempts=8, name="s", lease_seconds=30, image="i:1")
+    spec = cluster.objects["TrialSweep", "s"]["spec"]
+    assert (spec["lease"], spec["attempts"], spec["tasks"][0]["environment"]) == ({"seconds": 30}, 8, {"image": "i:1"})
+    assert [each["name"] for each in spec["agents"]] == ["oracle", "mine"]
+    await until(lambda: len(cluster.patches) >= 3)
+    renewals = [each["metadata"]["annotations"]["multistep.dev/renewal"] for each in cluster.patches]
+    assert len(set(renewals)) == len(renewals) and not any("spec" in each for each in cluster.patches)
+    cluster.finish("s")
+    await until(lambda: not client._leased)
+    assert run.uid == "u-s"
+
+
+async def test_at_the_end_of_the_block_unfinished_sweeps_are_stopped(cluster: FakeCluster) -> None:
+    async with AsyncClient() as client:
+        await client.submit([TASK], name="leased")
+        await client.submit([TASK], name="detached", lease_seconds=None)
+    assert cluster.objects["TrialSweep", "leased"]["spec"]["activeDeadlineSeconds"] == 1
+    assert "activeDeadlineSeconds" not in cluster.objects["TrialSweep", "detached"]["spec"]
+    assert cluster.closed
+
+
+async def test_a_directory_of_a_task_becomes_a_bundle(client: AsyncClient, cluster: FakeCluster) -> None:
+    await client.submit(["examples/hello-multi-step-advanced"], name="s", image="i:1")
+    (task,) = cluster.objects["TrialSweep", "s"]["spec"]["tasks"]
+    assert task["bundle"]["digest"].startswith("sha256:")
+    assert [kind for kind, _ in cluster.objects] == ["TrialSweep", "ConfigMap"]
+
+
+async def test_bad_input_names_what_is_wrong(client: AsyncClient, cluster: FakeCluster) -> None:
+    with pytest.raises(UsageError, match="its image must be built first: `multistep build"):
+        await client.submit(["examples/hello-multi-step-advanced"])
+    with pytest.raises(InvalidSpec, match=r"spec\.attempts"):
+        await client.submit([TASK], attempts=0)
+    with pytest.raises(UsageError, match="--agent x: must be oracle, nop"):
+        await client.submit([TASK], agents=["x"])
+    with pytest.raises(UsageError, match="sweep 'none' does not exist"):
+        await client.get("none")
+    assert not cluster.objects
+
+
+async def test_files_are_read_on_demand(client: AsyncClient, cluster: FakeCluster) -> None:
+    run = await client.submit([TASK], name="s")
+    cluster.trial("s", "one", scored(1.0) | {"results": "service://m/o:1/results/x"})
+    cluster.trial("s", "two", scored(1.0))
+    cluster.finish("s")
+    one, two = await run.results()
+    cluster.files = {FILE.format(0): b"x" * (1 << 20), FILE.format(1 << 20): b"end"}
+    assert await client.file(one, "a b/c.txt") == b"x" * (1 << 20) + b"end"
+    with pytest.raises(StoreError, match="trial one has no file 'none'"):
+        await client.file(one, "none")
+    with pytest.raises(StoreError, match="trial two has no results"):
+        await client.fetch(two, "out")
+
+
+def test_the_blocking_client_renews_in_its_own_thread_and_iterates(cluster: FakeCluster) -> None:
+    with Client() as client:
+        run = client.submit([TASK], name="s")
+        client._loop.call_soon_threadsafe(cluster.trial, "s", "one", scored(0.5))
+        client._loop.call_soon_threadsafe(cluster.finish, "s")
+        assert [each.reward for each in run] == [0.5]
+        assert client.get("s").status().phase == "Complete"
+    assert cluster.closed and not client._thread.is_alive()
+
+
+def test_the_client_is_imported_at_first_use() -> None:
+    assert multistep.Client is Client
+    code = "import sys, multistep; assert 'multistep.client' not in sys.modules; multistep.AsyncClient; import multistep.client"
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": str(Path("operator").absolute())})
+    with pytest.raises(AttributeError):
+        _ = multistep.Nothing
+
+
+class PlayedClient:
+    """Runs each submitted sweep at once. outcomes: of the trials by their command's last argument."""
+
+    def __init__(self, outcomes: dict[str, dict[str, Any]]) -> None:
+        self.outcomes = outcomes
+        self.submitted: list[tuple[Any, list[str]]] = []
+
+    def submit(self, tasks: list[Any], *, agents: list[dict[str, Any]], **options: Any) -> list[Any]:
+        from multistep.api.sweep import Scoring
+        from multistep.client.rollout import rollout
+
+        cluster = FakeCluster()
+        self.submitted.append((tasks[0], [each["agent"]["command"][-1] for each in agents]))
+        assert options["spec"]["ttlSecondsAfterFinished"] == 3600
+        for each in reversed(agents):
+            cluster.trial("s", f"t{each['name']}", self.outcomes[each["agent"]["command"][-1]], agent=each["name"])
+        return [rollout(found, Scoring()) for found in cluster.objects.values()]
+
+
+def test_completions_become_trials_of_their_task_and_lost_ones_are_masked_for_trl() -> None:
+    played = PlayedClient({"a": scored(1.0), "b": lost(), "c": scored(0.0), "d\ufffd": scored(0.25)})
+    reward = TrialReward(cast(Client, played), ["bash", "-c"])
+    task = '{"name": "u", "inline": {"config": {}}}'
+    completions: list[Any] = ["a", "b", [{"role": "assistant", "content": "c"}], "d\0"]
+    found = reward(prompts=["p"] * 4, completions=completions, task=["tasks/t", task, "tasks/t", task], trainer_state=None)
+    assert found == [1.0, None, 0.0, 0.25]
+    assert played.submitted == [(Path("tasks/t"), ["a", "c"]), ({"name": "u", "inline": {"config": {}}}, ["b", "d\ufffd"])]
+    assert [each and each.outcome for each in reward.rollouts] == ["Passed", "Excluded", "NotPassed", "NotPassed"]
