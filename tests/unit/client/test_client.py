@@ -14,7 +14,6 @@ import pytest
 
 import multistep
 from multistep.client import AsyncClient, Client
-
 from multistep.client.trl import TrialReward
 from multistep.errors import InvalidSpec, NotFound, StoreError, Unavailable, UsageError
 from multistep.kube.client import Client as Cluster
