@@ -184,6 +184,29 @@ class FakePlace:
         return json.dumps(found.evidence).encode()[:limit] if found and found.evidence else None
 
 
+class FakeBucket(FakePlace):
+    """The part of an object store that reads results."""
+
+    def __init__(self, volume: FakeVolume) -> None:
+        self.faults = volume.faults
+        self._volume = volume
+
+    @property
+    def results(self) -> dict[str, Results]:  # type: ignore[override]
+        """Return the uploaded results by trial uid."""
+        shipped = "shipped "
+        return {uid.removeprefix(shipped): found for uid, found in self._volume.results.items() if uid.startswith(shipped)}
+
+
+class FakeShipping:
+    """The object store as the operator uses it (store.shipping)."""
+
+    def __init__(self, volume: FakeVolume) -> None:
+        self.results = FakeBucket(volume)
+        self.uploads = volume
+        self.ship = volume.ship
+
+
 class FakeVolume(FakePlace):
     """A volume and an object store. results: the volume's results by trial uid, and the object store's by "shipped UID"."""
 
@@ -260,11 +283,14 @@ class FakeVolume(FakePlace):
 
     async def exists(self, key: TrialKey) -> bool:
         self.faults.point("volume exists")
-        return key.uid in self.results
+        found = self.results.get(key.uid)
+        return found is not None and bool(found.attempt or found.files)
 
     async def remove(self, key: TrialKey, *, but_checkpoints: bool = False) -> None:
         with self._write("remove"):
-            self.results.pop(key.uid, None)
+            found = self.results.pop(key.uid, None)
+            if found is not None and found.checkpoints and but_checkpoints:
+                self.results[key.uid] = Results(checkpoints=found.checkpoints, retained=found.retained, key=key)
 
     def uri(self, base: str, key: TrialKey) -> str:
         return f"{base}/results/{key}"

@@ -24,7 +24,7 @@ from multistep.store.volume import TrialKey, Volume
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_models import FakeModels
 from tests.support.fake_runner import FakeRunner, Json, Tree
-from tests.support.fake_volume import FakeVolume, Results
+from tests.support.fake_volume import FakeShipping, FakeVolume, Results
 from tests.support.faults import Faults, Killed
 from tests.support.played import rewarded
 from tests.support.reading import reads_here
@@ -114,10 +114,12 @@ class Observed:
 
 @dataclass(frozen=True)
 class Source:
-    """A trial of another world, for trials that start from it or verify it again. results: its pickled results."""
+    """A trial of another world, for trials that start from it or verify it again. results: its pickled results on the volume;
+    shipped: those in the object store; b"" if there are none."""
 
     trial: Object
     results: bytes
+    shipped: bytes = b""
 
     @classmethod
     async def ran(cls, name: str = "source", *, until: Callable[[World], bool] | None = None, **options: Any) -> Self:
@@ -125,16 +127,22 @@ class Source:
         world = World(**options)
         await world.run(until=until and (lambda: until(world)))
         assert isinstance(world.volume, FakeVolume)
-        found, results = world.object, replace(world.volume.results["trial-uid"])
-        results.key = TrialKey(KEY[0], name, f"{name}-uid")
-        found["metadata"] |= {"name": name, "uid": f"{name}-uid"}
-        return cls(found, pickle.dumps(results))
+        found, key = world.object, TrialKey(KEY[0], name, f"{name}-uid")
+        results, shipped = (
+            pickle.dumps(replace(each, key=key)) if (each := world.volume.results.get(uid)) else b""
+            for uid in ("trial-uid", "shipped trial-uid")
+        )
+        found["metadata"] |= {"name": name, "uid": key.uid}
+        return cls(found, results, shipped)
 
     def put_into(self, world: World) -> None:
         """Put the trial and its results into another world."""
         world.cluster.put(self.trial)
         assert isinstance(world.volume, FakeVolume)
-        world.volume.results[self.trial["metadata"]["uid"]] = pickle.loads(self.results)
+        uid = self.trial["metadata"]["uid"]
+        for name, found in ((uid, self.results), (f"shipped {uid}", self.shipped)):
+            if found:
+                world.volume.results[name] = pickle.loads(found)
 
 
 @dataclass
@@ -186,7 +194,7 @@ class World(Observed):
         """Return a newly started operator with an empty memory."""
         cluster: Cluster = self.wrap(self.cluster) if self.wrap else self.cluster
         settings = SETTINGS.model_copy(update=dict(self.settings))
-        store: Any = self.volume if self.stored else None
+        store: Any = FakeShipping(self.volume) if isinstance(self.volume, FakeVolume) and self.stored else None
         reconciler = Reconciler(
             cluster,
             self.volume,  # type: ignore[arg-type]

@@ -62,6 +62,8 @@ class Finisher:
         await self._write_evidence(trial, loaded, journal, failure, secrets)
         if self._shipping is None and await self._volume.collections.pointers(key):
             raise StoreError(f"{key}: some of its files are in an object store that is not configured now: set results_store again")
+        if _keeps_checkpoints(trial):  # before the status says that the trial finished, as it may be deleted then
+            await self._volume.checkpoints.retain(key)
         uri = self._volume.access.uri(self._settings.results_url, key)
         return Kept(uri, await self._shipping.ship(key) if self._shipping else None)
 
@@ -80,12 +82,9 @@ class Finisher:
         """Delete what a finished trial needs no more on the volume: checkpoints, unless they are kept with the results, and results
         that the status says are in the object store. Idempotent."""
         key, checkpoints = TrialKey.of(trial), trial.spec.checkpoints
-        regraded = trial.spec.regrade is not None
-        copied = regraded or trial.status.started_from is not None
-        kept = checkpoints.policy == "AfterStep" and checkpoints.keep == "WithResults" and not regraded
-        if kept:
-            await self._volume.checkpoints.retain(key)
-        elif checkpoints.policy == "AfterStep" or trial.spec.verifier.isolation != "Declared" or copied:
+        copied = trial.spec.regrade is not None or trial.status.started_from is not None
+        kept = _keeps_checkpoints(trial)
+        if not kept and (checkpoints.policy == "AfterStep" or trial.spec.verifier.isolation != "Declared" or copied):
             await self._volume.checkpoints.remove(key)
         if trial.status.results_store and await self._volume.exists(key):
             await self._volume.remove(key, but_checkpoints=kept)
@@ -98,3 +97,9 @@ class Finisher:
         failure = StepException(kind, reason.message if reason else "")
         known = trial.status.model_copy(update={"tampering": failed.tampering})
         return await self.finish(trial.model_copy(update={"status": known}), loaded, journal, now, failure=failure)
+
+
+def _keeps_checkpoints(trial: MultiStepTrial) -> bool:
+    """Return whether a trial's checkpoints are kept with its results. Those of a regrade are its source's."""
+    asked = trial.spec.checkpoints
+    return asked.policy == "AfterStep" and asked.keep == "WithResults" and trial.spec.regrade is None

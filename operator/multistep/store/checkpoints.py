@@ -86,7 +86,9 @@ class Checkpoints:
         Raises StoreError if the limits of the trial or its namespace do not allow that; and CheckpointLost if a file is missing,
         as the source was deleted meanwhile.
         """
-        room = await self.room(key, adoption.ADOPTED, chain[-1].step)
+        await self._read_usage(key.namespace)
+        copied = [Collection(adoption.ADOPTED, each.step, "all") for each in reversed(chain)]
+        room = self._ledger.room(key.namespace, _trial(key), *copied)
         if (size := sum(each.bytes for each in chain)) > room.bytes:
             left = f"the limit of the {room.bytes_of}'s checkpoints leaves {room.bytes}"
             raise StoreError(f"the checkpoints of trial {source.name} have {size} bytes; {left}")

@@ -56,11 +56,11 @@ class Ledger:
             self.trials[namespace] = {trial: dict(usage) for trial, usage in found.items()}
             self.bytes[namespace] = sum(amount.bytes for usage in found.values() for amount in usage.values())
 
-    def room(self, namespace: str, trial: str, collection: Collection) -> Room:
+    def room(self, namespace: str, trial: str, collection: Collection, *more: Collection) -> Room:
         """Return how much a collection may store. An earlier collection of the same attempt, step and part does not count,
-        because it is replaced."""
-        trials = self.trials[namespace]
-        own = {each: amount for each, amount in trials.get(trial, {}).items() if each != collection}
+        because it is replaced. more: others that are stored with it."""
+        trials, replaced = self.trials[namespace], {collection, *more}
+        own = {each: amount for each, amount in trials.get(trial, {}).items() if each not in replaced}
         others = total(amount for name, usage in trials.items() if name != trial for amount in usage.values())
         step = total(
             amount for each, amount in own.items() if each and (each.attempt, each.step) == (collection.attempt, collection.step)

@@ -344,3 +344,18 @@ async def test_a_pod_lost_after_the_last_checkpoint_costs_the_last_step(config: 
     assert [each.reason for each in world.status.attempts] == ["PodDeleted"]
     assert world.kept.retained and world.status.steps[-1].checkpoint is not None
     assert [each.final for each, _ in world.kept.checkpoints.values()].count(True) == 2
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["on the volume", "in an object store"])
+async def test_checkpoints_are_kept_before_the_status_says_that_the_trial_finished(stored: bool) -> None:
+    """A trial may be deleted as soon as it has finished, while no operator runs."""
+    world = World(trial=manifest({"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}}), stored=stored)
+
+    def look() -> None:
+        if world.status.phase == "Complete":
+            seen.append(isinstance(world.volume, FakeVolume) and world.volume.results["trial-uid"].retained)
+
+    seen: list[bool] = []
+    world.faults.at_point = look
+    await world.run()
+    assert world.condition[0] == "Complete" and seen and all(seen)

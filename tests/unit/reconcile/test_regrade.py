@@ -181,6 +181,23 @@ async def test_a_deleted_source_is_regraded_from_its_results() -> None:
     assert exceptions == [None, ("AgentTimeoutError", "agent"), None]
 
 
+@pytest.mark.parametrize("deleted", [False, True], ids=["that exists", "that was deleted"])
+async def test_a_source_whose_results_are_in_an_object_store_is_regraded(deleted: bool) -> None:
+    of = await source(stored=True)
+    assert of.trial["status"]["resultsStore"] and pickle.loads(of.results).files == {}, "the volume has its checkpoints only"
+    world = World(trial=manifest(REGRADE, files={**FILES, **ONE_STEP}), source=of, stored=True)
+    if deleted:
+        world.cluster.remove(KIND, "default", "source")
+    await world.run()
+    assert world.condition[0] == "Complete" and ended(world.object["status"]) == ended(of.trial["status"]), world.errors
+    stated = pickle.loads(of.shipped).evidence["predicate"]
+    assert world.status.regraded is not None
+    assert [each.tests for each in world.status.regraded.steps] == [
+        {made["name"]: made["digest"]["sha256"] for made in each["tests"]} for each in stated["steps"]
+    ]
+    assert "trial-uid" not in world.volume.results, "the regrade keeps no checkpoints"  # type: ignore[union-attr]
+
+
 async def test_a_source_that_is_deleted_during_the_regrade_does_no_harm() -> None:
     of = await source()
     world = World(trial=manifest(REGRADE, files={**FILES, **ONE_STEP}), source=of, durations={"a/verifier/verifier": 9.0})

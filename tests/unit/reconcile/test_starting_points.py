@@ -68,6 +68,16 @@ async def test_a_trial_continues_after_a_step_of_another_trial() -> None:
     assert results(world) == pickle.loads(of.results), "the source is unchanged"
 
 
+@pytest.mark.parametrize("deleted", [False, True], ids=["that exists", "that was deleted"])
+async def test_a_trial_starts_from_one_whose_results_are_in_an_object_store(deleted: bool) -> None:
+    world = World(trial=manifest(after("a")), source=await source(stored=True), stored=True)
+    if deleted:
+        delete_source(world)
+    await world.run()
+    assert world.condition == ("Complete", "TrialComplete", "ran 2 steps"), world.errors
+    assert [step.trial for step in world.status.steps] == ["source", None, None]
+
+
 async def test_a_step_of_a_branch_of_a_branch_has_the_name_of_the_trial_that_ran_it() -> None:
     first = World(trial=manifest({**after("a"), **KEEP, "toStep": "b"}), source=await source())
     await first.run()

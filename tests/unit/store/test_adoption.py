@@ -105,3 +105,15 @@ async def test_copies_count_toward_the_limits_of_their_trial_and_namespace(tmp_p
         await volume.checkpoints.adopt(OTHER, KEY, chain)
     await volume.checkpoints.adopt(OTHER, KEY, chain[:1])
     assert (await volume.checkpoints.room(OTHER, 1, 1)).bytes == 0
+
+
+@pytest.mark.parametrize("copied", [1, 2], ids=["in part", "completely"])
+async def test_copying_again_after_a_crash_needs_room_for_what_is_missing_only(tmp_path: Path, copied: int) -> None:
+    size = commit_of((1, 0)).bytes
+    most = Amount(NO_LIMIT, 100)
+    limits = Limits(step=most, trial=Amount(2 * size, 100), namespace=most)
+    volume = Volume(tmp_path, checkpoint_limits=lambda _: limits)
+    chain = await two(volume)
+    await volume.checkpoints.adopt(OTHER, KEY, chain[:copied])
+    again = Volume(tmp_path, checkpoint_limits=lambda _: limits)
+    assert [each.id for each in await again.checkpoints.adopt(OTHER, KEY, chain)] == [(0, 0), (0, 1)]
