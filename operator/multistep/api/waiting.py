@@ -99,7 +99,11 @@ WAITING = (
         "the trial that this one starts from (`spec.from`, `spec.fromStep`) has not finished the step",
         "when it has, checked every 2 to 30 s; fails if it never will. The time does not count toward `spec.activeDeadlineSeconds`",
     ),
-    Waiting("SourceActive", "the trial that is to be regraded is not finished", "when it is; checked every 10 s"),
+    Waiting(
+        "SourceActive",
+        "the trial or sweep that is to be regraded is not finished, or does not exist yet",
+        "when it is; checked every 10 s. One that does not exist is awaited for 30 s after the creation of the regrade",
+    ),
     Waiting("BackingOff", "an attempt failed; the next one starts after a back-off", "after 1 s, 2 s, 4 s, ... at most 60 s"),
     Waiting(
         "Unschedulable",

@@ -19,11 +19,13 @@ from multistep.engine.scope import KeptStep, Scope
 from multistep.errors import CheckpointLost, CollectionCut, RunnerError, StoreError, StreamLost
 from multistep.runner_client.bodies import DownloadResult
 from multistep.runner_client.checkpoints import (
-    CHECKPOINT_LIMIT_SECONDS,
     CHECKPOINT_PROTOCOL,
+    PACK_SECONDS,
     RESTORE_LIMIT_SECONDS,
+    VERDICT_PACK_SECONDS,
     CheckpointRequest,
     Packed,
+    pack_limit,
 )
 from multistep.runner_client.session import Session
 from multistep.store.adoption import ADOPTED
@@ -180,7 +182,8 @@ class Checkpointing:
         """Pack and store a checkpoint of at most ``most`` bytes. again: whether it has also what was in lost checkpoints of earlier
         steps, each of which could have the operation's maximum."""
         max_bytes, full = operation.max_bytes * (operation.step + 1 if again else 1), operation.alone or again
-        request = CheckpointRequest(operation.exclude, max_bytes, max(1, min(max_bytes, most)), full=full)
+        packed_bytes, seconds = max(1, min(max_bytes, most)), _pack_seconds(operation)
+        request = CheckpointRequest(operation.exclude, max_bytes, packed_bytes, full=full, max_seconds=seconds)
         async with self._volume.checkpoints.draft(environment.key, room) as draft:
             packed = await environment.session().checkpoint(request, draft.spools["layer"].write, draft.spools["manifest"].write)
             base = _base(packed.previous, environment.scope, operation.step, known)
@@ -242,8 +245,12 @@ def _lacks_room(error: Exception) -> bool:
 
 def limit_seconds(operation: Checkpoint | Restore) -> float:
     """Return the limit of an operation, whatever the runner and the volume do."""
-    limit = RESTORE_LIMIT_SECONDS if isinstance(operation, Restore) else _TRIES * CHECKPOINT_LIMIT_SECONDS
+    limit = RESTORE_LIMIT_SECONDS if isinstance(operation, Restore) else _TRIES * pack_limit(_pack_seconds(operation))
     return limit + _VOLUME_SECONDS
+
+
+def _pack_seconds(operation: Checkpoint) -> float:
+    return VERDICT_PACK_SECONDS if _must_wait(operation) else PACK_SECONDS
 
 
 def _facts(commit: Commit) -> Mapping[str, Any]:

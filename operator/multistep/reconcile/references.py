@@ -17,6 +17,7 @@ from multistep.errors import Conflict, NotFound
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import TRIALS
 from multistep.pods.kueue import QUEUE
+from multistep.sources.reasons import NOT_FOUND
 from multistep.sources.trial_task import Loaded
 from multistep.store.harbor import task_digest
 
@@ -47,6 +48,17 @@ class References:
         except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise
+
+    async def delete(self, found: Object) -> None:
+        """Delete the reference trial. Idempotent."""
+        metadata = found["metadata"]
+        await self._cluster.delete(TRIALS, metadata["namespace"], metadata["name"], uid=metadata["uid"])
+
+
+def lacks_task(found: Object, manifest: Mapping[str, Any]) -> bool:
+    """Return whether a reference trial waits for ConfigMaps of a trial that was deleted, and the asking trial has its own."""
+    held = [each for each in parse_status(found).conditions if each.type == "Reconciling" and each.status == "True"]
+    return any(each.reason == NOT_FOUND for each in held) and found["spec"].get("task") != manifest["spec"]["task"]
 
 
 def is_reference(found: Object, manifest: Mapping[str, Any]) -> bool:

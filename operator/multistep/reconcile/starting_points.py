@@ -81,6 +81,9 @@ class StartingPoints:
         name, found = wanted["metadata"]["name"], await self._references.find(wanted)
         if found is not None and not references.is_reference(found, wanted):
             return Fail(SOURCE_UNUSABLE, f"trial {name} has the name of the task's reference trial: delete it")
+        if found is not None and references.lacks_task(found, wanted):
+            await self._references.delete(found)
+            return references.waiting(name, step, found, self._pause(trial))
         if (source := await self._sources.find(trial.metadata.namespace, name)) is not None:
             try:
                 start = await self._start(trial, loaded.plan, source)

@@ -31,6 +31,7 @@ from multistep.reconcile.requeue import AT_NEXT_EVENT, Requeue, earliest
 from multistep.reconcile.sweep_book import Book, Page
 from multistep.reconcile.sweep_branches import load_branches
 from multistep.reconcile.sweep_events import transitions
+from multistep.reconcile.sweep_regrade import SOURCE_ACTIVE, SOURCE_SECONDS, unfinished_source
 from multistep.reconcile.sweep_tasks import SweepTasks
 from multistep.reconcile.writer import emit_events
 
@@ -109,8 +110,12 @@ class _SweepReconcile:
             if sweep_status.is_suspended_before_start(self._sweep):
                 await self._write(sweep_status.suspended_before_start(self._sweep, self._s.clock()))
                 return AT_NEXT_EVENT
+            starts = self._sweep.status.start_time is None
+            if starts and (why := await unfinished_source(self._cluster, self._sweep, self._s.clock())):
+                await self._write(sweep_status.waiting(self._sweep, SOURCE_ACTIVE, why, self._s.clock()))
+                return Requeue(SOURCE_SECONDS)
             plan, tasks = await self._planned()
-            if self._sweep.status.start_time is None:
+            if starts:
                 await self._write(sweep_status.started(self._sweep, plan, self._s.clock(), tasks))
             return await self._create_and_count(plan)
         except SourceError as error:

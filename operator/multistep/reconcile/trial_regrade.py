@@ -17,6 +17,7 @@ from multistep.errors import CheckpointLost
 from multistep.reconcile import source_trials
 from multistep.reconcile.requeue import CONTINUE, Result
 from multistep.reconcile.source_trials import SourceTrial
+from multistep.reconcile.starting_points import GRACE_SECONDS
 from multistep.reconcile.trial_ending import TrialEnding
 from multistep.store.adoption import ADOPTED
 from multistep.store.volume import TrialKey
@@ -46,6 +47,9 @@ class TrialRegrade(TrialEnding):
         source = await self._t.sources.find(self._trial.metadata.namespace, name)
         if source is None:
             why = "does not exist, and there are no kept results of exactly one deleted trial of this name"
+            created = self._trial.metadata.creation_timestamp
+            if created is not None and self._t.clock() - created.timestamp() < GRACE_SECONDS:
+                return await self._wait("SourceActive", f"trial {name} {why}", seconds=SOURCE_SECONDS)
             return await self._refuse(f"trial {name} {why}", TrialStatus())
         former = parse_status(source.found) if source.found else TrialStatus()
         if source.key.uid == self._trial.metadata.uid:

@@ -16,13 +16,20 @@ from multistep.runner_client.exchange import Exchanges, Refusal, parse_answer
 from multistep.runner_client.frame_stream import FrameStream
 
 CHECKPOINT_PROTOCOL = 4  # first version with checkpoints
-PACK_SECONDS: Final = 300.0  # limit of the runner's work for a checkpoint
+PACK_SECONDS: Final = 300.0  # limit of the runner's work for a checkpoint that the trial can do without
+# Limit for one without which a step has no verdict: more than the other limits allow to pack with a tenth of a core, as an attempt
+# that ends for being too slow counts as an infrastructure failure.
+VERDICT_PACK_SECONDS: Final = 1800.0
 RESTORE_SECONDS: Final = 3600.0  # limit of the runner's work for a restore
 _TOTAL_FACTOR: Final = 3  # the runner's limit with the time in which it waits for the operator, as a multiple
 _SLACK_SECONDS: Final = 300.0  # until the runner's refusal must have arrived; a hostile runner can send signs of life for ever
-CHECKPOINT_LIMIT_SECONDS: Final = _TOTAL_FACTOR * PACK_SECONDS + _SLACK_SECONDS
 RESTORE_LIMIT_SECONDS: Final = _TOTAL_FACTOR * RESTORE_SECONDS + _SLACK_SECONDS
 _DIGEST_CHARACTERS: Final = 64
+
+
+def pack_limit(max_seconds: float) -> float:
+    """Return the limit in seconds of an exchange in which the runner may work for ``max_seconds``."""
+    return _TOTAL_FACTOR * max_seconds + _SLACK_SECONDS
 
 
 @dataclass(frozen=True)
@@ -47,12 +54,13 @@ class Packed:
 class CheckpointRequest:
     """What a checkpoint contains. exclude: paths that are left out; max_bytes: limit of the changed files' total size;
     max_packed_bytes: limit of the layer's size; full: whether to contain all changes since the image, not only those since the last
-    commit."""
+    commit; max_seconds: limit of the runner's work."""
 
     exclude: Sequence[str]
     max_bytes: int
     max_packed_bytes: int
     full: bool = False
+    max_seconds: float = PACK_SECONDS
 
 
 class CheckpointRequests:
@@ -71,8 +79,8 @@ class CheckpointRequests:
 
         Raises RunnerError if no checkpoint is possible.
         """
-        limits = {"maxBytes": request.max_bytes, "maxPackedBytes": request.max_packed_bytes, "maxSeconds": PACK_SECONDS}
-        async with self._exchanges.exchange(), _deadline(CHECKPOINT_LIMIT_SECONDS):
+        limits = {"maxBytes": request.max_bytes, "maxPackedBytes": request.max_packed_bytes, "maxSeconds": request.max_seconds}
+        async with self._exchanges.exchange(), _deadline(pack_limit(request.max_seconds)):
             await self._exchanges.request({"op": "checkpoint", "full": request.full, "exclude": list(request.exclude), **limits})
             try:
                 files = await receive_body(self._frames, (), layer, None)

@@ -133,6 +133,23 @@ async def test_a_trial_waits_for_the_reference_trial_and_starts_from_it() -> Non
     assert [each for each in world.cluster.writes if each.startswith("create MultiStepTrial")] != []
 
 
+async def test_a_reference_trial_whose_task_was_deleted_with_another_trial_is_created_again() -> None:
+    """The ConfigMaps of a packed task are deleted with the trial that they were made for."""
+    world = await waiting()
+    ref = world.cluster.objects[KIND, KEY[0], reference_of(world)]
+    held = {"type": "Reconciling", "status": "True", "reason": "TaskNotFound", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    task = {"name": "t", "bundle": {"digest": f"sha256:{'0' * 64}", "configMaps": ["of-a-deleted-trial"]}}
+    lost = {**ref, "spec": {**ref["spec"], "task": task}, "status": {"conditions": [{**held, "message": "ConfigMap"}]}}
+    world.cluster.put(lost)
+    key = (KIND, KEY[0], reference_of(world))
+    await world.run(until=lambda: world.cluster.objects.get(key, lost)["spec"] != lost["spec"])
+    again = world.cluster.objects[key]
+    assert again["spec"] == ref["spec"] and "status" not in again
+    (await played(world)).put_into(world)
+    await world.run()
+    assert world.condition == ("Complete", "TrialComplete", "ran 2 steps"), world.errors
+
+
 async def test_the_wait_shows_the_reference_trials_own_state() -> None:
     world = await waiting()
     ref = world.cluster.objects[KIND, KEY[0], reference_of(world)]

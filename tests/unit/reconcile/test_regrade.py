@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from multistep.engine.operations import place_of
 from multistep.pods import identity
 from tests.support.fake_volume import FakeVolume
 from tests.support.played import rewarded
-from tests.support.world import CONFIG, FILES, KEY, MIXED, REWARDS, Source, World, manifest
+from tests.support.world import CONFIG, FILES, KEY, MIXED, REWARDS, START, Source, World, manifest
 from tests.unit.reconcile.scenarios import lose_pod
 
 KEEP: dict[str, Any] = {"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}}
@@ -215,6 +216,18 @@ async def test_a_regrade_waits_until_its_source_is_finished() -> None:
     await world.run(until=lambda: len(world.waits) > 3)
     assert world.condition == ("Reconciling", "SourceActive", "trial source is to be regraded and is not finished")
     assert world.pods == [] and set(world.waits) == {10.0}
+    (await source()).put_into(world)
+    await world.run()
+    assert world.condition[0] == "Complete"
+
+
+async def test_a_source_that_is_created_later_is_awaited() -> None:
+    """The objects of one file may be created in any order."""
+    made = manifest(REGRADE, files={**FILES, **ONE_STEP})
+    made["metadata"]["creationTimestamp"] = datetime.fromtimestamp(START, UTC).isoformat()
+    world = World(trial=made)
+    await world.run(until=lambda: len(world.waits) > 1)
+    assert world.condition[:2] == ("Reconciling", "SourceActive") and "trial source does not exist" in world.condition[2]
     (await source()).put_into(world)
     await world.run()
     assert world.condition[0] == "Complete"

@@ -49,6 +49,19 @@ async def test_only_the_given_directories_are_restored() -> None:
     assert asked == [["/app", "/srv"]] * 3
 
 
+@pytest.mark.parametrize(
+    ("spec", "seconds"),
+    [(APART, 1800.0), ({"checkpoints": {"policy": "AfterStep"}}, 300.0), ({"verifier": {"isolation": "Both"}}, 300.0)],
+    ids=["apart", "after the step", "compared"],
+)
+async def test_a_checkpoint_without_which_the_step_has_no_verdict_may_take_longer(spec: Any, seconds: float) -> None:
+    """An agent could otherwise leave so many files that its attempt ends as an infrastructure failure, and begins again."""
+    world = await ran(spec)
+    requests = [each for runner in world.cluster.runners.values() for each in runner.requests]
+    asked = [each["maxSeconds"] for each in requests if each["op"] == "checkpoint"]
+    assert asked and set(asked) == {seconds}
+
+
 async def test_a_step_that_declares_a_separate_verifier_keeps_it() -> None:
     world = World(trial=manifest(APART, config=MIXED))
     await world.run()
