@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from multistep.api.conditions import is_finished
 from multistep.api.trial import parse_status
@@ -14,13 +13,13 @@ from multistep.engine.resuming import chain_of
 from multistep.errors import CheckpointLost, NotFound
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import TRIALS
-from multistep.store.checkpoint_files import Commit, Stored
+from multistep.store.checkpoint_files import Commit
+from multistep.store.checkpoint_files import Stored as StoredCheckpoints
+from multistep.store.evidence import names
+from multistep.store.evidence.stated import MOST_BYTES, Stated, stated
 from multistep.store.place import Place
 from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
-
-_EVIDENCE = "evidence.json"
-_MOST_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class SourceTrial:
     """A trial that another one starts from or verifies again.
 
     finished: whether it makes no further checkpoints; checkpoints: whether its spec asks for any; found: its object, None if it was
-    deleted; evidence: what the evidence of its results says, {} if there is none.
+    deleted; evidence: what the evidence of its results says, None if there is none or another program wrote it.
     """
 
     key: TrialKey
@@ -45,7 +44,7 @@ class SourceTrial:
     finished: bool
     checkpoints: bool = True
     found: Object | None = None
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    evidence: Stated | None = None
 
     def may_make(self, step: str) -> bool:
         """Return whether the trial may still make a checkpoint after a step that has none now."""
@@ -70,7 +69,7 @@ class SourceTrials:
         status = parse_status(found)
         key, steps, finished = TrialKey(namespace, name, found["metadata"]["uid"]), [*map(_step, status.steps)], is_finished(status)
         checkpoints = (found["spec"].get("checkpoints") or {}).get("policy") == "AfterStep"
-        return SourceTrial(key, steps, finished, checkpoints, found, await self._evidence(key) if finished else {})
+        return SourceTrial(key, steps, finished, checkpoints, found, await self._evidence(key) if finished else None)
 
     async def chain(self, source: SourceTrial, step: str) -> Sequence[Commit]:
         """Return the layers of the checkpoint after a step, lowest first. Raises CheckpointLost if it does not exist."""
@@ -81,7 +80,7 @@ class SourceTrials:
         stored = await self._volume.checkpoints.stored(source.key)
         return [self._chain(source, each, stored) for each in steps]
 
-    def _chain(self, source: SourceTrial, step: str, stored: Stored) -> Sequence[Commit]:
+    def _chain(self, source: SourceTrial, step: str, stored: StoredCheckpoints) -> Sequence[Commit]:
         made = next((each for each in source.steps if each.name == step), None)
         if made is None or made.digest is None:
             why = f": {made.missing}" if made is not None and made.missing else ""
@@ -93,25 +92,19 @@ class SourceTrials:
 
     async def _find_results(self, namespace: str, name: str) -> SourceTrial | None:
         keys = list(await self._volume.trials(namespace, name))
-        if len(keys) != 1 or not (evidence := await self._evidence(keys[0])):
+        if len(keys) != 1 or (evidence := await self._evidence(keys[0])) is None:
             return None
-        steps = [SourceStep(each["name"], _digest(each)) for each in evidence["steps"]]
+        steps = [SourceStep(each.name, each.checkpoint.digest.sha256 if each.checkpoint else None) for each in evidence.steps]
         return SourceTrial(keys[0], steps, finished=True, evidence=evidence)
 
-    async def _evidence(self, key: TrialKey) -> Mapping[str, Any]:
-        """Return the predicate of the evidence of a trial's results; {} if there is none."""
+    async def _evidence(self, key: TrialKey) -> Stated | None:
+        """Return what the evidence of a trial's results says; None if there is none or another program wrote it."""
         for place in self._places:
-            if (data := await place.part(key, _EVIDENCE, offset=0, limit=_MOST_BYTES)) is not None:
-                predicate: Mapping[str, Any] = json.loads(data)["predicate"]
-                return predicate
-        return {}
+            if (data := await place.part(key, names.STATEMENT, offset=0, limit=MOST_BYTES)) is not None:
+                return await asyncio.to_thread(stated, data)
+        return None
 
 
 def _step(step: StepStatus) -> SourceStep:
     made = step.checkpoint or CheckpointStatus()
     return SourceStep(step.name, made.digest, made.missing or "")
-
-
-def _digest(step: Mapping[str, Any]) -> str | None:
-    checkpoint = step["checkpoint"]
-    return checkpoint["digest"]["sha256"] if checkpoint else None

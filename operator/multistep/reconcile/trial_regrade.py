@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from multistep.api.conditions import holds
 from multistep.api.failures import REGRADE_IMPOSSIBLE
 from multistep.api.regrade import RegradeStatus, SourceAgent, SourceException, SourceStep
 from multistep.api.trial import parse_status
-from multistep.api.trial_status import StepStatus, Tampering, TrialFailure, TrialStatus
+from multistep.api.trial_status import StepException, StepStatus, Tampering, TrialFailure, TrialStatus
 from multistep.engine import status
 from multistep.engine.plan import TrialPlan
 from multistep.engine.regrade import is_verified, source_exception, unfit_steps
@@ -20,6 +20,7 @@ from multistep.reconcile.source_trials import SourceTrial
 from multistep.reconcile.starting_points import GRACE_SECONDS
 from multistep.reconcile.trial_ending import TrialEnding
 from multistep.store.adoption import ADOPTED
+from multistep.store.evidence.stated import StatedStep
 from multistep.store.volume import TrialKey
 
 SOURCE_SECONDS: Final = 10.0  # between two looks at a source that is not finished
@@ -46,7 +47,7 @@ class TrialRegrade(TrialEnding):
     async def _find_source(self, name: str) -> Result:
         source = await self._t.sources.find(self._trial.metadata.namespace, name)
         if source is None:
-            why = "does not exist, and there are no kept results of exactly one deleted trial of this name"
+            why = "does not exist, and there are no kept results with evidence of exactly one deleted trial of this name"
             created = self._trial.metadata.creation_timestamp
             if created is not None and self._t.clock() - created.timestamp() < GRACE_SECONDS:
                 return await self._wait("SourceActive", f"trial {name} {why}", seconds=SOURCE_SECONDS)
@@ -59,7 +60,7 @@ class TrialRegrade(TrialEnding):
         regraded = _facts(source, former)
         if why := await self._unfit(source, former, regraded):
             return await self._refuse(why, former)
-        changes: dict[str, Any] = {"regraded": regraded, "tampering": _tampering(source, former)}
+        changes: dict[str, Any] = {"regraded": regraded, "tampering": list(_tampering(source, former))}
         if source.found is not None and source.found["spec"].get("task") == self._object["spec"].get("task"):
             changes["task_source"] = former.task_source  # the revision that the source had, also if a branch has moved since
         await self._write(self._trial.status.model_copy(update=changes))
@@ -71,7 +72,7 @@ class TrialRegrade(TrialEnding):
             return f"trial {regraded.trial} is itself a regrade, of trial {of}: regrade that one"
         if (failed := holds(former, "Failed")) is not None:
             return f"trial {regraded.trial} is Failed ({failed.reason}), so there is no result to regrade"
-        if source.evidence.get("outcome") == "Failed":
+        if source.evidence is not None and source.evidence.outcome == "Failed":
             return f"trial {regraded.trial} is Failed, so there is no result to regrade"
         if why := next(unfit_steps(self._plan, regraded), ""):
             return why
@@ -110,18 +111,19 @@ class TrialRegrade(TrialEnding):
 
 def _facts(source: SourceTrial, former: TrialStatus) -> RegradeStatus:
     """Return what a regrade needs of its source. former: the source's status, empty if the source was deleted."""
-    evidence = {each["name"]: each for each in source.evidence.get("steps", [])}
+    evidence = source.evidence
+    found = {each.name: each for each in evidence.steps} if evidence else {}
     exceptions = {each.name: source_exception(each) for each in former.steps}
     steps = [
         SourceStep(
             name=each.name,
             checkpoint=each.digest,
-            exception=exceptions[each.name] if source.found else _stated_exception(source, evidence[each.name]),
-            tests={made["name"]: made["digest"]["sha256"] for made in evidence.get(each.name, {}).get("tests", [])},
+            exception=exceptions[each.name] if source.found else _stated_exception(source.key.name, found[each.name]),
+            tests={made.name: made.digest.sha256 for made in found[each.name].tests} if each.name in found else {},
         )
         for each in source.steps
     ]
-    digest = source.evidence.get("task", {}).get("digest", {})
+    digest = evidence.task.digest if evidence else {}
     return RegradeStatus(
         trial=source.key.name,
         uid=source.key.uid,
@@ -131,36 +133,31 @@ def _facts(source: SourceTrial, former: TrialStatus) -> RegradeStatus:
     )
 
 
-def _stated_exception(source: SourceTrial, step: Mapping[str, Any]) -> SourceException | None:
+def _stated_exception(trial: str, step: StatedStep) -> SourceException | None:
     """Return the exception that a step had before its verification, by the evidence, which has no message."""
-    if step["exception"] is None:
+    if step.exception is None:
         return None
-    phase = step.get("exceptionPhase")
-    message = f"as in trial {source.key.name}"
-    return source_exception(
-        StepStatus.model_validate(
-            {"name": step["name"], "exception": {"type": step["exception"], "phase": phase, "message": message}}
-        )
-    )
+    exception = StepException(type=step.exception, phase=step.exception_phase, message=f"as in trial {trial}")
+    return source_exception(StepStatus(name=step.name, exception=exception))
 
 
 def _agent(source: SourceTrial) -> SourceAgent:
-    stated = source.evidence.get("agent")
-    if stated is not None:
-        return SourceAgent(name=stated["name"], version=stated["version"] or "unknown", model=stated["model"])
+    if (stated := source.evidence) is not None:
+        return SourceAgent(**stated.agent.model_dump())
     spec = source.found["spec"].get("agent", {}) if source.found else {}
     return SourceAgent(name=spec.get("name") or spec.get("importPath") or "oracle", model=spec.get("model"))
 
 
-def _tampering(source: SourceTrial, former: TrialStatus) -> list[Tampering]:
+def _tampering(source: SourceTrial, former: TrialStatus) -> Sequence[Tampering]:
     """Return what was found in the source's environment. It is in the checkpoints, too."""
-    return former.tampering if source.found else [Tampering.model_validate(each) for each in source.evidence.get("tampering", [])]
+    return former.tampering if source.evidence is None or source.found else source.evidence.tampering
 
 
 def _source_of(source: SourceTrial) -> str | None:
     """Return the name of the trial that a source regrades itself, None if it ran an agent."""
-    spec = source.found["spec"].get("regrade") if source.found else source.evidence.get("regraded")
-    return str(spec["trial"]) if spec else None
+    if source.found is not None:
+        return (source.found["spec"].get("regrade") or {}).get("trial")
+    return source.evidence.regraded.trial if source.evidence and source.evidence.regraded else None
 
 
 def _verified(plan: TrialPlan, regraded: RegradeStatus) -> Mapping[int, str]:

@@ -13,7 +13,7 @@ import pytest
 from multistep.api.trial import KIND
 from multistep.engine.operations import place_of
 from multistep.pods import identity
-from tests.support.fake_volume import FakeVolume
+from tests.support.fake_volume import FakePlace, FakeVolume
 from tests.support.played import rewarded
 from tests.support.world import CONFIG, FILES, KEY, MIXED, REWARDS, START, Source, World, manifest
 from tests.unit.reconcile.scenarios import lose_pod
@@ -182,6 +182,19 @@ async def test_a_deleted_source_is_regraded_from_its_results() -> None:
     assert exceptions == [None, ("AgentTimeoutError", "agent"), None]
 
 
+@pytest.mark.parametrize("text", ["{", "[]", '{"predicate": {"steps": [{"name": "a"}]}}', '{"predicate": {"steps": 1}}'])
+async def test_results_whose_evidence_another_program_wrote_are_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def part(*_: object, **__: object) -> bytes:
+        return text.encode()
+
+    monkeypatch.setattr(FakePlace, "part", part)
+    world = World(trial=manifest(REGRADE, files={**FILES, **ONE_STEP}), source=await source())
+    world.cluster.remove(KIND, "default", "source")
+    await world.run()
+    assert world.condition[:2] == ("Failed", "RegradeImpossible") and world.errors == []
+    assert "no kept results with evidence of exactly one deleted trial of this name" in world.condition[2]
+
+
 @pytest.mark.parametrize("deleted", [False, True], ids=["that exists", "that was deleted"])
 async def test_a_source_whose_results_are_in_an_object_store_is_regraded(deleted: bool) -> None:
     of = await source(stored=True)
@@ -289,7 +302,10 @@ async def test_a_trial_that_cannot_be_regraded_is_refused_by_name_before_any_pod
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("other", "trial other does not exist, and there are no kept results of exactly one deleted trial of this name"),
+        (
+            "other",
+            "trial other does not exist, and there are no kept results with evidence of exactly one deleted trial of this name",
+        ),
         ("t", "a trial cannot regrade itself"),
     ],
 )

@@ -13,7 +13,15 @@ from multistep.reconcile.source_trials import SourceTrials
 from multistep.store.volume import TrialKey
 
 KEY = TrialKey("default", "source", "u")
-STATEMENT = {"predicate": {"steps": [{"name": "a", "checkpoint": {"digest": {"sha256": "d"}}}], "outcome": "Complete"}}
+STEPS = [{"name": "a", "checkpoint": {"digest": {"sha256": "d"}}}]
+STATEMENT = {
+    "predicate": {
+        "steps": STEPS,
+        "outcome": "Complete",
+        "task": {"digest": {"sha256": "t"}},
+        "agent": {"name": "oracle", "version": None},
+    }
+}
 
 
 @dataclass
@@ -48,7 +56,7 @@ async def test_a_deleted_trial_is_found_by_its_evidence(volume: Place, store: Pl
     found = await SourceTrials(cast(Any, Place()), cast(Any, volume), cast(Any, store)).find("default", "source")
     assert found is not None and found.finished and found.found is None
     assert (found.key, [(each.name, each.digest) for each in found.steps]) == (KEY, [("a", "d")])
-    assert found.evidence == STATEMENT["predicate"]
+    assert found.evidence is not None and (found.evidence.task.digest, found.evidence.agent.version) == ({"sha256": "t"}, "unknown")
 
 
 @pytest.mark.parametrize(
