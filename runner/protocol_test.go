@@ -18,13 +18,14 @@ import (
 
 func TestHelloDescribesTheRunner(t *testing.T) {
 	c := launch(t, func(with *setup) { with.Dir = "/usr/lib" })
-	hello := c.connectSilently().ask(object{"op": "hello", "protocols": []int{2, 1}, "future": true})
+	hello := c.connectSilently().ask(object{"op": "hello", "protocols": []int{2, 1}, "future": true, "users": []string{"root", "1234", "7:8", "nobody-here"}})
 	user := hello["user"].(object)
 	for what, fine := range map[string]bool{
 		"protocol": hello["protocol"] == 2.0, "version": hello["version"] != "", "podUID": hello["podUID"] == "the-uid",
 		"workdir": hello["workdir"] == "/usr/lib", "runtimeDir": hello["runtimeDir"] == "/run/multistep",
 		"instance": len(hello["instance"].(string)) == 32, "records": len(hello["records"].([]any)) == 0,
 		"uid": user["uid"] == 0.0, "home": user["home"] == "/root", "name": user["name"] == "root",
+		"users":     fmt.Sprint(hello["users"]) == "map[1234:map[gids:[0] uid:1234] 7:8:map[gids:[8] uid:7] root:map[gids:[0] uid:0]]",
 		"startedAt": hello["startedAt"].(float64) > 1.7e9,
 	} {
 		if !fine {

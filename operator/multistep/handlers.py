@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -115,4 +116,6 @@ def main() -> None:
     set_up("INFO")  # before the settings are read, so that errors in them are logged in this format
     settings = Settings()
     set_up(settings.log_level, settings.log_format)
+    gc.collect()
+    gc.freeze()  # what the imports made stays, and would block the event loop in each full collection (docs/internals/load.md)
     uvloop.run(operate(settings))

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+from collections.abc import Coroutine
 from typing import Any
 
 import kopf
+import pytest
 import uvloop
 from kopf._cogs.structs.ephemera import AnyMemo
 from kopf._cogs.structs.references import Resource
 from kopf._core.intents.causes import WatchingCause
 from kopf._core.reactor.processing import process_watching_cause
+
+from multistep.handlers import main
 
 
 async def test_tests_run_on_the_loop_of_production() -> None:
@@ -62,3 +66,22 @@ async def test_an_exception_in_a_kopf_handler_is_seen(no_swallowed_exceptions: l
     await process_watching_cause(kopf.lifecycles.all_at_once, registry, kopf.OperatorSettings(), cause)
     assert [each.exc_info[0] for each in no_swallowed_exceptions if each.exc_info] == [AttributeError]
     no_swallowed_exceptions.clear()
+
+
+def test_garbage_collection_in_the_operators_event_loop_does_not_visit_what_the_imports_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran: list[int] = []
+
+    def run(operating: Coroutine[Any, Any, None]) -> None:
+        operating.close()
+        ran.append(gc.get_freeze_count())
+
+    monkeypatch.setattr("multistep.handlers.uvloop.run", run)
+    monkeypatch.setattr("multistep.handlers.set_up", lambda *_: None)
+    before = gc.get_freeze_count()
+    try:
+        main()
+    finally:
+        gc.unfreeze()
+    assert before == 0 and ran and ran[0] > 50_000

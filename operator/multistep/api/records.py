@@ -19,6 +19,7 @@ from multistep.errors import RunnerError
 MAX_ID_CHARACTERS = 1024
 MAX_TEXT_CHARACTERS = 64 * 1024  # limit of each text in a result; the longest text is the tail of a phase's output
 MAX_RECORDS = 10_000
+MAX_GROUPS = 65_537  # Linux's limit, and the user's own group
 MAX_INTEGER = 2**53  # largest integer up to which JSON numbers (doubles) are exact
 
 DISK_FULL = "DiskFull"  # fault code: the disk or its quota is full
@@ -78,8 +79,23 @@ class RunnerUser:
 
 
 @dataclass(frozen=True)
+class Identity:
+    """The ids of a user in the container."""
+
+    uid: int
+    gids: frozenset[int] = frozenset()
+
+    @classmethod
+    def from_json(cls, value: object) -> Identity:
+        """Parse a user's ids. Raises RunnerError (code Protocol)."""
+        fields = Fields(value, "hello.users")
+        return cls(fields.integer("uid"), frozenset(each for each in fields.sequence("gids", MAX_GROUPS) if isinstance(each, int)))
+
+
+@dataclass(frozen=True)
 class Hello:
-    """The runner's answer to hello: its identity and all its records."""
+    """The runner's answer to hello: its identity and all its records. users: the ids of the users that it was asked for, by name;
+    a user that does not exist is missing, and so are all from runners of earlier releases."""
 
     protocol: int
     version: str
@@ -90,6 +106,7 @@ class Hello:
     runtime_dir: str
     started_at: float
     records: tuple[Record, ...] = ()
+    users: Mapping[str, Identity] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, value: object) -> Hello:
@@ -106,6 +123,7 @@ class Hello:
             runtime_dir=fields.text("runtimeDir"),
             started_at=fields.number("startedAt"),
             records=tuple(Record.from_json(each) for each in fields.sequence("records", MAX_RECORDS)),
+            users={name: Identity.from_json(each) for name, each in (fields.optional_mapping("users") or {}).items()},
         )
 
 

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from multistep.api.records import Identity
 from multistep.api.trial_status import Isolation
 from multistep.engine.plan import TrialPlan
 
+_ROOT: Final = "0"
+_NOBODY_KNOWN: Final[Mapping[str, Identity]] = MappingProxyType({})
 
-def isolation(plan: TrialPlan, default_user: str) -> Isolation:
+
+def isolation(plan: TrialPlan, default_user: str, known: Mapping[str, Identity] = _NOBODY_KNOWN) -> Isolation:
     """Return how well verdicts are isolated from agents, for the least isolated step.
 
     Separate: every verifier runs in a pod of its own. Restored: the same, but in at least one the agent's files are restored.
-    User: no agent of the trial is root or a verifier's user, so no agent can change verdicts or runner. Shared: all other cases.
-    default_user: user of a phase that configures none. A custom agent class that is not preinstalled is always Shared: its
-    installation runs as root, so it could prepare a way to become root.
+    User: no agent of the trial is root, in root's group or a verifier's user, so no agent can change verdicts or runner. Shared:
+    all other cases. A collect hook counts like the agent: it runs in a directory that the agent filled, where Git, for example,
+    runs commands of the directory's own configuration.
+    default_user: user of a phase that configures none. known: ids of users in the image. A custom agent class that is not
+    preinstalled is always Shared: its installation runs as root, so it could prepare a way to become root.
     """
     verifiers = [step.verifier for step in plan.steps if step.verifier]
     shared = [each for each in verifiers if each.environment is None]
@@ -21,19 +31,36 @@ def isolation(plan: TrialPlan, default_user: str) -> Isolation:
     if plan.hosted is not None and plan.hosted.spec.name is None and plan.hosted.spec.installs:
         return "Shared"
     agents = {step.agent_user or default_user for step in plan.steps}
-    others = {each.user or default_user for each in shared} | {"0"}
-    return "Shared" if any(_may_be_one(agent, other) for agent in agents for other in others) else "User"
+    agents |= {hook.user or default_user for step in plan.steps for hook in step.hooks}
+    others = {each.user or default_user for each in shared} | {_ROOT}
+    alike = any(_may_be_one(agent, other, known) for agent in agents for other in others)
+    return "Shared" if alike or any(_is_in_roots_group(each, known) for each in agents) else "User"
 
 
-def _may_be_one(user: str, other: str) -> bool:
+def users_of(plan: TrialPlan) -> set[str]:
+    """Return the users of the plan whose ids decide about the isolation."""
+    verifiers = {step.verifier.user for step in plan.steps if step.verifier}
+    found = verifiers | {step.agent_user for step in plan.steps} | {hook.user for step in plan.steps for hook in step.hooks}
+    return {each for each in found if each}
+
+
+def _may_be_one(user: str, other: str, known: Mapping[str, Identity]) -> bool:
     """Return whether two users may have the same uid. Only the image defines the uid of a user name, except for root."""
-    uids = [_uid(user), _uid(other)]
+    uids = [_uid(user, known), _uid(other, known)]
     if None not in uids:
         return uids[0] == uids[1]
     return 0 not in uids and (uids != [None, None] or _name(user) == _name(other))
 
 
-def _uid(user: str) -> int | None:
+def _is_in_roots_group(user: str, known: Mapping[str, Identity]) -> bool:
+    """Return whether a user may write what only root's group may, e.g. /etc/passwd in some images."""
+    group = user.partition(":")[2]
+    return group == "root" or (group.isdecimal() and int(group) == 0) or (user in known and 0 in known[user].gids)
+
+
+def _uid(user: str, known: Mapping[str, Identity]) -> int | None:
+    if user in known:
+        return known[user].uid
     name = _name(user)
     return 0 if name == "root" else int(name) if name.isdecimal() else None
 

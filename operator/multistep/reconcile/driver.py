@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
@@ -13,7 +13,7 @@ from multistep.api.trial import MultiStepTrial
 from multistep.engine.comparison import lost_pod
 from multistep.engine.decisions import PodFacts
 from multistep.engine.evidence import changed_rewards, missing_records
-from multistep.engine.isolation import isolation
+from multistep.engine.isolation import isolation, users_of
 from multistep.engine.journal import Journal
 from multistep.engine.operations import (
     Checkpoint,
@@ -119,14 +119,14 @@ class Driver:
                 host = await stack.enter_async_context(self._session(trial, pods.agent, host=True))
                 if any(not each.done and place_of(each.id) == "host" for each in host[1].records):
                     return AgentStillRuns()
-            session, hello = await stack.enter_async_context(self._session(trial, pods.agent))
+            session, hello = await stack.enter_async_context(self._session(trial, pods.agent, users=users_of(loaded.plan)))
             if _needs_root(trial, hello, trial.status.image_user):
                 return RootRequired(_user(hello))
             chain = await self._checkpointing.kept(trial)
             if missing := missing_records(trial.status, (each.id for each in hello.records)):
                 raise ContradictoryRecords(f"pod {pods.agent.name}: {missing}")
             kept = checkpoints.kept_steps(chain)
-            isolated = isolation(loaded.plan, trial.status.image_user or str(hello.user.uid))
+            isolated = isolation(loaded.plan, trial.status.image_user or str(hello.user.uid), hello.users)
             scope = _scope(trial, loaded, hello, isolated=isolated == "User", kept=kept)
             drive = Drive(
                 trial, loaded, agent, pods, hooks, scope, isolated, stack, deadline, {"agent": session},
@@ -144,7 +144,9 @@ class Driver:
             return await self._run_script(drive)
 
     @asynccontextmanager
-    async def _session(self, trial: MultiStepTrial, pod: PodFacts, *, host: bool = False) -> AsyncIterator[tuple[Session, Hello]]:
+    async def _session(
+        self, trial: MultiStepTrial, pod: PodFacts, *, host: bool = False, users: Iterable[str] = ()
+    ) -> AsyncIterator[tuple[Session, Hello]]:
         self._metrics.exec_sessions.inc()
         started = time.monotonic()
         container, command = (agent_host.CONTAINER, agent_host.CALL) if host else (identity.CONTAINER, pods.RUNNER_CALL)
@@ -152,7 +154,7 @@ class Driver:
         with self._metrics.exec_sessions_open.track_inprogress():
             limit = self._settings.answer_timeout_seconds
             async with Session(stream, pod_uid=pod.uid, answer_timeout_seconds=limit, moved=self._metrics.moved) as session:
-                hello = await session.hello()
+                hello = await session.hello(users=users)
                 self._metrics.exec_seconds.observe(time.monotonic() - started)
                 yield session, hello
 

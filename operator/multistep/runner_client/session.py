@@ -52,13 +52,14 @@ class Session(CheckpointRequests):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def hello(self, *, records: bool = True) -> Hello:
+    async def hello(self, *, records: bool = True, users: Iterable[str] = ()) -> Hello:
         """Negotiate the protocol version, and return the runner's greeting with its records.
 
         Raises PodError if the pod's UID is not the expected one, NoCommonProtocol if the runner supports none of PROTOCOLS.
-        records: False if the caller needs no records (runners of earlier releases send them anyway).
+        records: False if the caller needs no records (runners of earlier releases send them anyway). users: names of users whose
+        ids the caller needs.
         """
-        hello = Hello.from_json(await self._greet(records=records))
+        hello = Hello.from_json(await self._greet(records=records, users=users))
         if hello.protocol not in PROTOCOLS:
             raise RunnerError(f"the runner chose protocol {hello.protocol}, which was not offered", code="Protocol")
         if hello.pod_uid != self._pod_uid:
@@ -66,9 +67,10 @@ class Session(CheckpointRequests):
         self.protocol = hello.protocol
         return hello
 
-    async def _greet(self, *, records: bool) -> dict[str, Any]:
+    async def _greet(self, *, records: bool, users: Iterable[str]) -> dict[str, Any]:
         try:
-            request = {"op": "hello", "protocols": list(PROTOCOLS)} | ({} if records else {"records": False})
+            request: dict[str, Any] = {"op": "hello", "protocols": list(PROTOCOLS)}
+            request |= ({} if records else {"records": False}) | ({"users": names} if (names := sorted(users)) else {})
             return await self._exchanges.ask(request)
         except RunnerError as error:
             if error.code != "Refused":

@@ -182,8 +182,9 @@ func (s *Session) answerRecord(record records.Record, refusal *wire.Error) error
 
 func (s *Session) hello(payload []byte) error {
 	var request struct {
-		Protocols []int `json:"protocols"`
-		Records   *bool `json:"records"`
+		Protocols []int    `json:"protocols"`
+		Records   *bool    `json:"records"`
+		Users     []string `json:"users"`
 	}
 	if err := json.Unmarshal(payload, &request); err != nil { // ignores unknown fields: they belong to later protocols
 		return s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
@@ -198,20 +199,32 @@ func (s *Session) hello(payload []byte) error {
 		known = s.known()
 	}
 	return s.answer(struct {
-		OK         bool             `json:"ok"`
-		Protocol   int              `json:"protocol"`
-		Version    string           `json:"version"`
-		Instance   string           `json:"instance"`
-		PodUID     string           `json:"podUID"`
-		User       wire.User        `json:"user"`
-		Workdir    string           `json:"workdir"`
-		RuntimeDir string           `json:"runtimeDir"`
-		StartedAt  float64          `json:"startedAt"`
-		Records    []records.Record `json:"records"`
+		OK         bool                     `json:"ok"`
+		Protocol   int                      `json:"protocol"`
+		Version    string                   `json:"version"`
+		Instance   string                   `json:"instance"`
+		PodUID     string                   `json:"podUID"`
+		User       wire.User                `json:"user"`
+		Workdir    string                   `json:"workdir"`
+		RuntimeDir string                   `json:"runtimeDir"`
+		StartedAt  float64                  `json:"startedAt"`
+		Records    []records.Record         `json:"records"`
+		Users      map[string]wire.Identity `json:"users"`
 	}{
 		answerOK, s.protocol, s.Version, s.Instance, s.PodUID, wire.User{UID: own.UID, GID: own.GID, Name: own.Name, Home: own.Home},
-		s.Host.Workdir, s.RuntimeDir, wire.Epoch(s.StartedAt), known,
+		s.Host.Workdir, s.RuntimeDir, wire.Epoch(s.StartedAt), known, s.identities(request.Users),
 	})
+}
+
+// identities returns the IDs of those of these users that exist.
+func (s *Session) identities(names []string) map[string]wire.Identity {
+	found := map[string]wire.Identity{}
+	for _, name := range names {
+		if user, err := s.Host.Users.Lookup(name); err == nil {
+			found[name] = wire.Identity{UID: user.UID, GIDs: user.Groups}
+		}
+	}
+	return found
 }
 
 // known returns the records whose ops exist in the session's protocol version.

@@ -442,3 +442,9 @@ type User struct {
 	Name string `json:"name"`
 	Home string `json:"home"`
 }
+
+// Identity has the IDs of a user whose name the operator knows.
+type Identity struct {
+	UID  int   `json:"uid"`
+	GIDs []int `json:"gids"`
+}

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from multistep.api.layout import StepLayout
-from multistep.engine.isolation import isolation
+from multistep.api.records import Identity
+from multistep.engine.isolation import isolation, users_of
 from multistep.engine.plan import SINGLE_STEP, Hook, StepPlan, TrialEnv
 from multistep.engine.templates import Unresolved
 from multistep.errors import InvalidSpec, InvalidTask
@@ -336,6 +337,40 @@ def test_isolation_is_claimed_only_when_agent_and_verifier_are_surely_others(
 ) -> None:
     toml = task(f'[agent]\nuser = "{agent}"\n[verifier]\nuser = "{verifier}"')
     assert isolation(plan(toml), default) == wanted
+
+
+@pytest.mark.parametrize(
+    ("agent", "verifier", "hook", "wanted"),
+    [
+        ("toor", "", "toor", "Shared"),  # another name of root
+        ("alice", "bob", "alice", "User"),
+        ("alice", "ally", "alice", "Shared"),  # two names of one user
+        ("admin", "bob", "admin", "Shared"),  # in root's group
+        ("1000", "bob", "1000", "Shared"),  # a uid without an entry in /etc/passwd gets root's group
+        ("1000:1000", "bob", "1000:1000", "User"),
+        ("alice:root", "bob", "alice", "Shared"),
+        ("alice", "bob", "", "Shared"),  # a hook of root
+        ("alice", "bob", "bob", "Shared"),  # a hook of the verifier's user
+        ("alice", "bob", "carol", "User"),
+    ],
+)
+def test_isolation_depends_on_the_ids_that_users_and_collect_hooks_have_in_the_image(
+    agent: str, verifier: str, hook: str, wanted: str
+) -> None:
+    known = {
+        "toor": Identity(0, frozenset({0})),
+        "alice": Identity(1000, frozenset({1000})),
+        "ally": Identity(1000, frozenset({1000})),
+        "bob": Identity(1001, frozenset({1001})),
+        "carol": Identity(1002, frozenset({1002, 7})),
+        "admin": Identity(1003, frozenset({1003, 0})),
+        "1000": Identity(1000, frozenset({0})),
+        "1000:1000": Identity(1000, frozenset({1000})),
+    }
+    collect = f'[[verifier.collect]]\ncommand = "true"\nuser = "{hook}"'
+    made = plan(task(f'[agent]\nuser = "{agent}"\n[verifier]\nuser = "{verifier}"\n{collect}'))
+    assert users_of(made) <= {agent, verifier, hook}
+    assert isolation(made, "0", known) == wanted
 
 
 def test_one_root_agent_spoils_the_isolation_of_all_steps() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,9 +12,9 @@ import pytest
 from multistep.api.trial import KIND
 from multistep.engine.operations import place_of
 from multistep.pods import identity
-from tests.support.fake_volume import FakePlace, FakeVolume
+from tests.support.fake_volume import FakeVolume
 from tests.support.played import rewarded
-from tests.support.world import CONFIG, FILES, KEY, MIXED, REWARDS, START, Source, World, manifest
+from tests.support.world import CONFIG, FILES, KEY, MIXED, REWARDS, Source, World, manifest
 from tests.unit.reconcile.scenarios import lose_pod
 
 KEEP: dict[str, Any] = {"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}}
@@ -182,36 +181,6 @@ async def test_a_deleted_source_is_regraded_from_its_results() -> None:
     assert exceptions == [None, ("AgentTimeoutError", "agent"), None]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"predicate": {"steps": [{"name": "a"}]}}', '{"predicate": {"steps": 1}}'])
-async def test_results_whose_evidence_another_program_wrote_are_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def part(*_: object, **__: object) -> bytes:
-        return text.encode()
-
-    monkeypatch.setattr(FakePlace, "part", part)
-    world = World(trial=manifest(REGRADE, files={**FILES, **ONE_STEP}), source=await source())
-    world.cluster.remove(KIND, "default", "source")
-    await world.run()
-    assert world.condition[:2] == ("Failed", "RegradeImpossible") and world.errors == []
-    assert "no kept results with evidence of exactly one deleted trial of this name" in world.condition[2]
-
-
-@pytest.mark.parametrize("deleted", [False, True], ids=["that exists", "that was deleted"])
-async def test_a_source_whose_results_are_in_an_object_store_is_regraded(deleted: bool) -> None:
-    of = await source(stored=True)
-    assert of.trial["status"]["resultsStore"] and pickle.loads(of.results).files == {}, "the volume has its checkpoints only"
-    world = World(trial=manifest(REGRADE, files={**FILES, **ONE_STEP}), source=of, stored=True)
-    if deleted:
-        world.cluster.remove(KIND, "default", "source")
-    await world.run()
-    assert world.condition[0] == "Complete" and ended(world.object["status"]) == ended(of.trial["status"]), world.errors
-    stated = pickle.loads(of.shipped).evidence["predicate"]
-    assert world.status.regraded is not None
-    assert [each.tests for each in world.status.regraded.steps] == [
-        {made["name"]: made["digest"]["sha256"] for made in each["tests"]} for each in stated["steps"]
-    ]
-    assert "trial-uid" not in world.volume.results, "the regrade keeps no checkpoints"  # type: ignore[union-attr]
-
-
 async def test_a_source_that_is_deleted_during_the_regrade_does_no_harm() -> None:
     of = await source()
     world = World(trial=manifest(REGRADE, files={**FILES, **ONE_STEP}), source=of, durations={"a/verifier/verifier": 9.0})
@@ -229,18 +198,6 @@ async def test_a_regrade_waits_until_its_source_is_finished() -> None:
     await world.run(until=lambda: len(world.waits) > 3)
     assert world.condition == ("Reconciling", "SourceActive", "trial source is to be regraded and is not finished")
     assert world.pods == [] and set(world.waits) == {10.0}
-    (await source()).put_into(world)
-    await world.run()
-    assert world.condition[0] == "Complete"
-
-
-async def test_a_source_that_is_created_later_is_awaited() -> None:
-    """The objects of one file may be created in any order."""
-    made = manifest(REGRADE, files={**FILES, **ONE_STEP})
-    made["metadata"]["creationTimestamp"] = datetime.fromtimestamp(START, UTC).isoformat()
-    world = World(trial=made)
-    await world.run(until=lambda: len(world.waits) > 1)
-    assert world.condition[:2] == ("Reconciling", "SourceActive") and "trial source does not exist" in world.condition[2]
     (await source()).put_into(world)
     await world.run()
     assert world.condition[0] == "Complete"
