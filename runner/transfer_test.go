@@ -414,6 +414,31 @@ func TestADownload(t *testing.T) {
 	}
 }
 
+func TestADownloadFollowsLinksOfAUserToWhatThatUserMayRead(t *testing.T) {
+	s, directory := launch(t).connect(), shared(t)
+	prepared := s.shell(`cd `+directory+`; chmod 755 .; mkdir -m 700 shut; mkdir hidden hers; echo -n answer >shut/answer; echo -n key >key; chmod 600 key
+		cp key hidden; echo -n open >open; ln -s ../key hers/of-root; chown 1234:1234 hers`, nil)
+	made := s.shell(`cd `+directory+`/hers; ln -s ../key key; ln -s ../shut/answer answer; ln -s ../hidden hidden; ln -s ../open open; echo -n mine >mine
+		chmod 600 mine; ln -s mine file; mkdir -m 700 own; echo -n x >own/x; ln -s own dir; ln -s .. up`, object{"user": "1234:1234"})
+	if prepared["exitCode"] != 0.0 || made["exitCode"] != 0.0 {
+		t.Fatal(prepared, made)
+	}
+	var sources []object
+	for _, name := range []string{"key", "answer", "hidden", "open", "file", "dir", "up/key", "up/open", "of-root"} {
+		sources = append(sources, object{"path": directory + "/hers/" + name, "exclude": []string{}})
+	}
+	types, members, trailer := s.download(sources...)
+	if got := strings.Join(types, " "); got != "other other other file file directory other file file" {
+		t.Error(got)
+	}
+	if !slices.Equal(members, []string{"3 644 open", "4 600 mine", "5/ 700", "5/x 644 x", "7 644 open", "8 600 key"}) {
+		t.Errorf("%q", members)
+	}
+	if !slices.Equal(trailer.Unreadable, []string{"0", "1", "2", "6"}) {
+		t.Error(trailer)
+	}
+}
+
 func TestADownloadLeavesOutWhatIsExcluded(t *testing.T) {
 	s, directory := launch(t).connect(), shared(t)
 	s.shell(`cd `+directory+`; mkdir -p a/cache/x keep/node_modules; touch a.log a/b.log a/cache/x/y keep/node_modules/m keep/k 'br[ck'`, nil)

@@ -52,9 +52,48 @@ func OpenDownload(wanted []wire.Source) *Download {
 	return download
 }
 
-// openSource opens a source. It follows all links: nothing in the container is secret from the operator, and for a guest (a
+// openSource opens a source. It follows all links in its path, but those that another user than root and PID 1's owns only to what
+// that user may read: an agent could otherwise hand in files that are hidden from it, such as the expected answer. For a guest (a
 // process of another container, package guests) without root this process has the permissions of the guest's user.
 func openSource(want wire.Source) source {
+	opened := follow(want)
+	if (opened.file == nil && opened.root == nil) || opened.isAllowed(want.Path) {
+		return opened
+	}
+	opened.close()
+	return source{kind: "other", failed: true}
+}
+
+// isAllowed returns whether the opened source is what its path leads to now, and the user whose links the path has may read it.
+func (s source) isAllowed(name string) bool {
+	info, err := s.stat()
+	if err != nil {
+		return false
+	}
+	now, stranger, err := paths.Resolve(name)
+	if err != nil || !os.SameFile(info, now) {
+		return false
+	}
+	return stranger == paths.NoStranger || paths.Owner(info) == stranger || (s.file != nil && paths.IsPublic(s.file, info))
+}
+
+func (s source) stat() (fs.FileInfo, error) {
+	if s.file != nil {
+		return s.file.Stat()
+	}
+	return s.root.Stat(".")
+}
+
+func (s source) close() {
+	if s.file != nil {
+		s.file.Close()
+	}
+	if s.root != nil {
+		s.root.Close()
+	}
+}
+
+func follow(want wire.Source) source {
 	info, err := os.Stat(want.Path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ELOOP):
@@ -90,12 +129,7 @@ func (d *Download) Types() []wire.SourceType {
 // Close closes the sources.
 func (d *Download) Close() {
 	for _, source := range d.sources {
-		if source.file != nil {
-			source.file.Close()
-		}
-		if source.root != nil {
-			source.root.Close()
-		}
+		source.close()
 	}
 }
 

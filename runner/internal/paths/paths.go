@@ -71,12 +71,40 @@ func open(name string, create bool) (*os.Root, error) {
 	return walk.take(), nil
 }
 
+// NoStranger is the result of Resolve for a path without links of untrusted users.
+const NoStranger = -1
+
+// Resolve returns to what an absolute path leads, and the owner of the first link in it that neither root nor PID 1's user owns.
+func Resolve(name string) (info fs.FileInfo, stranger int, err error) {
+	top, err := os.OpenRoot("/")
+	if err != nil {
+		return nil, NoStranger, err
+	}
+	walk := walk{stack: []*os.Root{top}, todo: split(path.Clean(name)), lenient: true, stranger: NoStranger}
+	defer walk.close()
+	for len(walk.todo) > 0 {
+		last := walk.todo[0]
+		info, err := walk.here().Lstat(last)
+		if err == nil && len(walk.todo) == 1 && !info.IsDir() && info.Mode()&fs.ModeSymlink == 0 {
+			return info, walk.stranger, nil
+		}
+		if err := walk.step(); err != nil {
+			return nil, walk.stranger, err
+		}
+	}
+	info, err = walk.here().Stat(".")
+	return info, walk.stranger, err
+}
+
 // walk is the state of a path walk: the open directories, to which ".." in a link's target returns, and the remaining elements.
+// lenient: whether links of untrusted users are followed; stranger is then the owner of the first one.
 type walk struct {
-	stack  []*os.Root
-	todo   []string
-	links  int
-	create bool
+	stack    []*os.Root
+	todo     []string
+	links    int
+	create   bool
+	lenient  bool
+	stranger int
 }
 
 func (w *walk) step() error {
@@ -115,7 +143,12 @@ func (w *walk) follow(name string, link fs.FileInfo) error {
 		return err
 	}
 	if !ours(link) || !ours(directory) || writable(directory) {
-		return fmt.Errorf("%q: %w", name, ErrLink)
+		if !w.lenient {
+			return fmt.Errorf("%q: %w", name, ErrLink)
+		}
+		if w.stranger == NoStranger && !ours(link) {
+			w.stranger = Owner(link)
+		}
 	}
 	target, err := w.here().Readlink(name)
 	if err != nil {
@@ -203,8 +236,28 @@ func split(name string) []string {
 
 // ours returns whether root or PID 1's user owns the file.
 func ours(info fs.FileInfo) bool {
-	uid := int(info.Sys().(*syscall.Stat_t).Uid)
+	uid := Owner(info)
 	return uid == 0 || uid == runnerUID
+}
+
+// Owner returns the uid of a file's owner.
+func Owner(info fs.FileInfo) int {
+	return int(info.Sys().(*syscall.Stat_t).Uid)
+}
+
+// IsPublic returns whether every user may read an open file: it is readable for others, and so is the way to it.
+func IsPublic(file *os.File, info fs.FileInfo) bool {
+	name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", file.Fd()))
+	if err != nil || !path.IsAbs(name) || info.Mode().Perm()&0o004 == 0 {
+		return false
+	}
+	for name != "/" {
+		name = path.Dir(name)
+		if above, err := os.Lstat(name); err != nil || !above.IsDir() || above.Mode().Perm()&0o001 == 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // writable returns whether users other than the directory's owner can replace entries that they do not own.

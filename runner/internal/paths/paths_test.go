@@ -75,3 +75,62 @@ func TestWhatChangedWhileItWasOpened(t *testing.T) {
 		t.Error("a link is no file")
 	}
 }
+
+func TestWhoseLinksAPathHas(t *testing.T) {
+	top := t.TempDir()
+	if err := errors.Join(
+		os.Mkdir(top+"/hers", 0o755), os.Mkdir(top+"/open", 0o777), os.Chmod(top+"/open", 0o777), os.WriteFile(top+"/file", nil, 0o644),
+		os.Symlink("../file", top+"/hers/link"), os.Symlink("../file", top+"/open/link"), os.Symlink("file", top+"/link"),
+		os.Symlink("hers", top+"/way"), os.Symlink("..", top+"/hers/up"), os.Lchown(top+"/hers/link", alice, alice), os.Chown(top+"/hers", alice, alice),
+		os.Lchown(top+"/hers/up", alice, alice), os.Symlink("loop", top+"/loop"),
+	); err != nil {
+		t.Fatal(err)
+	}
+	for name, wanted := range map[string]int{
+		"file": NoStranger, "link": NoStranger, "hers": NoStranger, "way": NoStranger, "hers/link": alice, "way/link": alice,
+		"open/link": NoStranger, "hers/up/open/link": alice, "hers/up": alice, "open/../file": NoStranger,
+	} {
+		info, stranger, err := Resolve(top + "/" + name)
+		if err != nil || stranger != wanted {
+			t.Errorf("%s: %d, %v", name, stranger, err)
+			continue
+		}
+		if there, err := os.Stat(top + "/" + name); err != nil || !os.SameFile(info, there) {
+			t.Errorf("%s leads elsewhere: %v", name, err)
+		}
+	}
+	for _, name := range []string{"loop", "missing", "file/x"} {
+		if _, _, err := Resolve(top + "/" + name); err == nil {
+			t.Error(name)
+		}
+	}
+}
+
+func TestWhatEveryUserMayRead(t *testing.T) {
+	top, err := os.MkdirTemp("/", "public-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(top)
+	if err := errors.Join(os.Chmod(top, 0o755), os.Mkdir(top+"/shut", 0o700), os.Mkdir(top+"/list", 0o744)); err != nil {
+		t.Fatal(err)
+	}
+	for name, public := range map[string]bool{"public": true, "private": false, "shut/public": false, "list/public": false} {
+		mode := os.FileMode(0o644)
+		if name == "private" {
+			mode = 0o640
+		}
+		if err := os.WriteFile(top+"/"+name, nil, mode); err != nil {
+			t.Fatal(err)
+		}
+		file, err := os.Open(top + "/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, _ := file.Stat()
+		if IsPublic(file, info) != public {
+			t.Error(name)
+		}
+		file.Close()
+	}
+}
