@@ -103,7 +103,7 @@ async def test_sixty_trials_through_the_death_of_the_operator_come_to_the_right_
     assert (await trials_of(given))["finished"] < 60
     code, out, err = await following
     reported = json.loads(out)
-    assert (code, reported["outcome"], reported["faults"]) == (1, "Complete", ["4 of 60 trials are excluded"]), err
+    assert (code, reported["phase"], reported["faults"]) == (1, "Complete", ["4 of 60 trials are excluded"]), err
 
     statuses = await given.client.list_all(TRIALS, given.namespace, label_selector="multistep.dev/sweep=nightly")
     rewards = independent_rewards(statuses)

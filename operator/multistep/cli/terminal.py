@@ -15,14 +15,16 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from multistep.api.score import Level
 from multistep.api.trial_status import AttemptStatus, StepStatus, TrialStatus, Usage
 from multistep.cli.task.examine import Report, StepSummary
-from multistep.cli.trial.outcome import brief, outcome
+from multistep.cli.trial.outcome import brief, level, outcome, words
 from multistep.engine.suspensions import SUSPENDED
 
 PHASES: Final = ("setup", "healthcheck", "agent", "verifier")  # phases whose output `multistep logs` shows
 _PIPED_WIDTH = 250  # width of output that is not a terminal: large, so that lines are not folded
-_STYLES = {"Complete": "green", "Failed": "red", "Running": "cyan"}
+_PHASE_STYLES = {"Failed": "red", "Running": "cyan"}
+STYLES: Final[dict[Level, str]] = {"good": "green", "bad": "red", "excluded": "yellow", "neutral": ""}  # by level of an outcome
 
 
 def clean(text: str) -> str:
@@ -106,10 +108,7 @@ def trial_view(name: str, status: TrialStatus, *, now: datetime | None = None, n
     lines += [_line("attempt", attempt_text(each).removeprefix("attempt "), "yellow") for each in status.attempts if each.reason]
     lines += [_line("regrades", f"trial {source.trial} ({source.uid})", "cyan")] if (source := status.regraded) else []
     lines += [_line("tampering", f"step {each.step}: {each.kind}: {each.detail}", "red") for each in status.tampering]
-    reward = f", reward {rewards_text(status.rewards)}" if found.phase == "Complete" else ""
-    text = brief(status) if found.phase == "Complete" else found.why
-    why = f": {clean_lines(text)}" if text else ""
-    lines.append(Text(f"{clean(name)} {found.phase}{reward}{why}", style=f"bold {_STYLES.get(found.phase, '')}".strip()))
+    lines.append(_outcome_line(name, status))
     if status.usage:
         lines.append(Text(usage_text(status.usage)))
     if status.results_store:
@@ -117,6 +116,19 @@ def trial_view(name: str, status: TrialStatus, *, now: datetime | None = None, n
     if namespace and found.faults:
         lines.append(Text(f"more: {_command_for_more(name, status, namespace)}"))
     return Group(*lines)
+
+
+def _outcome_line(name: str, status: TrialStatus) -> Text:
+    """Return the line with a trial's outcome or progress, in the colour of the outcome."""
+    found = outcome(status)
+    parts = [words(status)]
+    if found.phase == "Complete":
+        parts += [f"score {status.score:.4g}"] if status.score is not None else []
+        parts.append(f"reward {rewards_text(status.rewards)}")
+    text = brief(status) if found.phase == "Complete" else found.why
+    shown = ": ".join(filter(None, [found.phase, ", ".join(filter(None, parts)), clean_lines(text)]))
+    style = STYLES[level(status)] or _PHASE_STYLES.get(found.phase, "")
+    return Text(f"{clean(name)} {shown}", style=f"bold {style}".strip())
 
 
 def _command_for_more(name: str, status: TrialStatus, namespace: str) -> str:
@@ -258,7 +270,7 @@ def _steps_of_status(status: TrialStatus, now: datetime | None) -> Table:
         durations, exception, artifacts = step.durations, step.exception, step.artifacts
         found.add_row(
             Text(clean(step.name)),
-            Text(_phase(step, now), style=_STYLES.get(step.phase or "", "cyan")),
+            Text(_phase(step, now), style=_step_style(step)),
             Text(rewards_text(step.rewards)),
             seconds_text(durations.agent if durations else None),
             seconds_text(durations.verifier if durations else None),
@@ -267,6 +279,12 @@ def _steps_of_status(status: TrialStatus, now: datetime | None) -> Table:
             f"{artifacts.count} ({bytes_text(artifacts.bytes)})" if artifacts else "-",
         )
     return found
+
+
+def _step_style(step: StepStatus) -> str:
+    if step.completion_time is None:
+        return "cyan"
+    return "red" if step.passed is False or step.exception else "green"
 
 
 def _phase(step: StepStatus, now: datetime | None) -> str:
@@ -292,7 +310,8 @@ def status_document(namespace: str, name: str, status: TrialStatus, results: str
     return {
         "namespace": namespace,
         "name": name,
-        "outcome": found.phase,
+        "phase": found.phase,
+        "outcome": status.outcome,
         "exitCode": int(found.exit),
         "why": found.why,
         "faults": list(found.faults),

@@ -46,16 +46,38 @@ def step(name: str, phase: str = "Complete", **fields: Any) -> dict[str, Any]:
 
 
 GOOD = status(
-    "Complete", step("a", rewards={"reward": 1}, gate=True), message="ran 1 steps", rewards={"reward": 1.0}, results=RESULTS
+    "Complete",
+    step("a", rewards={"reward": 1}, score=1.0, passed=True, gate=True),
+    message="ran 1 steps",
+    rewards={"reward": 1.0},
+    results=RESULTS,
+    score=1.0,
+    passed=True,
+    outcome="Passed",
 )
-GATE = status("Complete", step("a", rewards={"reward": 0}, gate=False), message="stopped", rewards={"reward": 0.0}, results=RESULTS)
+GATE = status(
+    "Complete",
+    step("a", rewards={"reward": 0}, score=0.0, passed=False, gate=False),
+    message="stopped",
+    rewards={"reward": 0.0},
+    results=RESULTS,
+    score=0.0,
+    passed=False,
+    outcome="GateNotMet",
+)
 RAISED = status(
     "Complete",
     step("a", "Failed", exception={"type": "AgentTimeoutError", "message": "too slow", "phase": "agent"}),
     message="ended after 1 steps with AgentTimeoutError: too slow",
     results=RESULTS,
+    score=0.0,
+    passed=False,
+    outcome="AgentError",
+    failure={"class": "Agent", "reason": "AgentTimeoutError", "step": "a"},
 )
-FAILED = status("Failed", reason="InvalidSpec", message="no image")
+FAILED = status(
+    "Failed", reason="InvalidSpec", message="no image", outcome="Excluded", failure={"class": "Task", "reason": "InvalidSpec"}
+)
 
 
 def tar_of(files: Mapping[str, bytes]) -> bytes:

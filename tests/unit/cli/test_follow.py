@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from multistep.api.conditions import is_finished
 from multistep.api.trial import parse_status
@@ -88,10 +89,14 @@ BRANCHED = status(
                 "step 2 b: Setup",
             ],
         ),
-        (AGENT, GOOD, ["step 1 a: Complete, reward 1", "Complete: ran 1 steps"]),
-        (AGENT, GATE, ["step 1 a: Complete, reward 0, gate not met", "Complete: stopped"]),
-        (AGENT, RAISED, ["step 1 a: Failed, reward -, AgentTimeoutError", "Complete: ended after 1 steps with AgentTimeoutError"]),
-        (PENDING, FAILED, ["Failed: InvalidSpec"]),
+        (AGENT, GOOD, ["step 1 a: Complete, reward 1", "Complete: passed: ran 1 steps"]),
+        (AGENT, GATE, ["step 1 a: Complete, reward 0, gate not met", "Complete: gate not met: stopped"]),
+        (
+            AGENT,
+            RAISED,
+            ["step 1 a: Failed, reward -, AgentTimeoutError", "Complete: agent error: ended after 1 steps with AgentTimeoutError"],
+        ),
+        (PENDING, FAILED, ["Failed: excluded: task: InvalidSpec"]),
         (GOOD, GOOD, []),
     ],
 )
@@ -141,6 +146,8 @@ def test_the_table_of_a_trial() -> None:
         step("document", "Failed", exception={"type": "AgentTimeoutError", "message": "stopped after 60 s"}),
         message="ended after 3 steps",
         rewards={"reward": 0.333333},
+        score=1 / 3,
+        outcome="AgentError",
         attempts=[{"number": 1, "reason": "NodeLost", "message": "n1 is gone"}],
     )
     assert _shown(document) == [
@@ -151,8 +158,29 @@ def test_the_table_of_a_trial() -> None:
         "fault: implement: gate not met",
         "fault: document: AgentTimeoutError: stopped after 60 s",
         "attempt: 1 failed: NodeLost: n1 is gone",
-        "t Complete, reward 0.3333: ended after 3 steps",
+        "t Complete: agent error, score 0.3333, reward 0.3333: ended after 3 steps",
     ]
+
+
+@pytest.mark.parametrize(
+    ("document", "style", "text"),
+    [
+        (GOOD, "bold green", "t Complete: passed, score 1, reward 1: ran 1 steps"),
+        (GATE, "bold red", "t Complete: gate not met, score 0, reward 0: stopped"),
+        (RAISED, "bold red", "t Complete: agent error, score 0, reward -: ended after 1 steps with AgentTimeoutError"),
+        (FAILED, "bold yellow", "t Failed: excluded: task: InvalidSpec: no image"),
+    ],
+)
+def test_only_a_pass_is_green(document: Mapping[str, Any], style: str, text: str) -> None:
+    lines = [each for each in trial_view("t", _status(document)).renderables if isinstance(each, Text)]
+    (found,) = [each for each in lines if each.plain.startswith("t ")]
+    assert (found.plain, str(found.style)) == (text, style)
+
+
+def test_an_error_of_a_single_step_is_shown_once() -> None:
+    exception = {"type": "AgentTimeoutError", "message": "too slow"}
+    shown = _shown({**RAISED, "exception": exception})
+    assert sum("too slow" in line for line in shown) == 1
 
 
 def test_the_table_while_it_runs() -> None:
@@ -188,7 +216,7 @@ async def test_following_ends_with_the_trial(capsys: pytest.CaptureFixture[str])
         "Pending: ErrImagePull: no such image",
         "step 1 a: Agent",
         "step 1 a: Complete, reward 1",
-        "Complete: ran 1 steps",
+        "Complete: passed: ran 1 steps",
     ]
 
 

@@ -58,7 +58,7 @@ def tests(tmp_path: Path) -> Path:
 def test_a_trial_is_regraded_with_its_own_task_and_without_its_agent(invoke: Invoke, cluster: CliCluster) -> None:
     trial(cluster)
     result = invoke("regrade", "old", "--name", "new")
-    assert result.exit_code == 0 and "new Complete, reward 1" in result.stdout, result.output
+    assert result.exit_code == 0 and "new Complete: passed, score 1, reward 1" in result.stdout, result.output
     spec = made(cluster)["spec"]
     assert spec == {"task": INLINE, "agent": {"name": "nop"}, "onAgentError": "Continue", "regrade": {"trial": "old"}}
 

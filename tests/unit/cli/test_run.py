@@ -43,19 +43,21 @@ def test_the_table_is_on_stdout_and_progress_on_stderr(task: Path, invoke: Invok
     assert [line.split() for line in result.stdout.splitlines()] == [
         ["STEP", "PHASE", "REWARD", "AGENT", "VERIFIER", "GATE", "EXCEPTION", "ARTIFACTS"],
         ["a", "Complete", "1", "-", "-", "met", "-", "-"],
-        ["t", "Complete,", "reward", "1:", "ran", "1", "steps"],
+        ["t", "Complete:", "passed,", "score", "1,", "reward", "1:", "ran", "1", "steps"],
     ]
     assert result.stderr.splitlines() == [
         "trial t in namespace default",
         "step 1 a: Complete, reward 1",
-        "Complete: ran 1 steps",
+        "Complete: passed: ran 1 steps",
     ]
 
 
 def test_json_is_one_document(task: Path, invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
     result = invoke("run", task, "-o", "json", "--results", tmp_path / "out", "--name", "t")
     document = json.loads(result.stdout)
-    assert document.items() >= {"name": "t", "namespace": "default", "outcome": "Complete", "exitCode": 0}.items()
+    assert (
+        document.items() >= {"name": "t", "namespace": "default", "phase": "Complete", "outcome": "Passed", "exitCode": 0}.items()
+    )
     assert document["results"] == str(tmp_path / "out") and document["status"]["rewards"] == {"reward": 1.0}
 
 
@@ -67,7 +69,7 @@ def test_an_error_is_shown_once_with_its_lines_and_the_command_that_shows_more(
 ) -> None:
     exception = {"type": "NonZeroAgentExitCodeError", "message": LONG_ERROR, "phase": "agent"}
     ended = f"ended after 1 steps with NonZeroAgentExitCodeError: {LONG_ERROR}"
-    cluster.story = [status("Complete", step("a", "Failed", exception=exception), message=ended)]
+    cluster.story = [status("Complete", step("a", "Failed", exception=exception), message=ended, outcome="AgentError", score=0.0)]
     result = invoke("run", task, "--name", "t")
     shown = [line.rstrip() for line in result.stdout.splitlines()[2:]]
     assert shown == [
@@ -75,7 +77,7 @@ def test_an_error_is_shown_once_with_its_lines_and_the_command_that_shows_more(
         "  Traceback:",
         "    File x�[31m",
         "  ValueError: no",
-        "t Complete, reward -: ended after 1 steps with NonZeroAgentExitCodeError",
+        "t Complete: agent error, score 0, reward -: ended after 1 steps with NonZeroAgentExitCodeError",
         "more: multistep logs t --step a --phase agent -n default",
     ]
     assert (result.stdout + result.stderr).count("Traceback") == 1

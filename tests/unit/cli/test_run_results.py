@@ -35,8 +35,8 @@ def test_lost_results_do_not_hide_the_outcome(
 
 def test_show(invoke: Invoke, cluster: CliCluster) -> None:
     cluster.put("MultiStepTrial", "t", status=dict(GOOD))
-    assert invoke("show", "t").stdout.endswith("t Complete, reward 1: ran 1 steps\n")
-    assert json.loads(invoke("show", "t", "-o", "json").stdout)["outcome"] == "Complete"
+    assert invoke("show", "t").stdout.endswith("t Complete: passed, score 1, reward 1: ran 1 steps\n")
+    assert json.loads(invoke("show", "t", "-o", "json").stdout)["outcome"] == "Passed"
     assert invoke("show", "other").exit_code == 2
 
 

@@ -46,7 +46,7 @@ def test_what_became_of_them_is_one_document(invoke: Invoke, cluster: CliCluster
     trial(cluster, "t")
     cluster.story = [STOPPED]
     (document,) = json.loads(invoke("stop", "t", "-o", "json").stdout)
-    assert document.items() >= {"name": "t", "outcome": "Failed", "exitCode": 3, "why": "Stopped: the trial was stopped"}.items()
+    assert document.items() >= {"name": "t", "phase": "Failed", "exitCode": 3, "why": "Stopped: the trial was stopped"}.items()
 
 
 def test_nobody_needs_to_wait(invoke: Invoke, cluster: CliCluster) -> None:

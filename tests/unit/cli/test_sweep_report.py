@@ -51,7 +51,7 @@ def test_a_report_is_a_table_of_agents_and_their_differences(invoke: Invoke, clu
     result = invoke("sweep", "report", "s")
     assert result.exit_code == 0, result.stderr
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    assert lines[0] == "AGENT MEAN 95 % INTERVAL PASS@1 PASS@2 COUNTED TASKS EXCLUDED SCORED FAILURES"
+    assert lines[0] == "AGENT MEAN SCORE 95 % INTERVAL PASS@1 PASS@2 COUNTED TASKS EXCLUDED SCORED FAILURES"
     assert lines[1].startswith("good 0.932 0.922 to 0.943 0.062 0.125 16 of 16 8 of 8 - -")
     assert lines[3] == "lost - - - - 0 of 2 0 of 1 1 Infrastructure, 1 not finished -"
     assert lines[6].startswith("good poor +0.915 0.895 to 0.935 0.008 8 real")
@@ -245,7 +245,7 @@ def test_no_difference_is_reported(invoke: Invoke, cluster: CliCluster) -> None:
     put(cluster, "a", {(f"t{n}", "mine"): [n % 2] for n in range(8)})
     put(cluster, "b", {(f"t{n}", "mine"): [(n + 1) % 2 if n < 7 else 0] for n in range(8)})
     assert "no difference is shown" in invoke("sweep", "compare", "a", "b").stdout
-    assert "have the same mean reward over 8 shared tasks" in invoke("sweep", "compare", "a", "a").stdout
+    assert "have the same mean score over 8 shared tasks" in invoke("sweep", "compare", "a", "a").stdout
 
 
 def test_the_agents_of_one_sweep_are_compared_each_with_each(invoke: Invoke, cluster: CliCluster) -> None:

@@ -44,7 +44,9 @@ def reported(phase: str, *, total: int = 4, done: int = 0, counted: int = 0, **f
 
 
 RUNNING = reported("Running", done=1, counted=1)
-GOOD = reported("Complete", done=4, counted=4, agents=[{"name": "oracle", "counted": 4, "finished": 6, "mean": 0.75}], podHours=0.5)
+GOOD = reported(
+    "Complete", done=4, counted=4, agents=[{"name": "oracle", "counted": 4, "passed": 3, "finished": 6, "mean": 0.75}], podHours=0.5
+)
 LOSSY = reported("Complete", done=4, counted=3, excluded={"Infrastructure": 1})
 HALTED = reported("Failed", done=2, counted=2)
 
@@ -320,8 +322,8 @@ def test_the_status_is_a_table_with_what_counts_and_what_was_lost(invoke: Invoke
     )
     result = invoke("sweep", "status", "s")
     assert [" ".join(line.split()) for line in result.stdout.splitlines()] == [
-        "AGENT MEAN COUNTED",
-        "oracle 0.750 4 of 6",
+        "AGENT MEAN SCORE PASSED COUNTED",
+        "oracle 0.750 3 of 4 4 of 6",
         "excluded: 2 Task",
         "scored although a failure ended them: 3 Verifier",
         "deleted trials: 1",
@@ -341,14 +343,14 @@ def test_the_status_shows_the_branches_and_what_they_lack(missing: int, shown: s
 def test_the_status_as_json_is_one_document(invoke: Invoke, cluster: CliCluster) -> None:
     cluster.put("TrialSweep", "s", status=LOSSY)
     found = json.loads(invoke("sweep", "status", "s", "-o", "json").stdout)
-    assert (found["outcome"], found["exitCode"], found["faults"]) == ("Complete", 1, ["1 of 4 trials are excluded"])
+    assert (found["phase"], found["exitCode"], found["faults"]) == ("Complete", 1, ["1 of 4 trials are excluded"])
     assert found["status"]["trials"]["counted"] == 3
 
 
 def test_a_submitted_sweep_is_named_on_stdout(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     assert invoke("sweep", "run", task, "--detach", "--name", "s").stdout == "s\n"
     cluster.objects.clear()
-    assert json.loads(invoke("sweep", "run", task, "--detach", "-o", "json").stdout)["outcome"] == "Submitted"
+    assert json.loads(invoke("sweep", "run", task, "--detach", "-o", "json").stdout)["phase"] == "Submitted"
 
 
 def status(**fields: Any) -> SweepStatus:

@@ -123,7 +123,7 @@ def verdict(pair: Pair) -> str:
     found, first, second = pair.difference.estimate, clean(pair.first), clean(pair.second)
     tasks = f"{found.tasks} shared tasks"
     if found.value == 0:
-        result = f"{first} and {second} have the same mean reward"
+        result = f"{first} and {second} have the same mean score"
     else:
         better, worse = (first, second) if found.value > 0 else (second, first)
         result = f"{better} is better than {worse} by {number(abs(found.value))}"

@@ -15,7 +15,7 @@ from multistep.cli import cluster
 from multistep.cli.options import Target
 from multistep.cli.sweep.branch_tables import branch_tables
 from multistep.cli.sweep.sweep_rows import read
-from multistep.cli.terminal import clean, print_err, print_out, table
+from multistep.cli.terminal import STYLES, clean, print_err, print_out, table
 from multistep.errors import UsageError
 from multistep.report.files import csv_text, document, json_text, parquet_bytes
 from multistep.report.page import interval, number, page, probability
@@ -91,8 +91,8 @@ def standings_table(summary: Summary) -> Table:
     ks = sorted({k for each in summary.standings for k in each.passes})
     passes = [f"PASS@{k}" for k in ks]
     costs = ("COST", "COST PER PASS") if any(each.cost_usd is not None for each in summary.standings) else ()
-    heads = ("AGENT", "MEAN", "95 % INTERVAL", *passes, *costs, "COUNTED", "TASKS", "EXCLUDED", "SCORED FAILURES")
-    found = table(*heads, numbers=("MEAN", *passes, *costs))
+    heads = ("AGENT", "MEAN SCORE", "95 % INTERVAL", *passes, *costs, "COUNTED", "TASKS", "EXCLUDED", "SCORED FAILURES")
+    found = table(*heads, numbers=("MEAN SCORE", *passes, *costs))
     for each in summary.standings:
         chances = [number(each.passes[k].value) if k in each.passes else "-" for k in ks]
         mean = number(each.mean.value) if each.mean else "-"
@@ -110,7 +110,7 @@ def _dollars(amount: float | None) -> str:
 def _excluded(standing: Standing) -> Text:
     active = f"{standing.active} not finished" if standing.active else ""
     excluded = _by_class(standing.excluded) if standing.excluded else ""
-    return Text(", ".join(filter(None, (excluded, active))) or "-", style="red" if excluded else "")
+    return Text(", ".join(filter(None, (excluded, active))) or "-", style=STYLES["excluded"] if excluded else "")
 
 
 def _by_class(counts: Mapping[str, int]) -> str:
@@ -123,7 +123,7 @@ def differences(summary: Summary) -> list[Text | Table]:
 
 
 def pairs_table(pairs: Sequence[Pair]) -> Table:
-    """Return the table of differences in mean reward, first agent minus second."""
+    """Return the table of differences in mean score, first agent minus second."""
     found = table("FIRST", "SECOND", "DIFFERENCE", "95 % INTERVAL", "P", "TASKS", "VERDICT", numbers=("DIFFERENCE", "P", "TASKS"))
     for each in pairs:
         estimate = each.difference.estimate

@@ -9,9 +9,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from multistep.api.conditions import holds, is_finished
+from multistep.api.score import Level
 from multistep.api.sweep import SweepStatus
 from multistep.cli.exits import Exit
-from multistep.cli.terminal import clean, clean_lines, seconds_text, table
+from multistep.cli.terminal import STYLES, clean, clean_lines, seconds_text, table
 from multistep.cli.trial.outcome import Outcome
 from multistep.engine.sweep_status import COST_BUDGET_SPENT
 
@@ -69,14 +70,15 @@ def sweep_view(name: str, status: SweepStatus, now: datetime) -> Group:
     found, trials = outcome_of_sweep(status), status.trials
     lines: list[RenderableType] = []
     if status.agents:
-        agents = table("AGENT", "MEAN", "COUNTED", numbers=("MEAN",))
+        agents = table("AGENT", "MEAN SCORE", "PASSED", "COUNTED", numbers=("MEAN SCORE",))
         for each in status.agents:
             mean = "-" if each.mean is None else f"{each.mean:.3f}"
-            agents.add_row(Text(clean(each.name)), mean, f"{each.counted} of {each.finished}")
+            passed = f"{each.passed} of {each.counted}"
+            agents.add_row(Text(clean(each.name)), mean, passed, f"{each.counted} of {each.finished}")
         lines.append(agents)
     if status.excluded:
         excluded = ", ".join(f"{count} {failure_class}" for failure_class, count in sorted(status.excluded.items()))
-        lines.append(Text(f"excluded: {excluded}", style="red"))
+        lines.append(Text(f"excluded: {excluded}", style=STYLES["excluded"]))
     if status.scored_failures:
         scored = ", ".join(f"{count} {failure_class}" for failure_class, count in sorted(status.scored_failures.items()))
         lines.append(Text(f"scored although a failure ended them: {scored}"))
@@ -92,8 +94,16 @@ def sweep_view(name: str, status: SweepStatus, now: datetime) -> Group:
         lines.append(Text(f"cost: {status.cost_usd or 0.0:.4g}{of} USD"))
     text = progress_text(status, now)
     ended = f": {clean_lines(found.why)}" if (is_finished(status) or is_out_of_budget(status)) and found.why else ""
-    lines.append(Text(f"{clean(name)} {clean(text)}{ended}", style="bold"))
+    lines.append(Text(f"{clean(name)} {clean(text)}{ended}", style=f"bold {STYLES[_level(status)]}".strip()))
     return Group(*lines)
+
+
+def _level(status: SweepStatus) -> Level:
+    if holds(status, "Failed"):
+        return "bad"
+    if holds(status, "Complete"):
+        return "excluded" if status.excluded else "good"
+    return "neutral"
 
 
 def sweep_document(namespace: str, name: str, status: SweepStatus, now: datetime) -> dict[str, Any]:
@@ -102,7 +112,7 @@ def sweep_document(namespace: str, name: str, status: SweepStatus, now: datetime
     return {
         "namespace": namespace,
         "name": name,
-        "outcome": found.phase,
+        "phase": found.phase,
         "exitCode": int(found.exit),
         "why": found.why,
         "faults": list(found.faults),

@@ -12,7 +12,7 @@ from multistep.api.trial_status import Durations, StepStatus, TrialStatus
 from multistep.cli.cluster import Cluster
 from multistep.cli.exits import Gone
 from multistep.cli.terminal import Progress, attempt_text, rewards_text, seconds_text
-from multistep.cli.trial.outcome import brief, outcome
+from multistep.cli.trial.outcome import brief, outcome, words
 from multistep.errors import Unavailable
 from multistep.kube.protocols import Object
 from multistep.kube.resources import SWEEPS, TRIALS, Resource
@@ -92,8 +92,7 @@ def _phase_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
     running = holds(new, "Reconciling") and new.phase == "Running" and new.steps
     if (was.phase, was.why) == (now.phase, now.why) or running or (is_finished(new) and is_finished(before)):
         return []
-    why = brief(new)
-    return [f"{now.phase}: {why}" if why else now.phase]
+    return [": ".join(filter(None, (now.phase, words(new), brief(new))))]
 
 
 async def versions(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from multistep.api.conditions import holds
+from multistep.api.score import Level, outcome_level, outcome_words
 from multistep.api.trial_status import StepStatus, TrialStatus
 from multistep.cli.exits import Exit
 
@@ -31,6 +32,18 @@ def outcome(status: TrialStatus) -> Outcome:
     return Outcome(Exit.OK, status.phase or "Submitted", f"{now.reason}: {now.message}" if now else "")
 
 
+def words(status: TrialStatus) -> str:
+    """Return how a finished trial ended, in words; "" while it is active."""
+    if status.outcome is None:
+        return ""
+    return outcome_words(status.outcome, status.failure.class_ if status.failure else "")
+
+
+def level(status: TrialStatus) -> Level:
+    """Return how the outcome of a trial is shown."""
+    return outcome_level(status.outcome) if status.outcome else "neutral"
+
+
 def brief(status: TrialStatus) -> str:
     """Return a trial's progress or outcome on one line, without error messages."""
     found, failed = outcome(status), holds(status, "Failed")
@@ -43,8 +56,9 @@ def brief(status: TrialStatus) -> str:
 
 
 def _faults(status: TrialStatus) -> Iterator[str]:
-    if status.exception:
-        yield f"trial: {status.exception.type}: {status.exception.message}"
+    exception = status.exception
+    if exception and not any(step.exception and step.exception.message == exception.message for step in status.own_steps):
+        yield f"trial: {exception.type}: {exception.message}"
     for step in status.own_steps:
         yield from step_faults(step)
 
