@@ -1,22 +1,33 @@
-"""The report as one self-contained HTML file, without scripts and fonts."""
+"""The report as one self-contained HTML file. Its only script sorts and filters the trials; the page needs nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
 from datetime import UTC
+from importlib import resources
 from itertools import groupby
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
+from multistep.api.score import Level, outcome_level, outcome_words
 from multistep.report.branches import Branches
+from multistep.report.rows import Row
 from multistep.report.statistics import FEWEST, Estimate
 from multistep.report.summary import About, Standing, Summary, TaskSteps
 
 _SHADES = 5
+_MOST_FULL = 5000  # maximum number of trials with details of all; in a larger report, only those that did not pass have them
+
+Tails = Mapping[str, Sequence[tuple[str, str]]]
+"""Ends of outputs by trial, each with a title."""
 
 
-def page(about: About, summary: Summary) -> str:
+def page(about: About, summary: Summary, tails: Tails | None = None) -> str:
     """Return the report as the text of an HTML file."""
+    script = resources.files("multistep.report").joinpath("templates/report.js").read_text()
     environment = Environment(
         loader=PackageLoader("multistep.report", "templates"),
         autoescape=True,
@@ -24,7 +35,7 @@ def page(about: About, summary: Summary) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "seconds": seconds, "probability": probability}
+    environment.filters |= {"number": number, "seconds": seconds, "probability": probability, "outcome": outcome, "level": level}
     return environment.get_template("report.html").render(
         about=about,
         summary=summary,
@@ -33,13 +44,26 @@ def page(about: About, summary: Summary) -> str:
         heat=[(task, list(map(_Heat, found))) for task, found in groupby(summary.tasks, key=lambda each: each.task)],
         columns=max((len(each.steps) for each in summary.tasks), default=0) or 1,
         passes=sorted({k for each in summary.standings for k in each.passes}),
-        tasks=[(task, list(found)) for task, found in groupby(summary.rows, key=lambda row: row.task)],
+        full=len(summary.rows) <= _MOST_FULL,
+        tails=tails or {},
         branches=[(task, list(found)) for task, found in groupby(summary.branches.steps, key=lambda each: each.task)],
         branch_passes=branch_passes(summary.branches),
         active=sum(row.state == "Active" for row in summary.rows),
         excluded=sum(row.excluded for row in summary.rows),
         fewest=FEWEST,
+        script=Markup(script),
+        script_hash=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
     )
+
+
+def outcome(row: Row) -> str:
+    """Return how a trial ended, in words; of an active trial its state."""
+    return outcome_words(row.outcome, row.failure_class) if row.outcome else row.state.lower()
+
+
+def level(row: Row) -> Level:
+    """Return how the outcome of a trial is shown."""
+    return outcome_level(row.outcome) if row.outcome else "neutral"
 
 
 def branch_passes(branches: Branches) -> list[int]:

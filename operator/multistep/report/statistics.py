@@ -60,8 +60,13 @@ def is_rare(p: float | None) -> bool:
 
 
 def mean_score(scores: Mapping[str, Sequence[float]]) -> Estimate | None:
-    """Return the mean of the tasks' mean scores. scores: of the scored trials by task. None if no trial is scored."""
-    return _or_exact(_estimate(means(scores), sum(map(len, scores.values()))))
+    """Return the mean of the tasks' mean scores. scores: of the scored trials by task. None if no trial is scored.
+
+    The interval is clipped to 0 and 1 unless a score is beyond.
+    """
+    means = {task: fmean(found) for task, found in scores.items() if found}
+    estimate = _or_exact(_estimate(means, sum(map(len, scores.values()))))
+    return _within(0.0, 1.0, estimate) if _are_shares(scores) else estimate
 
 
 def pass_at(k: int, passed: Mapping[str, Sequence[bool]]) -> Estimate | None:
@@ -81,6 +86,8 @@ def difference(first: Mapping[str, Sequence[float]], second: Mapping[str, Sequen
     shared = [task for task, found in first.items() if found and second.get(task)]
     deltas = {task: fmean(first[task]) - fmean(second[task]) for task in shared}
     estimate = _estimate(deltas, sum(len(first[task]) + len(second[task]) for task in shared))
+    if _are_shares(first) and _are_shares(second):
+        estimate = _within(-1.0, 1.0, estimate)
     if estimate is None:
         return None
     return Difference(estimate, _p_of(list(deltas.values())))
@@ -139,6 +146,10 @@ def _estimate(numbers: Mapping[str, float], trials: int) -> Estimate | None:
         return Estimate(mean, None, None, len(values), trials)
     interval = stats.ttest_1samp(values, 0.0).confidence_interval(CONFIDENCE)
     return Estimate(mean, float(interval.low), float(interval.high), len(values), trials)
+
+
+def _are_shares(scores: Mapping[str, Sequence[float]]) -> bool:
+    return all(0 <= each <= 1 for found in scores.values() for each in found)
 
 
 def _are_equal(values: Sequence[float]) -> bool:

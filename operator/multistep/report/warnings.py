@@ -21,24 +21,29 @@ _SOME = 3
 
 @dataclass(frozen=True)
 class Broken:
-    """A task whose verifier, setup.sh or healthcheck failed for the agent oracle. trials: number of these failures."""
+    """A task whose verifier, setup.sh or healthcheck failed for the agent oracle. trials: number of these failures; why: message of
+    the first one."""
 
     task: str
     reasons: Sequence[str]
     trials: int
+    why: str = ""
 
     def __str__(self) -> str:
         trials = f"{self.trials} trial{'s' if self.trials > 1 else ''}"
-        return f"task {self.task} is broken: it failed for the agent oracle, too, in {trials} ({', '.join(self.reasons)})"
+        text = f"task {self.task} is broken: it failed for the agent oracle, too, in {trials} ({', '.join(self.reasons)})"
+        return f"{text}: {self.why}" if self.why else text
 
 
 def broken_tasks(rows: Iterable[Row]) -> list[Broken]:
     """Return the tasks that failed with the agent oracle, with a failure of class Verifier or Task."""
-    found: dict[str, list[str]] = defaultdict(list)
+    found: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         if row.program == _ORACLE and row.state != "Active" and row.failure_class in _BROKEN:
-            found[row.task].append(row.reason)
-    return [Broken(task, sorted(set(reasons)), len(reasons)) for task, reasons in sorted(found.items())]
+            found[row.task].append(row)
+    return [
+        Broken(task, sorted({each.reason for each in those}), len(those), those[0].message) for task, those in sorted(found.items())
+    ]
 
 
 def uneven_exclusions(agents: Mapping[str, Sequence[Row]]) -> str | None:

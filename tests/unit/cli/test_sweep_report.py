@@ -92,7 +92,7 @@ def test_a_report_of_branches_has_a_table_of_steps_and_states(invoke: Invoke, cl
         "u mine two reference 1 of 1 1.000 - - - -",
         "v mine two own no state: 0 of 1 trials reached the step - - - - -",
         "v mine two reference 0 of 1 0.000 - - - -",
-        "mine: own minus reference over 2 tasks, paired by task: -0.250, 95 % interval -3.427 to 2.927, p 0.500",
+        "mine: own minus reference over 2 tasks, paired by task: -0.250, 95 % interval -1.000 to 1.000, p 0.500",
     ]
     assert "warning: 1 of 3 branched steps have no trials from the agent's own state" in result.stderr
 

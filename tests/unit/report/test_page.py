@@ -12,7 +12,7 @@ from multistep.report.rows import Row, row
 from multistep.report.summary import About, summarize
 from tests.unit.report.samples import step, sweep, trial
 
-_VOID = {"meta", "link", "br"}
+_VOID = {"meta", "link", "br", "input"}
 
 
 class Document(HTMLParser):
@@ -57,8 +57,8 @@ ROWS = sweep(
 
 def test_the_page_shows_means_intervals_losses_and_failures() -> None:
     text = made(ROWS).text
-    assert "good 0.750 -2.427 to 3.927 3 of 4 trials 2 of 2 tasks 1 Infrastructure mean if 0: 0.583 0" in text
-    assert "poor 0.125 -1.463 to 1.713 3 of 4 trials 2 of 2 tasks 1 not finished 0 1 Agent" in text
+    assert "good 0.750 0.000 to 1.000 3 of 4 trials 2 of 2 tasks 1 Infrastructure mean if 0: 0.583 0" in text
+    assert "poor 0.125 0.000 to 1.000 3 of 4 trials 2 of 2 tasks 1 not finished 0 1 Agent" in text
     assert "Infrastructure: InfrastructureReason – 1 trial" in text
     assert "8 of 8 trials 1 not finished 1 excluded as of 2026-01-02 00:00 UTC" in text
     assert "25% of the finished trials of good are excluded, but 0% of poor's" in text
@@ -68,7 +68,7 @@ def test_the_page_shows_means_intervals_losses_and_failures() -> None:
 def test_the_page_marks_trials_with_evidence_of_tampering() -> None:
     evidence = [{"attempt": 1, "step": "a", "kind": "TestHook", "detail": "/conftest.py"}]
     text = made([row(trial(reward=1.0, tampering=evidence))]).text
-    assert "Complete evidence of tampering: TestHook" in text and "1 of 1 trials of mine have evidence of tampering" in text
+    assert "passed evidence of tampering: TestHook" in text and "1 of 1 trials of mine have evidence of tampering" in text
 
 
 def test_links_lead_somewhere_and_no_name_is_used_twice() -> None:
@@ -81,7 +81,9 @@ def test_links_lead_somewhere_and_no_name_is_used_twice() -> None:
 
 def test_the_page_needs_nothing_from_elsewhere() -> None:
     document = made(ROWS)
-    assert not {"script", "img", "iframe", "object"} & {tag for tag, _ in document.elements}
+    tags = [tag for tag, _ in document.elements]
+    assert not {"img", "iframe", "object"} & set(tags) and tags.count("script") == 1
+    assert not any(attributes for tag, attributes in document.elements if tag == "script")
     assert {each for each in (*document.all("href"), *document.all("src")) if not each.startswith("#")} == {"data:,"}
 
 
@@ -101,7 +103,7 @@ def test_every_heading_cell_shows_what_it_heads() -> None:
 def test_names_are_text_whatever_is_in_them(hostile: str) -> None:
     document = made([row(trial(hostile, hostile, reward=1.0, steps=[step(hostile, 1.0)], resultsStore=hostile))])
     assert " ".join(hostile.split()) in document.text
-    assert "script" not in {tag for tag, _ in document.elements}
+    assert [tag for tag, _ in document.elements].count("script") == 1
 
 
 def test_a_sweep_without_trials_has_a_page() -> None:

@@ -47,12 +47,22 @@ def test_tasks_without_any_spread_report_no_interval_unless_they_all_pass_or_all
 
 
 def test_the_interval_is_students_of_the_tasks_means() -> None:
-    found = mean_score({"a": [0, 1], "b": [1], "c": [0, 0, 0], "d": [0.25, 0.75]})
-    means = [0.5, 1.0, 0.0, 0.5]
+    found = mean_score({"a": [0, 1], "b": [0.6], "c": [0.4, 0.4, 0.4], "d": [0.25, 0.75]})
+    means = [0.5, 0.6, 0.4, 0.5]
     spread = (sum((each - 0.5) ** 2 for each in means) / 3) ** 0.5 / 4**0.5
     assert found is not None
     assert found.low == pytest.approx(0.5 - 3.182446305284263 * spread)  # 97.5 % quantile of Student's t for 3 degrees of freedom
     assert found.high == pytest.approx(0.5 + 3.182446305284263 * spread)
+
+
+def test_an_interval_ends_at_the_scale_of_the_scores_unless_one_is_beyond() -> None:
+    wide = {"a": [0.0], "b": [1.0]}
+    found, beyond = mean_score(wide), mean_score({**wide, "c": [1.5]})
+    assert found is not None and (found.low, found.high) == (0, 1)
+    assert beyond is not None and beyond.high is not None and beyond.high > 1.5
+    delta, more = difference(wide, {"a": [1.0], "b": [0.0]}), difference({"a": [0], "b": [3.0]}, wide)
+    assert delta is not None and (delta.estimate.low, delta.estimate.high) == (-1, 1)
+    assert more is not None and more.estimate.high is not None and more.estimate.high > 3
 
 
 def test_the_interval_holds_the_truth_about_as_often_as_claimed() -> None:
