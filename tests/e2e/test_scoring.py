@@ -55,7 +55,9 @@ async def test_an_agent_that_breaks_its_verifier_or_a_later_setup_does_not_beat_
         while not finished(found := await given.client.get(SWEEPS, given.namespace, NAME)):
             await asyncio.sleep(0.3)
     status = found["status"]
-    wanted = {name: {"name": name, "counted": 2, "finished": 2, "mean": 0.75} for name in ("honest", "dropper", "saboteur")}
+    wanted = {
+        name: {"name": name, "counted": 2, "passed": 1, "finished": 2, "mean": 0.75} for name in ("honest", "dropper", "saboteur")
+    }
     assert {each["name"]: each for each in status["agents"]} == wanted
     assert (status["scoredFailures"], status.get("excluded", {})) == ({"Task": 1, "Verifier": 1}, {})
     code, out, err = await multistep("sweep", "report", NAME, "-n", given.namespace, "-o", "json")

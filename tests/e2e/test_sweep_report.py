@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from playwright.async_api import Page
+from playwright.async_api import Page, expect
 
 from multistep.kube.resources import SWEEPS, TRIALS
 from tests.e2e.browser import chromium, opened, overflow, walk
@@ -199,7 +199,9 @@ def assert_standings(report: Mapping[str, Any], rewards: Mapping[str, Mapping[st
         error = math.sqrt(sum((each - mean) ** 2 for each in means) / (len(means) - 1) / len(means)) * STUDENT[len(means)]
         found = standing["mean"]
         assert (found["tasks"], found["trials"]) == (len(means), sum(map(len, by_task.values())))
-        assert [found["value"], found["low"], found["high"]] == pytest.approx([float(mean), mean - error, mean + error])
+        assert [found["value"], found["low"], found["high"]] == pytest.approx(
+            [float(mean), max(0, mean - error), min(1, mean + error)]
+        )
         assert list(standing["passes"]) == ["1", "2", "4"]
         for k in (1, 2, 4):
             shares = [share_of_draws_with_a_pass(those, k) for those in by_task.values() if len(those) >= k]
@@ -236,14 +238,14 @@ def assert_steps(report: Mapping[str, Any]) -> None:
     """Check the report's steps: in task t4, two of the agent good's four trials pass the first step and reach the second."""
     tasks = {(each["task"], each["agent"]): each for each in report["tasks"]}
     found = tasks["t4", "good"]["steps"]
-    assert [(each["step"], each["trials"], each["reached"], each["passed"], each["reward"]) for each in found] == [
+    assert [(each["step"], each["trials"], each["reached"], each["passed"], each["score"]) for each in found] == [
         ("first", 4, 4, 2, 0.5),
         ("second", 4, 2, 2, 1.0),
     ]
     assert all(each["seconds"] > 0 for each in found)
     assert (tasks["t4", "poor"]["counted"], tasks["t4", "poor"]["mean"], tasks["t4", "poor"]["steps"]) == (0, None, [])
     (only,) = tasks["t2", "poor"]["steps"]
-    assert (only["trials"], only["reached"], only["passed"], only["reward"]) == (4, 4, 0, 0.25)
+    assert (only["trials"], only["reached"], only["passed"], only["score"]) == (4, 4, 0, 0.25)
     assert {(each["failure_class"], len(each["trials"])) for each in report["failures"]} == {
         (LOST, 4),
         ("Verifier", 1),
@@ -282,6 +284,7 @@ async def assert_the_page_is_fine(file: Path, screenshots: Path) -> None:
             assert await overflow(page) <= 0
             await page.screenshot(path=screenshots / f"{width}-{'dark' if dark else 'light'}.png", full_page=True)
             await assert_all_is_reached_by_keyboard(page)
+            await assert_trials_are_sorted_and_filtered(page)
             assert complaints == []
         await assert_wide_tables_are_scrolled_by_keyboard(page)
 
@@ -292,15 +295,29 @@ async def assert_all_is_reached_by_keyboard(page: Page) -> None:
     assert [each for each in way if each.startswith("A ")][1:7] == [
         "A Agents", "A Differences", "A Tasks and steps", "A Durations", "A Failures", "A Trials",
     ]  # fmt: skip
-    assert sum(each.startswith("SUMMARY ") for each in way) == len(TASKS) + 3  # <details>: one per task, one per failure reason
-    assert sum(each.startswith("DIV ") for each in way) == 4  # scrollable containers of the visible tables
+    assert sum(each.startswith("SUMMARY ") for each in way) == 60 + 3  # <details>: one per trial, one per failure reason
+    assert sum(each.startswith("DIV ") for each in way) == 5  # scrollable containers of the visible tables
     await page.locator("#failures summary").first.focus()
     await page.keyboard.press("Enter")
     await page.keyboard.press("Tab")
-    await page.keyboard.press("Enter")  # follow the link to the first excluded trial, which opens its task's <details>
-    target = page.locator("tr:target")
-    await target.wait_for(state="visible")
-    assert f"{LOST}: EnvironmentStartTimeout" in await target.inner_text()
+    await page.keyboard.press("Enter")  # follow the link to the first excluded trial, whose <details> opens
+    target = page.locator("tbody:target")
+    await target.locator("pre").first.wait_for(state="visible")
+    assert f"excluded, {LOST}: EnvironmentStartTimeout" in await target.inner_text()
+
+
+async def assert_trials_are_sorted_and_filtered(page: Page) -> None:
+    shown = page.locator("#trial-table > tbody:not([hidden]) > tr:first-child")
+    await page.get_by_label("Outcome", exact=True).select_option(f"excluded: {LOST.lower()}")
+    await expect(page.locator("#count")).to_have_text("4 of 60 trials")
+    await page.get_by_label("Outcome", exact=True).select_option("")
+    await page.get_by_label("Search").fill("t4 good")
+    await expect(page.locator("#count")).to_have_text("4 of 60 trials")
+    score = page.get_by_role("columnheader", name="Score").last.get_by_role("button")
+    await score.click()
+    await expect(shown.first).to_contain_text("0.000")
+    await score.click()
+    await expect(shown.first).to_contain_text("1.000")
 
 
 async def assert_wide_tables_are_scrolled_by_keyboard(page: Page) -> None:

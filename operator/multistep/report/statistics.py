@@ -64,8 +64,7 @@ def mean_score(scores: Mapping[str, Sequence[float]]) -> Estimate | None:
 
     The interval is clipped to 0 and 1 unless a score is beyond.
     """
-    means = {task: fmean(found) for task, found in scores.items() if found}
-    estimate = _or_exact(_estimate(means, sum(map(len, scores.values()))))
+    estimate = _or_exact(_estimate(means(scores), sum(map(len, scores.values()))))
     return _within(0.0, 1.0, estimate) if _are_shares(scores) else estimate
 
 
