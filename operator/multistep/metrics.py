@@ -49,7 +49,7 @@ class Metrics:
     tampering = bounded_counter(
         "trials_tampering", "Finished trials with each kind of status.tampering, evidence and hints.", "kind", choices=_BY_AGENT
     )
-    trial_reward = bounded_histogram("trial_reward", "Rewards named reward of Complete trials.", _REWARDS, choices=_BY_AGENT)
+    trial_score = bounded_histogram("trial_score", "Scores of trials that have one.", _REWARDS, choices=_BY_AGENT)
     trial_seconds = bounded_histogram("trial_duration_seconds", "Time from a trial's start to its end.", _HOURS, choices=_BY_AGENT)
     queue_seconds = bounded_histogram(
         "trial_queue_duration_seconds", "Time from a trial's creation until its first pod runs.", _HOURS, choices=_BY_AGENT

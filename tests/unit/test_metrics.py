@@ -47,7 +47,7 @@ def test_no_label_can_name_a_task_a_step_or_a_trial() -> None:
     assert labels.isdisjoint({"task", "step", "trial", "name", "pod", "uid", "key"})
     rewards = [each.described for each in TABLE if "reward" in each.described.name]
     assert [(each.name, set(each.labels), set(each.choices)) for each in rewards] == [
-        ("multistep_trial_reward", set(), {"namespace", "agent"})
+        ("multistep_trial_score", set(), {"namespace", "agent"})
     ]
     for label in ("task", "step", "key"):
         with pytest.raises(ValidationError):
@@ -56,38 +56,38 @@ def test_no_label_can_name_a_task_a_step_or_a_trial() -> None:
 
 def test_namespaces_are_no_label_unless_chosen() -> None:
     metrics = Metrics()
-    metrics.trial_reward.of(**names(1)).observe(1)
-    assert metrics.registry.get_sample_value("multistep_trial_reward_count", {"agent": "oracle"}) == 1
+    metrics.trial_score.of(**names(1)).observe(1)
+    assert metrics.registry.get_sample_value("multistep_trial_score_count", {"agent": "oracle"}) == 1
 
 
 def test_with_no_label_chosen_all_is_one_series() -> None:
     metrics = Metrics(Settings(metrics_labels=[]))
-    metrics.trial_reward.of(**names(1)).observe(1)
-    metrics.trial_reward.of(**names(2)).observe(0)
-    assert metrics.registry.get_sample_value("multistep_trial_reward_count") == 2
+    metrics.trial_score.of(**names(1)).observe(1)
+    metrics.trial_score.of(**names(2)).observe(0)
+    assert metrics.registry.get_sample_value("multistep_trial_score_count") == 2
 
 
 def test_the_first_sets_have_series_and_the_rest_is_other_so_that_sums_stay_right() -> None:
     metrics = Metrics(ALL)
     for number in range(1000):
-        metrics.trial_reward.of(**names(number)).observe(1)
-        metrics.trial_reward.of(**names(0)).observe(1)
-    found = samples(metrics, "multistep_trial_reward_count")
+        metrics.trial_score.of(**names(number)).observe(1)
+        metrics.trial_score.of(**names(0)).observe(1)
+    found = samples(metrics, "multistep_trial_score_count")
     assert found == {("ns 0", "oracle"): 1001, ("ns 1", "oracle"): 1, ("ns 2", "oracle"): 1, (OTHER, OTHER): 997}
 
 
 @pytest.mark.parametrize("hostile", ["\ud800", 'a"b\\c\nd{e="f"} 1', "x" * 100_000, "\0\x1b[31m", "\u202e"])
 def test_hostile_names_leave_a_text_that_prometheus_reads(hostile: str) -> None:
     metrics = Metrics(ALL)
-    metrics.trial_reward.of(namespace="ns", agent=hostile).observe(1)
-    ((namespace, agent),) = samples(metrics, "multistep_trial_reward_count")
+    metrics.trial_score.of(namespace="ns", agent=hostile).observe(1)
+    ((namespace, agent),) = samples(metrics, "multistep_trial_score_count")
     assert namespace == "ns" and 0 < len(agent) <= MAX_VALUE_CHARACTERS and agent.isprintable()
     assert len(metrics.render()) < 100_000
 
 
 def test_promtool_finds_no_problem_in_them() -> None:
     metrics = Metrics(ALL)
-    metrics.trial_reward.of(**names(1)).observe(1)
+    metrics.trial_score.of(**names(1)).observe(1)
     metrics.trials_finished.of("Complete", "", "", **names(1)).inc()
     done = subprocess.run(["promtool", "check", "metrics"], input=metrics.render(), capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

@@ -133,8 +133,8 @@ class Tally:
         self._metrics.trials_finished.of(str(status.phase), reason, class_, **names).inc()
         if status.start_time and status.completion_time:
             self._metrics.trial_seconds.of(**names).observe((status.completion_time - status.start_time).total_seconds())
-        if status.phase == "Complete" and (reward := (status.rewards or {}).get("reward")) is not None:  # a missing reward is not 0
-            self._metrics.trial_reward.of(**names).observe(reward)
+        if status.score is not None:  # an excluded trial is not 0
+            self._metrics.trial_score.of(**names).observe(status.score)
 
 
 def _names(trial: MultiStepTrial) -> dict[str, str]:

@@ -115,3 +115,25 @@ def test_no_task_directory(tmp_path: Path, invoke: Invoke, path: str, reported: 
     result = invoke("check", tmp_path / path)
     assert result.exit_code == 2
     assert reported in result.stderr and result.stdout == ""
+
+
+GATED = TASK_TOML + '[[steps]]\nname = "b"\nmin_reward = { correctness = 0.5 }\n'
+
+
+def test_rewards_with_and_without_the_key_reward_are_a_warning(task: Path, invoke: Invoke) -> None:
+    (task / "steps/b").mkdir()
+    (task / "steps/b/instruction.md").write_text("go on")
+    (task / "steps/b/tests").mkdir()
+    (task / "steps/b/tests/test.sh").write_text("echo '{\"correctness\": 1}' > /logs/verifier/reward.json\n")
+    (task / "task.toml").write_text(GATED)
+    (warning,) = json.loads(invoke("check", task, "-o", "json").stdout)["warnings"]
+    assert warning.startswith("rewards of step b have no key reward, but those of other steps do")
+    (task / "steps/b/tests/test.sh").write_text('echo \'{"reward": 1, "correctness": 1}\' > /logs/verifier/reward.json\n')
+    assert json.loads(invoke("check", task, "-o", "json").stdout)["warnings"] == []
+
+
+def test_rewards_that_all_lack_the_key_reward_are_a_warning(task: Path, invoke: Invoke) -> None:
+    (task / "task.toml").write_text(TASK_TOML.replace("min_reward = 1.0", "min_reward = { style = 1 }"))
+    (task / "steps/a/tests/test.sh").write_text("cp /tmp/rewards /logs/verifier/reward.json\n")
+    (warning,) = json.loads(invoke("check", task, "-o", "json").stdout)["warnings"]
+    assert "a sweep can choose one with spec.scoring.key" in warning

@@ -15,6 +15,7 @@ from multistep.settings import Settings
 from multistep.sources.trial_task import Loaded
 from tests.support.fake_models import FakeModels, counted, failed
 from tests.support.faults import Faults, Killed
+from tests.support.played import FAULT
 from tests.support.world import KEY, REWARDS, START, World, manifest
 from tests.unit.reconcile.scenarios import GATEWAY_SETTINGS, HOSTED_OPTIONS, WITH_GATEWAY
 
@@ -31,12 +32,12 @@ def given(**options: Any) -> World:
     return World(**{"results": {f"{step}/verifier": result for step, result in REWARDS.items()}, **options})
 
 
-async def test_a_trials_end_is_counted_with_its_reward() -> None:
+async def test_a_trials_end_is_counted_with_its_score() -> None:
     world = given()
     await world.run()
     assert world.status.rewards is not None
     assert value(world, "trials_finished_total", agent="oracle", outcome="Complete", reason="", **{"class": ""}) == 1
-    assert value(world, "trial_reward_sum", agent="oracle") == world.status.rewards["reward"] == 0.5
+    assert value(world, "trial_score_sum", agent="oracle") == world.status.rewards["reward"] == 0.5
     assert value(world, "step_phase_duration_seconds_count", agent="oracle", phase="agent") == 3
     assert value(world, "steps_finished_total", agent="oracle", outcome="Complete") == 3
 
@@ -44,16 +45,23 @@ async def test_a_trials_end_is_counted_with_its_reward() -> None:
 async def test_with_all_labels_no_series_reports_a_task_or_a_step() -> None:
     world = given(settings=LABELED)
     await world.run()
-    assert value(world, "trial_reward_sum", namespace=KEY[0], agent="oracle") == 0.5
+    assert value(world, "trial_score_sum", namespace=KEY[0], agent="oracle") == 0.5
     text = world.metrics.render().decode()
     assert "task=" not in text and "step=" not in text
 
 
-async def test_a_trial_without_a_reward_counts_as_none_and_not_as_zero() -> None:
+async def test_an_excluded_trial_counts_as_none_and_not_as_zero() -> None:
+    world = given(results={"a/begin": FAULT})
+    await world.run()
+    assert (world.status.phase, world.status.outcome) == ("Failed", "Excluded")
+    assert value(world, "trial_score_count", agent="oracle") is None
+
+
+async def test_a_verdict_that_the_agent_may_have_prevented_counts_as_zero() -> None:
     world = given(results={"a/verifier": {"captures": {}}})
     await world.run()
-    assert (world.status.phase, world.status.rewards) == ("Complete", None)
-    assert value(world, "trial_reward_count", agent="oracle") is None
+    assert (world.status.rewards, world.status.outcome) == (None, "VerifierError")
+    assert (value(world, "trial_score_count", agent="oracle"), value(world, "trial_score_sum", agent="oracle")) == (1, 0)
 
 
 async def test_steps_of_an_attempt_that_is_lost_count_as_work() -> None:
@@ -64,7 +72,7 @@ async def test_steps_of_an_attempt_that_is_lost_count_as_work() -> None:
     assert world.status.phase == "Complete" and len(world.status.attempts) == 1
     assert value(world, "attempts_failed_total", reason="Evicted") == 1
     assert value(world, "steps_finished_total", agent="oracle", outcome="Complete") == 4
-    assert value(world, "trial_reward_count", agent="oracle") == 1
+    assert value(world, "trial_score_count", agent="oracle") == 1
 
 
 async def test_the_wait_for_the_first_pod_and_the_start_of_each_are_measured() -> None:
@@ -102,7 +110,7 @@ async def test_whatever_answer_is_lost_all_is_counted_once() -> None:
         world = given(faults=Faults().fail(number, Unavailable("no answer")), plans=plans)
         await world.run()
         assert world.status.phase == "Complete"
-        counted = [value(world, name, agent="oracle") for name in ("trial_reward_count", "trial_reward_sum")]
+        counted = [value(world, name, agent="oracle") for name in ("trial_score_count", "trial_score_sum")]
         assert counted == [1, 0.5], point
         assert value(world, "steps_finished_total", agent="oracle", outcome="Complete") == 3
 
@@ -116,7 +124,7 @@ async def test_when_the_operator_dies_around_a_write_nothing_is_counted_twice() 
         world = given(faults=Faults().fail(number, Killed()), plans=plans)
         await world.run()
         assert world.status.phase == "Complete"
-        counted = value(world, "trial_reward_count", agent="oracle")
+        counted = value(world, "trial_score_count", agent="oracle")
         assert counted in (1, None), point
         if counted is None:
             missed.append(point)

@@ -19,6 +19,7 @@ from multistep.api.task_source import TaskSource
 from multistep.api.task_toml import TaskConfig, toml_table
 from multistep.api.trial_spec import EnvironmentSpec, TrialSpec, VerifierSpec
 from multistep.api.unknown import unknown_keys
+from multistep.cli.task.reward_keys import reward_key_warnings
 from multistep.engine.devices import node_terms
 from multistep.engine.plan import StepPlan, TrialEnv, TrialPlan, make_plan
 from multistep.engine.templates import Unresolved, resolve
@@ -94,6 +95,7 @@ def examine(
         return Report(directory_name, tuple(found), tuple(warnings))
     name = config.task.name if config.task else directory_name
     warnings += [*_ineffective(table, config), *_limited(config), *_devices(config), *_undeclared(bundle, config)]
+    warnings += reward_key_warnings(bundle, config.steps or [])
     variables = dict(_variables(config))
     try:
         task = load_task(bundle, verification=verification, oracle=any(each.name == "oracle" for each in agents))
