@@ -2,8 +2,8 @@
 #
 #   docker build -t multistep-operator .
 #
-# `make image` builds it without an image registry: PROGRAMS=prebuilt takes runner/bin/runner and egress/bin/egress as they are, and
-# python:3.11-slim-bookworm is then an image that localkube has made of Debian's packages.
+# `make image` builds it without an image registry: PROGRAMS=prebuilt takes runner/bin/runner, egress/bin/egress and compose/bin/compose
+# as they are, and python:3.11-slim-bookworm is then an image that localkube has made of Debian's packages.
 ARG GO_IMAGE=golang:1.26-bookworm
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 ARG PROGRAMS=built
@@ -14,12 +14,13 @@ COPY runner/go.mod runner/*.go /src/runner/
 COPY runner/internal /src/runner/internal
 COPY egress/go.mod egress/go.sum egress/*.go /src/egress/
 COPY egress/internal /src/egress/internal
-RUN for program in runner egress; do \
+COPY compose/go.mod compose/go.sum compose/*.go /src/compose/
+RUN for program in runner egress compose; do \
       (cd /src/$program && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=${VERSION}" -o /programs/$program .) || exit 1; \
     done
 
 FROM scratch AS programs-prebuilt
-COPY runner/bin/runner egress/bin/egress /programs/
+COPY runner/bin/runner egress/bin/egress compose/bin/compose /programs/
 
 FROM programs-${PROGRAMS} AS programs
 

@@ -20,7 +20,7 @@ from localkube.commands import capture
 
 _CRDS = ROOT / "crds"
 _CHART_CRDS = ROOT / "charts" / "multistep" / "files" / "crds"
-_GO = (ROOT / "runner", ROOT / "egress", ROOT / "localkube" / "kube")
+_GO = (ROOT / "runner", ROOT / "egress", ROOT / "compose", ROOT / "localkube" / "kube")
 _TYPED = ("operator/multistep", "agent-host/multistep_host", "agent-host/tests", "localkube", "hack", "tests")
 _RACE_OF_CONTAINERS = "Checkpoint|Restore|BrokenSession|Counters|SignsOfLife|Survived"
 _CORE = ("tests/unit/engine", "tests/unit/api", "tests/unit/agents")
@@ -42,7 +42,7 @@ def lint() -> None:
     with stage("gofmt and go vet"):
         _gofmt()
         # Not for localkube/kube: go vet would compile all of Kubernetes again.
-        for module in (ROOT / "runner", ROOT / "egress"):
+        for module in (ROOT / "runner", ROOT / "egress", ROOT / "compose"):
             _run([str(go()), "vet", "./..."], cwd=module, env=go_environment())
     with stage("CRDs and chart"):
         _crds_are_current()
@@ -53,6 +53,7 @@ def unit() -> None:
     """Run the tests that need no cluster."""
     helm()
     image.ensure_runner()
+    image.ensure_compose_reader()
     c_compiler()
     network_tools()
     with stage("Go tests and Python tests (100 % branch coverage of the core)"), ThreadPoolExecutor(1) as thread:
@@ -66,6 +67,7 @@ def unit() -> None:
 
 def _go_tests() -> None:
     _go_test(ROOT / "egress", "-race", "./...")
+    _go_test(ROOT / "compose", "./...")
     _go_test(ROOT / "runner", "./...")
     _go_test(ROOT / "runner", "-race", "./internal/...")
     # Of the main package only these: its tests run the runner in containers, and most would observe the race detector's threads.
@@ -94,7 +96,7 @@ def generate() -> None:
     python_env.ensure()
     _write_crds(_CRDS, _CHART_CRDS)
     print_line("wrote the CRDs and the chart's copies")
-    for writer in ("reference", "metrics_page", "cli_page", "chart"):
+    for writer in ("reference", "metrics_page", "cli_page", "chart", "compose_page"):
         capture([str(VENV / "bin" / "python"), "-m", f"hack.generate.{writer}"], cwd=ROOT)
     print_line("wrote the reference tables in docs/ and the chart's schema")
 

@@ -16,7 +16,8 @@ from localkube.config import load_config
 from localkube.images import Build
 
 _RUNNER = "runner"  # a Go program is named like its directory
-_PROGRAMS = (_RUNNER, "egress")
+_COMPOSE = "compose"
+_PROGRAMS = (_RUNNER, "egress", _COMPOSE)
 _LOCAL_REPOSITORY = "localhost/multistep-operator"
 _KEPT_IMAGES = 3
 
@@ -104,6 +105,11 @@ def ensure_in_cluster(target: targets.Target) -> tuple[str, str]:
 def ensure_runner() -> Path:
     """Build runner/bin/runner from the current sources unless it is up to date, and return its path."""
     return _ensure_program(_RUNNER)
+
+
+def ensure_compose_reader() -> Path:
+    """Build compose/bin/compose from the current sources unless it is up to date, and return its path."""
+    return _ensure_program(_COMPOSE)
 
 
 def _ensure_program(name: str) -> Path:

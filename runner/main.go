@@ -18,8 +18,14 @@ var version = "dev"
 
 const usage = `usage: runner install DIR            copy this program to DIR/runner
        runner copy SOURCE TARGET     replace the contents of a directory with another's
+       runner unpack DIR BASE64...   write the files of a tar.gz into a directory
+       runner populate [SOURCE TARGET]...
+                                    copy an image's directories into new volumes
        runner serve [--port N] [--socket NAME] [--default-user U] [--checkpoints]
                                     be PID 1 of a trial's container
+       runner once --state DIR [--id ID]
+                                    serve one session on stdin and stdout, in a service's container
+       runner quell                  kill all other processes of the container, except PID 1 and exec sessions
        runner call [--socket NAME]   relay stdin and stdout to PID 1
        runner version                print version and protocols
 `
@@ -42,6 +48,11 @@ func run(args []string) error {
 	case "call":
 		kernel.Undumpable()
 		return call.Main(args[1:])
+	case "once":
+		kernel.Undumpable()
+		return serve.Once(version, args[1:])
+	case "quell":
+		return supervise.Quell()
 	case "phase":
 		kernel.Undumpable()
 		return supervise.Main(args[1:])
@@ -53,6 +64,10 @@ func run(args []string) error {
 		return install(args[1:])
 	case "copy":
 		return copyTree(args[1:])
+	case "unpack":
+		return unpack(args[1:])
+	case "populate":
+		return populate(args[1:])
 	case "version":
 		_, err := fmt.Printf("runner %s protocols %v\n", version, wire.Protocols)
 		return err

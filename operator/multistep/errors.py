@@ -26,6 +26,8 @@ MultistepError
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class MultistepError(Exception):
     """Base class of Multistep's errors. The message is shown to users."""
@@ -42,6 +44,16 @@ class InvalidTask(MultistepError):
         super().__init__(f"{field}: {message}" if field else message)
         self.kind = kind
         self.field = field
+        self.parts: tuple[InvalidTask, ...] = (self,)
+
+    @classmethod
+    def joined(cls, parts: Sequence[InvalidTask]) -> InvalidTask:
+        """Return one error with a line for each part. Its kind and field are the first part's."""
+        first = parts[0]
+        text = "\n".join([str(first).removeprefix(f"{first.field}: "), *map(str, parts[1:])])
+        whole = cls(text, kind=first.kind, field=first.field)
+        whole.parts = tuple(parts)
+        return whole
 
 
 class InvalidSpec(MultistepError):

@@ -218,6 +218,15 @@ class FakeCluster(Store):
         runner.faults = self.faults
         return runner.stream()
 
+    async def logs(
+        self, namespace: str, pod: str, container: str, *, tail_lines: int | None = None, limit_bytes: int | None = None
+    ) -> AsyncIterator[bytes]:
+        self.faults.point(f"logs {namespace}/{pod}")
+        found = self._find("Pod", namespace, pod)
+        if container not in [each["name"] for each in found["spec"].get("initContainers") or []]:
+            raise ClusterError(f"container {container} is not valid for pod {pod}", status=400, reason="BadRequest")
+        yield f"{container} printed this\n".encode()
+
     # -- helpers
 
     def _listed(self, kind: str, namespace: str | None, label_selector: str) -> list[Object]:

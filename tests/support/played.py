@@ -28,11 +28,13 @@ from multistep.engine.operations import (
     Healthcheck,
     HostCall,
     Inspect,
+    Launch,
     Note,
     Operation,
     Release,
     Reset,
     Restore,
+    ServiceHook,
     Start,
 )
 from multistep.engine.plan import TrialEnv, TrialPlan, make_plan
@@ -163,6 +165,8 @@ def record(operation: Operation, results: Results, at: float) -> Record:
 _OPS = {
     Start: "start",
     Healthcheck: "healthcheck",
+    Launch: "note",
+    ServiceHook: "note",
     Reset: "reset",
     Note: "note",
     Collect: "note",

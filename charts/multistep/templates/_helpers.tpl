@@ -151,6 +151,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   resources: [pods/exec]
   verbs: [get, create] # websocket clients need get, SPDY ones create; newer API servers require both
 - apiGroups: [""]
+  resources: [pods/log]
+  verbs: [get]
+- apiGroups: [""]
   resources: [configmaps]
   verbs: [get, create] # create: what a sweep decides once: tasks, branches
 {{- if .Values.rbac.secrets }}

@@ -35,6 +35,12 @@ EXCEPTIONS = (
         "the container exceeded its disk limit, or filled the node's disk with at least 1 GiB more than it requested",
         "raise `environment.storage_mb` if it is too low for the task",
     ),
+    Failure(
+        "ServiceEndedError",
+        None,
+        "a service of the task's compose file ended; once an agent ran, the agent is to blame, as it can reach every service",
+        "read its output: `multistep logs TRIAL --service NAME`",
+    ),
     Failure("ContainerKilledError", None, "something in the container stopped its process 1", "read the phase's output"),
 )  # fmt: skip
 """Types of exceptions that end a step or a single-step trial. The trial is Complete with the rewards of the steps that ran."""

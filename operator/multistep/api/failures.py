@@ -20,6 +20,8 @@ REFERENCE_LOST: Final = "ReferenceLost"
 VERIFIER_ENVIRONMENT_FAILED: Final = "VerifierEnvironmentFailed"
 REGRADE_IMPOSSIBLE: Final = "RegradeImpossible"
 REGRADE_INCOMPLETE: Final = "RegradeIncomplete"
+SERVICE_FAILED: Final = "ServiceFailed"
+SERVICE_KILLED: Final = "ServiceKilled"
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,13 @@ ATTEMPTS = (
         "read the message; check the node",
     ),
     Failure(
+        SERVICE_KILLED,
+        "Infrastructure",
+        "a service of the task's compose file was killed from outside (status 137 without OOMKilled, or 255) before an agent ran, "
+        "or in the pod of a verifier; the message names it",
+        "check the node",
+    ),
+    Failure(
         "AgentHostEnded",
         "Infrastructure",
         "the agent host's container was killed from outside (status 137 without OOMKilled, or 255), or ended before the first step",
@@ -195,6 +204,13 @@ FAILED = (
         "Task",
         "the environment's healthcheck failed, or files could not be uploaded (class Agent after an agent has run)",
         "read the message",
+    ),
+    Failure(
+        SERVICE_FAILED,
+        "Task",
+        "a service of the task's compose file ended, ran out of memory or did not become healthy before the first step; the "
+        "message names it",
+        "read its output: `multistep logs TRIAL --service NAME`",
     ),
     Failure(
         "RunnerBroken",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from multistep.api.services import Services
+
 
 @dataclass(frozen=True)
 class StepLayout:
@@ -17,7 +19,7 @@ class StepLayout:
     tests: bool = False  # tests/ exists
     test_script: bool = False  # tests/test.sh exists and is not ignored
     tests_dockerfile: bool = False  # tests/Dockerfile exists, for a separate verifier's image
-    tests_compose: bool = False  # tests/ has a compose file
+    tests_compose: Services | None = None  # the services of the compose file in tests/, for a separate verifier
     solution: bool = False  # solution/ exists
     trajectory: bool = False  # trajectory.json exists: the agent's prior context
     solve_script: bool = False  # solution/solve.sh exists and is not ignored
@@ -30,5 +32,5 @@ class TaskLayout:
     steps: Mapping[str, StepLayout] = field(default_factory=dict)  # by step name; {} for a single-step task
     root: StepLayout = StepLayout()  # files at the root: shared tests/ and solution/; for a single-step task all files
     dockerfile: bool = False  # environment/Dockerfile exists
-    compose: str | None = None  # the compose file under environment/, if any
+    compose: Services | None = None  # the services of the compose file in environment/, if any
     environment_files: bool = False  # environment/ exists and is not empty

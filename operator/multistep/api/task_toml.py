@@ -41,7 +41,7 @@ class ArtifactConfig(_Table):
     exclude: list[str] = []
     """Patterns of paths to exclude from a directory, as for tar's `--exclude`: `*.log` matches at any depth."""
     service: Annotated[str, AfterValidator(names.service_name)] | None = None
-    """Service of a compose file. Multistep supports `main` only, the trial's container."""
+    """Service of the task's compose file; `main` is the trial's container."""
 
     @model_validator(mode="before")
     @classmethod
@@ -78,7 +78,7 @@ class CollectConfig(_Table):
     command: str
     """Command for bash, run in WORKDIR."""
     service: Annotated[str, AfterValidator(names.service_name)] = "main"
-    """Service of a compose file. Multistep supports `main` only, the trial's container."""
+    """Service of the task's compose file; `main` is the trial's container."""
     timeout_sec: float = 60.0
     """Timeout of the command in seconds."""
     user: User | None = None

@@ -34,11 +34,16 @@ class ResourcesSpec(Model):
     """TPU slice."""
 
 
+_ServiceName = Annotated[str, AfterValidator(names.service_name), Field(min_length=1, max_length=255)]
+
+
 class EnvironmentSpec(Model):
     """Overrides of the task's environment."""
 
     image: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """Image of the container; overrides the task's docker_image. `multistep build` builds one from a Dockerfile."""
+    service_images: dict[_ServiceName, Annotated[str, Field(min_length=1, max_length=4096)]] = {}
+    """Images of services of the task's compose file, by the service's name: of those that it builds, or in place of others."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """Pull policy, as in a pod."""
     env: EnvVars = []

@@ -12,10 +12,11 @@ from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, TypeAlias
 
+from multistep.api.services import MAIN
 from multistep.api.task_toml import ArtifactConfig
 from multistep.engine.operations import LOGS_ARTIFACTS
 
-_Owner: TypeAlias = tuple[str, str | None]  # source and destination of an entry; entries with the same owner share paths
+_Owner: TypeAlias = tuple[str, str | None, str | None]  # source, destination, service; entries with the same owner share paths
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ def pass_entries(
     """Return a step's artifact entries: the task's, the trial's, then the step's. If none of them has the source /logs/artifacts,
     an entry for it is first."""
     named = [*task, *trial, *step]
-    if any(entry.source.rstrip("/") == LOGS_ARTIFACTS for entry in named):
+    if any(entry.source.rstrip("/") == LOGS_ARTIFACTS and _service(entry) is None for entry in named):
         return tuple(named)
     return (ArtifactConfig(source=LOGS_ARTIFACTS), *named)
 
@@ -50,7 +51,7 @@ def place(entries: Sequence[ArtifactConfig], members: Sequence[Iterable[str]]) -
     placed: dict[_Owner, str] = {}
     result = []
     for entry, found in zip(entries, members, strict=True):
-        owner = (entry.source, entry.destination)
+        owner = (entry.source, entry.destination, _service(entry))
         former = [placed[owner]] if owner in placed else []
         placed[owner] = next(each for each in chain(former, _candidates(entry)) if taken.claim(each, found, owner))
         result.append(Placement(entry, placed[owner]))
@@ -77,10 +78,15 @@ def _manifest_line(placement: Placement, kind: str, incomplete: Sequence[Mapping
         "destination": str(PurePosixPath("artifacts") / placement.destination),
         "type": "directory" if kind == "directory" else "file",
         "status": "ok" if found else "failed",
-        "service": placement.entry.service if placement.entry.service != "main" else None,
+        "service": _service(placement.entry),
         "exclude": list(placement.entry.exclude) if kind == "directory" else [],
         **named,
     }
+
+
+def _service(entry: ArtifactConfig) -> str | None:
+    """Return the service that an entry is collected from; None for main."""
+    return entry.service if entry.service != MAIN else None
 
 
 def _candidates(entry: ArtifactConfig) -> Iterable[str]:

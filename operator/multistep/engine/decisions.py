@@ -10,6 +10,18 @@ from multistep.api.trial import MultiStepTrial
 
 
 @dataclass(frozen=True)
+class ServiceEnd:
+    """The end of a service that the pod needs. how: e.g. "ended with status 1 (Error)"; unhealthy: whether the kubelet may have
+    ended it because its healthcheck failed for too long."""
+
+    name: str
+    how: str
+    exit_code: int | None
+    out_of_memory: bool = False
+    unhealthy: bool = False
+
+
+@dataclass(frozen=True)
 class PodFacts:
     """The state of a trial's pod, as the API server reports it. Times: seconds since the epoch."""
 
@@ -49,6 +61,7 @@ class PodFacts:
     host_ended: str = ""  # how the agent host's container ended, e.g. "ended with status 1 (Error)"; "" while it runs
     host_exit_code: int | None = None
     host_out_of_memory: bool = False
+    service: ServiceEnd | None = None  # the first service of the pod that ended, None if all that it needs run
 
 
 ViolationReason: TypeAlias = Literal["RunnerBroken", "Tampered", "ExecSessionsKilled"]

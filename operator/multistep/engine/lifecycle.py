@@ -39,6 +39,7 @@ from multistep.engine.decisions import (
 from multistep.engine.evictions import own_usage_exception
 from multistep.engine.journal import AGENT
 from multistep.engine.pod_start import START_RULES
+from multistep.engine.service_failures import service_ended
 from multistep.engine.suspensions import SUSPENDED, SWEEP_BUDGET_SPENT, is_suspended, must_have_no_pod, prestarts
 
 _WHAT_FAILED: Mapping[ViolationReason, str] = {
@@ -278,6 +279,7 @@ _LIFE_RULES: tuple[Rule, ...] = (
     _pod_unknown,
     _evicted_by_itself,
     _pod_taken,
+    service_ended,
     _container_ended,
     _container_replaced,
     _host_ended,

@@ -119,6 +119,28 @@ class Healthcheck:
 
 
 @dataclass(frozen=True)
+class Launch:
+    """Start a command that runs on in the background until the pod is deleted. The record says that it was started."""
+
+    id: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    where: Place = "agent"
+
+
+@dataclass(frozen=True)
+class ServiceHook:
+    """Run a command in a service's container, at most once. The record's result is that of a phase. timeout: in seconds."""
+
+    id: str
+    container: str
+    argv: tuple[str, ...]
+    user: str
+    timeout: float
+    where: Place = "agent"
+
+
+@dataclass(frozen=True)
 class Note:
     """Store data in a record, which also gets the current time of the pod's clock."""
 
@@ -130,11 +152,13 @@ class Note:
 @dataclass(frozen=True)
 class Source:
     """A path to collect. exclude: tar patterns; matching files of a directory are not collected. sent: files below the path ("" for
-    the path itself) whose contents the operator does not download, because the pod has sent them to the object store."""
+    the path itself) whose contents the operator does not download, because the pod has sent them to the object store. container:
+    the service's that has the path, "" for the environment's own."""
 
     path: str
     exclude: tuple[str, ...] = ()
     sent: tuple[str, ...] = ()
+    container: str = ""
 
 
 @dataclass(frozen=True)
@@ -299,6 +323,8 @@ Operation: TypeAlias = (
     | Upload
     | Start
     | Healthcheck
+    | Launch
+    | ServiceHook
     | Note
     | Collect
     | Environment

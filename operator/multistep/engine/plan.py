@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from multistep.api.layout import StepLayout, TaskLayout
+from multistep.api.services import MAIN
 from multistep.api.task_toml import (
     ArtifactConfig,
     CollectConfig,
@@ -23,8 +24,10 @@ from multistep.api.trial_spec import CheckpointsSpec, TrialSpec
 from multistep.engine.artifacts import pass_entries
 from multistep.engine.branching import WHOLE_TASK, Branch, branch_of
 from multistep.engine.hosted_agent import HostedAgent, hosted_agent, refuse_unreachable_model
+from multistep.engine.images import services_of, trial_image
 from multistep.engine.network import Network, network, refuse_other
 from multistep.engine.plan_size import refuse_large
+from multistep.engine.services import PodServices
 from multistep.engine.templates import Unresolved, resolve
 from multistep.engine.timeouts import real_limit, real_pause, resolve_limit
 from multistep.engine.unsupported import refuse_unsupported
@@ -50,11 +53,13 @@ class TrialEnv:
 
 @dataclass(frozen=True)
 class Hook:
-    """A collect hook: runs after the agent, before the verifier; its failure is ignored. timeout: seconds, None for no timeout."""
+    """A collect hook: runs after the agent, before the verifier; its failure is ignored. timeout: seconds, None for no timeout;
+    service: the service in which it runs."""
 
     command: str
     user: str
     timeout: float | None
+    service: str = MAIN
 
 
 @dataclass(frozen=True)
@@ -141,6 +146,7 @@ class TrialPlan:
     snapshots: CheckpointsSpec = field(default_factory=CheckpointsSpec)
     branch: Branch = WHOLE_TASK
     regrade: bool = False
+    services: PodServices | None = None
 
     @property
     def separate(self) -> bool:
@@ -157,10 +163,8 @@ class TrialPlan:
 def make_plan(
     config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, *, name: str, policies_enforced: bool = False
 ) -> TrialPlan:
-    """Return the plan of a trial. name: name of the task if task.toml has none. Raises InvalidSpec or InvalidTask.
-
-    policies_enforced: whether the cluster enforces NetworkPolicies.
-    """
+    """Return the plan of a trial. name: name of the task if task.toml has none; policies_enforced: whether the cluster enforces
+    NetworkPolicies. Raises InvalidSpec or InvalidTask."""
     refuse_unsupported(config, layout, spec.agent)
     steps = _steps(config)
     refuse_large(config, steps, spec, len(env.verifier) + len(env.environment))
@@ -170,14 +174,15 @@ def make_plan(
         refuse_unreachable_model(spec.agent, config.environment.network_mode)
     artifacts = [each.config() for each in spec.artifacts]
     branch = branch_of(spec, [each.name for each in steps], single=not config.steps)
-    return TrialPlan(
+    image, own_env = trial_image(config, layout, spec), _resolved("environment.env", config.environment.env, env)
+    made = TrialPlan(
         task_name=config.task.name if config.task else name,
-        image=_image(config, layout, spec),
+        image=image,
         agent_name=spec.agent.label,
         agent_command=tuple(spec.agent.command or ()),
         agent_env=_resolved("spec.agent.env", env.agent, env),
         solution_env=_attempt(config.solution.env, env),
-        environment_env={**_resolved("environment.env", config.environment.env, env), **env.environment},
+        environment_env={**own_env, **env.environment},
         environment_files=_uploads_environment(config, layout),
         workdir=config.environment.workdir or "",
         healthcheck=_healthcheck(config.environment.healthcheck),
@@ -193,6 +198,16 @@ def make_plan(
         branch=branch,
         regrade=spec.regrade is not None,
     )
+    return _with_services(made, services_of(layout.compose, image, spec, own_env))
+
+
+def _with_services(plan: TrialPlan, services: PodServices | None) -> TrialPlan:
+    """Return the plan with services. What task.toml says of main goes before what the compose file says."""
+    if services is None:
+        return plan
+    main = services.main
+    env = {**main.environment, **plan.environment_env}
+    return replace(plan, services=services, environment_env=env, workdir=plan.workdir or main.working_dir)
 
 
 def refuse_networks(config: TaskConfig, layout: TaskLayout, *, verified: bool, enforced: bool) -> None:
@@ -245,7 +260,9 @@ def _step_plan(
         agent_timeout=_agent_timeout(config, spec, step),
         solution_directory=step.name if files.solution and not single else None,
         solve_script=solution.solve_script,
-        hooks=tuple(Hook(hook.command, _user(hook.user), real_limit(hook.timeout_sec)) for hook in _hooks(config, step)),
+        hooks=tuple(
+            Hook(hook.command, _user(hook.user), real_limit(hook.timeout_sec), hook.service) for hook in _hooks(config, step)
+        ),
         verifier=None if spec.verifier.disable else _verifier_plan(config, layout, spec, env, step, files),
         min_reward=step.min_reward,
         artifacts=pass_entries(config.artifacts, artifacts, step.artifacts),
@@ -296,14 +313,17 @@ def _restored(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: Tria
 def _verifier_environment(
     config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, defined: Definition
 ) -> VerifierEnvironment:
-    own = defined.config
+    own, image = defined.config, defined.image or trial_image(config, layout, spec)
+    own_env = _resolved(f"{defined.where}.env", own.env, env)
+    services = services_of(defined.services if defined.bundled else layout.compose, image, spec, own_env)
     return VerifierEnvironment(
         config=own,
-        image=defined.image or _image(config, layout, spec),
-        env={**_resolved(f"{defined.where}.env", own.env, env), **env.environment},
+        image=image,
+        env={**(services.main.environment if services else {}), **own_env, **env.environment},
         healthcheck=_healthcheck(own.healthcheck),
         files=_uploads_environment(config, layout) and not defined.bundled,
         own_image=defined.bundled,
+        services=services,
         network=network(defined.where, own, enforced=True),  # refuse_networks has rejected networks that are not enforced
     )
 
@@ -341,25 +361,9 @@ def _healthcheck(check: HealthcheckConfig | None) -> HealthcheckConfig | None:
     return check.model_copy(update={**pauses, "retries": min(max(check.retries, 0), _MOST_RETRIES)})
 
 
-def _image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec) -> str:
-    image = spec.environment.image or config.environment.docker_image
-    if image:
-        return image
-    if layout.dockerfile:
-        raise InvalidSpec(
-            "spec.environment.image: the task has only a Dockerfile; build it with `multistep build TASK` "
-            "and name the image here, or use `multistep run TASK`"
-        )
-    raise InvalidTask(
-        "is missing, and so are environment.docker_image and spec.environment.image",
-        kind="FileNotFoundError",
-        field="environment/Dockerfile",
-    )
-
-
 def _uploads_environment(config: TaskConfig, layout: TaskLayout) -> bool:
     """Return whether environment/ is uploaded. With a Dockerfile it is the image's build context, so the image has its files."""
-    return layout.environment_files and bool(config.environment.docker_image) and not layout.dockerfile
+    return layout.environment_files and bool(config.environment.docker_image) and not (layout.dockerfile or layout.compose)
 
 
 def _checkpoints(config: TaskConfig, spec: CheckpointsSpec) -> CheckpointsSpec | None:

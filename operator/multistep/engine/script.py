@@ -12,10 +12,12 @@ from typing import Protocol
 
 from multistep.api.content import Content
 from multistep.api.records import Fields, HealthcheckResult, PhaseResult
+from multistep.api.services import MAIN
 from multistep.api.trial_status import CheckpointStatus, StepStatus, Usage
 from multistep.engine.checkpoints import RESUME_SECONDS, checkpoint, lost_after_restore, restore, resume_steps, snapshot
 from multistep.engine.comparison import keep_files, verify_again
 from multistep.engine.journal import AGENT, AGENT_SETUP, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Collected, Journal, StepRun
+from multistep.engine.main_service import start_main
 from multistep.engine.operations import (
     LOGS,
     LOGS_AGENT,
@@ -36,6 +38,7 @@ from multistep.engine.plan import StepPlan, TrialPlan
 from multistep.engine.rewards import StepException, gate_failure, trial_rewards
 from multistep.engine.scope import DiskFilled, Scope, TrialError, ending, healthcheck_failure, require
 from multistep.engine.score import rule_of
+from multistep.engine.service_evidence import artifact_source, service_hooks
 from multistep.engine.status import step_run
 from multistep.engine.tampering import baseline, inspect
 from multistep.engine.usage import since
@@ -170,6 +173,8 @@ def _prepare(scope: Scope, journal: Journal) -> Script[None]:
     if scope.plan.environment_files and not scope.kept:
         record = yield Upload(scope.id("environment"), scope.workdir, Content("environment"))
         require(record, "uploading environment/")
+    if unhealthy := (yield from start_main(scope, scope.plan.services, scope.plan.environment_env)):
+        raise TrialError(StepException("HealthcheckError", unhealthy, HEALTHCHECK))
     yield from resume_steps(scope, scope.plan.steps[: len(scope.kept)], RESUME_SECONDS)
     if scope.plan.healthcheck is not None:
         record = yield scope.healthcheck(scope.plan.healthcheck, scope.plan.environment_env, user="")
@@ -273,7 +278,10 @@ def _run_agent(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript) -
 
 
 def _collect_hooks(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
+    """Run the hooks of main, then those of services."""
     for number, hook in enumerate(step.hooks):
+        if hook.service != MAIN:
+            continue
         run.phase = ARTIFACTS
         yield Start(
             scope.id(f"collect-hook-{number}"),
@@ -282,6 +290,8 @@ def _collect_hooks(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
             env=scope.plan.environment_env,
             timeout=hook.timeout,
         )
+    if scope.plan.services is not None:
+        yield from service_hooks(scope, scope.plan.services, step, run)
 
 
 def skips_verifier(plan: TrialPlan, run: StepRun) -> bool:
@@ -294,7 +304,7 @@ def skips_verifier(plan: TrialPlan, run: StepRun) -> bool:
 def _collect(scope: Scope, step: StepPlan, run: StepRun, part: Part) -> Script[None]:
     """Collect logs and artifacts: /logs/agent, /logs/verifier, then the artifact entries in order."""
     logs = tuple(Source(path) for path in LOGS[part])
-    entries = tuple(Source(entry.source, tuple(entry.exclude)) for entry in step.artifacts)
+    entries = tuple(artifact_source(scope.plan.services, entry) for entry in step.artifacts)
     record = yield Collect(scope.id("collect"), step.index, logs + entries, part)
     found = Fields(record.result, "collect")
     run.timed(ARTIFACTS, replace(record, started_at=record.started_at - (found.optional_number("seconds") or 0.0)))

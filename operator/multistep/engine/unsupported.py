@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from multistep.api.agent_spec import PLAIN, AgentSpec
 from multistep.api.layout import TaskLayout
-from multistep.api.task_toml import ArtifactConfig, CollectConfig, EnvironmentConfig, TaskConfig
+from multistep.api.task_toml import EnvironmentConfig, TaskConfig
 from multistep.errors import InvalidTask
 
 TRAJECTORY_FILE = "trajectory.json"
@@ -28,11 +28,10 @@ class Unsupported:
 def unsupported(config: TaskConfig, layout: TaskLayout, agent: AgentSpec | None = None) -> list[Unsupported]:
     """Return all unsupported parts of a task. agent: the agent that runs the task; None if it is unknown: then return the
     parts that the oracle does not support."""
-    found = [] if layout.compose is None else [_compose_file(layout.compose)]
+    found: list[Unsupported] = []
     hosted = agent is not None and agent.hosted
     for where, environment in _environments(config):
         found += _environment(where, environment, hosted=hosted and where == "environment")
-    found += _services(config)
     return found + list(_trajectory(config, layout, agent))
 
 
@@ -46,13 +45,6 @@ def refuse_unsupported(config: TaskConfig, layout: TaskLayout, agent: AgentSpec)
 def ignored(config: TaskConfig, layout: TaskLayout, agent: AgentSpec) -> list[Unsupported]:
     """Return the unsupported parts of a task that are ignored."""
     return [each for each in unsupported(config, layout, agent) if not each.refused]
-
-
-def _compose_file(name: str) -> Unsupported:
-    message = (
-        "compose files are not supported, with or without docker_image: a trial is one container, so services would be missing"
-    )
-    return Unsupported(f"environment/{name}", message)
 
 
 def _environments(config: TaskConfig) -> Iterator[tuple[str, EnvironmentConfig]]:
@@ -77,20 +69,6 @@ def _environment(where: str, environment: EnvironmentConfig, *, hosted: bool) ->
         yield Unsupported(
             f"{where}.skills_dir", f"is ignored: no agent loads skills from {environment.skills_dir!r}", refused=False
         )
-
-
-def _services(config: TaskConfig) -> Iterator[Unsupported]:
-    places: list[tuple[str, Sequence[CollectConfig | ArtifactConfig]]] = [
-        ("verifier.collect", config.verifier.collect),
-        ("artifacts", config.artifacts),
-    ]
-    for index, step in enumerate(config.steps or []):
-        places += [(f"steps[{index}].verifier.collect", step.verifier.collect), (f"steps[{index}].artifacts", step.artifacts)]
-    for where, entries in places:
-        for index, entry in enumerate(entries):
-            if entry.service not in (None, "main"):
-                message = f"compose services are not supported; must be 'main'; got {entry.service!r}"
-                yield Unsupported(f"{where}[{index}].service", message)
 
 
 def _trajectory(config: TaskConfig, layout: TaskLayout, agent: AgentSpec | None) -> Iterator[Unsupported]:

@@ -11,6 +11,7 @@ from multistep.api.failures import VERIFIER_ENVIRONMENT_FAILED
 from multistep.api.records import Fault, Fields, PhaseResult
 from multistep.engine.checkpoints import resume_steps
 from multistep.engine.journal import VERIFIER, AttemptLost, StepRun
+from multistep.engine.main_service import start_main
 from multistep.engine.operations import (
     LOGS,
     LOGS_AGENT,
@@ -121,6 +122,8 @@ def _furnish(
         upload = Upload(there.id("files"), there.workdir, Content("environment"), where="verifier")
         if fault := (yield from _timed(upload, run)):
             return _not_taken(fault, "uploading environment/")
+    if unwell := (yield from start_main(there, environment.services, environment.env)):
+        return StepException("HealthcheckError", unwell, VERIFIER)
     if environment.healthcheck is not None:
         record = yield there.healthcheck(environment.healthcheck, environment.env, user="")
         run.timed(VERIFIER, record)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from multistep.api.layout import StepLayout, TaskLayout
+from multistep.api.services import Services
 from multistep.api.task_toml import EnvironmentConfig, HealthcheckConfig, StepConfig, TaskConfig, VerifierConfig
 from multistep.engine.network import Network
+from multistep.engine.services import PodServices
 from multistep.errors import InvalidSpec
 
 Mode = Literal["shared", "separate"]
@@ -17,7 +19,7 @@ Mode = Literal["shared", "separate"]
 @dataclass(frozen=True)
 class Definition:
     """A separate verifier's environment in task.toml. where: path of its table in task.toml; image: the verifier's own image, None
-    to use the trial's image.
+    to use the trial's image; services: those of the verifier's own compose file.
 
     bundled: whether the verifier has its own image. This image contains the tests, so the operator uploads none.
     """
@@ -25,6 +27,7 @@ class Definition:
     where: str
     config: EnvironmentConfig
     image: str | None
+    services: Services | None = None
 
     @property
     def bundled(self) -> bool:
@@ -45,6 +48,7 @@ class VerifierEnvironment:
     own_image: bool
     network: Network | None = None
     restored: tuple[str, ...] | None = None
+    services: PodServices | None = None
 
 
 def verifier_mode(config: TaskConfig, step: StepConfig) -> Mode:
@@ -70,15 +74,21 @@ def definition(config: TaskConfig, layout: TaskLayout, step: StepConfig, files: 
         levels.insert(0, (step.verifier, files, f"steps/{step.name}/tests", "steps.verifier.environment"))
     given = [(each.environment, where) for each, _, _, where in levels if each.environment is not None]
     chosen, where = given[0] if given else (config.environment, "environment")
-    return Definition(where, chosen, next((image for level in levels if (image := _image(*level))), None))
+    image, services = next((found for level in levels if (found := _image(*level))), (None, None))
+    return Definition(where, chosen, image, services)
 
 
-def _image(verifier: VerifierConfig, files: StepLayout, tests: str, where: str) -> str | None:
-    """Return the image that a verifier table in task.toml (a step's or the task's) names; None if it names none."""
-    if files.tests_compose:
-        raise InvalidSpec(f"{tests}/docker-compose.yaml: compose files are not supported; a verifier is one container")
+def _image(verifier: VerifierConfig, files: StepLayout, tests: str, where: str) -> tuple[str, Services | None] | None:
+    """Return the image that a verifier table in task.toml (a step's or the task's) names, or that the compose file beside the tests
+    gives main, with the services of that file; None if there is neither (Harbor 0.25, verifier_mode)."""
     if verifier.environment is not None and verifier.environment.docker_image:
-        return verifier.environment.docker_image
+        image = files.tests_compose.main.image if files.tests_compose else ""
+        return image or verifier.environment.docker_image, files.tests_compose
+    if files.tests_compose and files.tests_compose.main.image:
+        return files.tests_compose.main.image, files.tests_compose
+    if files.tests_compose:
+        text = "main has no image, and none is built here; name one as services.main.image"
+        raise InvalidSpec(f"{tests}/docker-compose.yaml: {text}, or in `[{where}].docker_image` of task.toml")
     if files.tests_dockerfile:
         raise InvalidSpec(
             f"{tests}/Dockerfile: is not built here; build it and name the image in `[{where}].docker_image` of task.toml"

@@ -15,10 +15,11 @@ from multistep.kube.connection import Connection
 from multistep.kube.exec import WebsocketExec, open_exec
 from multistep.kube.protocols import Object
 from multistep.kube.requests import Http
-from multistep.kube.resources import API_RESOURCES, KNOWN, Resource, api_path, from_discovery
+from multistep.kube.resources import API_RESOURCES, KNOWN, PODS, Resource, api_path, from_discovery
 from multistep.kube.watch import METADATA_ONLY, Query, WatchEvent
 
 FIELD_MANAGER: Final = "multistep"
+_LOG_SILENCE_SECONDS: Final = 3600.0  # a service may print nothing for long while its output is followed
 
 
 class Client(AbstractAsyncContextManager["Client"]):
@@ -150,6 +151,24 @@ class Client(AbstractAsyncContextManager["Client"]):
         return await open_exec(
             self.connection, namespace, pod, container, argv, gate=http.gate, observe=http.observe, check=http.check
         )
+
+    async def logs(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        *,
+        tail_lines: int | None = None,
+        limit_bytes: int | None = None,
+        follow: bool = False,
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield what a container printed, from its start or its last lines. follow: also what it will print, until it ends."""
+        path = PODS.path(namespace, pod, "log")
+        given = {"tailLines": tail_lines, "limitBytes": limit_bytes, "follow": "true" if follow else None}
+        params = {"container": container, **{name: str(value) for name, value in given.items() if value is not None}}
+        async with self._http.stream("get", "pods/log", path, params, silence_seconds=_LOG_SILENCE_SECONDS) as response:
+            async for chunk in response.content.iter_any():
+                yield chunk
 
     # -- lookup of resources by kind
 

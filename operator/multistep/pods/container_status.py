@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from multistep.engine.services import CONTAINER_PREFIX
+
 
 def named(name: str, containers: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any]:
     """Return the status of the container with this name; {} if there is none."""
@@ -35,8 +37,10 @@ def failed_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def ended_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return how the first failed init container ended; None if none failed."""
+    """Return how the first failed init container ended, except services (pods.services_status); None if none failed."""
     for each in status.get("initContainerStatuses") or []:
+        if each["name"].startswith(CONTAINER_PREFIX):
+            continue
         ended = (each.get("state") or {}).get("terminated")
         if ended and ended.get("exitCode"):
             return dict(ended)

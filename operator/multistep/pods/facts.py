@@ -8,7 +8,7 @@ from typing import Any
 
 from multistep.engine.decisions import PodFacts
 from multistep.kube.shard import LABEL_SHARD
-from multistep.pods import agent_host, container_status, kueue, runner_mount
+from multistep.pods import agent_host, container_status, kueue, runner_mount, services_status
 from multistep.pods.identity import CONTAINER, LABEL_ATTEMPT, ROOT, owner_uid
 
 _EXIT_MESSAGE_CHARACTERS = 500
@@ -35,7 +35,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         node=spec.get("nodeName") or "",
         deleting=bool(metadata.get("deletionTimestamp")),
         reason=status.get("reason") or "",
-        ready=(conditions.get("Ready") or {}).get("status") == "True",
+        ready=_ready(status, conditions),
         init_failed=container_status.ended_init(status) is not None,
         container_id=str(container.get("containerID") or "")[:_CONTAINER_ID_CHARACTERS],
         image_id=_image_id(container),
@@ -43,11 +43,20 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         host_image_id=_image_id(container_status.named(agent_host.CONTAINER, status.get("containerStatuses"))),
         memory_limit=_memory_limit(spec),
         shard=labels.get(LABEL_SHARD, ""),
+        service=services_status.ended(pod),
         **_scheduling(conditions),
         **_disruption(status, conditions, managed=queue is not None),
         **_container(status, container),
         **_agent_host(container_status.named(agent_host.CONTAINER, status.get("containerStatuses"))),
     )
+
+
+def _ready(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
+    """Return whether no runner of the pod has a result. A service that is not ready makes the pod not ready, but has no result."""
+    own = [container_status.named(name, status.get("containerStatuses")) for name in (CONTAINER, agent_host.CONTAINER)]
+    own = [each for each in own if each]
+    whole = (conditions.get("Ready") or {}).get("status") == "True"
+    return whole or (bool(own) and all(each.get("ready") for each in own))
 
 
 def _scheduling(conditions: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import VerifierStatus
 from multistep.engine import devices
 from multistep.engine.network import Network
+from multistep.engine.services import PodServices
 from multistep.errors import InvalidSpec
 from multistep.kube.shard import LABEL_SHARD
-from multistep.pods import agent_host, agent_program, container_status, kueue, runner_mount
+from multistep.pods import agent_host, agent_program, container_status, kueue, runner_mount, services, services_status
 from multistep.pods.identity import (
     CONTAINER,
     LABEL_AGENT,
@@ -47,7 +48,8 @@ class PodRequest:
     """The inputs of a pod's manifest.
 
     verifier: status of a step's separate verifier, None for the agent's pod; own_image: whether the verifier's environment sets
-    another image than spec.environment; checkpoints: whether the runner lists the image's files, so that it can make checkpoints.
+    another image than spec.environment; checkpoints: whether the runner lists the image's files, so that it can make checkpoints;
+    services: those of the pod's compose file.
     """
 
     trial: MultiStepTrial
@@ -59,6 +61,7 @@ class PodRequest:
     own_image: bool = False
     network: Network | None = None
     checkpoints: bool = False
+    services: PodServices | None = None
 
     @property
     def name(self) -> str:
@@ -66,7 +69,14 @@ class PodRequest:
 
     @property
     def image_user(self) -> str | None:
-        return self.verifier.image_user if self.verifier else self.trial.status.image_user
+        """Return the default user of phases, if the pod's container runs as root in its place."""
+        own = self.services.main.user if self.services else ""
+        return own or (self.verifier.image_user if self.verifier else self.trial.status.image_user)
+
+    @property
+    def reserved_ports(self) -> dict[int, str]:
+        """Return the ports that the pod needs itself, with their purpose."""
+        return {self.settings.runner_port: "the runner", self.settings.agent_host_port: "the agent host"}
 
     @property
     def devices(self) -> EnvironmentConfig:
@@ -125,7 +135,11 @@ def _own_pod(request: PodRequest) -> dict[str, Any]:
             "name": request.name,
             "namespace": trial.metadata.namespace,
             "labels": _labels(request),
-            "annotations": {LABEL_TRIAL: trial.metadata.name, LABEL_TASK: request.task_name},
+            "annotations": {
+                LABEL_TRIAL: trial.metadata.name,
+                LABEL_TASK: request.task_name,
+                **({services_status.RESTARTING: ",".join(request.services.may_end)} if request.services else {}),
+            },
             "ownerReferences": [owner_reference(trial)],
         },
         "spec": {
@@ -170,25 +184,39 @@ def _runner_parts(request: PodRequest) -> dict[str, Any]:
     if request.runner_in_image:
         image, policy = request.image, spec.image_pull_policy or ""
     program, how = request.agent_image, settings.agent_image_mount
+    own = {"image": image, **({"imagePullPolicy": policy} if policy else {})}
+    added = _services(request, own)
     return {
         "volumes": [
             {"name": runner_mount.VOLUME, "emptyDir": {"sizeLimit": "64Mi"}},
             *(agent_host.volumes() if request.hosted else []),
             *([agent_program.volume(program, how)] if program else []),
+            *added.pop("volumes", []),
         ],
         "initContainers": [
             {
                 "name": runner_mount.INSTALLER,
-                "image": image,
-                **({"imagePullPolicy": policy} if policy else {}),
+                **own,
                 "command": [RUNNER, "install", _INSTALL_DIR],
                 "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
                 "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
                 "volumeMounts": [{"name": runner_mount.VOLUME, "mountPath": _INSTALL_DIR}],
             },
             *(agent_program.init_containers(program, how) if program else []),
+            *added.pop("initContainers", []),
         ],
+        **added,
     }
+
+
+def _services(request: PodRequest, runner: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of the pod's spec that its services add. runner: image that has the runner, with its pull policy."""
+    if request.services is None:
+        return {}
+    policy = request.trial.spec.environment.image_pull_policy or ""
+    parts = services.parts(request.services, policy, runner, request.reserved_ports)
+    parts["initContainers"] += services.main_copies(request.services, request.image, policy)
+    return parts
 
 
 def _container(request: PodRequest) -> dict[str, Any]:
@@ -208,6 +236,7 @@ def _container(request: PodRequest) -> dict[str, Any]:
         "volumeMounts": [
             runner_mount.mount(),
             *([agent_program.mount(request.settings.agent_image_mount)] if request.agent_image else []),
+            *(services.main_mounts(request.services) if request.services else []),
         ],
         "resources": _FEW_RESOURCES if request.keeps_records else devices.resources(request.devices),
         "readinessProbe": {
@@ -219,8 +248,8 @@ def _container(request: PodRequest) -> dict[str, Any]:
     }
     if spec.image_pull_policy:
         container["imagePullPolicy"] = spec.image_pull_policy
-    if request.environment.workdir:
-        container["workingDir"] = request.environment.workdir
+    if workdir := request.environment.workdir or (request.services.main.working_dir if request.services else ""):
+        container["workingDir"] = workdir
     if request.image_user:
         container["env"] = [*env, {"name": "MULTISTEP_DEFAULT_USER", "value": request.image_user}]
         container["securityContext"] = {"runAsUser": 0, "runAsGroup": 0}

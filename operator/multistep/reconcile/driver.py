@@ -25,6 +25,7 @@ from multistep.engine.operations import (
     Place,
     Release,
     Restore,
+    ServiceHook,
     Source,
     Transfer,
     place_of,
@@ -54,6 +55,7 @@ from multistep.reconcile.drive_results import (
 )
 from multistep.reconcile.model_gateway import ModelAccess, with_model_access
 from multistep.reconcile.presigned_uploads import Direct, Gathering, marked_as_sent
+from multistep.reconcile.service_sessions import Joined, ServiceSessions, of_main
 from multistep.runner_client.perform import call_host, perform, upload
 from multistep.runner_client.session import Session
 from multistep.settings import Settings
@@ -88,6 +90,7 @@ class Driver:
         self._models = models
         self._transfers = transfers
         self._cluster = cluster
+        self._services = ServiceSessions(cluster, settings, metrics)
         self._sessions_queued = sessions_queued
         self._direct = None
         if shipping is not None and shipping.uploads.supported and settings.results_direct_bytes is not None:
@@ -258,6 +261,9 @@ class Driver:
                 return await upload(session, operation.id, operation.target, chunks)
             case Release():
                 return await self._release(drive, session, operation)
+            case ServiceHook():
+                with drive.limited(operation.timeout + self._settings.exec_session_seconds):
+                    return await self._services.hook(drive.trial.metadata.namespace, drive.pods.agent, operation, session)
             case Checkpoint() | Restore():
                 return await self._transfer(drive, operation)
             case HostCall():
@@ -281,7 +287,8 @@ class Driver:
         step, attempt = drive.step(operation.step), drive.scope.attempt
         start = time.monotonic()
         sources, sent = operation.sources, dict[str, Pointer]()
-        if self._direct is not None and self._may_send(drive, operation):
+        of_services = any(each.container for each in sources)
+        if self._direct is not None and self._may_send(drive, operation) and not of_services:
             has_secrets = bool(harbor.secrets(drive.loaded.env, drive.loaded.task.config))
             gathering = Gathering(drive.key, attempt, operation, has_secrets)
             reached = await self._direct.run(session, gathering, drive.records)
@@ -290,10 +297,12 @@ class Driver:
             sent = await self._direct.pointers(gathering, reached)
             sources = marked_as_sent(sources, sent)
         room = await self._collections.room(drive.key, Collection(attempt, step.index, operation.part))
-        left_out = await self._left_out(drive, session, sources, room)
+        left_out = await self._left_out(drive, session, of_main(sources), room)
         asked = marked_as_sent(sources, {**sent, **left_out})
         async with self._collections.spool(drive.key, room=room) as spool:
-            found = await session.download(asked, spool.write, timeout_seconds=self._settings.results_collect_seconds)
+            joined = Joined(spool.write)
+            found = await session.download(of_main(asked), joined.write, timeout_seconds=self._settings.results_collect_seconds)
+            found = await self._services.collect(drive.trial.metadata.namespace, drive.pods.agent, asked, found, joined)
             received = Received(found.changed, found.unreadable, left_out, found.cut, room)
             kept = await self._collections.keep_step(
                 drive.key, spool, attempt=attempt, step=step, types=found.types, part=operation.part, sent=sent, received=received

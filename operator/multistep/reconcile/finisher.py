@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import TrialStatus
@@ -20,6 +21,7 @@ from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
 
 Sign = Callable[[bytes], bytes]
+NO_LOGS: Mapping[str, bytes] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,12 @@ class Finisher:
         now: float,
         *,
         failure: StepException | None = None,
+        logs: Mapping[str, bytes] = NO_LOGS,
     ) -> Kept:
-        """Complete a trial's results, then move them to the object store, if any. Idempotent. failure: why the trial failed."""
+        """Complete a trial's results, then move them to the object store, if any. Idempotent. failure: why the trial failed; logs:
+        of services, by path in the results."""
         key = TrialKey.of(trial)
-        files = harbor.files(loaded.plan, trial, journal, now, failure=failure)
+        files = {**logs, **harbor.files(loaded.plan, trial, journal, now, failure=failure)}
         await self._volume.finish(key, files, harbor.directories(loaded.plan, journal))
         secrets = harbor.secrets(loaded.env, loaded.task.config)
         await self._volume.redact(key, secrets)
@@ -89,14 +93,16 @@ class Finisher:
         if trial.status.results_store and await self._volume.exists(key):
             await self._volume.remove(key, but_checkpoints=kept)
 
-    async def finish_failed(self, trial: MultiStepTrial, loaded: Loaded, failed: TrialStatus, now: float) -> Kept:
+    async def finish_failed(
+        self, trial: MultiStepTrial, loaded: Loaded, failed: TrialStatus, now: float, *, logs: Mapping[str, bytes] = NO_LOGS
+    ) -> Kept:
         """Complete the results of a trial that failed without a journal. Its status provides the steps."""
         journal = Journal(steps=[engine_status.step_run(step) for step in failed.steps], finished=True, broken=True)
         reason = next((each for each in failed.conditions if each.type == "Failed"), None)
         kind = failed.exception.type if failed.exception else reason.reason if reason else "Failed"
         failure = StepException(kind, reason.message if reason else "")
         known = trial.status.model_copy(update={"tampering": failed.tampering})
-        return await self.finish(trial.model_copy(update={"status": known}), loaded, journal, now, failure=failure)
+        return await self.finish(trial.model_copy(update={"status": known}), loaded, journal, now, failure=failure, logs=logs)
 
 
 def _keeps_checkpoints(trial: MultiStepTrial) -> bool:

@@ -15,6 +15,7 @@ from multistep.engine.script import aggregate, lift
 from multistep.kube.resources import TRIALS
 from multistep.pods import identity
 from multistep.reconcile.requeue import AT_NEXT_EVENT, CONTINUE, Requeue, Result
+from multistep.reconcile.service_logs import service_logs
 from multistep.reconcile.trial_context import TrialContext
 from multistep.reconcile.trial_pods import named_verifiers
 
@@ -91,7 +92,8 @@ class TrialEnding(TrialContext):
         await self._writer.require_current()
         known = self._trial.status.model_copy(update=self._container_fields())
         self._writer.trial = self._trial.model_copy(update={"status": known})
-        kept = await self._t.finisher.finish(self._trial, self._loaded_now, journal, self._t.clock())
+        logs = await service_logs(self._t.cluster, self._trial, self._plan.services)
+        kept = await self._t.finisher.finish(self._trial, self._loaded_now, journal, self._t.clock(), logs=logs)
         if journal.broken and journal.exception is not None:
             reason = AGENT_SETUP_FAILED if journal.exception.phase == AGENT_SETUP else "EnvironmentFailed"
             new = status.failed(
@@ -107,7 +109,8 @@ class TrialEnding(TrialContext):
         new = status.failed(self._trial, reason, message, self._t.clock(), exception=exception)
         if self._loaded is not None and new.attempt is not None:
             await self._writer.require_current()
-            kept = await self._t.finisher.finish_failed(self._trial, self._loaded, new, self._t.clock())
+            logs = await service_logs(self._t.cluster, self._trial, self._plan.services)
+            kept = await self._t.finisher.finish_failed(self._trial, self._loaded, new, self._t.clock(), logs=logs)
             new = new.model_copy(update={"results": kept.uri, "results_store": kept.store})
         await self._end(new, before=before)
         return CONTINUE

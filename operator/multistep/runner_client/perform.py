@@ -20,6 +20,7 @@ from multistep.engine.operations import (
     Healthcheck,
     HostCall,
     Inspect,
+    Launch,
     Note,
     Operation,
     Reset,
@@ -52,6 +53,9 @@ async def perform(session: Session, operation: Operation, contents: Contents, wa
             return await session.start(_start(operation), wait_seconds)
         case Healthcheck():
             return await session.healthcheck(_healthcheck(operation), wait_seconds)
+        case Launch():
+            await session.start(_start(Start(f"{operation.id}-process", operation.argv, env=operation.env)))
+            return await session.note(operation.id, {})
         case Note():
             return await session.note(operation.id, operation.data)
         case Admit():

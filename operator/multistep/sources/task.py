@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from multistep.api.content import Content
 from multistep.api.layout import StepLayout, TaskLayout
-from multistep.api.task_toml import ArtifactConfig, StepConfig, TaskConfig, task_from_dict, toml_table
+from multistep.api.services import Services
+from multistep.api.task_toml import EnvironmentConfig, StepConfig, TaskConfig, task_from_dict, toml_table
 from multistep.api.unknown import UnknownKey, unknown_keys
+from multistep.engine.service_names import check_services
 from multistep.engine.unsupported import TRAJECTORY_FILE
+from multistep.engine.verifier_environment import verifier_mode
 from multistep.errors import InvalidTask, SourceError
 from multistep.sources import links
 from multistep.sources.bundle import Bundle, Entry, tar_chunks
+from multistep.sources.compose import COMPOSE_FILE, read_services
 from multistep.sources.ignore import IgnoreRules
 
 CONFIG_FILE = "task.toml"
-COMPOSE_FILE = "docker-compose.yaml"
 _UPLOAD_MTIME = 946_684_800  # 2000-01-01, because some tools (zip) reject times before 1980
 _MOST_UNKNOWN = 20  # maximum number of unknown keys that are reported; one Event lists all of them
 _FILTERED = ("tests", "solution")  # .harborignore applies to these directories only (Harbor 0.25)
@@ -69,8 +72,8 @@ def load_task(bundle: Bundle, *, verification: bool = True, oracle: bool = False
     rules = IgnoreRules(bundle)
     for path in _input_directories(config):
         links.check_tree(bundle, path, rules.excludes)
-    _check_services(config)
     layout = _layout(bundle, rules, config)
+    check_services(config, layout)
     if verification or oracle:
         _check_files(bundle, rules, config)
     return Task(config, bundle, layout, unknown_keys(table, most=_MOST_UNKNOWN))
@@ -125,13 +128,28 @@ def _input_directories(config: TaskConfig) -> list[str]:
 
 
 def _layout(bundle: Bundle, rules: IgnoreRules, config: TaskConfig) -> TaskLayout:
+    steps = {step.name: _step_layout(bundle, rules, step.name) for step in config.steps or []}
+    root = _step_layout(bundle, rules, None, instruction=not config.steps)
+    for step in config.steps or []:
+        verifier = step.verifier.environment or config.verifier.environment or config.environment
+        if verifier_mode(config, step) == "separate":
+            steps[step.name] = replace(steps[step.name], tests_compose=_services(bundle, f"steps/{step.name}/tests", verifier))
+            root = root if root.tests_compose else replace(root, tests_compose=_services(bundle, "tests", verifier))
+    if not config.steps and verifier_mode(config, StepConfig(name="task")) == "separate":
+        verifier = config.verifier.environment or config.environment
+        root = replace(root, tests_compose=_services(bundle, "tests", verifier))
     return TaskLayout(
-        steps={step.name: _step_layout(bundle, rules, step.name) for step in config.steps or []},
-        root=_step_layout(bundle, rules, None, instruction=not config.steps),
+        steps=steps,
+        root=root,
         dockerfile=links.is_file(bundle, "environment/Dockerfile"),
-        compose=COMPOSE_FILE if links.is_file(bundle, f"environment/{COMPOSE_FILE}") else None,
+        compose=_services(bundle, "environment", config.environment),
         environment_files=bool(bundle.children(links.resolve(bundle, "environment"))),
     )
+
+
+def _services(bundle: Bundle, directory: str, environment: EnvironmentConfig) -> Services | None:
+    """Return the services of a directory's compose file; None without one."""
+    return read_services(bundle, directory, environment) if links.is_file(bundle, f"{directory}/{COMPOSE_FILE}") else None
 
 
 def _step_layout(bundle: Bundle, rules: IgnoreRules, step: str | None, *, instruction: bool = True) -> StepLayout:
@@ -154,7 +172,6 @@ def _step_layout(bundle: Bundle, rules: IgnoreRules, step: str | None, *, instru
         tests=directory("tests"),
         test_script=script("tests/test.sh"),
         tests_dockerfile=links.is_file(bundle, _path(step, "tests/Dockerfile")),
-        tests_compose=links.is_file(bundle, _path(step, f"tests/{COMPOSE_FILE}")),
         solution=directory("solution"),
         solve_script=script("solution/solve.sh"),
         trajectory=links.is_file(bundle, _path(step, TRAJECTORY_FILE)),
@@ -204,17 +221,6 @@ def _brings_tests(bundle: Bundle, config: TaskConfig, step: StepConfig | None) -
         or any(links.is_file(bundle, f"{tests}/{name}") for name in ("Dockerfile", COMPOSE_FILE))
         for verifier, tests in levels
     )
-
-
-def _check_services(config: TaskConfig) -> None:
-    """Raise InvalidTask for services other than main: they need a compose environment, which Multistep does not support."""
-    places: list[tuple[str, list[ArtifactConfig]]] = [("artifacts", config.artifacts)]
-    places += [(f"steps[{index}].artifacts", step.artifacts) for index, step in enumerate(config.steps or [])]
-    for field, artifacts in places:
-        for index, artifact in enumerate(artifacts):
-            if artifact.service not in (None, "main"):
-                text = f"{artifact.service!r} is a service of a compose file, which Multistep does not support"
-                raise InvalidTask(text, kind="ValueError", field=f"{field}[{index}].service")
 
 
 def _selected(bundle: Bundle, directory: str, real: str, rules: IgnoreRules | None) -> Iterator[str]:

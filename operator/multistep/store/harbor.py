@@ -32,6 +32,11 @@ _TEMPLATE = re.compile(r"\$\{[^}:]+\}")  # ${NAME}, but not ${NAME:-default}: th
 _SWITCHES = frozenset({"true", "1", "yes", "false", "0", "no"})
 
 
+def service_log(service: str) -> str:
+    """Return the path in the results of what a service printed."""
+    return f"services/{service}.log"
+
+
 def files(
     plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None
 ) -> dict[str, bytes]:

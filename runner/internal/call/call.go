@@ -41,7 +41,7 @@ func Main(args []string) error {
 	if refusal != nil {
 		return relayRefusal(conn, refusal)
 	}
-	return relay(conn)
+	return Relay(conn)
 }
 
 func dial(address *net.UnixAddr) (*net.UnixConn, error) {
@@ -60,10 +60,10 @@ func relayRefusal(conn net.Conn, response []byte) error {
 	return errors.New("PID 1 refuses to talk to this caller")
 }
 
-// relay copies stdin to the connection, and the connection to stdout. At the end of stdin it closes the sending direction; PID 1
-// closes the connection after the last response. If stdin fails, or nobody reads stdout any more, relay closes both directions, so that
+// Relay copies stdin to the connection, and the connection to stdout. At the end of stdin it closes the sending direction; PID 1
+// closes the connection after the last response. If stdin fails, or nobody reads stdout any more, Relay closes both directions, so that
 // PID 1 stops what it does for this caller.
-func relay(conn *net.UnixConn) error {
+func Relay(conn *net.UnixConn) error {
 	var asked atomic.Bool
 	go func() {
 		kernel.WaitBroken(os.Stdout.Fd())

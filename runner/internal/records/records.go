@@ -54,6 +54,17 @@ func (s *Store) Start(id, op string) (record Record, fresh bool, err *wire.Error
 	return s.add(Record{ID: id, Op: op, State: running, StartedAt: wire.Epoch(time.Now())}).record, true, nil
 }
 
+// Restore adds a finished record that an earlier process has kept.
+func (s *Store) Restore(record Record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := wire.Epoch(time.Now())
+	if record.State, record.Acknowledged = done, true; record.EndedAt == nil {
+		record.StartedAt, record.EndedAt = now, &now
+	}
+	s.add(record)
+}
+
 // End marks a running record as done and sets its result.
 func (s *Store) End(id string, result any) {
 	s.mu.Lock()

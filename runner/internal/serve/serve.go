@@ -56,7 +56,7 @@ func Main(version string, args []string) error {
 	}
 	forgetSignals()
 	debug.SetGCPercent(garbagePercent)
-	runner, err := newRunner(version, *user)
+	runner, err := newRunner(version, *user, makeRuntimeDir)
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,8 @@ func endStopped() {
 	}
 }
 
-func newRunner(version, defaultUser string) (*session.Runner, error) {
+// newRunner returns a runner. place: creates the runtime directory.
+func newRunner(version, defaultUser string, place func() (string, error)) (*session.Runner, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
@@ -127,7 +128,7 @@ func newRunner(version, defaultUser string) (*session.Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	directory, err := makeRuntimeDir()
+	directory, err := place()
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ def test_the_operator_has_these_rights_and_no_others(render: Render) -> None:
         *(("", "pods", verb) for verb in ("get", "list", "watch", "create", "delete")),
         ("", "pods/exec", "get"),
         ("", "pods/exec", "create"),
+        ("", "pods/log", "get"),
         ("", "configmaps", "get"),
         ("", "configmaps", "create"),
         ("", "secrets", "get"),

@@ -176,6 +176,14 @@ class CliCluster:
             yield WatchEvent("DELETED" if each.get("phase") == "Deleted" else "MODIFIED", found)
         raise Unavailable("the watch ended")
 
+    async def logs(
+        self, namespace: str, pod: str, container: str, *, tail_lines: int | None = None, follow: bool = False
+    ) -> AsyncGenerator[bytes, None]:
+        if (found := self.served.get(f"{pod}/{container}")) is None:
+            raise NotFound(f"pod {pod}", status=404, reason="NotFound")
+        for line in found.splitlines(keepends=True)[-tail_lines if tail_lines else 0 :]:
+            yield line
+
     async def raw_stream(self, path: str) -> AsyncGenerator[bytes, None]:
         if path not in self.served:
             raise NotFound(f"GET {path}", status=404)

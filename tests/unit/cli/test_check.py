@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hack import image
+
 from .conftest import TASK_TOML, Invoke
 
 
@@ -66,12 +68,17 @@ def test_what_has_no_effect_is_a_warning(task: Path, invoke: Invoke, more: str, 
     assert f"warning: {warning}\n" in result.stdout
 
 
-def test_a_compose_file_beside_an_image_is_a_problem(task: Path, invoke: Invoke) -> None:
+def test_all_that_a_compose_file_must_not_have_is_a_problem_with_key_and_line(task: Path, invoke: Invoke) -> None:
+    image.ensure_compose_reader()
     (task / "environment").mkdir()
-    (task / "environment/docker-compose.yaml").write_text("services: {db: {image: postgres}}")
+    file = task / "environment/docker-compose.yaml"
+    file.write_text("services:\n  db:\n    image: postgres\n    gpus: all\n    ipc: host\n")
     result = invoke("check", task)
     assert result.exit_code == 2 and "ready to run" not in result.stdout
-    assert "problem: environment/docker-compose.yaml: compose files are not supported" in result.stdout
+    assert "problem: environment/docker-compose.yaml:4: services.db.gpus: is not supported: " in result.stdout
+    assert "problem: environment/docker-compose.yaml:5: services.db.ipc: is not supported: " in result.stdout
+    file.write_text("services:\n  db:\n    image: postgres\n")
+    assert invoke("check", task).exit_code == 0
 
 
 def test_features_that_are_ignored_are_warnings_by_name(task: Path, invoke: Invoke) -> None:

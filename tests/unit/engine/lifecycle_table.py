@@ -59,12 +59,14 @@ from tests.unit.engine.lifecycle_cases import (
     trial,
 )
 from tests.unit.engine.restore_table import RESTORES
+from tests.unit.engine.service_table import SERVICES
 
 Row = tuple[MultiStepTrial, PodFacts | None, Decision]
 
 ROWS: dict[str, Row] = {
     **HOSTS,
     **RESTORES,
+    **SERVICES,
     # trials that have not started yet
     "new": (trial(), None, StartAttempt(1, "t-1")),
     # suspended trials

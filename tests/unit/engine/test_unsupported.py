@@ -15,7 +15,6 @@ from multistep.engine.unsupported import ignored, unsupported
 from multistep.errors import InvalidTask
 from tests.support.played import COMPLETE, IMAGE, plan
 
-COMPOSE = {"compose": "docker-compose.yaml"}
 STEPS = '[[steps]]\nname = "a"\n[[steps]]\nname = "b"\n'
 WITH_TRAJECTORY = replace(COMPLETE, trajectory=True)
 COMMAND = {"agent": {"name": "command", "command": ["x"]}}
@@ -31,24 +30,12 @@ def in_environment(text: str) -> str:
         (in_environment('os = "windows"'), {}, "environment.os"),
         (f'{IMAGE}[verifier.environment]\nos = "windows"\n{STEPS}', {}, "verifier.environment.os"),
         (f'{IMAGE}{STEPS}[steps.verifier.environment]\nos = "windows"', {}, "steps[1].verifier.environment.os"),
-        (f'{IMAGE}[[verifier.collect]]\ncommand = "x"\nservice = "db"\n{STEPS}', {}, "verifier.collect[0].service"),
-        (f'{IMAGE}{STEPS}[[steps.verifier.collect]]\ncommand = "x"\nservice = "db"', {}, "steps[1].verifier.collect[0].service"),
-        (f'artifacts = ["/y", {{source = "/x", service = "db"}}]\n{IMAGE}{STEPS}', {}, "artifacts[1].service"),
-        (f'{IMAGE}{STEPS}artifacts = [{{source = "/x", service = "db"}}]', {}, "steps[1].artifacts[0].service"),
-        (STEPS, COMPOSE, "environment/docker-compose.yaml"),
-        (in_environment(""), COMPOSE, "environment/docker-compose.yaml"),  # rejected even with a docker_image
-        (in_environment(""), {**COMPOSE, "dockerfile": True}, "environment/docker-compose.yaml"),
     ],
 )
 def test_what_would_change_the_result_is_refused_by_name(toml: str, layout: Mapping[str, Any], path: str) -> None:
     with pytest.raises(InvalidTask, match="support") as caught:
         plan(toml, **layout)
     assert caught.value.field == path
-
-
-def test_a_compose_file_is_refused_also_when_the_trial_names_an_image() -> None:
-    with pytest.raises(InvalidTask, match="docker-compose"):
-        plan(STEPS, {"environment": {"image": "mine"}}, compose="docker-compose.yaml")
 
 
 @pytest.mark.parametrize(

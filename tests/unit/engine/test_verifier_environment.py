@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from multistep.api.layout import StepLayout
+from multistep.api.services import Service, Services
 from multistep.engine.isolation import isolation
 from multistep.engine.network import Network
 from multistep.engine.plan import TrialEnv
@@ -117,11 +118,31 @@ def test_without_verification_nothing_of_it_is_refused() -> None:
     assert plan(task(TASK_SEPARATE), {"verifier": {"disable": True}}, root=WITH_DOCKERFILE).separate is False
 
 
-def test_a_compose_file_in_tests_is_refused() -> None:
-    with pytest.raises(InvalidSpec, match=r"^tests/docker-compose\.yaml: .*not supported"):
-        environment(TASK_SEPARATE, root=StepLayout(tests=True, tests_compose=True))
-    with pytest.raises(InvalidSpec, match=r"^tests/docker-compose\.yaml: .*not supported"):
-        environment(TASK_OWN, root=StepLayout(tests=True, tests_compose=True))  # rejected even with a docker_image
+COMPOSED = Services("tests/docker-compose.yaml", (Service("db", "redis"), Service("main", "of-tests", names=("main",))))
+
+
+def test_a_compose_file_in_tests_is_the_verifiers_environment() -> None:
+    found = environment(TASK_SEPARATE, root=StepLayout(tests=True, tests_compose=COMPOSED))
+    assert found and found.services and (found.image, found.own_image) == ("of-tests", True)
+    assert [(each.name, each.image) for each in found.services.order] == [("db", "redis")]
+
+
+def test_a_compose_file_in_tests_overrides_the_verifiers_image() -> None:
+    without = Services("tests/docker-compose.yaml", (Service("db", "redis"),))
+    found = [environment(TASK_OWN, root=StepLayout(tests=True, tests_compose=each)) for each in (COMPOSED, without)]
+    assert [(each.image, each.services and len(each.services.order)) for each in found if each] == [("of-tests", 1), ("of-task", 1)]
+
+
+def test_a_compose_file_in_tests_needs_an_image_of_main() -> None:
+    without = Services("tests/docker-compose.yaml", (Service("db", "redis"),))
+    with pytest.raises(InvalidSpec, match=r"^tests/docker-compose\.yaml: main has no image"):
+        environment(TASK_SEPARATE, root=StepLayout(tests=True, tests_compose=without))
+
+
+def test_a_verifier_in_the_agents_environment_definition_has_its_services() -> None:
+    composed = Services("environment/docker-compose.yaml", (Service("db", "redis"),))
+    found = environment(TASK_SEPARATE, compose=composed)
+    assert found and found.services and [each.name for each in found.services.order] == ["db"]
 
 
 def test_what_the_agents_environment_cannot_be_the_verifiers_cannot_either() -> None:

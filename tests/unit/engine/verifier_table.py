@@ -16,6 +16,7 @@ from multistep.engine.decisions import (
     FailAttempt,
     PhaseDied,
     PodFacts,
+    ServiceEnd,
     Wait,
 )
 from tests.unit.engine.lifecycle_cases import (
@@ -53,6 +54,16 @@ VERIFIERS: dict[str, Row] = {
     ),
     "evicted": (judging(), judge(reason="Evicted", message=LOW_NODE), FailAttempt("Evicted", OF_A + LOW_NODE)),
     "disk filled": (judging(), judge(reason="Evicted", message=FULL_DISK), PhaseDied("OutOfDiskError", OF_A + FULL_DISK)),
+    "a service of it ends": (
+        judging(),
+        judge(service=ServiceEnd("db", "ended with status 1 (Error)", 1)),
+        PhaseDied("ServiceEndedError", f"{OF_A}service db ended with status 1 (Error)"),
+    ),
+    "a service of it is killed": (
+        judging(),
+        judge(service=ServiceEnd("db", "ended with status 137 (Error)", 137)),
+        FailAttempt("ServiceKilled", f"{OF_A}service db ended with status 137 (Error)"),
+    ),
     "the runner could not be brought": (
         judging(),
         judge(running=False, terminated=True, exit_code=1, exit_reason="Error", init_failed=True),

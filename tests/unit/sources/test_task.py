@@ -50,7 +50,7 @@ def test_a_single_step_task_lies_at_the_root() -> None:
         (
             {"task.toml": 'artifacts = [{ source = "/a", service = "db" }]\n' + TOML},
             "ValueError",
-            "artifacts[0].service: 'db' is a service",
+            "artifacts[0].service: 'db' needs environment/docker-compose.yaml; must be one of 'main'",
         ),
     ],
 )

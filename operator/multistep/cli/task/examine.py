@@ -25,7 +25,7 @@ from multistep.engine.plan import StepPlan, TrialEnv, TrialPlan, make_plan
 from multistep.engine.templates import Unresolved, resolve
 from multistep.engine.unsupported import unsupported
 from multistep.engine.variables import template_tables, used_variables
-from multistep.errors import InvalidSpec, InvalidTask
+from multistep.errors import InvalidSpec, InvalidTask, SourceError
 from multistep.sources.bundle import Bundle
 from multistep.sources.links import lookup
 from multistep.sources.task import CONFIG_FILE, Task, load_task
@@ -104,8 +104,9 @@ def examine(
         if refused := [Problem(each.path, each.message) for each in parts if each.refused]:
             return Report(name, tuple(refused), tuple(warnings), variables=variables)
         plan = _plan(task, name, variables, verification, image)
-    except (InvalidTask, InvalidSpec) as error:
-        return Report(name, (_problem(error),), tuple(warnings), variables=variables)
+    except (InvalidTask, InvalidSpec, SourceError) as error:
+        found = [_problem(each) for each in (error.parts if isinstance(error, InvalidTask) else (error,))]
+        return Report(name, tuple(found), tuple(warnings), variables=variables)
     steps = tuple(_summary(task, step) for step in plan.steps)
     return Report(name, (), tuple(warnings), steps, variables, used_variables(config))
 
@@ -126,19 +127,22 @@ def _config_text(bundle: Bundle) -> str:
         raise InvalidTask(f"is not UTF-8 text: {error}", kind="ValueError", field=CONFIG_FILE) from error
 
 
-def _problem(error: InvalidTask | InvalidSpec) -> Problem:
+def _problem(error: InvalidTask | InvalidSpec | SourceError) -> Problem:
     where = error.field if isinstance(error, InvalidTask) else ""
     return Problem(where, str(error).removeprefix(f"{where}: ") if where else str(error))
 
 
 def _plan(task: Task, name: str, variables: Mapping[str, str], verification: bool, image: str | None) -> TrialPlan:
     """Return the plan of a default trial, assuming that its image is built and its variables are set."""
-    if image is None and task.layout.dockerfile and not task.config.environment.docker_image:
+    main = task.layout.compose.main if task.layout.compose else None
+    buildable = task.layout.dockerfile or (main is not None and main.build is not None)
+    if image is None and buildable and not task.config.environment.docker_image:
         image = "built"
+    built = [each.name for each in task.layout.compose.others if each.build] if task.layout.compose else []
     spec = TrialSpec.model_construct(
         task=TaskSource.model_construct(),
         agent=AgentSpec(name="oracle"),
-        environment=EnvironmentSpec(image=image),
+        environment=EnvironmentSpec(image=image, service_images=dict.fromkeys(built, "built")),
         verifier=VerifierSpec(disable=not verification),
     )
     env = TrialEnv(variables=dict.fromkeys(variables, ""))

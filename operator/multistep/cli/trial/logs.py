@@ -26,6 +26,7 @@ Examples:
   multistep logs my-task-oracle-x7k2p
   multistep logs -f my-task-oracle-x7k2p
   multistep logs my-task-oracle-x7k2p --step 2 --phase agent --tail 20
+  multistep logs -f my-task-oracle-x7k2p --service db
   multistep logs my-task-oracle-x7k2p --step implement --phase verifier > test.log
 
 While the pod exists, the output is read from its runner, which needs the right to exec into it (get and create on pods/exec);
@@ -47,6 +48,7 @@ Exit codes:
 @trial_argument
 @click.option("--step", metavar="N|NAME", shell_complete=complete_steps, help="Only this step: its number, from 1, or its name.")
 @click.option("--phase", type=click.Choice(["setup", "healthcheck", "agent", "verifier"]), help="Only this phase.")
+@click.option("--service", metavar="NAME", help="What this service of the task's compose file printed, instead of the phases.")
 @click.option(
     "--attempt",
     type=click.IntRange(min=1),
@@ -65,6 +67,7 @@ def logs(
     trial: str,
     step: str | None,
     phase: str | None,
+    service: str | None,
     attempt: int | None,
     follow: bool,
     tail: int | None,
@@ -77,9 +80,25 @@ def logs(
     """Show what the phases of TRIAL printed, while it runs and afterwards."""
     from multistep.cli.trial.pieces import Wanted
 
+    if service is not None:
+        if step or phase or attempt or output == "json":
+            raise click.UsageError("--service cannot be combined with --step, --phase, --attempt and -o json")
+        asyncio.run(_service(Target(kubeconfig, context, namespace), trial, service, raw=raw, follow=follow, tail=tail))
+        return
     wanted = Wanted(attempt, step, phase, follow)
     if code := asyncio.run(_logs(Target(kubeconfig, context, namespace), trial, wanted, _form(output, wanted, raw=raw), tail)):
         raise click.exceptions.Exit(code)
+
+
+async def _service(target: Target, trial: str, service: str, *, raw: bool, follow: bool, tail: int | None) -> None:
+    from multistep.cli import cluster
+    from multistep.cli.trial import service_output
+    from multistep.cli.trial.printing import Escaped, Raw
+
+    form = (Raw if raw or not sys.stdout.isatty() else Escaped)(sys.stdout.buffer.write, titles=False)
+    async with cluster.connect(target) as connected:
+        namespace = target.namespace or connected.namespace
+        await service_output.show(connected, namespace, trial, service, form, follow=follow, tail=tail)
 
 
 def _form(output: str, wanted: Wanted, *, raw: bool) -> Form:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from multistep.api.task_toml import TaskConfig
@@ -30,7 +32,6 @@ def limit_process() -> None:
         resource.RLIMIT_DATA: (MEMORY_BYTES, MEMORY_BYTES),
         resource.RLIMIT_FSIZE: (_FILE_BYTES, _FILE_BYTES),
         resource.RLIMIT_NOFILE: (_OPEN_FILES, _OPEN_FILES),
-        resource.RLIMIT_NPROC: (0, 0),
         resource.RLIMIT_CPU: (CPU_SECONDS, CPU_SECONDS + 1),  # first SIGXCPU, so that the exit status shows the cause
         resource.RLIMIT_CORE: (0, 0),
     }
@@ -39,9 +40,21 @@ def limit_process() -> None:
         if most != resource.RLIM_INFINITY:
             soft, hard = min(soft, most), min(hard, most)
         resource.setrlimit(each, (soft, hard))
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, resource.getrlimit(resource.RLIMIT_NPROC)[1]))  # see more_processes
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that a write beyond the file size limit raises an OSError
     signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS)
     os.nice(_NICENESS)
+
+
+@contextmanager
+def more_processes() -> Iterator[None]:
+    """Let this process start a program in the context, although limit_process forbids it. The program's own limits apply to it."""
+    limit = resource.getrlimit(resource.RLIMIT_NPROC)
+    resource.setrlimit(resource.RLIMIT_NPROC, (limit[1], limit[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NPROC, limit)
 
 
 def check_size(config: TaskConfig, table_bytes: int) -> None:

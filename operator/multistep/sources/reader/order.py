@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, cast
 
-from multistep.api.layout import StepLayout, TaskLayout
+from pydantic import TypeAdapter
+
+from multistep.api.layout import TaskLayout
 from multistep.api.unknown import UnknownKey
 from multistep.errors import InvalidSpec, InvalidTask, MultistepError, SourceError
 
 ANSWER_BYTES: Final = 2 << 20
 _MESSAGE_LENGTH: Final = 2000
+_LAYOUT = TypeAdapter(TaskLayout)
 
 Form = Literal["parts", "bundle", "inline"]
 Span = tuple[int, int]  # offset and size, in bytes, of an upload's tar stream in the output file
@@ -86,8 +89,7 @@ def parse_answer(text: bytes) -> Answer:
 
 
 def _layout(table: Mapping[str, Any]) -> TaskLayout:
-    steps = {name: StepLayout(**each) for name, each in table["steps"].items()}
-    return TaskLayout(**{**table, "steps": steps, "root": StepLayout(**table["root"])})
+    return _LAYOUT.validate_python(table)
 
 
 def _error(document: Mapping[str, Any]) -> MultistepError:

@@ -1,0 +1,101 @@
+package main
+
+// Request is the input. Path: the file's path in the task, for messages; Text: its content; Variables: what ${NAME} stands for;
+// Files: texts of the env_files that an earlier answer needed, by path in the task.
+type Request struct {
+	Path      string            `json:"path"`
+	Text      string            `json:"text"`
+	Variables map[string]string `json:"variables"`
+	Files     map[string]string `json:"files"`
+}
+
+// Answer is the output: what the trial cannot have, or the files without which the model is incomplete, or the model.
+type Answer struct {
+	Refused  []Refusal `json:"refused,omitempty"`
+	Needs    []Need    `json:"needs,omitempty"`
+	Services []Service `json:"services,omitempty"`
+	Hosts    []Host    `json:"hosts,omitempty"`
+}
+
+// Need is an env_file, by its path in the task. Line: of the key that names it.
+type Need struct {
+	Path     string `json:"path"`
+	Line     int    `json:"line"`
+	Required bool   `json:"required"`
+}
+
+// Host is a name of an address outside of the trial.
+type Host struct {
+	Name    string `json:"name"`
+	Address string `json:"address"`
+}
+
+// Service is one service. Fields without a value are the image's. User: uid or uid:gid. SameImage: the image is main's.
+type Service struct {
+	Name            string            `json:"name"`
+	Line            int               `json:"line"`
+	Image           string            `json:"image"`
+	SameImage       bool              `json:"same_image"`
+	Build           *Build            `json:"build"`
+	Entrypoint      []string          `json:"entrypoint"`
+	Command         []string          `json:"command"`
+	Environment     map[string]string `json:"environment"`
+	WorkingDir      string            `json:"working_dir"`
+	User            string            `json:"user"`
+	CPUs            float64           `json:"cpus"`
+	MemoryBytes     int64             `json:"memory_bytes"`
+	CPURequest      float64           `json:"cpu_request"`
+	MemoryRequest   int64             `json:"memory_request"`
+	Healthcheck     *Healthcheck      `json:"healthcheck"`
+	DependsOn       []Dependency      `json:"depends_on"`
+	Mounts          []Mount           `json:"mounts"`
+	Names           []string          `json:"names"`
+	Ports           []string          `json:"ports"`
+	CapAdd          []string          `json:"cap_add"`
+	CapDrop         []string          `json:"cap_drop"`
+	ReadOnly        bool              `json:"read_only"`
+	NoNewPrivileges bool              `json:"no_new_privileges"`
+	ShmBytes        int64             `json:"shm_bytes"`
+	Stdin           bool              `json:"stdin"`
+	TTY             bool              `json:"tty"`
+	Restarts        bool              `json:"restarts"`
+}
+
+// Build is how the image is built. Context: directory in the task.
+type Build struct {
+	Context    string            `json:"context"`
+	Dockerfile string            `json:"dockerfile"`
+	Args       map[string]string `json:"args"`
+	Target     string            `json:"target"`
+}
+
+// Healthcheck has times in seconds.
+type Healthcheck struct {
+	Argv          []string `json:"argv"`
+	Interval      float64  `json:"interval"`
+	Timeout       float64  `json:"timeout"`
+	StartPeriod   float64  `json:"start_period"`
+	StartInterval float64  `json:"start_interval"`
+	Retries       int      `json:"retries"`
+}
+
+// Dependency is a service that must reach a condition first: started, healthy or completed.
+type Dependency struct {
+	Service   string `json:"service"`
+	Condition string `json:"condition"`
+}
+
+// Mount is a volume, a tmpfs, or a file or directory of the task. Source: name of the volume ("" for an anonymous one), or path in the
+// task; Content: the text of a file that is not in the task; Mode: of a file, 0 for the usual one.
+type Mount struct {
+	Kind      string  `json:"kind"`
+	Source    string  `json:"source"`
+	Content   *string `json:"content"`
+	Target    string  `json:"target"`
+	Subpath   string  `json:"subpath"`
+	ReadOnly  bool    `json:"read_only"`
+	NoCopy    bool    `json:"no_copy"`
+	SizeBytes int64   `json:"size_bytes"`
+	Mode      int64   `json:"mode"`
+	Line      int     `json:"line"`
+}

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/compose-spec/compose-go/v2/template"
+	"go.yaml.in/yaml/v4"
+)
+
+// Refusal is a key of the file that the trial cannot have. Line is 0 if it is not known.
+type Refusal struct {
+	Key     string `json:"key"`
+	Line    int    `json:"line"`
+	Message string `json:"message"`
+}
+
+// document is the file as a tree of nodes, which have lines.
+type document struct {
+	root      *yaml.Node
+	variables map[string]string
+	refused   []Refusal
+	visits    int
+}
+
+// maxVisits bounds the walk: an alias is walked wherever it is used.
+const maxVisits = 100_000
+
+func parse(text string, variables map[string]string) (*document, error) {
+	var root yaml.Node
+	if err := yaml.Unmarshal([]byte(text), &root); err != nil {
+		return nil, err
+	}
+	if len(root.Content) == 0 {
+		return &document{root: &yaml.Node{Kind: yaml.MappingNode}, variables: variables}, nil
+	}
+	return &document{root: root.Content[0], variables: variables}, nil
+}
+
+// refuse adds a refusal of the key at a path.
+func (d *document) refuse(path []string, format string, values ...any) {
+	d.refused = append(d.refused, Refusal{strings.Join(path, "."), d.line(path), fmt.Sprintf(format, values...)})
+}
+
+// walk refuses all keys below a node that the table refuses or does not know. pattern: the path with "[]" for items of lists.
+func (d *document) walk(node *yaml.Node, path, pattern []string) {
+	if d.visits++; d.visits > maxVisits {
+		return
+	}
+	switch node = target(node); node.Kind {
+	case yaml.MappingNode:
+		for _, pair := range pairs(node) {
+			d.key(pair, path, pattern)
+		}
+	case yaml.SequenceNode:
+		for number, item := range node.Content {
+			d.walk(item, with(path, strconv.Itoa(number)), with(pattern, "[]"))
+		}
+	case yaml.ScalarNode:
+		d.unset(node, path)
+	}
+}
+
+// unset refuses variables without a value and without a default, for which Compose would take an empty text.
+func (d *document) unset(node *yaml.Node, path []string) {
+	for name, variable := range template.ExtractVariables(map[string]any{"": node.Value}, template.DefaultPattern) {
+		if _, set := d.variables[name]; !set && variable.DefaultValue == "" && variable.PresenceValue == "" && !hasDefault(node.Value, name) {
+			text := fmt.Sprintf("uses ${%s}, which is not set: add it to environment.env of task.toml, or write ${%s:-DEFAULT}", name, name)
+			d.refused = append(d.refused, Refusal{strings.Join(path, "."), node.Line, text})
+		}
+	}
+}
+
+// hasDefault returns whether the text gives the variable a default, which may be empty.
+func hasDefault(text, name string) bool {
+	return strings.Contains(text, "${"+name+":-") || strings.Contains(text, "${"+name+"-")
+}
+
+func (d *document) key(pair [2]*yaml.Node, path, pattern []string) {
+	name := pair[0].Value
+	if strings.HasPrefix(name, "x-") && !isName(pattern) {
+		return // extensions may be anywhere but among names, and have no effect
+	}
+	here, kind := with(path, name), with(pattern, name)
+	row, found := find(kind)
+	switch {
+	case row.Path == "services.*" && inactive(pair[1]):
+	case !found:
+		d.refused = append(d.refused, Refusal{strings.Join(here, "."), pair[0].Line, "is not a key of the compose specification"})
+	case row.Outcome == Refused && !empty(pair[1]):
+		d.refused = append(d.refused, Refusal{strings.Join(here, "."), pair[0].Line, "is not supported: " + row.Text})
+	case row.Outcome == Mapped:
+		d.walk(pair[1], here, kind)
+	}
+}
+
+// inactive returns whether a service has profiles, none of which Harbor enables.
+func inactive(service *yaml.Node) bool {
+	service = target(service)
+	if service.Kind != yaml.MappingNode {
+		return false
+	}
+	for _, pair := range pairs(service) {
+		if pair[0].Value == "profiles" && len(target(pair[1]).Content) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// isName returns whether the keys of the mapping at this path are names that the file's author chose.
+func isName(pattern []string) bool {
+	row, found := find(with(pattern, "\x00"))
+	return found && strings.HasSuffix(row.Path, ".*")
+}
+
+// empty returns whether the value is what the key has by default: null, false or nothing.
+func empty(node *yaml.Node) bool {
+	node = target(node)
+	return node.Kind == yaml.ScalarNode && (node.Tag == "!!null" || node.Tag == "!!bool" && node.Value == "false") ||
+		(node.Kind == yaml.MappingNode || node.Kind == yaml.SequenceNode) && len(node.Content) == 0
+}
+
+// line returns the line of the last part of the path that the file has itself; an extended service has some of its keys elsewhere.
+func (d *document) line(path []string) int {
+	node, line := d.root, 0
+	for _, part := range path {
+		next := (*yaml.Node)(nil)
+		switch node = target(node); node.Kind {
+		case yaml.MappingNode:
+			for _, pair := range pairs(node) {
+				if pair[0].Value == part {
+					next, line = pair[1], pair[0].Line
+				}
+			}
+		case yaml.SequenceNode:
+			if number, err := strconv.Atoi(part); err == nil && number < len(node.Content) {
+				next = node.Content[number]
+				line = next.Line
+			}
+		}
+		if next == nil {
+			break
+		}
+		node = next
+	}
+	return line
+}
+
+// pairs returns the keys and values of a mapping, with those that it merges ("<<").
+func pairs(node *yaml.Node) [][2]*yaml.Node {
+	var found, merged [][2]*yaml.Node
+	for number := 0; number+1 < len(node.Content); number += 2 {
+		key, value := node.Content[number], target(node.Content[number+1])
+		if key.Tag != "!!merge" {
+			found = append(found, [2]*yaml.Node{key, node.Content[number+1]})
+			continue
+		}
+		from := []*yaml.Node{value}
+		if value.Kind == yaml.SequenceNode {
+			from = value.Content
+		}
+		for _, each := range from {
+			if each = target(each); each.Kind == yaml.MappingNode && each != node {
+				merged = append(merged, pairs(each)...)
+			}
+		}
+	}
+	return append(merged, found...)
+}
+
+func target(node *yaml.Node) *yaml.Node {
+	for depth := 0; node.Kind == yaml.AliasNode && depth < 100; depth++ {
+		node = node.Alias
+	}
+	return node
+}
+
+func with(path []string, part string) []string {
+	return append(append(make([]string, 0, len(path)+1), path...), part)
+}

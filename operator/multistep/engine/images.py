@@ -1,0 +1,60 @@
+"""The images of a trial's pods: of the trial's container, and of the services of a compose file. And what their services are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from multistep.api.layout import TaskLayout
+from multistep.api.services import Build, Services
+from multistep.api.task_toml import TaskConfig
+from multistep.api.trial_spec import TrialSpec
+from multistep.engine.services import PodServices, plan_services
+from multistep.errors import InvalidSpec, InvalidTask
+
+_FROM_DOCKERFILE = Build("environment")
+
+
+def trial_image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec) -> str:
+    """Return the image of the trial's container. The compose file's overrides docker_image (Harbor 0.25, docker.docker). Raises
+    InvalidSpec for one that must be built first, and InvalidTask if there is none."""
+    if spec.environment.image:
+        return spec.environment.image
+    main = layout.compose.main if layout.compose else None
+    if main is not None and main.build is not None and main.build != _FROM_DOCKERFILE:
+        raise InvalidSpec(
+            f"spec.environment.image: the image of main must be built from {main.build.context}/{main.build.dockerfile}; "
+            "`multistep run` builds it, or name an image of it here"
+        )
+    if image := (main.image if main else "") or config.environment.docker_image:
+        return image
+    if layout.dockerfile:
+        raise InvalidSpec(
+            "spec.environment.image: the task has only a Dockerfile; build it with `multistep build TASK` "
+            "and name the image here, or use `multistep run TASK`"
+        )
+    raise InvalidTask(
+        "is missing, and so are environment.docker_image and spec.environment.image",
+        kind="FileNotFoundError",
+        field="environment/Dockerfile",
+    )
+
+
+def services_of(services: Services | None, image: str, spec: TrialSpec, env: Mapping[str, str]) -> PodServices | None:
+    """Return the plan of a pod's services; None for a pod without. image: of the trial's container; env: values of
+    environment.env. Raises InvalidTask, InvalidSpec for images, and for what would lose the services' state."""
+    if services is None:
+        return None
+    _refuse_restores(spec)
+    return plan_services(services, image, spec.environment.service_images, env)
+
+
+def _refuse_restores(spec: TrialSpec) -> None:
+    """Raise InvalidSpec for all that restores an environment's files, because what the services hold is in no checkpoint."""
+    lost = "the task has services, whose state is in no checkpoint"
+    if spec.verifier.isolation != "Declared":
+        raise InvalidSpec(f"spec.verifier.isolation: must be Declared, got {spec.verifier.isolation}: {lost}")
+    if spec.checkpoints.policy != "Never":
+        raise InvalidSpec(f"spec.checkpoints.policy: must be Never, got {spec.checkpoints.policy}: {lost}")
+    for name, given in (("from", spec.from_), ("fromStep", spec.from_step), ("regrade", spec.regrade)):
+        if given is not None:
+            raise InvalidSpec(f"spec.{name}: must not be set: {lost}")

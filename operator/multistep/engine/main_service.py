@@ -1,0 +1,34 @@
+"""What a compose file says of main, the trial's own container: its command and its healthcheck, as operations of the script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from multistep.engine.operations import Healthcheck, Launch, Script
+from multistep.engine.scope import Scope, healthcheck_failure
+from multistep.engine.services import PodServices
+
+
+def start_main(scope: Scope, services: PodServices | None, env: Mapping[str, str]) -> Script[str | None]:
+    """Start main's command and wait until main is healthy. Return why it is not; None if it is."""
+    if services is None:
+        return None
+    if services.background:
+        yield Launch(scope.id("main-command"), services.background, env=env, where=scope.where)
+    check = services.main.healthcheck
+    if check is None:
+        return None
+    record = yield Healthcheck(
+        scope.id("main-healthcheck"),
+        check.argv,
+        user="",
+        env=env,
+        interval=check.interval,
+        timeout=check.timeout,
+        start_period=check.start_period,
+        start_interval=check.start_interval,
+        retries=check.retries,
+        where=scope.where,
+    )
+    failure = healthcheck_failure(record)
+    return f"services.main.healthcheck: {failure}" if failure else None

@@ -1,0 +1,40 @@
+"""The evidence of a step in its services: collect hooks and artifacts by service (Harbor 0.25, trial: _collect_artifacts_phased).
+
+It comes over a channel that the agent cannot write to. Before it is collected for a separate verifier, and the environment has no
+further use, all processes that the agent left in main are killed, so that they cannot change it meanwhile.
+"""
+
+from __future__ import annotations
+
+from multistep.api.services import MAIN
+from multistep.api.task_toml import ArtifactConfig
+from multistep.engine.journal import ARTIFACTS, StepRun
+from multistep.engine.operations import Script, ServiceHook, Source, Start
+from multistep.engine.plan import StepPlan
+from multistep.engine.scope import Scope
+from multistep.engine.services import PodServices
+
+QUELL = ("/multistep/runner", "quell")
+_LONGEST_SECONDS = 3600.0
+
+
+def service_hooks(scope: Scope, services: PodServices, step: StepPlan, run: StepRun) -> Script[None]:
+    """Run a step's collect hooks in services; first kill what the agent left, if nothing else needs it. Failures are ignored."""
+    hooks = [(number, hook) for number, hook in enumerate(step.hooks) if hook.service != MAIN]
+    if not hooks and all(each.service in (None, MAIN) for each in step.artifacts):
+        return
+    run.phase = ARTIFACTS
+    apart = step.verifier is not None and step.verifier.environment is not None
+    if apart and step is scope.plan.steps[-1]:
+        yield Start(scope.id("quell"), QUELL, user="0", timeout=60.0)
+    for number, hook in hooks:
+        timeout = min(hook.timeout or _LONGEST_SECONDS, _LONGEST_SECONDS)
+        argv = ("bash", "-c", hook.command)
+        yield ServiceHook(scope.id(f"collect-hook-{number}"), services.container_of(hook.service), argv, hook.user, timeout)
+
+
+def artifact_source(services: PodServices | None, entry: ArtifactConfig) -> Source:
+    """Return an artifact entry as a path to collect."""
+    apart = services is not None and entry.service not in (None, MAIN)
+    container = services.container_of(entry.service or MAIN) if services is not None and apart else ""
+    return Source(entry.source, tuple(entry.exclude), container=container)

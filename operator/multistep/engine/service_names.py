@@ -1,0 +1,34 @@
+"""Checks that the services which task.toml names exist (Harbor 0.25, trial: _validate_artifacts)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from multistep.api.layout import TaskLayout
+from multistep.api.services import MAIN
+from multistep.api.task_toml import ArtifactConfig, CollectConfig, TaskConfig
+from multistep.errors import InvalidTask
+
+
+def check_services(config: TaskConfig, layout: TaskLayout) -> None:
+    """Raise InvalidTask for an artifact or a collect hook of a service that the task's compose file has not."""
+    known = [MAIN, *(each.name for each in layout.compose.others)] if layout.compose else [MAIN]
+    for field, entry in _entries(config):
+        if entry.service not in (None, *known):
+            where = (
+                "is no service of environment/docker-compose.yaml" if layout.compose else "needs environment/docker-compose.yaml"
+            )
+            text = f"{entry.service!r} {where}; must be one of {', '.join(map(repr, known))}"
+            raise InvalidTask(text, kind="ValueError", field=f"{field}.service")
+
+
+def _entries(config: TaskConfig) -> Iterator[tuple[str, ArtifactConfig | CollectConfig]]:
+    places: list[tuple[str, Sequence[ArtifactConfig | CollectConfig]]] = [
+        ("artifacts", config.artifacts),
+        ("verifier.collect", config.verifier.collect),
+    ]
+    for index, step in enumerate(config.steps or []):
+        places += [(f"steps[{index}].artifacts", step.artifacts), (f"steps[{index}].verifier.collect", step.verifier.collect)]
+    for field, entries in places:
+        for number, entry in enumerate(entries):
+            yield f"{field}[{number}]", entry

@@ -1,0 +1,193 @@
+"""The services of a task's compose file as parts of a pod's manifest: native sidecars, in the order of their dependencies.
+
+All of it is within Pod Security ``baseline``. Pure functions on dicts in the API server's format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from multistep.api.services import MAIN, Service
+from multistep.engine.services import FILES_VOLUME, PodMount, PodServices, ServicePlan, Volume, plan_mounts
+from multistep.errors import InvalidSpec
+from multistep.pods import runner_mount
+from multistep.pods.runner_mount import RUNNER
+
+_COPY_DIR: Final = "/multistep-volumes"
+_FILES_DIR: Final = "/multistep-files"
+_CHUNK: Final = 96 << 10  # Linux limits one argument of a program to 128 KiB
+_STATE: Final = "multistep-service"
+_STATE_DIR: Final = "/run/multistep-service"
+STATE: Final = f"{_STATE_DIR}/records"
+"""Directory with the records of what the runner did in a service's container."""
+
+
+def parts(services: PodServices, policy: str, runner: Mapping[str, Any], reserved: Mapping[int, str]) -> dict[str, Any]:
+    """Return the parts of a pod's spec that its services add: volumes, initContainers, hostAliases.
+
+    policy: pull policy, "" for the usual one; runner: image that has the runner, with its pull policy; reserved: ports that the
+    trial's pod needs itself, with their purpose. Raises InvalidSpec for a service with such a port.
+    """
+    _refuse_ports(services, reserved)
+    mounts = plan_mounts(services)
+    volumes = [_volume(each) for each in mounts.volumes]
+    volumes += [{"name": _state(each), "emptyDir": {"sizeLimit": "64Mi"}} for each in services.order if not each.once]
+    containers = [{**runner, **_files(services.files)}] if services.files else []
+    for each in services.order:
+        mounted = mounts.of(each.name)
+        containers += _copies(each.container, each.image, policy, mounted)
+        containers.append(_container(each, policy, mounted))
+    return {"volumes": volumes, "initContainers": containers, "hostAliases": _aliases(services)}
+
+
+def main_copies(services: PodServices, image: str, policy: str) -> list[dict[str, Any]]:
+    """Return the init container that fills the volumes which the trial's container is the first to mount; [] without such."""
+    return _copies(MAIN, image, policy, plan_mounts(services).of(MAIN))
+
+
+def main_mounts(services: PodServices) -> list[dict[str, Any]]:
+    """Return the mounts of the trial's container."""
+    return [_mount(each) for each in plan_mounts(services).of(MAIN)]
+
+
+def _refuse_ports(services: PodServices, reserved: Mapping[int, str]) -> None:
+    for service in (*(each.service for each in services.order), services.main):
+        for port in service.ports:
+            number, _, protocol = port.partition("/")
+            if protocol == "tcp" and (purpose := reserved.get(int(number))) is not None:
+                raise InvalidSpec(
+                    f"services.{service.name}.ports: {number} is the port of {purpose}; all services share the pod's one network"
+                )
+
+
+def _volume(volume: Volume) -> dict[str, Any]:
+    given = {
+        **({"medium": "Memory"} if volume.memory else {}),
+        **({"sizeLimit": str(volume.size_bytes)} if volume.size_bytes else {}),
+    }
+    return {"name": volume.name, "emptyDir": given}
+
+
+def _mount(mount: PodMount) -> dict[str, Any]:
+    return {
+        "name": mount.volume.name,
+        "mountPath": mount.target,
+        **({"subPath": mount.subpath} if mount.subpath else {}),
+        **({"readOnly": True} if mount.read_only else {}),
+    }
+
+
+def _files(packed: str) -> dict[str, Any]:
+    """Return the init container that writes the task's files into their volume."""
+    chunks = [packed[start : start + _CHUNK] for start in range(0, len(packed), _CHUNK)]
+    return {
+        "name": "fill-files",
+        "command": [RUNNER, "unpack", _FILES_DIR, *chunks],
+        "volumeMounts": [runner_mount.mount(), {"name": FILES_VOLUME, "mountPath": _FILES_DIR}],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+
+
+def _copies(name: str, image: str, policy: str, mounts: tuple[PodMount, ...]) -> list[dict[str, Any]]:
+    """Return the init container that copies what the image has at the targets of new volumes into them, as Docker does."""
+    copied = [each for each in mounts if each.copied]
+    if not copied:
+        return []
+    pairs = [part for each in copied for part in (each.target, f"{_COPY_DIR}/{each.volume.name}")]
+    volumes = [{"name": each.volume.name, "mountPath": f"{_COPY_DIR}/{each.volume.name}"} for each in copied]
+    return [
+        {
+            "name": f"fill-{name}"[:63].rstrip("-"),
+            "image": image,
+            **({"imagePullPolicy": policy} if policy else {}),
+            "command": [RUNNER, "populate", *pairs],
+            "volumeMounts": [runner_mount.mount(), *volumes],
+            "securityContext": {
+                "runAsUser": 0,
+                "runAsGroup": 0,
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"], "add": ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID"]},
+            },
+        }
+    ]
+
+
+def _container(plan: ServicePlan, policy: str, mounts: tuple[PodMount, ...]) -> dict[str, Any]:
+    service = plan.service
+    mounted = [_mount(each) for each in mounts]
+    if not plan.once:  # the operator runs hooks and collects files by exec
+        mounted += [runner_mount.mount(), {"name": _state(plan), "mountPath": _STATE_DIR}]
+    container: dict[str, Any] = {
+        "name": plan.container,
+        "image": plan.image,
+        **({"imagePullPolicy": policy} if policy else {}),
+        **({} if plan.once else {"restartPolicy": "Always"}),
+        **({"command": [*map(_literal, service.entrypoint)]} if service.entrypoint is not None else {}),
+        **({"args": [*map(_literal, service.command)]} if service.command is not None else {}),
+        "env": [*_environment(plan)],
+        **({"workingDir": service.working_dir} if service.working_dir else {}),
+        **({"stdin": True} if service.stdin else {}),
+        **({"tty": True} if service.tty else {}),
+        "volumeMounts": mounted,
+        "resources": _resources(service),
+        "securityContext": _security(service),
+    }
+    if plan.probe is not None:
+        container["startupProbe"] = {
+            "exec": {"command": [*map(_literal, plan.probe.argv)]},
+            "periodSeconds": plan.probe.period,
+            "timeoutSeconds": plan.probe.timeout,
+            "failureThreshold": plan.probe.failures,
+        }
+    return container
+
+
+def _environment(plan: ServicePlan) -> Iterator[dict[str, Any]]:
+    if not plan.once:  # by which the operator knows that it talks with the right pod
+        yield {"name": "MULTISTEP_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
+    for name, value in sorted(plan.service.environment.items()):
+        yield {"name": name, "value": _literal(value)}
+
+
+def _state(plan: ServicePlan) -> str:
+    return f"{_STATE}-{plan.container}"[:63].rstrip("-")
+
+
+def _literal(value: str) -> str:
+    """Return a value as the API server needs it: it would expand $(NAME)."""
+    return value.replace("$(", "$$(")
+
+
+def _resources(service: Service) -> dict[str, Any]:
+    limits = {
+        **({"cpu": f"{service.cpus:g}"} if service.cpus else {}),
+        **({"memory": str(service.memory_bytes)} if service.memory_bytes else {}),
+    }
+    requests = {
+        **({"cpu": f"{service.cpu_request:g}"} if service.cpu_request else {}),
+        **({"memory": str(service.memory_request)} if service.memory_request else {}),
+    }
+    return {**({"requests": requests} if requests else {}), **({"limits": limits} if limits else {})}
+
+
+def _security(service: Service) -> dict[str, Any]:
+    """Return the security context. NET_RAW is dropped, because with it a process could send packets as another one of the pod."""
+    uid, _, gid = service.user.partition(":")
+    return {
+        "capabilities": {
+            "drop": sorted({*service.cap_drop, "NET_RAW"}) if "ALL" not in service.cap_drop else ["ALL"],
+            **({"add": [*service.cap_add]} if service.cap_add else {}),
+        },
+        **({"runAsUser": int(uid)} if uid else {}),
+        **({"runAsGroup": int(gid)} if gid else {}),
+        **({"readOnlyRootFilesystem": True} if service.read_only else {}),
+        **({"allowPrivilegeEscalation": False} if service.no_new_privileges else {}),
+    }
+
+
+def _aliases(services: PodServices) -> list[dict[str, Any]]:
+    by_address = {"127.0.0.1": [*services.names]}
+    for host in services.hosts:
+        by_address.setdefault(host.address, []).append(host.name)
+    return [{"ip": address, "hostnames": names} for address, names in by_address.items()]

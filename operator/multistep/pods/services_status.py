@@ -1,0 +1,54 @@
+"""Reads from a pod object which of its services ended. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from multistep.api.model import GROUP
+from multistep.engine.decisions import ServiceEnd
+from multistep.engine.services import CONTAINER_PREFIX
+from multistep.pods import container_status
+
+RESTARTING: Final = f"{GROUP}/restarting-services"
+"""Annotation: containers, separated by commas, of services that may end, because their compose file lets them start again."""
+_MESSAGE_CHARACTERS = 500
+
+
+def ended(pod: Mapping[str, Any]) -> ServiceEnd | None:
+    """Return the end of the first service that ended and must not; None if there is none."""
+    status, spec = pod.get("status") or {}, pod.get("spec") or {}
+    may_end = str((pod["metadata"].get("annotations") or {}).get(RESTARTING) or "").split(",")
+    for each in status.get("initContainerStatuses") or []:
+        if each["name"].startswith(CONTAINER_PREFIX) and each["name"] not in may_end:
+            container = container_status.named(each["name"], spec.get("initContainers"))
+            if (found := _end(container, each)) is not None:
+                return found
+    return None
+
+
+def _end(container: Mapping[str, Any], status: Mapping[str, Any]) -> ServiceEnd | None:
+    last = (status.get("state") or {}).get("terminated") or (status.get("lastState") or {}).get("terminated")
+    if last is None or (container.get("restartPolicy") != "Always" and not last.get("exitCode")):
+        return None
+    code, reason = last.get("exitCode"), last.get("reason") or "no reason given"
+    unhealthy = _was_unhealthy(container.get("startupProbe"), last)
+    output = (last.get("message") or "")[-_MESSAGE_CHARACTERS:].strip()
+    how = f"did not become healthy in time; it ended with status {code}" if unhealthy else f"ended with status {code} ({reason})"
+    return ServiceEnd(
+        name=status["name"].removeprefix(CONTAINER_PREFIX),
+        how=f"{how}: {output}" if output else how,
+        exit_code=code,
+        out_of_memory=reason == "OOMKilled",
+        unhealthy=unhealthy,
+    )
+
+
+def _was_unhealthy(probe: Mapping[str, Any] | None, last: Mapping[str, Any]) -> bool:
+    """Return whether the container ran so long that its startup probe may have failed. The status does not say who ended it."""
+    started, finished = last.get("startedAt"), last.get("finishedAt")
+    if probe is None or not started or not finished:
+        return False
+    seconds = (datetime.fromisoformat(finished) - datetime.fromisoformat(started)).total_seconds()
+    return bool(seconds >= (probe.get("failureThreshold", 3) - 1) * probe.get("periodSeconds", 10))

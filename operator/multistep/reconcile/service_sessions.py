@@ -1,0 +1,109 @@
+"""Sessions with the runner in services' containers, where it is not PID 1: each session has a runner of its own (`runner once`)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from multistep.api.records import Record
+from multistep.engine.decisions import PodFacts
+from multistep.engine.operations import TAIL_BYTES, ServiceHook, Source
+from multistep.errors import StreamLost
+from multistep.kube.protocols import Cluster
+from multistep.metrics import Metrics
+from multistep.pods import services
+from multistep.pods.runner_mount import RUNNER
+from multistep.runner_client.bodies import DownloadResult
+from multistep.runner_client.session import Session
+from multistep.settings import Settings
+
+_NOWHERE = Source("/proc/multistep-none")  # a path that no container has
+_END_BYTES = 1024  # of zeros, with which the runner's tar streams end
+
+Write = Callable[[bytes], Awaitable[None]]
+
+
+class ServiceSessions:
+    """Runs hooks and reads files in the containers of a pod's services."""
+
+    def __init__(self, cluster: Cluster, settings: Settings, metrics: Metrics) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._metrics = metrics
+
+    async def hook(self, namespace: str, pod: PodFacts, hook: ServiceHook, main: Session) -> Record:
+        """Run a hook, at most once, and add its result to the records of main's runner."""
+        spec = {
+            "id": hook.id, "argv": list(hook.argv), "user": hook.user, "cwd": "", "env": {}, "timeoutSeconds": hook.timeout,
+            "tailBytes": TAIL_BYTES, "remove": [], "captures": [], "killAtEnd": False,
+        }  # fmt: skip
+        async with self._session(namespace, pod, hook.container, hook.id) as session:
+            record = await session.start(spec, hook.timeout)
+            while not record.done:
+                record = await session.wait(hook.id, self._settings.linger_seconds)
+        return await main.note(hook.id, dict(record.result or {}))
+
+    async def collect(
+        self, namespace: str, pod: PodFacts, sources: Sequence[Source], found: DownloadResult, joined: Joined
+    ) -> DownloadResult:
+        """Download the sources that services have, behind main's. found: the result for main's; joined: the stream so far."""
+        for container in sorted({each.container for each in sources if each.container}):
+            if found.cut:
+                break
+            await joined.next()
+            wanted = [replace(each, container="") if each.container == container else _NOWHERE for each in sources]
+            async with self._session(namespace, pod, container, "") as session:
+                limit = self._settings.results_collect_seconds
+                more = await session.download(wanted, joined.write, timeout_seconds=limit)
+            types = [
+                new if source.container == container else old
+                for source, old, new in zip(sources, found.types, more.types, strict=True)
+            ]
+            found = DownloadResult(
+                tuple(types), found.size + more.size, "", (*found.changed, *more.changed), (*found.unreadable, *more.unreadable),
+                more.cut,
+            )  # fmt: skip
+        await joined.end()
+        return found
+
+    @asynccontextmanager
+    async def _session(self, namespace: str, pod: PodFacts, container: str, id: str) -> AsyncIterator[Session]:
+        self._metrics.exec_sessions.inc()
+        command = (RUNNER, "once", "--state", services.STATE, *(("--id", id) if id else ()))
+        stream = await self._cluster.open_exec(namespace, pod.name, container, command)
+        limit = self._settings.answer_timeout_seconds
+        async with Session(stream, pod_uid=pod.uid, answer_timeout_seconds=limit, moved=self._metrics.moved) as session:
+            await session.hello()
+            yield session
+
+
+def of_main(sources: Sequence[Source]) -> list[Source]:
+    """Return the sources for a download from main: those of services are not there."""
+    return [_NOWHERE if each.container else each for each in sources]
+
+
+class Joined:
+    """Joins the tar streams of several downloads into one: it leaves out the end of each but the last."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._held = b""
+
+    async def write(self, data: bytes) -> None:
+        """Add data of the current stream."""
+        whole = self._held + data
+        self._held = whole[-_END_BYTES:]
+        if len(whole) > _END_BYTES:
+            await self._write(whole[:-_END_BYTES])
+
+    async def next(self) -> None:
+        """Begin another stream. Raises StreamLost if the current one has no end."""
+        if self._held.strip(b"\0"):
+            raise StreamLost("a download does not end as a tar stream does")
+        self._held = b""
+
+    async def end(self) -> None:
+        """Write the last stream's end."""
+        await self._write(self._held)
+        self._held = b""

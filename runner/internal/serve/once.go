@@ -1,0 +1,142 @@
+package serve
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"multistep.dev/runner/internal/call"
+	"multistep.dev/runner/internal/checkpoint"
+	"multistep.dev/runner/internal/kernel"
+	"multistep.dev/runner/internal/records"
+	"multistep.dev/runner/internal/session"
+	"multistep.dev/runner/internal/wire"
+)
+
+// interrupted is the error code of a command whose `runner once` was killed before it ended.
+const interrupted = "Interrupted"
+
+// Once runs the command `runner once`: one session on stdin and stdout in a container whose PID 1 is a service. It keeps the record of
+// the operation with the id in the directory state, so that the operation runs at most once, however many sessions ask for it.
+func Once(version string, args []string) error {
+	flags := flag.NewFlagSet("once", flag.ContinueOnError)
+	state := flags.String("state", "", "directory for records; must exist")
+	id := flags.String("id", "", "of the only operation with a record, if there is one")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	forgetSignals()
+	if err := errors.Join(kernel.KeepDescriptors(), kernel.BecomeSubreaper()); err != nil {
+		return err
+	}
+	runner, err := newRunner(version, "", func() (string, error) { return *state, os.MkdirAll(*state, 0o700) })
+	if err != nil {
+		return err
+	}
+	runner.Tracker = checkpoint.Untracked()
+	kept := &keptRecord{path: filepath.Join(*state, fileName(*id)), id: *id}
+	if *id != "" {
+		if err := kept.load(runner.Store); err != nil {
+			return err
+		}
+	}
+	talked := talkOnStdio(runner)
+	return errors.Join(talked, kept.save(runner.Store))
+}
+
+func fileName(id string) string {
+	sum := sha256.Sum256([]byte(id))
+	return hex.EncodeToString(sum[:])
+}
+
+// talkOnStdio serves one session. `runner call` relays in the same way.
+func talkOnStdio(runner *session.Runner) error {
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	mine, theirs, err := connections(pair)
+	if err != nil {
+		return err
+	}
+	served := make(chan error, 1)
+	go func() { served <- runner.Serve(mine) }()
+	relayed := call.Relay(theirs)
+	theirs.Close()
+	return errors.Join(relayed, <-served)
+}
+
+func connections(pair [2]int) (mine, theirs *net.UnixConn, err error) {
+	var both [2]*net.UnixConn
+	for number, fd := range pair {
+		file := os.NewFile(uintptr(fd), "session")
+		conn, err := net.FileConn(file)
+		file.Close()
+		if err != nil {
+			return nil, nil, err
+		}
+		both[number] = conn.(*net.UnixConn)
+	}
+	return both[0], both[1], nil
+}
+
+// keptRecord is the record of an operation, in a file. The file exists, empty and locked, while the operation runs.
+type keptRecord struct {
+	path, id string
+	file     *os.File
+}
+
+// load waits until no other process runs the operation, and adds its record to the store, if it ran.
+func (k *keptRecord) load(store *records.Store) error {
+	file, err := os.OpenFile(k.path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	k.file = file // open until the process ends, as it holds the lock
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+		return err
+	}
+	content, err := os.ReadFile(k.path)
+	if err != nil || len(content) == 0 {
+		_, failed := file.WriteAt([]byte{'\n'}, 0)
+		return errors.Join(err, failed)
+	}
+	record := records.Record{ID: k.id, Op: "start", Result: wire.PhaseResult{
+		Error: wire.Errorf(interrupted, "the runner was killed while the command ran"),
+	}}
+	if len(content) > 1 {
+		var result wire.PhaseResult
+		record.Result = &result
+		if err := json.Unmarshal(content, &record); err != nil {
+			return fmt.Errorf("the record of %s: %w", k.id, err)
+		}
+		record.Result = result
+	}
+	store.Restore(record)
+	return nil
+}
+
+// save waits until the operation ends, also if nobody listens any more, and writes its record.
+func (k *keptRecord) save(store *records.Store) error {
+	if k.file == nil {
+		return nil
+	}
+	record, missing := store.Wait(context.Background(), k.id)
+	if missing != nil {
+		return k.file.Truncate(0) // no session started it
+	}
+	content, err := json.Marshal(record)
+	if err != nil {
+		return err
+	}
+	_, err = k.file.WriteAt(content, 0)
+	return err
+}

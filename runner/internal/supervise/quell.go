@@ -1,0 +1,37 @@
+package supervise
+
+import (
+	"os"
+
+	"multistep.dev/runner/internal/kernel"
+	"multistep.dev/runner/internal/tree"
+)
+
+// Quell implements `runner quell`, which runs as a phase of root: it kills all processes that other phases left.
+func Quell() error { return tree.Kill(&others{supervisor: os.Getppid()}) }
+
+// others are all processes that belong to no exec session and not to this phase.
+type others struct {
+	supervisor int
+	empty      int
+}
+
+const enoughEmpty = 3 // passes without a process: one list of processes can miss one
+
+// Roots implements tree.Family. The parent of an exec session's process is outside of the container.
+func (o *others) Roots(all []kernel.Process) (pids []int) {
+	for _, each := range all {
+		if each.PPID == 1 && each.PID != o.supervisor {
+			pids = append(pids, each.PID)
+		}
+	}
+	return pids
+}
+
+// Extinct implements tree.Family.
+func (o *others) Extinct(found int) bool {
+	if o.empty++; found > 0 {
+		o.empty = 0
+	}
+	return o.empty >= enoughEmpty
+}

@@ -1,0 +1,2 @@
+#!/bin/bash
+ask shop 7000 "add book"

@@ -1,0 +1,40 @@
+"""Services that task.toml names must exist in the task's compose file."""
+
+from __future__ import annotations
+
+import pytest
+
+from multistep.api.layout import TaskLayout
+from multistep.api.services import Service, Services
+from multistep.api.task_toml import parse_task
+from multistep.engine.service_names import check_services
+from multistep.errors import InvalidTask
+
+COMPOSED = TaskLayout(compose=Services("environment/docker-compose.yaml", (Service("db"), Service("main"))))
+STEPS = '[[steps]]\nname = "a"\n[[steps]]\nname = "b"\n'
+
+
+def hook(service: str, table: str = "verifier") -> str:
+    return f'[[{table}.collect]]\ncommand = "x"\nservice = "{service}"\n'
+
+
+@pytest.mark.parametrize(
+    ("toml", "field"),
+    [
+        (hook("web") + STEPS, "verifier.collect[0].service"),
+        (STEPS + hook("web", "steps.verifier"), "steps[1].verifier.collect[0].service"),
+        ('artifacts = ["/y", {source = "/x", service = "web"}]\n' + STEPS, "artifacts[1].service"),
+        (STEPS + 'artifacts = [{source = "/x", service = "web"}]', "steps[1].artifacts[0].service"),
+    ],
+)
+def test_a_service_that_does_not_exist_is_refused_by_name(toml: str, field: str) -> None:
+    with pytest.raises(InvalidTask, match=r"'web' is no service of .*; must be one of 'main', 'db'") as caught:
+        check_services(parse_task(toml), COMPOSED)
+    assert caught.value.field == field
+    with pytest.raises(InvalidTask, match=r"'web' needs environment/docker-compose.yaml; must be one of 'main'"):
+        check_services(parse_task(toml), TaskLayout())
+
+
+def test_services_that_exist_may_be_named() -> None:
+    check_services(parse_task(hook("db") + hook("main") + STEPS + hook("db", "steps.verifier")), COMPOSED)
+    check_services(parse_task(hook("main") + STEPS), TaskLayout())

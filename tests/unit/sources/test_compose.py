@@ -1,0 +1,153 @@
+"""The services of a task's compose file, read by the real compose reader."""
+
+from __future__ import annotations
+
+import base64
+import io
+import tarfile
+
+import pytest
+
+from hack import image
+from multistep.api.services import Build, Dependency, Mount, Service, Services
+from multistep.errors import InvalidTask
+from multistep.sources.reader.order import Answer, parse_answer
+from multistep.sources.task import load_task
+
+from .trees import TOML, task
+
+FILE = "environment/docker-compose.yaml"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _reader() -> None:
+    image.ensure_compose_reader()
+
+
+def services(text: str, files: dict[str, str] | None = None, toml: str = TOML) -> Services:
+    found = load_task(task({"task.toml": toml, FILE: text, **(files or {})})).layout.compose
+    assert found is not None
+    return found
+
+
+def service(keys: str, files: dict[str, str] | None = None, more: str = "", toml: str = TOML) -> Service:
+    [found] = services(f"services:\n  db:\n    image: redis\n{keys}{more}", files, toml).others
+    return found
+
+
+def error(text: str, files: dict[str, str] | None = None) -> InvalidTask:
+    with pytest.raises(InvalidTask) as caught:
+        services(text, files)
+    return caught.value
+
+
+def test_a_service_is_read_as_compose_reads_it() -> None:
+    found = services(
+        """\
+services:
+  db:
+    image: redis
+    command: redis-server --port 6379
+    entrypoint: ["tini", "--"]
+    environment: [A=1, "B=${A:-two}"]
+    user: "1000:1000"
+    ports: ["16379:6379"]
+    deploy: {resources: {limits: {cpus: "0.5", memory: 64M}}}
+    restart: always
+    depends_on: {seed: {condition: service_completed_successfully}}
+  seed: {image: "${MAIN_IMAGE_NAME}"}
+"""
+    ).others[0]
+    assert (found.command, found.entrypoint) == (("redis-server", "--port", "6379"), ("tini", "--"))
+    assert (found.environment, found.user, found.ports) == ({"A": "1", "B": "two"}, "1000:1000", ("6379/tcp",))
+    assert (found.cpus, found.memory_bytes, found.restarts) == (0.5, 64 << 20, True)
+    assert found.depends_on == (Dependency("seed", "completed"),)
+
+
+def test_what_the_image_sets_is_not_overridden() -> None:
+    assert service("") == Service("db", "redis", names=("db",), line=2)
+
+
+def test_main_is_merged_over_harbors_base() -> None:
+    read = services("services:\n  main:\n    environment: {A: b}\n    working_dir: /x\n")
+    assert (read.main.same_image, read.main.environment, read.main.working_dir, read.others) == (True, {"A": "b"}, "/x", ())
+    assert services("services:\n  main: {image: other}\n").main.image == "other"
+    assert services("services:\n  main: {build: .}\n").main.build == Build("environment")
+
+
+def test_files_of_the_task_are_part_of_the_model() -> None:
+    files = {"environment/conf/a.conf": "a", "environment/key": "secret"}
+    read = services(
+        """\
+services:
+  db:
+    image: redis
+    volumes: ["./conf:/etc/db:ro", data:/data, "/cache"]
+    secrets: [key]
+    configs: [{source: text, target: /text, mode: 0400}]
+    tmpfs: ["/tmp:size=1m"]
+volumes: {data: {}}
+secrets: {key: {file: ./key}}
+configs: {text: {content: hello}}
+""",
+        files,
+    )
+    assert read.others[0].mounts == (
+        Mount("file", "/etc/db", "0", read_only=True),
+        Mount("volume", "/data", "data"),
+        Mount("volume", "/cache"),
+        Mount("tmpfs", "/tmp", size_bytes=1 << 20),
+        Mount("file", "/text", "1", read_only=True, mode=0o400),
+        Mount("file", "/run/secrets/key", "2", read_only=True),
+    )
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(read.files))) as tar:
+        contents = {each.name: (each.mode, file.read() if (file := tar.extractfile(each)) else None) for each in tar}
+    assert contents == {
+        "0": (0o755, None), "0/a.conf": (0o644, b"a"), "1": (0o400, b"hello"), "2": (0o644, b"secret"),
+    }  # fmt: skip
+
+
+def test_env_files_are_files_of_the_task() -> None:
+    keys = "    env_file: [a.env, {path: b.env, required: false}]\n    environment: {B: own}\n"
+    assert service(keys, {"environment/a.env": "A=1\nB='x'\nC=$A\n"}).environment == {"A": "1", "B": "own", "C": "1"}
+    keys = "    env_file: missing.env\n"
+    assert str(error("services:\n  db:\n    image: x\n" + keys)) == f"{FILE}:4: environment/missing.env does not exist in the task"
+
+
+@pytest.mark.parametrize("path", ["/proc/self/environ", "../../secret", "~/x"])
+def test_no_file_outside_of_the_task_is_read(path: str) -> None:
+    text = str(error(f"services:\n  db:\n    image: x\n    env_file: {path}\n    volumes: ['{path}:/x']\n"))
+    assert text.splitlines() == [
+        f"{FILE}:4: services.db.env_file: must be a path in the task, relative to environment/; got {path!r}".replace("'", '"'),
+        f"{FILE}:5: services.db.volumes.0: must be a path in the task, relative to environment/; got {path!r}".replace("'", '"'),
+    ]
+
+
+def test_all_that_is_refused_is_named_with_key_and_line() -> None:
+    found = error("include: [x.yaml]\nservices:\n  db:\n    image: x\n    gpus: all\n    ulimits: {nofile: 1}\n    sort: 1\n")
+    assert [each.field for each in found.parts] == [
+        f"{FILE}:1: include", f"{FILE}:5: services.db.gpus", f"{FILE}:6: services.db.ulimits", f"{FILE}:7: services.db.sort",
+    ]  # fmt: skip
+    assert str(found.parts[3]).endswith("is not a key of the compose specification")
+
+
+def test_variables_are_those_of_the_environments_table() -> None:
+    toml = '[environment]\ncpus = 2\nenv = {PLAIN = "p", KEY = "${KEY}"}\n' + TOML
+    keys = "    environment: [PLAIN, 'K=${KEY}', 'C=${CPUS}', OTHER]\n"
+    assert service(keys, toml=toml).environment == {"PLAIN": "p", "K": "\ue000KEY\ue001", "C": "2"}
+
+
+def test_a_variable_without_a_value_is_refused() -> None:
+    text = str(error("services:\n  db:\n    image: x\n    environment: {K: '${KEY}', L: '${LATER:-}'}\n"))
+    assert "KEY" in text and "environment.env" in text and "LATER" not in text
+
+
+def test_a_file_that_is_no_compose_file_is_refused() -> None:
+    assert "is not YAML" in str(error("services: [\n"))
+    assert "services.db.image" in str(error("services:\n  db: {image: [1]}\n"))
+
+
+def test_the_answer_of_the_child_has_the_services() -> None:
+    read = load_task(task({FILE: "services:\n  db: {image: x, healthcheck: {test: [CMD, a]}}\n"}))
+    answer = Answer("d", {}, read.layout, (), {})
+    assert parse_answer(answer.to_json()).layout == read.layout

@@ -1,0 +1,12 @@
+"""docs/compose.md has the compose reader's own table of keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hack.generate.compose_page import PAGE, with_table
+
+
+def test_the_table_of_keys_is_current() -> None:
+    page = (Path(__file__).parents[2] / PAGE).read_text()
+    assert with_table(page) == page, "run: make generate"
