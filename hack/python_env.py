@@ -16,6 +16,7 @@ LOCK = ROOT / "requirements" / "dev.lock"
 TOOLS_LOCK = ROOT / "hack" / "tools.lock"
 _LOCKING = ("--universal", "--generate-hashes", "--no-annotate", "--no-header")
 _OURS = ("--python-version", "3.11")
+_OPERATOR = (*_OURS, "--extra", "operator", "--extra", "otel")
 _HOST = "agent-host/pyproject.toml"
 _HOST_LOCK = "agent-host/requirements/host.lock"
 _HARBORS = ("--python-version", "3.12", "--override", "agent-host/requirements/overrides.txt")
@@ -37,8 +38,8 @@ def ensure() -> None:
 def lock() -> None:
     """Pin the newest versions that pyproject.toml and tools.in allow, with the hashes of their files."""
     for source, output, *options in (
-        ("pyproject.toml", "requirements/operator.lock", *_OURS, "--extra", "otel"),
-        ("pyproject.toml", "requirements/dev.lock", *_OURS, "--extra", "otel", "--extra", "report", "--group", "dev"),
+        ("pyproject.toml", "requirements/operator.lock", *_OPERATOR),
+        ("pyproject.toml", "requirements/dev.lock", *_OPERATOR, "--extra", "report", "--group", "dev"),
         ("hack/tools.in", "hack/tools.lock", *_OURS),
         (_HOST, _HOST_LOCK, *_HARBORS),
         (_HOST, "agent-host/requirements/test.lock", *_HARBORS, "--constraint", _HOST_LOCK, "--group", f"{_HOST}:test"),
