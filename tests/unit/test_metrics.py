@@ -42,11 +42,11 @@ def test_every_metric_is_described_and_nothing_else_is() -> None:
 
 
 def test_no_label_can_name_a_task_a_step_or_a_trial() -> None:
-    """A pod that reads the metrics must not learn the rewards of single trials, or of its own earlier steps."""
+    """A pod that reads the metrics must not learn the scores of single trials, or of its own earlier steps."""
     labels = {label for each in TABLE for label in (*each.described.labels, *each.described.choices)}
     assert labels.isdisjoint({"task", "step", "trial", "name", "pod", "uid", "key"})
-    rewards = [each.described for each in TABLE if "reward" in each.described.name]
-    assert [(each.name, set(each.labels), set(each.choices)) for each in rewards] == [
+    scores = [each.described for each in TABLE if "score" in each.described.name]
+    assert [(each.name, set(each.labels), set(each.choices)) for each in scores] == [
         ("multistep_trial_score", set(), {"namespace", "agent"})
     ]
     for label in ("task", "step", "key"):
