@@ -137,6 +137,30 @@ async def test_results_go_to_s3_and_come_back_byte_for_byte_also_when_the_store_
     await eventually(nothing_left)
 
 
+async def test_trials_whose_results_are_in_the_store_are_regraded_and_started_from(given: Given, store: Store) -> None:
+    """Checkpoints stay on the volume, and go with the results."""
+    test = "#!/bin/sh\nwc -l < /srv/lines > /logs/verifier/reward.txt\n"
+    steps = [Step(name, solve="#!/bin/sh\necho line >> /srv/lines\n", test=test) for name in ("a", "b")]
+    made = await given.ended(trial(*steps, checkpoints={"policy": "AfterStep", "keep": "WithResults"}))
+    assert "resultsStore" in made["status"] and await on_volume(given, made)
+    name = made["metadata"]["name"]
+    again, branch = await asyncio.gather(
+        given.ended(trial(*steps, regrade={"trial": name}, agent={"name": "nop"})),
+        given.ended(trial(*steps, **{"from": {"trial": name, "step": "a"}})),
+    )
+    assert [step["rewards"] for step in made["status"]["steps"]] == [{"reward": 1}, {"reward": 2}]
+    for found in (again, branch):
+        assert [step["rewards"] for step in found["status"]["steps"]] == [{"reward": 1}, {"reward": 2}], found["status"]
+        assert "resultsStore" in found["status"] and not await on_volume(given, found)
+    assert again["status"]["regraded"]["steps"][0]["tests"], "the evidence of the source was read from the store"
+    await given.deleted(name)
+
+    async def nothing_left() -> bool:
+        return not store.objects(made) and not await on_volume(given, made)
+
+    await eventually(nothing_left)
+
+
 async def test_a_large_artifact_goes_straight_to_the_store(given: Given, store: Store) -> None:
     """This test checks the content; `make bench SECTIONS=store` measures the operator's memory."""
     found = await given.ended(trial(Step("a", solve=SOLVE_LARGE), name="large"))

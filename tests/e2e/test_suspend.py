@@ -74,6 +74,29 @@ async def test_a_released_trial_holds_no_pod_and_restarts(given: Given) -> None:
     assert (attempt["reason"], attempt["steps"][0]["rewards"], done["attempt"]) == ("Suspended", {"reward": 1}, 2)
 
 
+async def test_a_released_trial_with_checkpoints_keeps_its_steps(given: Given) -> None:
+    """The file that step a's agent left is in the next pod, and step a does not run again."""
+    manifest = trial(
+        Step("a", solve="#!/bin/sh\necho x >> /srv/began\n", test="#!/bin/sh\nwc -l < /srv/began > /logs/verifier/reward.txt\n"),
+        Step("b", solve=STAYS_IN_FIRST_POD, test="#!/bin/sh\nwc -l < /srv/began > /logs/verifier/reward.txt\n"),
+        suspendPolicy="Release",
+        infrastructureRetries=0,
+        checkpoints={"policy": "AfterStep"},
+    )
+    name = manifest["metadata"]["name"]
+    await given.applied(manifest)
+    before = await given.until(name, in_agent("b"))  # type: ignore[arg-type]
+    await patched(given, name, suspend=True)
+    released = await given.until(name, suspended)
+    assert "continue after step a, as attempt 2" in condition(released, "Suspended")["message"]
+    await given.without_pods(name)
+    await patched(given, name, suspend=False)
+    done = (await given.until(name, finished))["status"]
+    assert [step["rewards"] for step in done["steps"]] == [{"reward": 1}, {"reward": 1}]
+    assert done["steps"][0] == before["status"]["steps"][0]
+    assert (done["resumed"]["attempts"], done["attempt"], [each["reason"] for each in done["attempts"]]) == ([1], 2, ["Suspended"])
+
+
 async def test_a_prestarted_trial_starts_in_the_pod_that_was_ready(given: Given) -> None:
     manifest = trial(Step("a", test=reward(0.5)), suspend=True, prestart=True)
     name = manifest["metadata"]["name"]
