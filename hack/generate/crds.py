@@ -57,6 +57,12 @@ _STOPS_FOR_GOOD = {
     "message": "stop cannot be taken back: create a new trial",
     "fieldPath": ".stop",
 }
+_RETRIES_ARE_KEPT = {  # the names and numbers of created retries follow from their place in the list
+    "rule": "!has(oldSelf.retries) || oldSelf.retries.size() == 0 || (has(self.retries) && "
+    "(self.retries.map(n, string(n)).join(',') + ',').startsWith(oldSelf.retries.map(n, string(n)).join(',') + ','))",
+    "message": "retries can only get more entries at its end",
+    "fieldPath": ".retries",
+}
 # The status of a new object until an operator reconciles it. kstatus then reports it as in progress instead of finished, and the
 # message suggests to users what to check.
 _NOT_SEEN_YET = {
@@ -144,9 +150,19 @@ SWEEP: Final = Kind(
     TrialSweep,
     SweepSpec,
     SweepStatus,
-    mutable=("suspend", "parallelism", "prestart", "stopWhen", "budget", "activeDeadlineSeconds", "ttlSecondsAfterFinished"),
+    mutable=(
+        "suspend",
+        "parallelism",
+        "prestart",
+        "stopWhen",
+        "budget",
+        "activeDeadlineSeconds",
+        "ttlSecondsAfterFinished",
+        "retries",
+    ),
     columns=_SWEEP_COLUMNS,
     another="create a new sweep",
+    spec_rules=(_RETRIES_ARE_KEPT,),
     rules=(
         {
             "rule": f"self.metadata.name.size() <= {_LABEL_CHARACTERS}",

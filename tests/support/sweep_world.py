@@ -163,9 +163,9 @@ class SweepWorld:
         for _ in range(1000):
             self._woken = False
             seconds = await self.reconcile()
+            self._happen()
             if is_finished(self.status) and seconds is None and not self._woken:
                 return
-            self._happen()
             if seconds != 0.0 and not self._woken:
                 self._time_passes(seconds)
             if self.events in ("dropped", "delayed") and self.now - resynced >= RESYNC_SECONDS:

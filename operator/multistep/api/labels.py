@@ -13,6 +13,7 @@ AGENT: Final = f"{GROUP}/agent"
 ATTEMPT: Final = f"{GROUP}/attempt"
 SWEEP: Final = f"{GROUP}/sweep"
 NUMBER: Final = f"{GROUP}/number"  # on a trial: its number in the sweep, from 0
+RETRY_OF: Final = f"{GROUP}/retry-of"  # on a retry of a sweep's trial: the number for which it counts, that of the first trial
 SHARD: Final = f"{GROUP}/shard"  # on a trial or a sweep: the shard whose operator reconciles the object
 REFERENCE: Final = (
     f"{GROUP}/reference"  # on a trial that plays a task's solutions for trials with spec.fromStep: digest in its name

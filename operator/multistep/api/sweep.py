@@ -25,6 +25,7 @@ from multistep.api.trial_status import Condition, FailureClass
 
 SWEEP_KIND = "TrialSweep"
 SWEEP_PLURAL = "trialsweeps"
+MOST_RETRIES = 10_000
 MOST_TRIALS = 50_000  # maximum per sweep: the operator keeps 200 bytes per trial in memory
 
 Name = Annotated[str, Field(min_length=1, max_length=253)]
@@ -135,7 +136,8 @@ class Scoring(Model):
 
 
 class SweepSpec(Model):
-    """Desired sweep. Immutable except suspend, parallelism, prestart, stopWhen, budget, activeDeadlineSeconds and the TTL."""
+    """Desired sweep. Immutable except suspend, parallelism, prestart, stopWhen, budget, activeDeadlineSeconds, the TTL, and
+    retries, which may get more entries."""
 
     model_config = cel(("has(self.tasks) != has(self.tasksFrom)", "must have exactly one of tasks and tasksFrom"))
 
@@ -173,6 +175,9 @@ class SweepSpec(Model):
     """Timeout in seconds of the whole sweep, excluding suspended time; active trials are stopped then, and the sweep is Failed."""
     lease: SweepLease | None = None
     """Ends the sweep when its client no longer renews the lease, as the Python client does while it lives; unset: no lease."""
+    retries: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MOST_RETRIES)] = []
+    """Numbers of trials to run again, after all others; a number may occur more than once. A number counts once: with its first
+    trial that has a score, otherwise with its newest one. More entries make a finished sweep continue."""
     suspend: bool = False
     """If true, no trial is created, and active trials are suspended."""
     ttl_seconds_after_finished: WholeSeconds | None = None
@@ -271,6 +276,8 @@ class SweepTrials(Model):
     """Trials that somebody deleted. They are not created again."""
     counted: int = 0
     """Scored trials: those with a reward, and those with a failure that their agent may have caused."""
+    retried: int = 0
+    """Retries created so far. They are in none of the counts of created and finished trials: each number counts once."""
 
 
 class SweepAgentStatus(Model):

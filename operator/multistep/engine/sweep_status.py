@@ -14,6 +14,7 @@ from multistep.engine.status_size import bounded, shortened
 from multistep.engine.suspensions import suspended_seconds
 from multistep.engine.sweep_branches import States
 from multistep.engine.sweep_leases import expires_at, lease
+from multistep.engine.sweep_retries import retries_of, unknown
 from multistep.engine.sweep_trials import Plan
 from multistep.engine.sweeps import Halt, Limits, Tally, TrialFacts, halt, tally, to_create
 
@@ -78,7 +79,7 @@ def decide(
 
 def started(sweep: TrialSweep, plan: Plan, now: float, tasks: SweepTasksStatus | None = None) -> SweepStatus:
     """Return the status of a sweep before it creates its first trial. tasks: the resolved spec.tasksFrom."""
-    total = len(plan.grid)
+    total = plan.grid.total
     message = f"{len(plan.grid.tasks)} tasks, {len(plan.grid.agents)} agents, {total} trials"
     fields: dict[str, Any] = {"start_time": time(now), "trials": SweepTrials(total=total), "tasks_from": tasks}
     fields["lease"] = lease(sweep, now)
@@ -116,6 +117,23 @@ def waiting(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepSt
 def failed(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:
     """Return the status of a sweep that cannot be run."""
     return _with(sweep, "Failed", reason, message, now, completion_time=time(now))
+
+
+def reopens(sweep: TrialSweep) -> bool:
+    """Return whether a finished sweep continues: it got retries, or changed limits for those that it has. Without a change of the
+    spec it would only fail again."""
+    status = sweep.status
+    changed = status.start_time is not None and status.observed_generation != sweep.metadata.generation
+    return changed and len(retries_of(sweep.spec.retries, status.trials.total)) > status.trials.retried
+
+
+def reopened(sweep: TrialSweep, now: float) -> SweepStatus:
+    """Return the status of a finished sweep that continues. The time since it finished does not count for its deadline."""
+    former, ended = sweep.status, sweep.status.completion_time
+    idle = 0 if ended is None else max(0, round(now - ended.timestamp()))
+    left = len(retries_of(sweep.spec.retries, former.trials.total)) - former.trials.retried
+    status = _with(sweep, "Running", "Retrying", f"{left} trials run again", now, completion_time=None)
+    return status.model_copy(update={"suspended_seconds": (status.suspended_seconds or 0) + idle or None})
 
 
 def observed(sweep: TrialSweep) -> SweepStatus:
@@ -209,7 +227,7 @@ def _where(sweep: TrialSweep, counts: Tally, halted: Halt | None, budget: SweepB
     """Return the sweep's phase, reason and message. A sweep whose trials it stopped itself is Failed, not Complete."""
     cut_off = halted is not None and halted.stops and counts.stopped
     if counts.all_finished and not cut_off:
-        return "Complete", "SweepComplete", f"{counts.counted} of {counts.total} trials count{_unknown(sweep)}"
+        return "Complete", "SweepComplete", f"{counts.counted} of {counts.total} trials count{_retried(counts)}{_unknown(sweep)}"
     if halted is not None and not counts.active:
         return "Failed", halted.reason, f"{halted.message}; {counts.created} of {counts.total} trials were created"
     spent = _spent_text(budget, counts) if budget is not None and _is_spent(budget, counts) else ""
@@ -221,12 +239,18 @@ def _where(sweep: TrialSweep, counts: Tally, halted: Halt | None, budget: SweepB
     if spent:
         return "Suspended", COST_BUDGET_SPENT, spent
     follow = "; the branches follow when they have finished" if counts.unplanned else ""
-    return "Running", "Running", f"{counts.created} of {counts.total} trials were created{follow}"
+    return "Running", "Running", f"{counts.created} of {counts.total} trials were created{_retried(counts)}{follow}"
+
+
+def _retried(counts: Tally) -> str:
+    return f", {counts.retried} of {counts.retries} retries were created" if counts.retries else ""
 
 
 def _unknown(sweep: TrialSweep) -> str:
     names = sweep.status.branches.unknown if sweep.status.branches else []
-    return f"; no task has the steps {', '.join(map(repr, names))} of spec.branch.at" if names else ""
+    steps = f"; no task has the steps {', '.join(map(repr, names))} of spec.branch.at" if names else ""
+    numbers = unknown(sweep.spec.retries, sweep.status.trials.total)
+    return steps + (f"; the sweep has no trials {', '.join(map(str, numbers[:MAX_UNKNOWN]))} of spec.retries" if numbers else "")
 
 
 def _spent_text(budget: SweepBudgetStatus, counts: Tally) -> str:
@@ -247,6 +271,7 @@ def _trials(counts: Tally) -> SweepTrials:
         failed=counts.failed,
         deleted=counts.deleted,
         counted=counts.counted,
+        retried=counts.retried,
     )
 
 

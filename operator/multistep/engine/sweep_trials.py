@@ -20,6 +20,7 @@ from multistep.engine.journal import AGENT
 from multistep.engine.scoring import AGENT_ERRORS, State, scored
 from multistep.engine.suspensions import SWEEP_BUDGET_SPENT
 from multistep.engine.sweep_branches import States
+from multistep.engine.sweep_retries import retries_of
 from multistep.engine.sweeps import ActivePhase, Cell, Grid, TrialFacts
 from multistep.engine.tampering import evidence
 from multistep.errors import InvalidSpec
@@ -43,8 +44,9 @@ def plan(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> Plan:
     spec = sweep.spec
     branches = None if spec.branch else ()
     grid = Grid([each.name for each in tasks], [each.name for each in spec.agents], spec.attempts, spec.order, branches)
+    grid = grid if spec.branch else replace(grid, retries=retries_of(spec.retries, grid.total))
     text = f"{len(grid.tasks)} tasks, {len(grid.agents)} agents and spec.attempts = {grid.attempts}"
-    _refuse_many(f"spec: {text}", len(grid))
+    _refuse_many(f"spec: {text}", grid.total)
     try:
         check_overrides(spec.overrides, grid.tasks)
     except ValueError as error:
@@ -64,6 +66,7 @@ def with_branches(sweep: TrialSweep, plan: Plan, states: States) -> Plan:
     more = branches.count(plan.grid, branch, states)
     _refuse_many(f"spec.branch: {plan.grid.ordinary} ordinary trials and {more} branches", plan.grid.ordinary + more)
     grid = replace(plan.grid, branches=branches.cells_of(plan.grid, branch, states))
+    grid = replace(grid, retries=retries_of(plan.spec.retries, grid.total))
     names = [grid.trial_name(sweep.metadata.name, number) for number in range(grid.ordinary, len(grid))]
     return replace(plan, grid=grid, names=[*plan.names, *names])
 
@@ -118,12 +121,9 @@ def manifest(
     """
     cell, template, owner = plan.grid.cell(number), plan.spec.template, sweep.metadata
     task, agent = plan.grid.tasks[cell.task], plan.spec.agents[cell.agent]
-    ours = {labels.SWEEP: owner.name, labels.NUMBER: str(number)}
-    if (shard := owner.labels.get(labels.SHARD)) is not None:
-        ours[labels.SHARD] = shard
     annotations = {labels.TASK: task, labels.AGENT: agent.name, labels.ATTEMPT: str(cell.attempt)}
     if cell.branch is not None:
-        ours[labels.BRANCH], annotations[labels.STEP] = cell.branch.state, cell.branch.step
+        annotations[labels.STEP] = cell.branch.step
     if early:
         annotations[labels.SUSPENDED_BY] = owner.name
     return {
@@ -132,7 +132,7 @@ def manifest(
         "metadata": {
             "name": plan.names[number],
             "namespace": owner.namespace,
-            "labels": {**template.metadata.labels, **ours},
+            "labels": {**template.metadata.labels, **_labels(sweep, plan, number)},
             "annotations": {**template.metadata.annotations, **annotations},
             "ownerReferences": [
                 {"apiVersion": API_VERSION, "kind": SWEEP_KIND, "name": owner.name, "uid": owner.uid, "controller": True}
@@ -148,10 +148,22 @@ def manifest(
     }
 
 
+def _labels(sweep: TrialSweep, plan: Plan, number: int) -> dict[str, str]:
+    owner, cell = sweep.metadata, plan.grid.cell(number)
+    found = {labels.SWEEP: owner.name, labels.NUMBER: str(number)}
+    if (shard := owner.labels.get(labels.SHARD)) is not None:
+        found[labels.SHARD] = shard
+    if cell.branch is not None:
+        found[labels.BRANCH] = cell.branch.state
+    if cell.retry:
+        found[labels.RETRY_OF] = str(plan.grid.counts_for(number))
+    return found
+
+
 def _regrade(plan: Plan, number: int) -> dict[str, Any]:
     """Return the fields of a trial that regrades the trial with the same number of another sweep; {} for other trials."""
     source = plan.spec.regrade
-    return {"regrade": {"trial": plan.grid.trial_name(source.sweep, number)}} if source else {}
+    return {"regrade": {"trial": plan.grid.trial_name(source.sweep, plan.grid.counts_for(number))}} if source else {}
 
 
 def _started(plan: Plan, cell: Cell, merged: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -207,6 +219,12 @@ def number_of(trial: Object) -> int:
     """Return the number in a trial's label, which users can change; -1 without one."""
     number = (trial["metadata"].get("labels") or {}).get(labels.NUMBER, "")
     return int(number) if number.isdecimal() else -1
+
+
+def retry_of(trial: Object) -> int | None:
+    """Return the number for which a retry counts; None for other trials."""
+    number = (trial["metadata"].get("labels") or {}).get(labels.RETRY_OF, "")
+    return int(number) if number.isdecimal() else None
 
 
 def facts(trial: Object, scoring: Scoring | None = None) -> TrialFacts:

@@ -13,12 +13,13 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from multistep.api.sweep import Scoring
 from multistep.api.trial_status import FailureClass
 from multistep.engine.scoring import State, counted_score, failure_class_of
+from multistep.engine.sweep_retries import Retry, current
 
 Order = Literal["Attempts", "Tasks"]
 ActivePhase = Literal["Pending", "Running", "Suspended"]
@@ -45,21 +46,23 @@ class Branch:
 @dataclass(frozen=True, slots=True)
 class Cell:
     """The task, agent and attempt of one trial of the sweep. task, agent: indexes in the Grid; attempt: number from 1, of a branch
-    among those of its step and state; branch: None for an ordinary trial."""
+    among those of its step and state; branch: None for an ordinary trial; retry: 0 for the first trial of its number."""
 
     task: int
     agent: int
     attempt: int
     branch: Branch | None = None
+    retry: int = 0
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The product of tasks, agents and attempts, and the branches, which are numbered after it. tasks, agents: their names.
+    """The product of tasks, agents and attempts, then the branches, then the retries, which are numbered in this order. tasks,
+    agents: their names.
 
     order: "Attempts" creates all first attempts before the second ones, for an early estimate over all tasks; "Tasks" creates all
     trials of one task before those of the next, so that few images are in use at the same time. branches: None if they are
-    planned when the ordinary trials have finished.
+    planned when the ordinary trials have finished; retries are numbered after them, so there are none until then.
     """
 
     tasks: Sequence[str]
@@ -67,17 +70,30 @@ class Grid:
     attempts: int
     order: Order = "Attempts"
     branches: Sequence[Cell] | None = ()
+    retries: Sequence[Retry] = ()
 
     @property
     def ordinary(self) -> int:
         """Return the number of ordinary trials."""
         return len(self.tasks) * len(self.agents) * self.attempts
 
-    def __len__(self) -> int:
+    @property
+    def total(self) -> int:
+        """Return the number of trials without retries."""
         return self.ordinary + len(self.branches or ())
+
+    def __len__(self) -> int:
+        return self.total + len(self.retries)
+
+    def counts_for(self, number: int) -> int:
+        """Return the number for which the trial with this number counts: of a retry that of the first trial."""
+        return number if number < self.total else self.retries[number - self.total].number
 
     def cell(self, number: int) -> Cell:
         """Return the cell of the trial with this number, from 0."""
+        if number >= self.total:
+            retry = self.retries[number - self.total]
+            return replace(self.cell(retry.number), retry=retry.count)
         if self.branches and number >= self.ordinary:
             return self.branches[number - self.ordinary]
         if self.order == "Attempts":
@@ -95,13 +111,14 @@ class Grid:
         return (task * len(self.agents) + agent) * self.attempts + attempt - 1
 
     def trial_name(self, sweep: str, number: int) -> str:
-        """Return ``SWEEP-TASK-AGENT-ATTEMPT-HASH``, cut to 63 characters, of a branch with step and state before the attempt.
-        Deterministic, and unique in the sweep."""
+        """Return ``SWEEP-TASK-AGENT-ATTEMPT-HASH``, cut to 63 characters, of a branch with step and state before the attempt, of a
+        retry with ``rN`` after it. Deterministic, and unique in the sweep."""
         cell = self.cell(number)
         where = () if cell.branch is None else (cell.branch.step, cell.branch.state)
         words = (sweep, self.tasks[cell.task], self.agents[cell.agent], *where)
-        digest = hashlib.sha256("\0".join((*words, str(cell.attempt))).encode()).hexdigest()[:8]
-        ending = f"-{cell.attempt}-{digest}"
+        attempt = f"{cell.attempt}-r{cell.retry}" if cell.retry else str(cell.attempt)
+        digest = hashlib.sha256("\0".join((*words, attempt)).encode()).hexdigest()[:8]
+        ending = f"-{attempt}-{digest}"
         plain = "-".join(_NO_NAME.sub("-", word.lower()).strip("-") for word in words)
         return plain[: _NAME_CHARACTERS - len(ending)].strip("-") + ending
 
@@ -164,8 +181,11 @@ class AgentTally:
 
 @dataclass(frozen=True)
 class Tally:
-    """The trials' counts and results. deleted: number of created trials that do not exist any more; agents: results by agent index;
-    stopped: whether any trial was stopped; unplanned: whether branches will be planned when the ordinary trials have finished.
+    """The counts and results of the sweep's numbers: each counts once, however often its trial was retried.
+
+    deleted: how many created ones have no trial any more; agents: results by agent index; stopped: whether any trial that counts
+    was stopped; unplanned: whether branches will be planned when the ordinary trials have finished; retries, retried: how many
+    retries are planned, and created. phases, pod_hours and cost_usd are of all trials.
 
     excluded: number of finished trials that do not count, by failure class; scored: number of trials that count although a failure
     ended them, by failure class. cost_usd: known cost of the trials' model requests; refused_at: the latest of the trials'.
@@ -185,6 +205,8 @@ class Tally:
     unplanned: bool = False
     cost_usd: float | None = None
     refused_at: float | None = None
+    retries: int = 0
+    retried: int = 0
 
     @property
     def active(self) -> int:
@@ -208,7 +230,12 @@ class Tally:
     @property
     def planned_finished(self) -> bool:
         """Return whether all trials that are planned so far were created and none is active."""
-        return self.created == self.total and not self.active
+        return self.next_number == self.total + self.retries and not self.active
+
+    @property
+    def next_number(self) -> int:
+        """Return the number of the next trial to create. Retries follow when all other trials were created."""
+        return self.created + self.retried
 
 
 @dataclass(frozen=True)
@@ -225,19 +252,19 @@ class Halt:
 
 
 def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, scoring: Scoring | None = None) -> Tally:
-    """Count the trials. created: their number in the sweep's status; trials: existing trials; now: seconds since the epoch."""
-    scoring, states, phases = scoring or Scoring(), Counter[State](), Counter[ActivePhase]()
+    """Count the trials. created: how many are known to be created, with retries; trials: existing trials; now: seconds since the
+    epoch."""
+    scoring, states = scoring or Scoring(), Counter[State]()
+    phases = Counter[ActivePhase](each.phase for each in trials if each.state == "Active")
     excluded, scored = Counter[FailureClass](), Counter[FailureClass]()
     scores: list[dict[int, list[float]]] = [defaultdict(list) for _ in grid.agents]  # for each agent: task index -> scores
     finished, passed = [0 for _ in grid.agents], [0 for _ in grid.agents]
-    pod_seconds, there, highest = 0.0, 0, -1
-    for each in trials:
-        there, highest = there + 1, max(highest, each.number)
-        states[each.state] += 1
-        pod_seconds += each.pod_seconds + (max(0.0, now - each.since) if each.since is not None else 0.0)
+    created = max(created, max((each.number for each in trials), default=-1) + 1)
+    counting, there = _counting(grid, created, trials, scoring)
+    for each in counting:
         if each.state == "Active":
-            phases[each.phase] += 1
             continue
+        states[each.state] += 1
         cell, score = grid.cell(each.number), counted_score(each, scoring)
         finished[cell.agent] += cell.branch is None
         if score is None:
@@ -248,22 +275,40 @@ def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, 
             passed[cell.agent] += each.passed
         if (failure_class := failure_class_of(each, scoring)) is not None:
             scored[failure_class] += 1
-    created = max(created, highest + 1)
     return Tally(
-        total=len(grid),
-        created=created,
+        total=grid.total,
+        created=min(created, grid.total),
         phases=phases,
         complete=states["Complete"],
         failed=states["Failed"],
-        deleted=created - there,
+        deleted=min(created, grid.total) - there,
         excluded=excluded,
         scored=scored,
-        pod_hours=pod_seconds / 3600,
+        pod_hours=sum(each.pod_seconds + _running_seconds(each, now) for each in trials) / 3600,
         agents=[_agent(found.values(), *counts) for found, *counts in zip(scores, finished, passed, strict=True)],
-        stopped=any(each.stop for each in trials),
+        stopped=any(each.stop for each in counting),
         unplanned=grid.branches is None,
+        retries=len(grid.retries),
+        retried=max(0, created - grid.total),
         **_spending(trials),
     )
+
+
+def _counting(grid: Grid, created: int, trials: Collection[TrialFacts], scoring: Scoring) -> tuple[Collection[TrialFacts], int]:
+    """Return the trial that counts for each number, and how many numbers have a trial. A number without a score whose retry is not
+    created yet has no trial that counts: it has not finished."""
+
+    def is_scored(trial: TrialFacts) -> bool:
+        return counted_score(trial, scoring) is not None
+
+    found = current(((grid.counts_for(each.number), each.number, each) for each in trials), is_scored)
+    due = {each.number for each in grid.retries[max(0, created - grid.total) :]}
+    counting = [each for number, each in found.items() if number not in due or is_scored(each)]
+    return counting, len(found)
+
+
+def _running_seconds(trial: TrialFacts, now: float) -> float:
+    return 0.0 if trial.since is None else max(0.0, now - trial.since)
 
 
 def _spending(trials: Collection[TrialFacts]) -> dict[str, float | None]:
@@ -294,5 +339,5 @@ def halt(counts: Tally, limits: Limits, now: float) -> Halt | None:
 
 def to_create(counts: Tally, limits: Limits) -> range:
     """Return the numbers of the trials to create now."""
-    room = max(limits.parallelism + limits.prestart - counts.active, 0)
-    return range(counts.created, min(counts.created + room, counts.created + CREATE_AT_ONCE, counts.total))
+    room, start = max(limits.parallelism + limits.prestart - counts.active, 0), counts.next_number
+    return range(start, min(start + room, start + CREATE_AT_ONCE, counts.total + counts.retries))

@@ -106,7 +106,7 @@ class _SweepReconcile:
         try:
             self._sweep = self._parsed()
             if is_finished(self._sweep.status):
-                return await self._clean_up()
+                return await (self._reopen() if sweep_status.reopens(self._sweep) else self._clean_up())
             if sweep_status.is_suspended_before_start(self._sweep):
                 await self._write(sweep_status.suspended_before_start(self._sweep, self._s.clock()))
                 return AT_NEXT_EVENT
@@ -125,6 +125,11 @@ class _SweepReconcile:
             if is_finished(self._sweep.status):
                 return await self._clean_up()
             return await self._end(sweep_status.failed(self._sweep, "InvalidSpec", str(error), self._s.clock()))
+
+    async def _reopen(self) -> Requeue:
+        """Continue a finished sweep with its retries. The next reconcile gets a new cache entry, and so lists the trials."""
+        await self._write(sweep_status.reopened(self._sweep, self._s.clock()))
+        return Requeue(0.0)
 
     def _parsed(self) -> TrialSweep:
         """Return the parsed sweep. Its spec is parsed once per generation, because it may have a thousand tasks."""
@@ -188,7 +193,8 @@ class _SweepReconcile:
 
     def _decide(self, plan: Plan, failure: CreationError | None) -> sweep_status.Next:
         trials = self._page.of(plan.names)
-        created = max(self._page.created, self._sweep.status.trials.created)
+        known = self._sweep.status.trials
+        created = max(self._page.created, known.created + known.retried)
         return sweep_status.decide(self._sweep, plan, created, trials, self._s.clock(), failure)
 
     # -- methods that create and change trials

@@ -33,6 +33,7 @@ def document(about: About, summary: Summary) -> dict[str, Any]:
         "planned": about.planned,
         "cost_usd": about.cost_usd,
         "budget_usd": about.budget_usd,
+        "retried": about.retried,
         "confidence": CONFIDENCE,
         "scoring": about.scoring.model_dump(mode="json", by_alias=True),
         "warnings": list(summary.warnings),
@@ -109,7 +110,8 @@ def parquet_bytes(rows: Sequence[Row]) -> bytes:
     tokens = dict.fromkeys(("input_tokens", "output_tokens"), pa.int64())
     numbers = dict.fromkeys(("counts", "seconds", "cost_usd"), number)
     others = {"rewards": rewards, "passed": pa.bool_()}
-    kinds = {"attempt": whole, "failed_attempts": whole, "step_number": whole, **numbers, **tokens, **others}
+    wholes = dict.fromkeys(("attempt", "failed_attempts", "step_number", "number", "retry_of"), whole)
+    kinds = {**wholes, **numbers, **tokens, **others}
     schema = pa.schema({**{name: kinds.get(name, text) for name in columns}, "steps": pa.list_(pa.struct(step))})
     out = pa.BufferOutputStream()
     with pq.ParquetWriter(out, schema) as writer:

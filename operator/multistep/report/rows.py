@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from sys import float_info, intern
@@ -16,7 +16,8 @@ from multistep.api.trial import parse_status
 from multistep.api.trial_status import StepStatus, TrialStatus
 from multistep.engine.score import Verdict, step_passes, step_score
 from multistep.engine.scoring import counted_score, failure_class_of
-from multistep.engine.sweep_trials import facts
+from multistep.engine.sweep_retries import current
+from multistep.engine.sweep_trials import facts, retry_of
 from multistep.engine.sweeps import BranchState, TrialFacts
 from multistep.engine.tampering import evidence
 from multistep.engine.usage import total
@@ -49,7 +50,8 @@ class Row:
     its agent's model requests used in all attempts, None if unknown; counted_by: what counted
     them, Gateway or Agent; "" if nothing did. tampering: kinds of evidence of tampering, separated by spaces; "" if there is none.
     branch: state from which a branch starts, "" for an ordinary trial; step: the only step that it runs; step_number: its number in
-    the task, from 1, 0 if unknown; source: name of the trial whose state it starts from, "" without one.
+    the task, from 1, 0 if unknown; source: name of the trial whose state it starts from, "" without one. number: its number in the
+    sweep, -1 if unknown; retry_of: of a retry the number for which it counts.
     """
 
     namespace: str
@@ -81,6 +83,8 @@ class Row:
     step: str = ""
     step_number: int = 0
     source: str = ""
+    number: int = -1
+    retry_of: int | None = None
 
     @property
     def excluded(self) -> bool:
@@ -130,6 +134,8 @@ def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
         steps=steps,
         **_usage(status),
         tampering=" ".join(evidence(each.kind for each in status.tampering)),
+        number=known.number,
+        retry_of=retry_of(trial),
         **_branch(trial, status.task_steps),
     )
 
@@ -159,6 +165,18 @@ def _outcome(status: TrialStatus, counts: float | None, *, zeroed: bool) -> Outc
 def _message(status: TrialStatus) -> str:
     found = holds(status, "Failed") or holds(status, "Complete")
     return found.message if found else ""
+
+
+def counting(found: Iterable[Row]) -> list[Row]:
+    """Return the rows that count: one for each number of the sweep. Trials without a number are kept."""
+    rows = list(found)
+    numbered = [each for each in rows if each.number >= 0]
+    chosen = current(((_counts_for(each), each.number, each) for each in numbered), lambda each: each.counts is not None)
+    return [each for each in rows if each.number < 0 or chosen[_counts_for(each)] is each]
+
+
+def _counts_for(found: Row) -> int:
+    return found.number if found.retry_of is None else found.retry_of
 
 
 def _branch(trial: Mapping[str, Any], steps: Sequence[str]) -> dict[str, Any]:

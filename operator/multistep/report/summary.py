@@ -24,7 +24,8 @@ PHASES = ("setup", "healthcheck", "agent", "verifier", "artifacts")
 @dataclass(frozen=True)
 class About:
     """The sweep that a report is about. read: when the trials were read; planned: number of trials in the sweep; phase: phase of
-    the sweep; cost_usd, budget_usd: US dollars that the model requests of its trials cost so far and may cost at most, or None.
+    the sweep; cost_usd, budget_usd: US dollars that the model requests of its trials cost so far and may cost at most, or None;
+    retried: number of retries.
 
     For a deleted sweep, of which only trials exist, phase is empty and planned is None.
     """
@@ -37,6 +38,13 @@ class About:
     scoring: Scoring = field(default_factory=Scoring)
     cost_usd: float | None = None
     budget_usd: float | None = None
+    retried: int = 0
+
+    @property
+    def retries(self) -> str:
+        """Return how many trials were run again, as text; "" if none was."""
+        what = f"{self.retried} trials without a score were" if self.retried > 1 else "1 trial without a score was"
+        return f"{what} run again; each number counts once" if self.retried else ""
 
     @property
     def spending(self) -> str:

@@ -46,6 +46,8 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "a client that died": {"manifest": sweep(lease={"seconds": 25})},
     "budget": {"manifest": sweep(stopWhen={"podHours": 0.25})},
     "branches": {"manifest": BRANCHED},
+    "a retry while trials run": {"happens": {6: lambda world: world.change(retries=[4])}},
+    "retries of a finished sweep": {"happens": {8: lambda world: world.change(retries=[4, 4])}},
     "branches, suspended before they are planned": {"manifest": BRANCHED, "happens": {1: suspend}},
 }
 EVENTS: tuple[Events, ...] = ("prompt", "dropped", "duplicated", "delayed")

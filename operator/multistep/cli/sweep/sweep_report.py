@@ -57,8 +57,8 @@ async def write_report(target: Target, sweep: str, texts: Sequence[str]) -> None
         print_err(f"warning: {clean(warning)}")
     for each in outputs:
         if each.form == "table":
-            spending = [Text(about.spending)] if about.spending else []
-            print_out(standings_table(summary), *spending, *differences(summary), *branch_tables(summary.branches))
+            notes = [Text(each) for each in (about.spending, about.retries) if each]
+            print_out(standings_table(summary), *notes, *differences(summary), *branch_tables(summary.branches))
         elif each.path:
             _write(each.path, _content(each.form, about, summary))
             print_err(f"wrote {each.path}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,7 +16,7 @@ from multistep.cli.cluster import Cluster, find_sweep
 from multistep.engine.sweep_trials import owner_of
 from multistep.errors import ClusterError, UsageError
 from multistep.kube.resources import TRIALS
-from multistep.report.rows import Row, StepRow, row
+from multistep.report.rows import Row, StepRow, counting, row
 from multistep.report.summary import About
 
 _GONE = 410
@@ -24,8 +25,10 @@ _Owned: TypeAlias = tuple[str, Row]  # the UID of the sweep that owns a trial, a
 
 
 async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[About, list[Row]]:
-    """Return the sweep and its trials in their current state; the trials may outlive the sweep. Raises UsageError if neither the
-    sweep nor any of its trials exists."""
+    """Return the sweep and the trials that count, in their current state; the trials may outlive the sweep.
+
+    Raises UsageError if neither the sweep nor any of its trials exists.
+    """
     found = await find_sweep(cluster, namespace, sweep)
     status = parse_sweep_status(found) if found else None
     about = About(
@@ -40,10 +43,11 @@ async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[About, lis
     )
     owned = await _rows(cluster, namespace, sweep, about.scoring)
     uid = found["metadata"]["uid"] if found else _only_owner(sweep, owned)
-    rows = [each for owner, each in owned if owner == uid]
+    created = [each for owner, each in owned if owner == uid]
+    rows = counting(created)
     if found is None and not rows:
         raise UsageError(f"sweep {sweep!r} does not exist in namespace {namespace!r}: `kubectl get tsw -A` lists all")
-    return about, rows
+    return replace(about, retried=sum(each.retry_of is not None for each in created)), rows
 
 
 def _only_owner(sweep: str, owned: Sequence[_Owned]) -> str | None:

@@ -85,6 +85,8 @@ def sweep_view(name: str, status: SweepStatus, now: datetime) -> Group:
     if status.branches:
         lacking = f", {status.branches.missing} steps without the agent's own state" if status.branches.missing else ""
         lines.append(Text(f"branches: {status.branches.trials} of the trials{lacking}"))
+    if trials.retried:
+        lines.append(Text(f"retried: {trials.retried} (each number counts once)"))
     if trials.deleted:
         lines.append(Text(f"deleted trials: {trials.deleted}", style="red"))
     if status.pod_hours:
