@@ -152,6 +152,7 @@ SWEEP: Final = Kind(
     SweepStatus,
     mutable=(
         "suspend",
+        "stop",
         "parallelism",
         "prestart",
         "stopWhen",

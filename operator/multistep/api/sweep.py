@@ -136,7 +136,7 @@ class Scoring(Model):
 
 
 class SweepSpec(Model):
-    """Desired sweep. Immutable except suspend, parallelism, prestart, stopWhen, budget, activeDeadlineSeconds, the TTL, and
+    """Desired sweep. Immutable except suspend, stop, parallelism, prestart, stopWhen, budget, activeDeadlineSeconds, the TTL, and
     retries, which may get more entries."""
 
     model_config = cel(("has(self.tasks) != has(self.tasksFrom)", "must have exactly one of tasks and tasksFrom"))
@@ -180,6 +180,9 @@ class SweepSpec(Model):
     trial that has a score, otherwise with its newest one. More entries make a finished sweep continue."""
     suspend: bool = False
     """If true, no trial is created, and active trials are suspended."""
+    stop: bool = False
+    """If true, no trial is created, and active trials are stopped; the sweep is Failed then. Without it, a sweep with more retries
+    continues."""
     ttl_seconds_after_finished: WholeSeconds | None = None
     """Seconds after which a finished sweep and its trials are deleted, as for a Job; unset: never."""
 

@@ -10,7 +10,7 @@ from multistep.cli.image.kubeconfig import current_cluster
 from multistep.cli.options import Target
 from multistep.errors import NotFound, Unavailable, UsageError
 from multistep.kube.client import Client
-from multistep.kube.protocols import ExecStream, Object
+from multistep.kube.protocols import Object
 from multistep.kube.resources import SWEEPS, TRIALS, Resource
 from multistep.kube.watch import WatchEvent
 
@@ -29,7 +29,7 @@ class Cluster(Protocol):
         self, resource: Resource, namespace: str | None = None, *, label_selector: str = ""
     ) -> AsyncGenerator[Object, None]: ...
 
-    async def apply(self, manifest: Mapping[str, Any], *, dry_run: bool = ...) -> Object: ...
+    async def apply(self, manifest: Mapping[str, Any], *, field_manager: str = ..., dry_run: bool = ...) -> Object: ...
 
     async def create(self, manifest: Mapping[str, Any], *, dry_run: bool = ...) -> Object: ...
 
@@ -38,7 +38,7 @@ class Cluster(Protocol):
     async def patch(self, resource: Resource, namespace: str | None, name: str, changes: Mapping[str, Any]) -> Object: ...
 
     def watch(
-        self, resource: Resource, namespace: str | None = None, *, field_selector: str = ""
+        self, resource: Resource, namespace: str | None = None, *, label_selector: str = "", field_selector: str = ""
     ) -> AsyncGenerator[WatchEvent, None]: ...
 
     def logs(
@@ -47,12 +47,19 @@ class Cluster(Protocol):
 
     def raw_stream(self, path: str) -> AsyncGenerator[bytes, None]: ...
 
-    async def open_exec(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> ExecStream: ...
+    async def open_exec(self, namespace: str, pod: str, container: str, argv: Sequence[str], **options: Any) -> Any: ...
 
 
 @asynccontextmanager
 async def connect(target: Target) -> AsyncIterator[Cluster]:
     """Connect to the cluster that the options or the kubeconfig select. Raises Unavailable."""
+    async with connect_client(target) as client:
+        yield client
+
+
+@asynccontextmanager
+async def connect_client(target: Target) -> AsyncIterator[Client]:
+    """Connect as ``connect`` does, for a command that needs all of the client. Raises Unavailable."""
     try:
         client = await Client.connect(kubeconfig=target.kubeconfig, context=target.context, field_manager=FIELD_MANAGER)
     except Unavailable as error:
@@ -103,8 +110,26 @@ async def existing_sweep(cluster: Cluster, namespace: str, name: str) -> Object:
     """Return the sweep. Raises UsageError if it does not exist."""
     found = await find_sweep(cluster, namespace, name)
     if found is None:
-        raise UsageError(f"sweep {name!r} does not exist in namespace {namespace!r}: `kubectl get tsw -A` lists all")
+        raise UsageError(f"sweep {name!r} does not exist in namespace {namespace!r}: `multistep sweep list -A` lists all")
     return found
+
+
+async def existing_either(cluster: Cluster, namespace: str, text: str) -> tuple[Resource, Object]:
+    """Return the trial or the sweep that ``NAME``, ``trial/NAME`` or ``sweep/NAME`` names. Raises UsageError if there is none, or
+    both."""
+    kind, _, name = text.rpartition("/")
+    if kind not in ("", "trial", "sweep"):
+        raise UsageError(f"{text} is neither NAME nor trial/NAME nor sweep/NAME")
+    trial = await find_trial(cluster, namespace, name) if kind != "sweep" else None
+    sweep = await find_sweep(cluster, namespace, name) if kind != "trial" else None
+    if trial is not None and sweep is not None:
+        raise UsageError(f"there are a trial and a sweep of this name: write trial/{name} or sweep/{name}")
+    if trial is not None:
+        return TRIALS, trial
+    if sweep is not None:
+        return SWEEPS, sweep
+    what = f"{kind} {name!r} does not exist" if kind else f"neither a trial nor a sweep {name!r} exists"
+    raise UsageError(f"{what} in namespace {namespace!r}: `multistep list -A` and `multistep sweep list -A` list all")
 
 
 def _check_installed(error: NotFound, kind: str) -> None:
@@ -116,5 +141,5 @@ async def existing_trial(cluster: Cluster, namespace: str, name: str) -> Object:
     """Return the trial. Raises UsageError if it does not exist."""
     found = await find_trial(cluster, namespace, name)
     if found is None:
-        raise UsageError(f"trial {name!r} does not exist in namespace {namespace!r}: `kubectl get mst -A` lists all")
+        raise UsageError(f"trial {name!r} does not exist in namespace {namespace!r}: `multistep list -A` lists all")
     return found

@@ -13,7 +13,9 @@ from typing import Final
 
 import click
 
+from multistep import __version__
 from multistep.cli.exits import Exit, exit_of
+from multistep.cli.groups import SuggestingGroup
 from multistep.errors import MultistepError
 
 COMMANDS: Final = {
@@ -22,17 +24,24 @@ COMMANDS: Final = {
     "build": "Build the image of a task's environment.",
     "package": "Write the manifests of a trial to stdout.",
     "run": "Build, submit and follow a trial, and fetch its results.",
-    "show": "Show a trial's steps, rewards and outcome.",
+    "list": "List trials.",
+    "show": "Show a trial's steps, rewards and outcome, or a sweep.",
     "logs": "Show the output of a trial's phases.",
+    "shell": "Start a shell in a trial's container.",
+    "cp": "Copy files out of a trial's container.",
     "stop": "Stop trials permanently.",
+    "retry": "Run a trial without a score again.",
+    "delete": "Delete trials.",
     "regrade": "Verify a trial or a sweep again, without its agent.",
     "results": "Fetch a trial's results into a directory.",
+    "open": "Open the report of a sweep, or the results of a trial.",
     "verify": "Compare fetched results with their evidence.",
     "view": "Open Harbor's viewer on fetched results.",
     "sweep": "Run tasks x agents x attempts and report the results.",
     "dataset": "List the datasets of a registry.json, and their tasks.",
     "dashboard": "Show sweeps and trials live in the browser.",
     "agent": "List Harbor's agents, and build images of their programs.",
+    "doctor": "Check the cluster and the installation, and name the fix of each fault.",
     "completion": "Print the completion script of a shell.",
     "version": "Print the version.",
 }
@@ -42,17 +51,24 @@ MODULES: Final = {  # module of each command, relative to multistep.cli
     "build": "task.build",
     "package": "task.package",
     "run": "trial.run",
+    "list": "trial.list",
     "show": "trial.show",
     "logs": "trial.logs",
+    "shell": "trial.shell",
+    "cp": "trial.cp",
     "stop": "trial.stop",
+    "retry": "trial.retry",
+    "delete": "trial.delete",
     "regrade": "regrade.command",
     "results": "trial.results",
+    "open": "trial.open",
     "verify": "trial.verify",
     "view": "view",
     "sweep": "sweep.commands",
     "dataset": "dataset.commands",
     "dashboard": "dashboard.command",
     "agent": "agent.commands",
+    "doctor": "doctor.command",
     "completion": "completion",
     "version": "version",
 }
@@ -74,7 +90,7 @@ Exit codes:
 """
 
 
-class LazyGroup(click.Group):
+class LazyGroup(SuggestingGroup):
     """A command group that imports each command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
@@ -83,7 +99,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(import_module(f"multistep.cli.{MODULES[cmd_name]}"), cmd_name)
+        module = import_module(f"multistep.cli.{MODULES[cmd_name]}")
+        command = getattr(module, f"{cmd_name}_" if hasattr(module, f"{cmd_name}_") else cmd_name)  # list_: not Python's list
         assert isinstance(command, click.Command)
         return command
 
@@ -104,6 +121,7 @@ class LazyGroup(click.Group):
             raise click.exceptions.Exit(Exit.INTERRUPTED) from None
 
 
+@click.version_option(__version__, prog_name="multistep", message="%(prog)s %(version)s")
 @click.group(cls=LazyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 def cli() -> None:
     """Run multi-step agent trials in a Kubernetes cluster."""

@@ -79,6 +79,11 @@ def complete_sweeps(ctx: click.Context, parameter: click.Parameter, incomplete: 
     return sweeps(ctx, parameter, incomplete)
 
 
+def complete_either(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return completions of a trial's or a sweep's name."""
+    return [*complete_trials(ctx, parameter, incomplete), *complete_sweeps(ctx, parameter, incomplete)]
+
+
 def complete_steps(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return completions of a step's name."""
     from multistep.cli.completion import steps

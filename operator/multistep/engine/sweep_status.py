@@ -159,8 +159,10 @@ def _limits(sweep: TrialSweep, now: float) -> Limits:
     deadline = None
     if spec.active_deadline_seconds is not None and start is not None:
         deadline = start.timestamp() + suspended_seconds(sweep.status, now) + spec.active_deadline_seconds
-    stop_when = spec.stop_when
-    return Limits(spec.parallelism, stop_when.pod_hours, stop_when.failures, deadline, spec.prestart, lease=expires_at(sweep, now))
+    stop_when, lease_end = spec.stop_when, expires_at(sweep, now)
+    return Limits(
+        spec.parallelism, stop_when.pod_hours, stop_when.failures, deadline, spec.prestart, lease=lease_end, stop=spec.stop
+    )
 
 
 def _budget(sweep: TrialSweep, now: float) -> SweepBudgetStatus | None:

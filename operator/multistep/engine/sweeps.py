@@ -157,7 +157,7 @@ class Limits:
 
     failures: tolerated number of failures, by failure class; deadline: seconds since the epoch; prestart: how many trials
     beyond ``parallelism`` may be active; they are suspended, but already have a pod; lease: when it expires, seconds since the
-    epoch.
+    epoch; stop: whether a user stops the sweep.
     """
 
     parallelism: int
@@ -166,6 +166,7 @@ class Limits:
     deadline: float | None = None
     prestart: int = 0
     lease: float | None = None
+    stop: bool = False
 
 
 @dataclass(frozen=True)
@@ -242,13 +243,13 @@ class Tally:
 class Halt:
     """The reason why a sweep creates no more trials."""
 
-    reason: Literal["BudgetSpent", "TooManyFailures", "DeadlineExceeded", "LeaseExpired"]
+    reason: Literal["BudgetSpent", "TooManyFailures", "DeadlineExceeded", "LeaseExpired", "Stopped"]
     message: str
 
     @property
     def stops(self) -> bool:
         """Return whether active trials are stopped, too."""
-        return self.reason in ("DeadlineExceeded", "LeaseExpired")
+        return self.reason in ("DeadlineExceeded", "LeaseExpired", "Stopped")
 
 
 def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, scoring: Scoring | None = None) -> Tally:
@@ -324,6 +325,8 @@ def _agent(by_task: Collection[Sequence[float]], finished: int, passed: int) -> 
 
 def halt(counts: Tally, limits: Limits, now: float) -> Halt | None:
     """Return why no more trials are created; None if the sweep continues. now: seconds since the epoch."""
+    if limits.stop:
+        return Halt("Stopped", "spec.stop is true")
     if limits.lease is not None and now >= limits.lease:
         return Halt("LeaseExpired", "the sweep's client did not renew its lease (spec.lease): it ended or lost the cluster")
     if limits.deadline is not None and now >= limits.deadline:

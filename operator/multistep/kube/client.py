@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, Final, Self
 
 from multistep.errors import NotFound
@@ -90,6 +92,14 @@ class Client(AbstractAsyncContextManager["Client"]):
             async for chunk in response.content.iter_any():
                 yield chunk
 
+    async def server_version(self) -> tuple[dict[str, str], datetime | None]:
+        """Return the API server's version (gitVersion, ...) and its time, in whole seconds, if it sends one."""
+        limit = self._http.timeout_seconds
+        async with self._http.stream("get", "version", "/version", {}, silence_seconds=limit) as response:
+            version: dict[str, str] = await response.json()
+            date = response.headers.get("Date")
+        return version, parsedate_to_datetime(date) if date else None
+
     # -- writes
 
     async def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Object:
@@ -145,11 +155,11 @@ class Client(AbstractAsyncContextManager["Client"]):
             return False
         return True
 
-    async def open_exec(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> WebsocketExec:
-        """Run argv in a container (multistep.kube.exec)."""
+    async def open_exec(self, namespace: str, pod: str, container: str, argv: Sequence[str], **options: Any) -> WebsocketExec:
+        """Run argv in a container (multistep.kube.exec). options: tty, on_stderr, attempts."""
         http = self._http
         return await open_exec(
-            self.connection, namespace, pod, container, argv, gate=http.gate, observe=http.observe, check=http.check
+            self.connection, namespace, pod, container, argv, gate=http.gate, observe=http.observe, check=http.check, **options
         )
 
     async def logs(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ V5: Final = "v5.channel.k8s.io"  # Kubernetes 1.30: stdin can be closed while st
 V4: Final = "v4.channel.k8s.io"
 PROTOCOLS = (V5, V4)
 
-STDIN, STDOUT, STDERR, STATUS, CLOSE = 0, 1, 2, 3, 255
+STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 
 MAX_CHUNK_BYTES: Final = 1024 * 1024
 MAX_STDERR_BYTES: Final = 4096
@@ -54,16 +54,20 @@ async def open_exec(
     gate: Gate | None = None,
     observe: RequestObserver | None = None,
     check: Check = lambda: None,
+    tty: bool = False,
+    on_stderr: Callable[[bytes], object] | None = None,
 ) -> WebsocketExec:
     """Run argv in a container. Raises ClusterError as a request does (NotFound: the pod does not exist).
 
     A handshake without an answer is repeated, up to ``attempts`` times in total. So the command may start more than once, and all
     but one of these processes get an empty stdin: use it only for commands that do nothing without input. RBAC must allow get and
     create on pods/exec; the version of Kubernetes decides which of them is checked. check: function called before each handshake
-    and each sent frame; it raises an exception to prevent them.
+    and each sent frame; it raises an exception to prevent them. tty: give the command a terminal, whose output is all on stdout.
+    on_stderr: called with the command's errors.
     """
     path = PODS.path(namespace, pod, "exec")
-    query = {"container": container, "stdin": "true", "stdout": "true", "stderr": "true", "command": argv}
+    streams = {"stdin": "true", "stdout": "true", **({"tty": "true"} if tty else {"stderr": "true"})}
+    query = {"container": container, **streams, "command": argv}
     url = URL(f"{connection.base_url}{path}?{urlencode(query, doseq=True)}", encoded=True)  # yarl must not normalize argv
     what, gate, now = f"exec in pod {namespace}/{pod}", gate or Gate(), asyncio.get_running_loop().time
     for attempt in range(1, attempts + 1):
@@ -72,7 +76,7 @@ async def open_exec(
         started = now()
         try:
             socket = await _handshake(connection, url, what, handshake_timeout_seconds, heartbeat_seconds, observe)
-            return WebsocketExec(socket, what, check)
+            return WebsocketExec(socket, what, check, on_stderr)
         except ClusterError as error:
             if isinstance(error, Unavailable) and error.status == 429:  # only for 429: other errors may concern a single node
                 gate.slow_down(started, error.retry_after)
@@ -89,8 +93,15 @@ def _is_transient(error: ClusterError) -> bool:
 class WebsocketExec:
     """An ExecStream (multistep.kube.protocols) over a websocket."""
 
-    def __init__(self, socket: ClientWebSocketResponse[bool], what: str, check: Check = lambda: None) -> None:
+    def __init__(
+        self,
+        socket: ClientWebSocketResponse[bool],
+        what: str,
+        check: Check = lambda: None,
+        on_stderr: Callable[[bytes], object] | None = None,
+    ) -> None:
         self._check = check
+        self._on_stderr = on_stderr
         self._socket = socket
         self._what = what
         self._stderr = bytearray()
@@ -120,6 +131,10 @@ class WebsocketExec:
         """Close stdin. Does nothing with protocol v4, in which only close() closes stdin."""
         if self.half_close:
             await self._send(bytes((CLOSE, STDIN)))
+
+    async def resize(self, columns: int, rows: int) -> None:
+        """Set the size of the command's terminal."""
+        await self._send(bytes((RESIZE,)) + json.dumps({"Width": columns, "Height": rows}).encode())
 
     async def receive(self) -> bytes:
         while True:
@@ -163,6 +178,8 @@ class WebsocketExec:
 
     def _note(self, channel: int, data: bytes) -> None:
         if channel == STDERR:
+            if self._on_stderr is not None:
+                self._on_stderr(data)
             self._stderr += data
             del self._stderr[:-MAX_STDERR_BYTES]
         elif channel == STATUS and self._status is None:

@@ -171,11 +171,12 @@ def counting(found: Iterable[Row]) -> list[Row]:
     """Return the rows that count: one for each number of the sweep. Trials without a number are kept."""
     rows = list(found)
     numbered = [each for each in rows if each.number >= 0]
-    chosen = current(((_counts_for(each), each.number, each) for each in numbered), lambda each: each.counts is not None)
-    return [each for each in rows if each.number < 0 or chosen[_counts_for(each)] is each]
+    chosen = current(((counts_for(each), each.number, each) for each in numbered), lambda each: each.counts is not None)
+    return [each for each in rows if each.number < 0 or chosen[counts_for(each)] is each]
 
 
-def _counts_for(found: Row) -> int:
+def counts_for(found: Row) -> int:
+    """Return the number for which a trial counts."""
     return found.number if found.retry_of is None else found.retry_of
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from multistep.cli.options import Target
 from multistep.errors import ClusterError, Conflict, NotFound, Unavailable
-from multistep.kube.protocols import ExecStream, Object
+from multistep.kube.protocols import Object
 from multistep.kube.resources import Resource
 from multistep.kube.watch import WatchEvent
 from multistep.pods import identity
@@ -108,6 +108,8 @@ class CliCluster:
     denied: tuple[str, ...] = ()  # kinds of objects (such as Secret) that the user may not create
     runners: dict[str, FakeRunner] = field(default_factory=dict)  # fake runners that exec sessions reach, by pod name
     exec_fails: Exception | None = None
+    command: Any = None  # the exec session of each command, instead of a fake runner's
+    ran: list[Sequence[str]] = field(default_factory=list)  # the commands that were run so
 
     def put(self, kind: str, name: str, **fields: Any) -> Object:
         """Store an object in namespace default and return it."""
@@ -134,10 +136,10 @@ class CliCluster:
     ) -> AsyncGenerator[Object, None]:
         label, _, value = label_selector.partition("=")
         for found in self.of(resource.kind):
-            if found["metadata"].get("labels", {}).get(label) == value:
+            if not label or found["metadata"].get("labels", {}).get(label) == value:
                 yield found
 
-    async def apply(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Object:
+    async def apply(self, manifest: Mapping[str, Any], *, field_manager: str = "", dry_run: bool = False) -> Object:
         self._admit(manifest)
         if dry_run:
             return dict(manifest)
@@ -152,7 +154,7 @@ class CliCluster:
         if self.create_fails:
             raise self.create_fails
         if (manifest["kind"], manifest["metadata"]["name"]) in self.objects:
-            raise Conflict("exists", status=409)
+            raise Conflict("exists", status=409, reason="AlreadyExists")
         return self._store(manifest)
 
     async def patch(self, resource: Resource, namespace: str | None, name: str, changes: Mapping[str, Any]) -> Object:
@@ -168,7 +170,7 @@ class CliCluster:
         return self.objects.pop((resource.kind, name), None) is not None
 
     async def watch(
-        self, resource: Resource, namespace: str | None = None, *, field_selector: str = ""
+        self, resource: Resource, namespace: str | None = None, *, label_selector: str = "", field_selector: str = ""
     ) -> AsyncGenerator[WatchEvent, None]:
         name = field_selector.removeprefix("metadata.name=")
         for each in self.story:
@@ -189,9 +191,12 @@ class CliCluster:
             raise NotFound(f"GET {path}", status=404)
         yield self.served[path]
 
-    async def open_exec(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> ExecStream:
+    async def open_exec(self, namespace: str, pod: str, container: str, argv: Sequence[str], **options: Any) -> Any:
         if self.exec_fails:
             raise self.exec_fails
+        if self.command is not None:
+            self.ran.append(argv)
+            return self.command
         try:
             return self.runners[pod if container == identity.CONTAINER else f"{pod}/{container}"].stream()
         except KeyError:

@@ -44,6 +44,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "the next ones ready, suspended for a while": {"manifest": sweep(prestart=1), "happens": {2: suspend}},
     "deadline": {"manifest": sweep(activeDeadlineSeconds=25)},
     "a client that died": {"manifest": sweep(lease={"seconds": 25})},
+    "stopped": {"happens": {3: lambda world: world.change(stop=True)}},
     "budget": {"manifest": sweep(stopWhen={"podHours": 0.25})},
     "branches": {"manifest": BRANCHED},
     "a retry while trials run": {"happens": {6: lambda world: world.change(retries=[4])}},

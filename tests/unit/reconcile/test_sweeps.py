@@ -382,3 +382,16 @@ async def test_a_sweep_whose_cost_budget_is_spent_is_suspended_until_the_budget_
     await world.run()
     assert world.why == ("Complete", "SweepComplete")
     assert_each_once(world)
+
+
+async def test_a_stopped_sweep_stops_its_trials_and_is_failed_and_continues_with_retries() -> None:
+    world = SweepWorld(happens={2: lambda world: world.change(stop=True)})
+    await world.run()
+    assert world.why == ("Failed", "Stopped") and not world.live
+    assert world.status.trials.created < 8 and world.status.excluded["User"] > 0
+    stopped = [int(each["metadata"]["labels"]["multistep.dev/number"]) for each in world.trials if each["spec"].get("stop")]
+    world.change(stop=False, retries=stopped)
+    await world.run()
+    assert world.why == ("Complete", "SweepComplete") and len(world.trials) == 11
+    assert world.status.trials.retried == 3 and "User" not in world.status.excluded
+    assert_each_once(world)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from multistep.cli.dataset.registry import DatasetOptions
+from multistep.cli.groups import SuggestingGroup
 from multistep.cli.options import (
     Target,
     agent_env_option,
@@ -22,6 +23,7 @@ from multistep.cli.options import (
     queue_option,
     verbose_option,
 )
+from multistep.cli.sweep import manage
 
 _EPILOG = """\b
 Examples:
@@ -29,6 +31,7 @@ Examples:
   multistep sweep status nightly --follow
   multistep sweep report nightly -o nightly.html -o nightly.parquet
   multistep sweep compare nightly yesterday
+  multistep sweep retry nightly --excluded
 """
 
 _RUN_EPILOG = """\b
@@ -43,7 +46,7 @@ image), and goes to the cluster with the sweep, which owns it. COMMAND is split 
 pipes, redirections and variables write 'mine=sh -c "SCRIPT"'. --var gives values to templates in task.toml only; agents
 receive --agent-env. A FILE is a manifest with a TrialSweep, and goes there as it is.
 The operator fetches the tasks of a dataset from git repositories; those at local paths go to the cluster as a DIRECTORY does.
-Ctrl-C stops following only; `kubectl delete tsw NAME` deletes a sweep and its trials.
+Ctrl-C stops following only; `multistep sweep stop NAME` ends a sweep, `delete` deletes it and its trials.
 
 \b
 Exit codes:
@@ -107,7 +110,7 @@ Exit codes: 0 whatever the verdict, 2 bad input or usage, 4 the cluster could no
 """
 
 
-@click.group(epilog=_EPILOG)
+@click.group(cls=SuggestingGroup, epilog=_EPILOG)
 def sweep() -> None:
     """Run tasks x agents x attempts and report the results."""
 
@@ -223,3 +226,7 @@ def compare(sides: tuple[str, ...], namespace: str | None, kubeconfig: str | Non
     from multistep.cli.sweep.compare import write_comparison
 
     asyncio.run(write_comparison(Target(kubeconfig, context, namespace), sides, as_json=output == "json"))
+
+
+for _each in (manage.list_, manage.retry, manage.stop, manage.delete):
+    sweep.add_command(_each)

@@ -26,7 +26,7 @@ async def follow_sweep(cluster: Cluster, namespace: str, name: str) -> SweepStat
     Raises Interrupted, Gone, Unavailable (the sweep continues), ClusterError.
     """
     there = f"{name} -n {namespace}"
-    continues = f"sweep {name} continues; follow: multistep sweep status --follow {there}; end: kubectl delete tsw {there}"
+    continues = f"sweep {name} continues; follow: multistep sweep status --follow {there}; end: multistep sweep stop {there}"
     status = SweepStatus()
     try:
         with Following(lambda: sweep_view(name, status, datetime.now(UTC))) as following:

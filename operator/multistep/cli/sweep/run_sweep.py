@@ -169,9 +169,14 @@ async def show(target: Target, name: str, *, until_finished: bool, as_json: bool
     """Run `multistep sweep status`."""
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
-        status = parse_sweep_status(await existing_sweep(connected, namespace, name))
-        if until_finished:
-            status = await follow_sweep(connected, namespace, name)
+        return await show_sweep(connected, namespace, name, until_finished=until_finished, as_json=as_json)
+
+
+async def show_sweep(connected: Cluster, namespace: str, name: str, *, until_finished: bool, as_json: bool) -> Exit:
+    """Print a sweep's status, with until_finished only when it is finished."""
+    status = parse_sweep_status(await existing_sweep(connected, namespace, name))
+    if until_finished:
+        status = await follow_sweep(connected, namespace, name)
     code = _shown(namespace, name, status, as_json=as_json)
     return code if until_finished else Exit.OK
 

@@ -46,7 +46,7 @@ async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[About, lis
     created = [each for owner, each in owned if owner == uid]
     rows = counting(created)
     if found is None and not rows:
-        raise UsageError(f"sweep {sweep!r} does not exist in namespace {namespace!r}: `kubectl get tsw -A` lists all")
+        raise UsageError(f"sweep {sweep!r} does not exist in namespace {namespace!r}: `multistep sweep list -A` lists all")
     return replace(about, retried=sum(each.retry_of is not None for each in created)), rows
 
 

@@ -45,7 +45,7 @@ async def _results(target: Target, trial: str, directory: Path) -> None:
         found = await cluster.find_trial(connected, namespace, trial)
         if found is None:
             raise UsageError(
-                f"trial {trial!r} does not exist in namespace {namespace!r}: `kubectl get mst -A` lists all. If it was deleted, "
+                f"trial {trial!r} does not exist in namespace {namespace!r}: `multistep list -A` lists all. If it was deleted, "
                 f"its results may still be on the operator's volume, in {namespace}/{trial}/, but only its status had their "
                 "key: ask whoever runs the operator (docs/operations.md, Results)"
             )

@@ -1,0 +1,42 @@
+"""What `multistep delete` and `multistep sweep delete` share: the question, and the deletion of the objects that were found."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from multistep.errors import UsageError
+
+if TYPE_CHECKING:
+    from multistep.cli.cluster import Cluster
+    from multistep.kube.resources import Resource
+
+
+def yes_option(function: Any) -> Any:
+    """Add --yes."""
+    return click.option("-y", "--yes", is_flag=True, help="Do not ask; required without a terminal.")(function)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask on the terminal. Raises UsageError if the user does not agree, or without a terminal and --yes."""
+    if yes:
+        return
+    if not _is_terminal():
+        raise UsageError("nobody can be asked without a terminal: give --yes to delete")
+    if not click.confirm(question, err=True):
+        raise UsageError("nothing was deleted")
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+async def delete_all(cluster: Cluster, resource: Resource, namespace: str, found: Sequence[Mapping[str, Any]]) -> None:
+    """Delete objects that were read before, each only if it is still the same one."""
+    for each in found:
+        name = each["metadata"]["name"]
+        gone = not await cluster.delete(resource, namespace, name, uid=each["metadata"]["uid"])
+        click.echo(f"{name}: was deleted already" if gone else f"{name}: deleted", err=True)

@@ -1,0 +1,74 @@
+"""`multistep doctor`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from multistep.cli.exits import Exit
+from multistep.cli.options import Target, kubeconfig_options, namespace_option, output_option
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from multistep.cli.doctor.observation import Finding
+
+_EPILOG = """\b
+Examples:
+  multistep doctor
+  multistep doctor -n evals
+  multistep doctor --operator-namespace multistep-system -o json | jq '.checks[] | select(.verdict == "fault")'
+
+Checks that the API server answers and is new enough, clocks, CRDs, the namespace, your rights and the operator's, that the operator
+is ready, leads and is of this version, its volume and gateway, nodes, storage classes, quotas, Pod Security, and images of trials.
+Changes nothing. What you may not read is unknown; an administrator's kubeconfig sees all.
+
+\b
+Exit codes:
+  0  no fault was found (there may be warnings)
+  1  a fault was found
+  4  the cluster could not be reached
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.option("--operator-namespace", metavar="NAME", help="Namespace of the installation; default: of the only one.")
+@namespace_option
+@kubeconfig_options
+@output_option
+def doctor(operator_namespace: str | None, namespace: str | None, kubeconfig: str | None, context: str | None, output: str) -> None:
+    """Check the cluster and the installation, and name the fix of each fault."""
+    found = asyncio.run(_findings(Target(kubeconfig, context, namespace), operator_namespace))
+    _print(found, as_json=output == "json")
+    if any(each.verdict == "fault" for each in found):
+        raise click.exceptions.Exit(Exit.FAULT)
+
+
+async def _findings(target: Target, operator_namespace: str | None) -> Sequence[Finding]:
+    from multistep.cli.cluster import connect_client
+    from multistep.cli.doctor.judge import judge
+    from multistep.cli.doctor.observe import observe
+
+    async with connect_client(target) as client:
+        return judge(await observe(client, target.namespace or client.namespace, operator_namespace))
+
+
+def _print(found: Sequence[Finding], *, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from rich.text import Text
+
+    from multistep.cli.terminal import clean, clean_lines, print_json, print_out
+
+    counts = {verdict: sum(each.verdict == verdict for each in found) for verdict in ("ok", "warning", "fault", "unknown")}
+    if as_json:
+        print_json({"ok": not counts["fault"], "counts": counts, "checks": [asdict(each) for each in found]})
+        return
+    styles = {"ok": "green", "warning": "yellow", "fault": "bold red", "unknown": "cyan"}
+    width = max(len(each.check) for each in found)
+    for each in found:
+        line = Text.assemble((f"{each.verdict:<7}", styles[each.verdict]), f"  {each.check:<{width}}  {clean_lines(each.message)}")
+        print_out(line, *([Text(f"{'':<{width + 9}}  fix: {clean(each.fix)}")] if each.fix else []))
+    print_out(Text(f"{counts['fault']} faults, {counts['warning']} warnings, {counts['unknown']} unknown", style="bold"))

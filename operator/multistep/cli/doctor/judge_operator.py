@@ -1,0 +1,208 @@
+"""Judges an installation: is the operator ready, of this version, leading, allowed to work, and is there room for results? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Final
+
+from multistep import __version__
+from multistep.cli.doctor.observation import Finding, Object, Observation, settings_of
+
+_LEAST_FREE_BYTES: Final = 1 << 30
+_VERSION_LABEL: Final = "app.kubernetes.io/version"
+_INSTALL: Final = "helm install multistep charts/multistep -n multistep-system --create-namespace"
+_SETTLED: Final = ("PodInitializing", "ContainerCreating")
+
+
+def _installed(seen: Observation) -> Iterator[Finding]:
+    if seen.operators is None:
+        yield Finding(
+            "operator", "unknown", f"cannot be checked: {seen.errors.get('operators')}", "name its namespace: --operator-namespace"
+        )
+    elif seen.operator is None:
+        yield Finding("operator", "fault", "no operator is installed", _INSTALL)
+    elif len(seen.operators) > 1:
+        places = ", ".join(f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in seen.operators)
+        text = f"the cluster has {len(seen.operators)} operators ({places}); the first one is checked"
+        fix = "choose with --operator-namespace; several need disjoint namespaces or shards"
+        yield Finding("operator", "warning", text, fix)
+
+
+def _ready(seen: Observation) -> Iterator[Finding]:
+    if seen.operator is None:
+        return
+    name, place = seen.operator["metadata"]["name"], seen.operator["metadata"]["namespace"]
+    available = (seen.operator.get("status") or {}).get("availableReplicas") or 0
+    if available:
+        yield Finding("operator", "ok", f"{place}/{name} has {available} ready replicas")
+        return
+    wanted = (seen.operator.get("spec") or {}).get("replicas", 1)
+    if wanted == 0:
+        fix = f"kubectl scale deployment {name} --replicas=1 -n {place}"
+        yield Finding("operator", "fault", f"{place}/{name} is scaled to 0 replicas", fix)
+        return
+    why, fix = _why_not_ready(seen, name, place)
+    yield Finding("operator", "fault", f"{place}/{name} has no ready replica: {why}", fix)
+
+
+def _why_not_ready(seen: Observation, name: str, place: str) -> tuple[str, str]:
+    """Return why no pod of the operator is ready, and the fix."""
+    for pod in seen.pods or ():
+        status = pod.get("status") or {}
+        for each in status.get("containerStatuses") or ():
+            reason, image = ((each.get("state") or {}).get("waiting") or {}).get("reason"), each.get("image", "")
+            if reason and ("Image" in reason or reason == "RegistryUnavailable"):
+                fix = "correct image.repository and image.tag, push the image, or set imagePullSecrets; then helm upgrade"
+                return f"its image {image} cannot be pulled ({reason})", fix
+            if reason and reason not in _SETTLED:
+                return f"its container does not start ({reason})", f"kubectl logs deployment/{name} -n {place} --previous"
+        for each in status.get("conditions") or ():
+            if each["type"] == "PodScheduled" and each["status"] == "False":
+                return (
+                    f"its pod is not scheduled ({each.get('message', '')})",
+                    f"kubectl describe pod -n {place} -l app.kubernetes.io/name",
+                )
+    conditions = (seen.operator or {}).get("status", {}).get("conditions") or ()
+    rejected = next(
+        (each.get("message", "") for each in conditions if each["type"] == "ReplicaFailure" and each["status"] == "True"), ""
+    )
+    if rejected:
+        return f"its pods are rejected ({rejected})", "allow the pod by quota and admission policies of its namespace"
+    return "its pods are not ready yet", f"kubectl describe pod -n {place}; kubectl logs deployment/{name} -n {place}"
+
+
+def _version(seen: Observation) -> Iterator[Finding]:
+    if seen.operator is None:
+        return
+    version = (seen.operator["metadata"].get("labels") or {}).get(_VERSION_LABEL)
+    if version is None:
+        yield Finding("version", "unknown", f"the operator's Deployment has no label {_VERSION_LABEL}")
+    elif version != __version__:
+        text = f"the operator is of version {version}, and this program of {__version__}"
+        yield Finding("version", "fault", text, f"pip install 'multistep=={version}', or helm upgrade to {__version__}")
+    else:
+        yield Finding("version", "ok", f"operator and this program are of version {version}")
+
+
+def _leader(seen: Observation) -> Iterator[Finding]:
+    if seen.operator is None:
+        return
+    place, name = seen.operator["metadata"]["namespace"], seen.operator["metadata"]["name"]
+    logs = f"kubectl logs deployment/{name} -n {place}: it shows who leads, or what keeps it from the Lease"
+    if seen.lease is None:
+        if seen.errors.get("lease") == "it does not exist":
+            yield Finding("leader", "fault", "no operator has ever led: its Lease does not exist", logs)
+        else:
+            yield Finding("leader", "unknown", f"cannot be checked: {seen.errors.get('lease')}", "ask an administrator to run this")
+        return
+    spec = seen.lease.get("spec") or {}
+    holder, renewed, seconds = spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseDurationSeconds") or 15
+    if not holder or not renewed:
+        yield Finding("leader", "fault", "nobody holds the operator's Lease", logs)
+        return
+    now = seen.server_time or seen.now
+    age = (now - datetime.fromisoformat(renewed)).total_seconds()
+    if age > 2 * seconds:
+        yield Finding("leader", "fault", f"{holder} renewed the operator's Lease last {age:.0f} s ago: no operator leads", logs)
+    else:
+        yield Finding("leader", "ok", f"{holder} leads")
+
+
+def _allowed(seen: Observation) -> Iterator[Finding]:
+    if seen.operator is None:
+        return
+    if seen.operator_rights is None:
+        yield Finding(
+            "operator's rights", "unknown", f"cannot be checked: {seen.errors.get('operator_rights')}", "run this as administrator"
+        )
+        return
+    missing = [str(right) for right, granted in seen.operator_rights.items() if not granted]
+    if missing:
+        account = seen.operator["spec"]["template"]["spec"].get("serviceAccountName") or "default"
+        some = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
+        text = f"its ServiceAccount {account} may not: {some} (in namespace {seen.namespace})"
+        yield Finding(
+            "operator's rights", "fault", text, "helm upgrade with rbac.create=true, which creates its roles and their bindings"
+        )
+    else:
+        yield Finding("operator's rights", "ok", f"the operator may do all that trials of {seen.namespace} need")
+
+
+def _volume(seen: Observation) -> Iterator[Finding]:
+    if seen.operator is None:
+        return
+    place = seen.operator["metadata"]["namespace"]
+    if seen.claims is None:
+        yield Finding("results volume", "unknown", f"cannot be checked: {seen.errors.get('claims')}", "run this as administrator")
+        return
+    if not seen.claims:
+        text = "results are in the operator's pod, and lost with it"
+        yield Finding("results volume", "warning", text, "helm upgrade with results.persistence.enabled=true")
+    for name, claim in seen.claims.items():
+        yield _claim(name, claim, place)
+    if seen.free_bytes is not None and seen.free_bytes < _LEAST_FREE_BYTES:
+        text = f"the results volume has {seen.free_bytes / 1e6:.0f} MB left"
+        yield Finding(
+            "results volume",
+            "fault",
+            text,
+            "set results.retentionSeconds, delete old results, or enlarge the PersistentVolumeClaim",
+        )
+    elif seen.free_bytes is not None:
+        yield Finding("results volume", "ok", f"{seen.free_bytes / 1e9:.1f} GB are free")
+
+
+def _claim(name: str, claim: Object | None, place: str) -> Finding:
+    if claim is None:
+        text = f"PersistentVolumeClaim {place}/{name} does not exist"
+        return Finding("results volume", "fault", text, "helm upgrade with results.persistence.enabled=true, or create the claim")
+    phase, wanted = (claim.get("status") or {}).get("phase"), claim["spec"].get("storageClassName")
+    if phase == "Bound":
+        return Finding("results volume", "ok", f"PersistentVolumeClaim {place}/{name} is bound")
+    text = f"PersistentVolumeClaim {place}/{name} is {phase}, of storage class {wanted or '(the default one)'}"
+    fix = f"kubectl describe pvc {name} -n {place} shows why; results.persistence.storageClass must be an existing class"
+    return Finding("results volume", "fault", text, fix)
+
+
+def _gateway(seen: Observation) -> Iterator[Finding]:
+    if seen.operator is None:
+        return
+    settings = settings_of(seen.operator)
+    if "MULTISTEP_GATEWAY_URL" not in settings:
+        text = "no model gateway: agents with access Gateway cannot run"
+        yield Finding("gateway", "warning", text, "helm upgrade with gateway.enabled=true, unless no agent uses a model")
+    elif seen.gateways is None:
+        yield Finding("gateway", "unknown", f"cannot be checked: {seen.errors.get('gateways')}", "run this as administrator")
+    elif not any((each.get("status") or {}).get("readyReplicas") for each in seen.gateways):
+        place = seen.operator["metadata"]["namespace"]
+        text = f"no model gateway is ready at {settings['MULTISTEP_GATEWAY_URL']}"
+        yield Finding("gateway", "fault", text, f"kubectl describe statefulset,pod -n {place}; kubectl logs of the gateway's pod")
+    else:
+        yield Finding("gateway", "ok", "the model gateway is ready")
+
+
+def _network_policies(seen: Observation) -> Iterator[Finding]:
+    if seen.operator is None:
+        return
+    if settings_of(seen.operator).get("MULTISTEP_NETWORK_POLICY_ENFORCED", "false").lower() == "true":
+        yield Finding(
+            "network policies", "ok", "trials get NetworkPolicies; does the cluster's network enforce them? docs/security.md"
+        )
+    else:
+        text = "trials get no NetworkPolicy: tasks with a network_mode other than public are rejected"
+        yield Finding(
+            "network policies", "warning", text, "helm upgrade with trials.networkPolicyEnforced=true, if the network enforces them"
+        )
+
+
+OF_OPERATOR: Final[tuple[Callable[[Observation], Iterator[Finding]], ...]] = (
+    _installed,
+    _ready,
+    _version,
+    _leader,
+    _allowed,
+    _volume,
+    _gateway,
+    _network_policies,
+)

@@ -1,0 +1,183 @@
+"""Reads the state of a cluster for `multistep doctor`. Whatever cannot be read is recorded, and the rest is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+from multistep.cli.doctor.observation import Object, Observation, Right, settings_of
+from multistep.errors import ClusterError, NotFound
+from multistep.kube.client import Client
+from multistep.kube.resources import CRDS, GROUP, LEASES, NAMESPACES, PODS, TRIALS, Resource
+
+T = TypeVar("T")
+_DEPLOYMENTS: Final = Resource("apps/v1", "Deployment", "deployments")
+_STATEFUL_SETS: Final = Resource("apps/v1", "StatefulSet", "statefulsets")
+_CLAIMS: Final = Resource("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+_CLASSES: Final = Resource("storage.k8s.io/v1", "StorageClass", "storageclasses", namespaced=False)
+_QUOTAS: Final = Resource("v1", "ResourceQuota", "resourcequotas")
+_NODES: Final = Resource("v1", "Node", "nodes", namespaced=False)
+_MARK: Final = "MULTISTEP_OPERATOR_IMAGE"  # a variable of each operator's container
+_FREE: Final = re.compile(rb"^multistep_results_free_bytes(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
+_MOST_METRICS_BYTES: Final = 8 << 20
+_MOST_TRIALS: Final = 2000
+
+USER_RIGHTS: Final = (
+    Right("create", "multisteptrials", GROUP, "run trials"),
+    Right("get", "multisteptrials", GROUP, "show trials"),
+    Right("list", "multisteptrials", GROUP, "list trials"),
+    Right("watch", "multisteptrials", GROUP, "follow trials"),
+    Right("patch", "multisteptrials", GROUP, "stop trials"),
+    Right("create", "trialsweeps", GROUP, "run sweeps"),
+    Right("get", "trialsweeps", GROUP, "show sweeps"),
+    Right("patch", "configmaps", "", "bring a task into the cluster"),
+    Right("patch", "secrets", "", "give variables to a trial"),
+)
+OPERATOR_RIGHTS: Final = (
+    *(Right(verb, "multisteptrials", GROUP) for verb in ("get", "list", "watch", "create", "patch", "delete")),
+    *(Right(verb, "trialsweeps", GROUP) for verb in ("get", "list", "watch")),
+    Right("patch", "multisteptrials/status", GROUP),
+    Right("patch", "trialsweeps/status", GROUP),
+    *(Right(verb, "pods") for verb in ("get", "list", "watch", "create", "delete")),
+    Right("create", "pods/exec"),
+    *(Right(verb, "configmaps") for verb in ("get", "create")),
+    Right("create", "events", "events.k8s.io"),
+)
+
+
+async def observe(client: Client, namespace: str, operator_namespace: str | None) -> Observation:
+    """Return the state. operator_namespace: of the installation to check; None: the only one, or the first one that is seen. Raises
+    Unavailable if the API server does not answer."""
+    seen = Observation(datetime.now(UTC), namespace)
+    version, seen.server_time = await client.server_version()
+    seen.version, seen.now = version.get("gitVersion"), datetime.now(UTC)
+    read = _Reader(seen)
+    seen.user = await read("user", _user(client))
+    crds = await read("crds", _listed(client, CRDS, None))
+    seen.crds = None if crds is None else {each["metadata"]["name"]: each for each in crds}
+    seen.namespace_object = await read("namespace_object", client.get(NAMESPACES, None, namespace))
+    seen.operators = await read("operators", _operators(client, operator_namespace))
+    seen.nodes = await read("nodes", _listed(client, _NODES, None))
+    seen.storage_classes = await read("storage_classes", _listed(client, _CLASSES, None))
+    seen.quotas = await read("quotas", _listed(client, _QUOTAS, namespace))
+    seen.trial_pods = await read("trial_pods", _listed(client, PODS, namespace, "app.kubernetes.io/managed-by=multistep"))
+    seen.trials = await read("trials", _listed(client, TRIALS, namespace, most=_MOST_TRIALS))
+    seen.rights = await read("rights", _reviewed(client, USER_RIGHTS, namespace, None))
+    if seen.operators:
+        seen.operator = seen.operators[0]
+        await _observe_operator(client, seen, read)
+    return seen
+
+
+async def _observe_operator(client: Client, seen: Observation, read: _Reader) -> None:
+    assert seen.operator is not None
+    found, place = seen.operator, seen.operator["metadata"]["namespace"]
+    spec, settings = found["spec"]["template"]["spec"], settings_of(found)
+    selector = ",".join(f"{name}={value}" for name, value in found["spec"]["selector"]["matchLabels"].items())
+    seen.pods = await read("pods", _listed(client, PODS, place, selector))
+    lease = settings.get("MULTISTEP_LEASE_NAME", "multistep"), settings.get("MULTISTEP_LEASE_NAMESPACE") or place
+    seen.lease = await read("lease", client.get(LEASES, lease[1], lease[0]))
+    names = [each["persistentVolumeClaim"]["claimName"] for each in spec.get("volumes") or () if "persistentVolumeClaim" in each]
+    seen.claims = await read("claims", _claims(client, place, names))
+    if "MULTISTEP_GATEWAY_URL" in settings:
+        seen.gateways = await read("gateways", _gateways(client, place, settings["MULTISTEP_GATEWAY_URL"]))
+    account = f"system:serviceaccount:{place}:{spec.get('serviceAccountName') or 'default'}"
+    seen.operator_rights = await read("operator_rights", _reviewed(client, OPERATOR_RIGHTS, seen.namespace, account))
+    ready = [each["metadata"]["name"] for each in seen.pods or () if is_ready(each)]
+    if ready:
+        seen.free_bytes = await read("free_bytes", _free_bytes(client, place, ready))
+
+
+class _Reader:
+    """Awaits one read; a failed one is recorded in the observation's errors and gives None."""
+
+    def __init__(self, seen: Observation) -> None:
+        self._seen = seen
+
+    async def __call__(self, name: str, read: Awaitable[T]) -> T | None:
+        try:
+            return await read
+        except ClusterError as error:
+            self._seen.errors[name] = (
+                "it does not exist" if isinstance(error, NotFound) and error.reason == "NotFound" else str(error)
+            )
+            return None
+
+
+async def _listed(
+    client: Client, resource: Resource, namespace: str | None, selector: str = "", most: int | None = None
+) -> list[Object]:
+    found: list[Object] = []
+    async with aclosing(client.each(resource, namespace, label_selector=selector)) as objects:
+        async for each in objects:
+            found.append(each)
+            if most is not None and len(found) >= most:
+                break
+    return found
+
+
+async def _operators(client: Client, namespace: str | None) -> list[Object]:
+    return [each for each in await _listed(client, _DEPLOYMENTS, namespace) if _MARK in settings_of(each)]
+
+
+async def _claims(client: Client, namespace: str, names: Iterable[str]) -> dict[str, Object | None]:
+    found: dict[str, Object | None] = {}
+    for name in names:
+        try:
+            found[name] = await client.get(_CLAIMS, namespace, name)
+        except NotFound:
+            found[name] = None
+    return found
+
+
+async def _gateways(client: Client, namespace: str, url: str) -> list[Object]:
+    """Return the StatefulSet that serves the gateway's URL, whose host is its Service, of the same name."""
+    host = re.sub(r"^\w+://", "", url).partition(":")[0].partition(".")[0]
+    return [each for each in await _listed(client, _STATEFUL_SETS, namespace) if each["metadata"]["name"] == host]
+
+
+async def _user(client: Client) -> str:
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}}
+    return str((await client.create(review))["status"]["userInfo"]["username"])
+
+
+async def _reviewed(client: Client, rights: Sequence[Right], namespace: str, user: str | None) -> dict[Right, bool]:
+    """Return whether the user has each right in the namespace. user: None for the own one."""
+    found = {}
+    for each in rights:
+        resource, _, subresource = each.resource.partition("/")
+        asked = {"verb": each.verb, "group": each.group, "resource": resource, "subresource": subresource, "namespace": namespace}
+        spec: dict[str, Any] = {"resourceAttributes": asked}
+        if user is not None:
+            place = user.split(":")[2]
+            groups = ["system:serviceaccounts", f"system:serviceaccounts:{place}", "system:authenticated"]
+            spec |= {"user": user, "groups": groups}
+        kind = "SelfSubjectAccessReview" if user is None else "SubjectAccessReview"
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "metadata": {}, "spec": spec}
+        found[each] = bool((await client.create(review))["status"].get("allowed"))
+    return found
+
+
+async def _free_bytes(client: Client, namespace: str, pods: Sequence[str]) -> float | None:
+    """Return the free bytes of the results volume, from the metrics of an operator's pod, through the API server's proxy."""
+    path = f"/api/v1/namespaces/{namespace}/pods/{pods[0]}:8081/proxy/metrics"
+    data = await _read(client.raw_stream(path))
+    match = _FREE.search(data)
+    return float(match.group(1)) if match else None
+
+
+async def _read(source: AsyncIterator[bytes]) -> bytes:
+    data = b""
+    async for chunk in source:
+        data += chunk
+        if len(data) > _MOST_METRICS_BYTES:
+            break
+    return data
+
+
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    """Return whether a pod is ready."""
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in (pod.get("status") or {}).get("conditions") or ())

@@ -1,0 +1,19 @@
+"""Command groups that suggest the command that a user most likely meant."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+import click
+
+
+class SuggestingGroup(click.Group):
+    """A group that suggests similar names for an unknown command."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if similar := get_close_matches(args[0], self.list_commands(ctx)):
+                raise click.UsageError(f"{error.message} Did you mean {' or '.join(similar[:2])}?", ctx) from None
+            raise

@@ -1,0 +1,197 @@
+"""`multistep list` and `multistep sweep list`: tables of objects as `kubectl get` prints them, and the options of both."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from multistep.cli.options import kubeconfig_options, namespace_option
+
+if TYPE_CHECKING:
+    from multistep.cli.cluster import Cluster
+    from multistep.kube.resources import Resource
+
+F = TypeVar("F", bound=Callable[..., Any])
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table. path: of the shown field, such as ``status.phase``; wide: whether only ``-o wide`` shows it."""
+
+    head: str
+    path: str
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class ListOptions:
+    """The options that list_options adds. namespace: None for the kubeconfig's."""
+
+    namespace: str | None = None
+    all_namespaces: bool = False
+    selector: str = ""
+    watch: bool = False
+    output: str = "table"
+
+
+def list_options(function: F) -> F:
+    """Add the options of a list. The function gets them as one ListOptions."""
+
+    @functools.wraps(function)
+    def with_options(
+        *args: Any, namespace: str | None, all_namespaces: bool, selector: str, watch: bool, output: str, **given: Any
+    ) -> object:
+        return function(*args, options=ListOptions(namespace, all_namespaces, selector, watch, output), **given)
+
+    wrapped: Any = with_options
+    for option in (
+        click.option(
+            "-o",
+            "--output",
+            type=click.Choice(["table", "wide", "json", "name"]),
+            default="table",
+            help="json: one document, with --watch one a line; name: names only.",
+        ),
+        kubeconfig_options,
+        namespace_option,
+        click.option("-w", "--watch", is_flag=True, help="After the list, print each change until Ctrl-C."),
+        click.option("-l", "--selector", default="", metavar="LABELS", help="Only objects with these labels, as for kubectl."),
+        click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces."),
+    ):
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A list of objects of one kind. keep: whether an object is shown; what: the objects' name, in the plural."""
+
+    resource: Resource
+    what: str
+    columns: Sequence[Column]
+    options: ListOptions
+    keep: Callable[[Object], bool] = lambda _: True
+
+    async def print_all(self, cluster: Cluster) -> None:
+        """Print the list, and with --watch each later change. Raises ClusterError."""
+        from multistep.cli.terminal import print_err
+
+        namespace = None if self.options.all_namespaces else self.options.namespace or cluster.namespace
+        found = [each async for each in _selected(cluster, self.resource, namespace, self.options.selector) if self.keep(each)]
+        found.sort(
+            key=lambda each: (each["metadata"]["namespace"], each["metadata"]["creationTimestamp"], each["metadata"]["name"])
+        )
+        printer = _Printer(self.options, self._shown_columns())
+        if not found and self.options.output in ("table", "wide"):
+            print_err(f"no {self.what} {f'in namespace {namespace}' if namespace else 'in the cluster'}")
+        if found or self.options.output == "json":
+            printer.first(found)
+        if self.options.watch:
+            await self._follow(cluster, namespace, printer)
+
+    async def _follow(self, cluster: Cluster, namespace: str | None, printer: _Printer) -> None:
+        async with aclosing(cluster.watch(self.resource, namespace, label_selector=self.options.selector)) as events:
+            async for event in events:
+                if event.type != "DELETED" and self.keep(event.object):
+                    printer.changed(event.object)
+
+    def _shown_columns(self) -> list[Column]:
+        namespaces = [Column("NAMESPACE", "metadata.namespace")] if self.options.all_namespaces else []
+        wide = self.options.output == "wide"
+        return [*namespaces, Column("NAME", "metadata.name"), *(each for each in self.columns if wide or not each.wide)]
+
+
+class _Printer:
+    """Prints objects in the chosen format; a change is printed only if its text is new."""
+
+    def __init__(self, options: ListOptions, columns: Sequence[Column]) -> None:
+        self._options, self._columns = options, columns
+        self._printed: dict[str, object] = {}
+        self._widths = [len(each.head) for each in columns]
+
+    def first(self, found: Sequence[Object]) -> None:
+        from multistep.cli.terminal import print_json, print_out, table
+
+        for each in found:
+            self._printed[each["metadata"]["uid"]] = self._content(each)
+        if self._options.output == "json" and not self._options.watch:
+            print_json({"apiVersion": "v1", "kind": "List", "items": list(found)})
+        elif self._options.output in ("json", "name"):
+            for each in found:
+                click.echo(json.dumps(each) if self._options.output == "json" else each["metadata"]["name"])
+        else:
+            rows = [self._cells(each, datetime.now(UTC)) for each in found]
+            self._widths = [max(map(len, column)) for column in zip([each.head for each in self._columns], *rows, strict=True)]
+            shown = table(*(each.head for each in self._columns))
+            for row in rows:
+                shown.add_row(*row)
+            print_out(shown)
+
+    def changed(self, found: Object) -> None:
+        content = self._content(found)
+        if self._printed.get(found["metadata"]["uid"]) == content:
+            return
+        self._printed[found["metadata"]["uid"]] = content
+        if self._options.output in ("json", "name"):
+            click.echo(json.dumps(found) if self._options.output == "json" else found["metadata"]["name"])
+        else:
+            row = self._cells(found, datetime.now(UTC))
+            click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, self._widths, strict=True)).rstrip())
+
+    def _content(self, found: Object) -> object:
+        """Return what decides whether a change is printed: the row without the age, or the version."""
+        if self._options.output == "json":
+            return found["metadata"].get("resourceVersion")
+        return self._cells(found, None) if self._options.output != "name" else found["metadata"]["name"]
+
+    def _cells(self, found: Object, now: datetime | None) -> list[str]:
+        from multistep.cli.terminal import clean
+
+        return [_age(found, now) if each.path == AGE else clean(_text(field_of(found, each.path))) for each in self._columns]
+
+
+AGE = "age"
+
+
+def field_of(found: Object, path: str) -> Any:
+    """Return the field of an object at a path of names; None if it is unset."""
+    value: Any = found
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None or value == "" else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _age(found: Object, now: datetime | None) -> str:
+    """Return an object's age as kubectl shows it; "" without a clock."""
+    created = found["metadata"].get("creationTimestamp")
+    if now is None or created is None:
+        return ""
+    seconds = max(0, int((now - datetime.fromisoformat(created)).total_seconds()))
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+async def _selected(cluster: Cluster, resource: Resource, namespace: str | None, selector: str) -> AsyncIterator[Object]:
+    async with aclosing(cluster.each(resource, namespace, label_selector=selector)) as found:
+        async for each in found:
+            yield each
+
+
+def any_of(values: Iterable[str]) -> Callable[[object], bool]:
+    """Return whether a value is one of these, whatever its case; any value is if there are none."""
+    known = {each.lower() for each in values}
+    return lambda value: not known or str(value or "").lower() in known

@@ -1,0 +1,210 @@
+"""`multistep sweep list`, `retry`, `stop` and `delete`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from multistep.cli.deleting import confirm, delete_all, yes_option
+from multistep.cli.listing import AGE, Column, Listing, ListOptions, any_of, field_of, list_options
+from multistep.cli.options import Target, complete_sweeps, kubeconfig_options, namespace_option, output_option
+
+if TYPE_CHECKING:
+    from multistep.cli.cluster import Cluster
+
+_LIST_EPILOG = """\b
+Examples:
+  multistep sweep list
+  multistep sweep list -A --phase Running --watch
+  multistep sweep list -o name | xargs -n 1 multistep sweep status
+
+The columns are those of `kubectl get tsw`.
+"""
+
+_RETRY_EPILOG = """\b
+Examples:
+  multistep sweep retry nightly --excluded
+  multistep sweep retry nightly --excluded --follow
+  multistep retry nightly-greet-mine-3-1f2e3d4c           # one trial of a sweep
+
+Excluded trials are those without a score: the infrastructure, the task or a user ended them. Exactly these run again, each as a new
+trial with the same task, agent and attempt; the sweep's spec.retries has their numbers, and each number counts once. A trial
+that has a score is never replaced. A finished or stopped sweep continues. Prints the names of the trials that run again.
+
+\b
+Exit codes:
+  0  the trials will run again, or none is excluded; with --follow, see `multistep sweep run`
+  2  the sweep does not exist, or bad usage
+  4  the cluster could not be reached
+"""
+
+_STOP_EPILOG = """\b
+Examples:
+  multistep sweep stop nightly
+  multistep sweep stop --no-wait nightly
+
+The active trials are stopped and have no score, and no more are created; the sweep is Failed then. Trials and results are kept. To
+continue later, suspend it instead: kubectl patch tsw nightly --type merge -p '{"spec": {"suspend": true}}'
+"""
+
+_DELETE_EPILOG = """\b
+Examples:
+  multistep sweep delete nightly
+  multistep sweep delete --yes nightly weekly -n evals
+
+The trials of a sweep are deleted with it, active ones too. Results stay for as long as the operator keeps them
+(docs/operations.md, Results), but only the trials have their addresses: fetch them before.
+"""
+
+COLUMNS: Final = (
+    Column("PHASE", "status.phase"),
+    Column("TOTAL", "status.trials.total"),
+    Column("FINISHED", "status.trials.finished"),
+    Column("ACTIVE", "status.trials.active"),
+    Column("FAILED", "status.trials.failed"),
+    Column("SCORE", "status.score"),
+    Column("AGE", AGE),
+    Column("CREATED", "status.trials.created", wide=True),
+    Column("COUNTED", "status.trials.counted", wide=True),
+    Column("RETRIED", "status.trials.retried", wide=True),
+    Column("POD-HOURS", "status.podHours", wide=True),
+)
+
+
+@click.command("list", epilog=_LIST_EPILOG)
+@click.option("--phase", "phases", multiple=True, metavar="PHASE", help="Only sweeps in this phase; repeatable.")
+@list_options
+def list_(phases: tuple[str, ...], options: ListOptions, kubeconfig: str | None, context: str | None) -> None:
+    """List sweeps."""
+    asyncio.run(_list(Target(kubeconfig, context, options.namespace), phases, options))
+
+
+async def _list(target: Target, phases: tuple[str, ...], options: ListOptions) -> None:
+    from multistep.cli import cluster
+    from multistep.kube.resources import SWEEPS
+
+    in_phase = any_of(phases)
+    async with cluster.connect(target) as connected:
+        keep: Any = lambda each: in_phase(field_of(each, "status.phase") or "Pending")  # noqa: E731
+        await Listing(SWEEPS, "sweeps", COLUMNS, options, keep).print_all(connected)
+
+
+@click.command(epilog=_RETRY_EPILOG)
+@click.argument("name", metavar="SWEEP", shell_complete=complete_sweeps)
+@click.option("--excluded", is_flag=True, help="The trials without a score. Required: there is no other choice.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the sweep until it finishes.")
+@namespace_option
+@kubeconfig_options
+@output_option
+def retry(
+    name: str, excluded: bool, follow: bool, namespace: str | None, kubeconfig: str | None, context: str | None, output: str
+) -> None:
+    """Run the trials of SWEEP again that have no score."""
+    from multistep.errors import UsageError
+
+    if not excluded:
+        raise UsageError("give --excluded, to run the trials without a score again; for one trial: multistep retry TRIAL")
+    code = asyncio.run(_retry(Target(kubeconfig, context, namespace), name, follow=follow, as_json=output == "json"))
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+async def _retry(target: Target, name: str, *, follow: bool, as_json: bool) -> int:
+    from multistep.cli import cluster
+    from multistep.cli.sweep.retry import retry_excluded
+    from multistep.cli.terminal import print_err, print_json
+
+    async with cluster.connect(target) as connected:
+        namespace = target.namespace or connected.namespace
+        retried = await retry_excluded(connected, namespace, await cluster.existing_sweep(connected, namespace, name))
+    if as_json and not follow:
+        print_json({"namespace": namespace, "sweep": name, "retried": retried})
+    elif not follow:
+        click.echo("".join(f"{each}\n" for each in retried), nl=False)
+    what = f"{len(retried)} {'trial runs' if len(retried) == 1 else 'trials run'} again" if retried else "no trial is excluded"
+    print_err(f"sweep {name}: {what}")
+    if not follow:
+        return 0
+    from multistep.cli.sweep.run_sweep import show
+
+    return await show(target, name, until_finished=True, as_json=as_json)
+
+
+@click.command(epilog=_STOP_EPILOG)
+@click.argument("names", nargs=-1, required=True, metavar="SWEEP...", shell_complete=complete_sweeps)
+@click.option("--no-wait", is_flag=True, help="Do not wait until the sweeps are finished.")
+@namespace_option
+@kubeconfig_options
+def stop(names: tuple[str, ...], no_wait: bool, namespace: str | None, kubeconfig: str | None, context: str | None) -> None:
+    """Stop each SWEEP and its active trials."""
+    asyncio.run(_stop(Target(kubeconfig, context, namespace), tuple(dict.fromkeys(names)), wait=not no_wait))
+
+
+async def _stop(target: Target, names: tuple[str, ...], *, wait: bool) -> None:
+    from multistep.api.conditions import is_finished
+    from multistep.api.sweep import parse_sweep_status
+    from multistep.cli import cluster
+    from multistep.cli.sweep.sweep_view import outcome_of_sweep
+    from multistep.cli.terminal import print_err
+    from multistep.kube.resources import SWEEPS
+
+    async with cluster.connect(target) as connected:
+        namespace = target.namespace or connected.namespace
+        found = [await cluster.existing_sweep(connected, namespace, name) for name in names]  # raises before any is stopped
+        active = []
+        for name, each in zip(names, found, strict=True):
+            status = parse_sweep_status(each)
+            if is_finished(status):
+                print_err(f"{name}: is {outcome_of_sweep(status).phase} already")
+                continue
+            changes = {"metadata": {"uid": each["metadata"]["uid"]}, "spec": {"stop": True}}
+            await connected.patch(SWEEPS, namespace, name, changes)
+            print_err(f"{name}: stopping")
+            active.append(name)
+        if wait:
+            await asyncio.gather(*(_until_stopped(connected, namespace, name) for name in active))
+
+
+async def _until_stopped(connected: Cluster, namespace: str, name: str) -> None:
+    from contextlib import aclosing
+
+    from multistep.api.conditions import is_finished
+    from multistep.api.sweep import parse_sweep_status
+    from multistep.cli.sweep.sweep_view import outcome_of_sweep
+    from multistep.cli.terminal import print_err
+    from multistep.cli.trial.follow import versions
+    from multistep.kube.resources import SWEEPS
+
+    async with aclosing(versions(connected, SWEEPS, namespace, name, print_err)) as found:
+        async for each in found:
+            status = parse_sweep_status(each)
+            if is_finished(status):
+                end = outcome_of_sweep(status)
+                print_err(f"{name}: {end.phase}: {end.why}")
+                return
+
+
+@click.command(epilog=_DELETE_EPILOG)
+@click.argument("names", nargs=-1, required=True, metavar="SWEEP...", shell_complete=complete_sweeps)
+@yes_option
+@namespace_option
+@kubeconfig_options
+def delete(names: tuple[str, ...], yes: bool, namespace: str | None, kubeconfig: str | None, context: str | None) -> None:
+    """Delete each SWEEP and its trials."""
+    asyncio.run(_delete(Target(kubeconfig, context, namespace), tuple(dict.fromkeys(names)), yes=yes))
+
+
+async def _delete(target: Target, names: tuple[str, ...], *, yes: bool) -> None:
+    from multistep.api.sweep import parse_sweep_status
+    from multistep.cli import cluster
+    from multistep.kube.resources import SWEEPS
+
+    async with cluster.connect(target) as connected:
+        namespace = target.namespace or connected.namespace
+        found = [await cluster.existing_sweep(connected, namespace, name) for name in names]  # raises before any is deleted
+        trials = sum(parse_sweep_status(each).trials.created for each in found)
+        what = f"sweep {names[0]} and its" if len(names) == 1 else f"{len(names)} sweeps and their"
+        confirm(f"Delete {what} {trials} trials in namespace {namespace}?", yes=yes)
+        await delete_all(connected, SWEEPS, namespace, found)

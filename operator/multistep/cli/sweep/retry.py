@@ -1,0 +1,66 @@
+"""Retries of a sweep's trials: finds the trials without a score, and adds their numbers to spec.retries."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from multistep.api.labels import SWEEP
+from multistep.api.sweep import MOST_RETRIES, parse_scoring, parse_sweep_status
+from multistep.cli.cluster import Cluster
+from multistep.engine.sweep_trials import owner_of
+from multistep.errors import Conflict, UsageError
+from multistep.kube.resources import SWEEPS, TRIALS
+from multistep.report.rows import Row, counting, counts_for, row
+
+Object = Mapping[str, Any]
+
+
+async def retry_excluded(cluster: Cluster, namespace: str, sweep: Object) -> list[str]:
+    """Request retries of all trials of the sweep that have no score, and return their names. Raises UsageError, ClusterError."""
+    return await _retry(cluster, namespace, sweep, [each for each in await _counting(cluster, namespace, sweep) if each.excluded])
+
+
+async def retry_one(cluster: Cluster, namespace: str, sweep: Object, trial: str) -> None:
+    """Request a retry of one trial of the sweep. Raises UsageError if it is active or has a score, ClusterError."""
+    found = {each.trial: each for each in await _counting(cluster, namespace, sweep)}.get(trial)
+    name = sweep["metadata"]["name"]
+    if found is None:
+        raise UsageError(f"trial {trial} does not count in sweep {name}: a retry of it does")
+    if found.state == "Active":
+        raise UsageError(f"trial {trial} is active: stop it first, or wait until it has finished")
+    if not found.excluded:
+        raise UsageError(f"trial {trial} has a score, which a retry does not replace: to run its task again, start another trial")
+    if not await _retry(cluster, namespace, sweep, [found]):
+        raise UsageError(f"trial {trial} will run again already: spec.retries of sweep {name} has its number")
+
+
+async def _counting(cluster: Cluster, namespace: str, sweep: Object) -> list[Row]:
+    """Return the trials of the sweep that count, one for each number."""
+    metadata, scoring, found = sweep["metadata"], parse_scoring(sweep), []
+    async for each in cluster.each(TRIALS, namespace, label_selector=f"{SWEEP}={metadata['name']}"):
+        if (owner := owner_of(each)) is not None and owner[1] == metadata["uid"]:
+            found.append(row(each, scoring))
+    return [each for each in counting(found) if each.number >= 0]
+
+
+async def _retry(cluster: Cluster, namespace: str, sweep: Object, rows: Collection[Row]) -> list[str]:
+    """Add the numbers of the trials to spec.retries, unless a retry is due already. Return the names of the others."""
+    metadata, known = sweep["metadata"], list(sweep["spec"].get("retries") or ())
+    due = set(known[parse_sweep_status(sweep).trials.retried :])
+    added = sorted((each for each in rows if counts_for(each) not in due), key=counts_for)
+    if not added:
+        return []
+    if len(known) + len(added) > MOST_RETRIES:
+        raise UsageError(f"sweep {metadata['name']} would have {len(known) + len(added)} retries; it may have {MOST_RETRIES}")
+    same = {name: metadata[name] for name in ("uid", "resourceVersion") if name in metadata}
+    changes = {"retries": [*known, *map(counts_for, added)], "stop": None}  # a stopped sweep continues
+    try:
+        await cluster.patch(SWEEPS, namespace, metadata["name"], {"metadata": same, "spec": changes})
+    except Conflict as error:
+        raise Conflict(f"sweep {metadata['name']} changed meanwhile; try again: {error}", status=409) from error
+    return _names(added)
+
+
+def _names(rows: Sequence[Row]) -> list[str]:
+    return [each.trial for each in rows]

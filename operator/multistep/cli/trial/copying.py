@@ -1,0 +1,50 @@
+"""Copies files out of the container of a trial, as a tar that the container writes and this process unpacks."""
+
+from __future__ import annotations
+
+import posixpath
+import tempfile
+from pathlib import Path
+
+from multistep.cli.cluster import Cluster
+from multistep.cli.terminal import bytes_text, print_err, working
+from multistep.cli.trial.container import CONTAINER, find_place
+from multistep.cli.trial.unpack import unpack
+from multistep.errors import ClusterError, Unavailable, UsageError
+
+_IN_MEMORY_BYTES = 16 << 20
+_NOT_FOUND = (126, 127)  # exit codes of a container runtime and of a shell for a program that does not exist
+
+
+def parse_source(text: str) -> tuple[str, str]:
+    """Return the trial and the path of ``TRIAL:PATH``. Raises UsageError."""
+    trial, colon, path = text.partition(":")
+    if not trial or not colon or not path.startswith("/"):
+        raise UsageError(f"{text} must be TRIAL:PATH with an absolute path, such as {trial or 'my-trial'}:/app")
+    return trial, posixpath.normpath(path)
+
+
+async def copy(cluster: Cluster, namespace: str, trial: str, path: str, directory: Path) -> None:
+    """Copy a file or a directory into the directory. Raises UsageError, StoreError, Unavailable."""
+    place = await find_place(cluster, namespace, trial)
+    parent, name = posixpath.split(path)
+    argv = ["tar", "-c", "-f", "-", "-C", parent, "--", name or "."]
+    with working(f"copying {path} of trial {trial}"), tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as file:
+        stream = await cluster.open_exec(place.namespace, place.pod, CONTAINER, argv)
+        try:
+            while data := await stream.receive():
+                file.write(data)
+        except ClusterError as error:
+            raise Unavailable(f"the connection to the container broke: {error}") from error
+        finally:
+            await stream.close()
+        code = stream.status.code if stream.status else None
+        if code in _NOT_FOUND or "executable file not found" in stream.exit_details:
+            raise UsageError(f"the image of trial {trial} has no tar: fetch what is stored with `multistep results {trial} DIR`")
+        if code != 0:
+            raise UsageError(f"tar in trial {trial} cannot read {path}: {stream.exit_details or f'exit code {code}'}")
+        file.seek(0)
+        unpacked = unpack(file, directory)
+    for left, why in unpacked.left_out:
+        print_err(f"warning: left out {left!r}: {why}")
+    print_err(f"{unpacked.files} files ({bytes_text(unpacked.bytes)}) are in {directory}")

@@ -1,0 +1,106 @@
+"""`multistep list` and `sweep list`: columns, filters, formats and changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from multistep.errors import Unavailable
+from multistep.kube.watch import WatchEvent
+
+from .conftest import Invoke
+from .fakes import GOOD, CliCluster, status, step
+
+RUNNING = status("Running", step("a", "Agent"), currentStep="a", task="hello", podName="t-1")
+
+
+def put(cluster: CliCluster, name: str, found: Any = RUNNING, kind: str = "MultiStepTrial", **labels: str) -> Any:
+    made = cluster.put(kind, name, spec={"agent": {"name": "nop"}}, status=dict(found))
+    made["metadata"] |= {"creationTimestamp": "2026-01-01T00:00:00Z", "labels": labels, "resourceVersion": "1"}
+    return made
+
+
+def names(text: str) -> list[str]:
+    return [line.split()[0] for line in text.splitlines()[1:]]
+
+
+def test_trials_are_a_table_with_the_columns_of_kubectl(invoke: Invoke, cluster: CliCluster) -> None:
+    put(cluster, "t")
+    put(cluster, "u", {**GOOD, "task": "hello", "reward": "1"})
+    head, *rows = invoke("list").stdout.splitlines()
+    assert head.split() == ["NAME", "TASK", "AGENT", "PHASE", "STEPS", "OUTCOME", "SCORE", "REWARD", "FAILURE", "AGE"]
+    assert [row.split()[:4] for row in rows] == [["t", "hello", "nop", "Running"], ["u", "hello", "nop", "Complete"]]
+    assert rows[0].split()[-1].endswith("d")
+
+
+def test_wide_has_more_columns_and_all_namespaces_one_for_them(invoke: Invoke, cluster: CliCluster) -> None:
+    put(cluster, "t")
+    head, row = invoke("list", "-A", "-o", "wide").stdout.splitlines()
+    assert head.split()[:2] == ["NAMESPACE", "NAME"] and head.split()[-3:] == ["STEP", "POD", "NODE"]
+    assert row.split()[0] == "default" and row.split()[-3:] == ["a", "t-1", "-"]
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["--phase", "running"], ["t"]),
+        (["--phase", "Running", "--phase", "Pending"], ["new", "t"]),
+        (["--sweep", "s"], ["u"]),
+        (["-l", "multistep.dev/sweep=s"], ["u"]),
+        (["--outcome", "excluded"], ["u"]),
+        ([], ["new", "t", "u"]),
+    ],
+)
+def test_filters_choose(invoke: Invoke, cluster: CliCluster, options: list[str], found: list[str]) -> None:
+    put(cluster, "t")
+    put(cluster, "u", {**GOOD, "outcome": "Excluded"}, **{"multistep.dev/sweep": "s"})
+    put(cluster, "new", {})
+    assert names(invoke("list", *options).stdout) == found
+    assert invoke("list", "-o", "name", *options).stdout.split() == found
+
+
+def test_nothing_to_list_is_no_output_and_a_note(invoke: Invoke, cluster: CliCluster) -> None:
+    result = invoke("list")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no trials in namespace default\n")
+    assert json.loads(invoke("list", "-o", "json").stdout)["items"] == []
+
+
+def test_json_is_one_list(invoke: Invoke, cluster: CliCluster) -> None:
+    put(cluster, "t")
+    document = json.loads(invoke("list", "-o", "json").stdout)
+    assert (document["kind"], [each["metadata"]["name"] for each in document["items"]]) == ("List", ["t"])
+
+
+def test_control_characters_do_not_reach_the_terminal(invoke: Invoke, cluster: CliCluster) -> None:
+    put(cluster, "t", {**RUNNING, "task": "a\x1b[2Jb"})
+    assert "\x1b" not in invoke("list").stdout
+
+
+@pytest.mark.parametrize(("form", "lines"), [("table", 4), ("json", 3)])
+def test_with_watch_each_change_is_a_line(
+    invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch, form: str, lines: int
+) -> None:
+    first = put(cluster, "t")
+
+    async def changes(*_: Any, **__: Any) -> AsyncGenerator[WatchEvent, None]:
+        yield WatchEvent("ADDED", first)  # is in the list already
+        later = {**first, "status": {**RUNNING, "phase": "Complete"}, "metadata": {**first["metadata"], "resourceVersion": "2"}}
+        yield WatchEvent("MODIFIED", later)
+        yield WatchEvent("DELETED", later)
+        yield WatchEvent("ADDED", {**first, "metadata": {**first["metadata"], "name": "u", "uid": "uid-u"}})
+        raise Unavailable("the watch ended")
+
+    monkeypatch.setattr(cluster, "watch", changes)
+    result = invoke("list", "--watch", "-o", form)
+    assert (result.exit_code, len(result.stdout.splitlines())) == (4, lines)
+
+
+def test_sweeps_are_listed_alike(invoke: Invoke, cluster: CliCluster) -> None:
+    put(cluster, "s", {"phase": "Running", "trials": {"total": 4, "finished": 1}}, kind="TrialSweep")
+    put(cluster, "old", {"phase": "Complete", "trials": {"total": 2, "finished": 2}}, kind="TrialSweep")
+    assert names(invoke("sweep", "list").stdout) == ["old", "s"]
+    assert names(invoke("sweep", "list", "--phase", "Running").stdout) == ["s"]
+    assert invoke("sweep", "list", "--phase", "Failed").stderr == "no sweeps in namespace default\n"
