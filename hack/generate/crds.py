@@ -57,9 +57,10 @@ _STOPS_FOR_GOOD = {
     "message": "stop cannot be taken back: create a new trial",
     "fieldPath": ".stop",
 }
-_RETRIES_ARE_KEPT = {  # the names and numbers of created retries follow from their place in the list
+_RETRIES_ARE_KEPT = {  # Names and numbers of retries follow from their place. Comparing all entries would exceed CEL's cost limit.
     "rule": "!has(oldSelf.retries) || oldSelf.retries.size() == 0 || (has(self.retries) && "
-    "(self.retries.map(n, string(n)).join(',') + ',').startsWith(oldSelf.retries.map(n, string(n)).join(',') + ','))",
+    "self.retries.size() >= oldSelf.retries.size() && self.retries[0] == oldSelf.retries[0] && "
+    "self.retries[oldSelf.retries.size() - 1] == oldSelf.retries[oldSelf.retries.size() - 1])",
     "message": "retries can only get more entries at its end",
     "fieldPath": ".retries",
 }

@@ -65,10 +65,7 @@ async def open_exec(
     and each sent frame; it raises an exception to prevent them. tty: give the command a terminal, whose output is all on stdout.
     on_stderr: called with the command's errors.
     """
-    path = PODS.path(namespace, pod, "exec")
-    streams = {"stdin": "true", "stdout": "true", **({"tty": "true"} if tty else {"stderr": "true"})}
-    query = {"container": container, **streams, "command": argv}
-    url = URL(f"{connection.base_url}{path}?{urlencode(query, doseq=True)}", encoded=True)  # yarl must not normalize argv
+    url = _url(connection, PODS.path(namespace, pod, "exec"), container, argv, tty=tty)
     what, gate, now = f"exec in pod {namespace}/{pod}", gate or Gate(), asyncio.get_running_loop().time
     for attempt in range(1, attempts + 1):
         await gate.opened()
@@ -84,6 +81,12 @@ async def open_exec(
                 raise
             await asyncio.sleep(pause_seconds(attempt, getattr(error, "retry_after", None)))
     raise AssertionError("attempts must be at least 1")
+
+
+def _url(connection: Connection, path: str, container: str, argv: Sequence[str], *, tty: bool) -> URL:
+    streams = {"stdin": "true", "stdout": "true", **({"tty": "true"} if tty else {"stderr": "true"})}
+    query = {"container": container, **streams, "command": argv}
+    return URL(f"{connection.base_url}{path}?{urlencode(query, doseq=True)}", encoded=True)  # yarl must not normalize argv
 
 
 def _is_transient(error: ClusterError) -> bool:

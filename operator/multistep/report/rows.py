@@ -134,9 +134,7 @@ def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
         steps=steps,
         **_usage(status),
         tampering=" ".join(evidence(each.kind for each in status.tampering)),
-        number=known.number,
-        retry_of=retry_of(trial),
-        **_branch(trial, status.task_steps),
+        **_place(trial, known, status.task_steps),
     )
 
 
@@ -178,6 +176,10 @@ def counting(found: Iterable[Row]) -> list[Row]:
 def counts_for(found: Row) -> int:
     """Return the number for which a trial counts."""
     return found.number if found.retry_of is None else found.retry_of
+
+
+def _place(trial: Mapping[str, Any], known: TrialFacts, steps: Sequence[str]) -> dict[str, Any]:
+    return {"number": known.number, "retry_of": retry_of(trial), **_branch(trial, steps)}
 
 
 def _branch(trial: Mapping[str, Any], steps: Sequence[str]) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Watched(CliCluster):
     watches = 0
 
     async def watch(
-        self, resource: Resource, namespace: str | None = None, *, field_selector: str = ""
+        self, resource: Resource, namespace: str | None = None, *, label_selector: str = "", field_selector: str = ""
     ) -> AsyncGenerator[WatchEvent, None]:
         if resource == TRIALS:
             self.watches += 1
