@@ -253,7 +253,7 @@ class Halt:
 
 
 def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, scoring: Scoring | None = None) -> Tally:
-    """Count the trials. created: how many are known to be created, retries too; trials: existing ones; now: seconds since the epoch."""
+    """Count the existing trials. created: how many are known to be created, with retries; now: seconds since the epoch."""
     scoring, states = scoring or Scoring(), Counter[State]()
     phases = Counter[ActivePhase](each.phase for each in trials if each.state == "Active")
     excluded, scored = Counter[FailureClass](), Counter[FailureClass]()

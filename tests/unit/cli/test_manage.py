@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from .conftest import Invoke
-from .fakes import FAILED, GOOD, CliCluster, status, step
+from .fakes import FAILED, CliCluster, status, step
+from .fakes import GOOD as COMPLETE
 
+GOOD = {**COMPLETE, "score": 1.0, "outcome": "Passed"}
 LOST = {**FAILED, "failure": {"class": "Infrastructure", "reason": "PodDeleted"}}
 RUNNING = status("Running", step("a", "Agent"))
 
@@ -122,6 +124,12 @@ def test_a_number_with_a_scored_retry_is_not_retried(invoke: Invoke, cluster: Cl
     trial(cluster, "b-r1", number=4, found=GOOD, labels={"multistep.dev/retry-of": "1"})
     result = invoke("sweep", "retry", "s", "--excluded")
     assert (result.exit_code, result.stderr, retries(cluster)) == (0, "sweep s: no trial is excluded\n", [1])
+
+
+def test_a_trial_without_verification_has_no_score_to_miss(invoke: Invoke, cluster: CliCluster) -> None:
+    sweep(cluster)
+    trial(cluster, "a", number=0, found={**COMPLETE, "outcome": "Unverified"})
+    assert invoke("sweep", "retry", "s", "--excluded").stderr == "sweep s: no trial is excluded\n"
 
 
 def test_a_sweep_retry_needs_to_say_which(invoke: Invoke, cluster: CliCluster) -> None:

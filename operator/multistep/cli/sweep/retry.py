@@ -18,7 +18,8 @@ Object = Mapping[str, Any]
 
 async def retry_excluded(cluster: Cluster, namespace: str, sweep: Object) -> list[str]:
     """Request retries of all trials of the sweep that have no score, and return their names. Raises UsageError, ClusterError."""
-    return await _retry(cluster, namespace, sweep, [each for each in await _counting(cluster, namespace, sweep) if each.excluded])
+    found = await _counting(cluster, namespace, sweep)
+    return await _retry(cluster, namespace, sweep, [each for each in found if each.excluded and each.outcome != "Unverified"])
 
 
 async def retry_one(cluster: Cluster, namespace: str, sweep: Object, trial: str) -> None:
