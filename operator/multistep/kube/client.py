@@ -92,14 +92,6 @@ class Client(AbstractAsyncContextManager["Client"]):
             async for chunk in response.content.iter_any():
                 yield chunk
 
-    async def server_version(self) -> tuple[dict[str, str], datetime | None]:
-        """Return the API server's version (gitVersion, ...) and its time, in whole seconds, if it sends one."""
-        limit = self._http.timeout_seconds
-        async with self._http.stream("get", "version", "/version", {}, silence_seconds=limit) as response:
-            version: dict[str, str] = await response.json()
-            date = response.headers.get("Date")
-        return version, parsedate_to_datetime(date) if date else None
-
     # -- writes
 
     async def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Object:
@@ -200,3 +192,12 @@ class Client(AbstractAsyncContextManager["Client"]):
 
     def _params(self, dry_run: bool = False, field_manager: str = "") -> dict[str, str]:
         return {"fieldManager": field_manager or self._field_manager, **({"dryRun": "All"} if dry_run else {})}
+
+
+async def server_version(client: Client) -> tuple[dict[str, str], datetime | None]:
+    """Return the API server's version (gitVersion, ...) and its time, in whole seconds, if it sends one."""
+    http = client._http
+    async with http.stream("get", "version", "/version", {}, silence_seconds=http.timeout_seconds) as response:
+        version: dict[str, str] = await response.json()
+        date = response.headers.get("Date")
+    return version, parsedate_to_datetime(date) if date else None

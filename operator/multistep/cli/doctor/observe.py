@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from multistep.cli.doctor.observation import Object, Observation, Right, settings_of
 from multistep.errors import ClusterError, NotFound
-from multistep.kube.client import Client
+from multistep.kube.client import Client, server_version
 from multistep.kube.resources import CRDS, GROUP, LEASES, NAMESPACES, PODS, TRIALS, Resource
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ async def observe(client: Client, namespace: str, operator_namespace: str | None
     """Return the state. operator_namespace: of the installation to check; None: the only one, or the first one that is seen. Raises
     Unavailable if the API server does not answer."""
     seen = Observation(datetime.now(UTC), namespace)
-    version, seen.server_time = await client.server_version()
+    version, seen.server_time = await server_version(client)
     seen.version, seen.now = version.get("gitVersion"), datetime.now(UTC)
     read = _Reader(seen)
     seen.user = await read("user", _user(client))
