@@ -82,7 +82,7 @@ var Keys = []Key{
 	{"services", Mapped, "`main` is the trial's container; each other service is a native sidecar of its pod"},
 	{"services.*", Mapped, ""},
 	{"services.*.image", Mapped, "of main: the trial's image, unless `spec.environment.image` is set"},
-	{"services.*.build", Mapped, "the image must exist before the trial starts: `multistep run` builds it"},
+	{"services.*.build", Mapped, "build the image first, and name it in `spec.environment.serviceImages` (main's in `spec.environment.image`)"},
 	{"services.*.build.context", Mapped, "a directory of the task"},
 	{"services.*.build.dockerfile", Mapped, ""},
 	{"services.*.build.args", Mapped, ""},

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.e2e.given import Given, Step, tree, trial
 
@@ -81,23 +80,6 @@ async def test_agent_env_reaches_the_command_agent_and_a_template_variable_does_
     code, _, err = await multistep("run", str(task), *values, *results, "--no-verify", "--", *agent)
     assert code == 0, err
     assert (tmp_path / "out/steps/scaffold/artifacts/seen").read_text() == "two words|"
-
-
-async def test_a_compose_file_beside_an_image_fails_the_trial_by_name(given: Given, tmp_path: Path) -> None:
-    """The operator must reject the task, too, because users can submit tasks without the command line."""
-    task = tmp_path / "task"
-    shutil.copytree(EXAMPLE, task)
-    (task / "environment/docker-compose.yaml").write_text("services: {db: {image: postgres}}\n")
-    code, out, _ = await multistep("check", str(task))
-    assert code == 2 and "problem: environment/docker-compose.yaml: " in out
-    code, out, err = await multistep(
-        "package", str(task), "--image", "localhost/any:1", "--name", "composed", "-n", given.namespace
-    )
-    assert code == 0, err
-    for manifest in yaml.safe_load_all(out):
-        await given.applied(manifest)
-    code, out, _ = await multistep("show", "--follow", "composed", "-n", given.namespace)
-    assert code == 3 and "InvalidSpec: environment/docker-compose.yaml: compose files are not supported" in out
 
 
 async def test_a_missing_namespace_is_reported_before_the_image_is_built(given: Given, tmp_path: Path) -> None:

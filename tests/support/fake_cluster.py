@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from multistep.engine.services import CONTAINER_PREFIX
 from multistep.errors import ClusterError, Conflict, NotFound
 from multistep.kube.protocols import ExecStream, Object
 from multistep.kube.resources import Resource
@@ -213,6 +214,8 @@ class FakeCluster(Store):
         self.faults.point(f"open_exec {namespace}/{pod}")
         found = self._find("Pod", namespace, pod)
         runner = self.runners.get(found["metadata"]["uid"])
+        if runner is not None and container.startswith(CONTAINER_PREFIX):  # a service's container, whose runner has its own records
+            runner = self.runners.setdefault(f"{found['metadata']['uid']}/{container}", self._make_runner(found))
         if runner is None or found["status"].get("phase") != "Running":
             raise ClusterError(f"pod {pod} does not run", status=400, reason="BadRequest")
         runner.faults = self.faults

@@ -314,7 +314,7 @@ class World(Observed):
         self.now, self.happened, cluster, runners, self.volume.results = pickle.loads(saved)
         self.cluster.restore(cluster)
         for uid, state in runners:
-            self.cluster.runners[uid] = self._make_runner({"metadata": {"uid": uid}, "spec": {"containers": []}})
+            self.cluster.runners[uid] = self._make_runner({"metadata": {"uid": uid.partition("/")[0]}, "spec": {"containers": []}})
             vars(self.cluster.runners[uid]).update(state)
         return self
 

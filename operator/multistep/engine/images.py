@@ -23,7 +23,7 @@ def trial_image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec) -> str:
     if main is not None and main.build is not None and main.build != _FROM_DOCKERFILE:
         raise InvalidSpec(
             f"spec.environment.image: the image of main must be built from {main.build.context}/{main.build.dockerfile}; "
-            "`multistep run` builds it, or name an image of it here"
+            "build it, and name the image here"
         )
     if image := (main.image if main else "") or config.environment.docker_image:
         return image

@@ -137,7 +137,7 @@ def _image(services: Services, service: Service, image: str, images: Mapping[str
         raise InvalidSpec(
             f"spec.environment.serviceImages: the image of service {service.name!r} must be built from "
             f"{service.build.context}/{service.build.dockerfile} ({services.path}:{service.line}); "
-            "`multistep run` builds it, or name an image of it here"
+            "build it, and name the image here"
         )
     return image if service.same_image else service.image
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hack import image
 from multistep.api.trial import KIND
 from multistep.settings import ModelLimit
 from tests.support.fake_models import FakeModels, counted, failed
@@ -41,6 +42,17 @@ class Scenario:
 
 def _trial(config: Json = TWO, **spec: Any) -> Any:
     return manifest(spec, config=config)
+
+
+def _with_services() -> Any:
+    """Return a trial with a collect hook and an artifact of a service."""
+    image.ensure_compose_reader()
+    hook = {"command": "dump", "service": "db"}
+    evidence = {"artifacts": [{"source": "/app/out", "service": "db"}], "verifier": {"collect": [hook]}}
+    trial = _trial({**TWO, **evidence})
+    inline = trial["spec"]["task"]["inline"]
+    inline["files"] = {**inline["files"], "environment/docker-compose.yaml": "services: {db: {image: redis}}"}
+    return trial
 
 
 def lose_pod(world: World) -> None:
@@ -121,6 +133,7 @@ def _delete_source(world: World) -> None:
 
 
 SCENARIOS = {
+    "with a service": Scenario({"trial": _with_services()}, reward=0.75, living=True),
     "started from another trial": Scenario(
         {"trial": _trial(**BRANCH), "source": SOURCE, "durations": {"b/agent": 100.0}}, reward=0.75, living=True, fully=True
     ),

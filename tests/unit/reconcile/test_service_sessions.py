@@ -1,0 +1,56 @@
+"""Evidence of services: hooks and artifacts from their containers, one tar stream of several, and their output in the results."""
+
+from __future__ import annotations
+
+import pytest
+
+from multistep.engine.operations import Source
+from multistep.errors import StreamLost
+from multistep.reconcile.service_sessions import Joined, of_main
+from tests.support.world import World
+from tests.unit.reconcile.scenarios import SCENARIOS
+
+END = bytes(1024)
+
+
+async def joined(*streams: list[bytes]) -> bytes:
+    found = bytearray()
+
+    async def write(data: bytes) -> None:
+        found.extend(data)
+
+    whole = Joined(write)
+    for number, chunks in enumerate(streams):
+        if number:
+            await whole.next()
+        for chunk in chunks:
+            await whole.write(chunk)
+    await whole.end()
+    return bytes(found)
+
+
+async def test_streams_are_joined_without_their_ends() -> None:
+    zeros = bytes(3000)  # a file of zeros before the end is not the end
+    assert (
+        await joined([b"a" * 512, zeros, END], [END], [b"b" * 512 + END[:600], END[600:]]) == b"a" * 512 + zeros + b"b" * 512 + END
+    )
+    assert await joined([END]) == END
+
+
+async def test_a_stream_without_an_end_is_refused() -> None:
+    with pytest.raises(StreamLost):
+        await joined([b"a" * 2000], [END])
+
+
+def test_main_is_not_asked_for_what_services_have() -> None:
+    assert of_main([Source("/a"), Source("/b", container="svc-db")])[1].path == "/proc/multistep-none"
+
+
+async def test_hooks_artifacts_and_output_come_from_the_services_container() -> None:
+    world = World(**SCENARIOS["with a service"].options)
+    await world.run()
+    main, db = (next(each for uid, each in world.cluster.runners.items() if ("/" in uid) == apart) for apart in (False, True))
+    hooks = [each for each in db.starts if "collect-hook" in each]
+    assert hooks == ["1/a/collect-hook-0", "1/b/collect-hook-0"]
+    assert main.records["1/a/collect-hook-0"]["op"] == "note" and world.condition[0] == "Complete"
+    assert world.kept.files["services/db.log"] == b"svc-db printed this\n"
