@@ -144,9 +144,9 @@ async def test_trials_whose_results_are_in_the_store_are_regraded_and_started_fr
     made = await given.ended(trial(*steps, checkpoints={"policy": "AfterStep", "keep": "WithResults"}))
     assert "resultsStore" in made["status"] and await on_volume(given, made)
     name = made["metadata"]["name"]
+    start: dict[str, Any] = {"from": {"trial": name, "step": "a"}}
     again, branch = await asyncio.gather(
-        given.ended(trial(*steps, regrade={"trial": name}, agent={"name": "nop"})),
-        given.ended(trial(*steps, **{"from": {"trial": name, "step": "a"}})),
+        given.ended(trial(*steps, regrade={"trial": name}, agent={"name": "nop"})), given.ended(trial(*steps, **start))
     )
     assert [step["rewards"] for step in made["status"]["steps"]] == [{"reward": 1}, {"reward": 2}]
     for found in (again, branch):
