@@ -117,7 +117,7 @@ var Keys = []Key{
 	{"services.*.env_file", Mapped, "files of the task"},
 	{"services.*.env_file.[].path", Mapped, ""},
 	{"services.*.env_file.[].required", Mapped, ""},
-	{"services.*.env_file.[].format", Mapped, "raw, or unset"},
+	{"services.*.env_file.[].format", Refused, "write the file in the usual format"},
 	{"services.*.working_dir", Mapped, "of main: below environment.workdir of task.toml"},
 	{"services.*.user", Mapped, "uid or uid:gid, no name; of main: the default user of its phases"},
 	{"services.*.group_add", Refused, "groups would be of the whole pod"},

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -198,12 +197,8 @@ func (r *reading) envFile(key []string, file types.EnvFile, lookup dotenv.Lookup
 		r.needs = append(r.needs, Need{place, r.file.line(key), bool(file.Required)})
 		return
 	}
-	if file.Format != "" && file.Format != "raw" {
-		r.file.refuse(key, "has format %q, which is unknown; must be raw or unset", file.Format)
-		return
-	}
-	if err := dotenv.ParseWithFormat(strings.NewReader(text), place, found, lookup, file.Format); err != nil {
-		r.file.refuse(key, "%s cannot be read: %v", place, errors.Unwrap(err))
+	if err := dotenv.ParseWithFormat(strings.NewReader(text), place, found, lookup, ""); err != nil {
+		r.file.refuse(key, "%s cannot be read: %v", place, err)
 	}
 }
 
