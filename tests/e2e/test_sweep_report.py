@@ -245,7 +245,7 @@ def assert_steps(report: Mapping[str, Any]) -> None:
     assert all(each["seconds"] > 0 for each in found)
     assert (tasks["t4", "poor"]["counted"], tasks["t4", "poor"]["mean"], tasks["t4", "poor"]["steps"]) == (0, None, [])
     (only,) = tasks["t2", "poor"]["steps"]
-    assert (only["trials"], only["reached"], only["passed"], only["score"]) == (4, 4, 0, 0.25)
+    assert (only["trials"], only["reached"], only["passed"], only["score"]) == (4, 4, 0, 0.1875)
     assert {(each["failure_class"], len(each["trials"])) for each in report["failures"]} == {
         (LOST, 4),
         ("Verifier", 1),
