@@ -151,7 +151,7 @@ async def test_an_agent_that_makes_exec_sessions_impossible_loses_its_trial(give
     failed = await given.ended(trial(Step("a", solve=solve), config={"environment": {"workdir": "/app"}}))
     status = failed["status"]
     assert condition(failed, "Failed")["reason"] == "ExecSessionsKilled"
-    assert (status["failure"]["class"], status["failure"]["score"]) == ("Agent", 0)
+    assert (status["failure"]["class"], status["score"]) == ("Agent", 0)
     assert "rewards" not in status and status["attempt"] == 1 and not status["attempts"]
 
 

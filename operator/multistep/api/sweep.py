@@ -130,7 +130,7 @@ class Scoring(Model):
     """Trials whose verifier, setup.sh or healthcheck failed after an agent had run. Score: a step without a verdict counts 0.
     Exclude: they do not count; an agent can then avoid a 0 by breaking its environment."""
     tampering: TamperingChoice = "Report"
-    """Trials with evidence of tampering in status.tampering. Report: they count with their reward, and reports mark them.
+    """Trials with evidence of tampering in status.tampering. Report: they count as any other, and reports mark them.
     Zero: they count 0. Exclude: they do not count, and reports show them apart. Kinds that honest agents cause, too, are no
     evidence."""
 
@@ -272,13 +272,13 @@ class SweepTrials(Model):
     finished: int = 0
     """Finished trials: complete or failed."""
     complete: int = 0
-    """Complete trials, whatever their reward."""
+    """Complete trials, whatever their score."""
     failed: int = 0
     """Failed trials."""
     deleted: int = 0
     """Trials that somebody deleted. They are not created again."""
     counted: int = 0
-    """Scored trials: those with a reward, and those with a failure that their agent may have caused."""
+    """Scored trials."""
     retried: int = 0
     """Retries created so far. They are in none of the counts of created and finished trials: each number counts once."""
 
