@@ -137,7 +137,8 @@ async def test_sparse_files_are_left_out_by_name_and_cost_others_nothing(given: 
     huge = "#!/bin/sh\ntruncate -s 100G /logs/verifier/reward.json\n"
     sparse, honest = await asyncio.gather(given.ended(trial(Step("a", solve=holes, test=huge))), neighbour.ended(trial(Step("a"))))
     (step,) = sparse["status"]["steps"]
-    assert sparse["status"]["failure"] == {"class": "Verifier", "reason": "VerifierOutputParseError", "score": 0, "step": "a"}
+    assert sparse["status"]["failure"] == {"class": "Verifier", "reason": "VerifierOutputParseError", "step": "a"}
+    assert sparse["status"]["score"] == 0
     assert "rewards" not in sparse["status"] and "too large" in step["exception"]["message"]
     left_out = step["artifacts"]["incomplete"]
     assert [each.partition(":")[0] for each in left_out] == ["/logs/agent", "/logs/verifier", "/logs/artifacts"]
