@@ -1,0 +1,71 @@
+"""How `multistep doctor` judges what it sees: each fault has a fix, and what cannot be read is unknown."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from multistep.cli.doctor.judge import judge, quantity
+from multistep.cli.doctor.observation import Finding, Observation, Right
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def judged(**seen: Any) -> dict[str, Finding]:
+    """Return the findings by check; of several of one check the worst."""
+    order = ["ok", "unknown", "warning", "fault"]
+    found = sorted(judge(Observation(NOW, "n", **seen)), key=lambda each: order.index(each.verdict))
+    return {each.check: each for each in found}
+
+
+@pytest.mark.parametrize(
+    ("seen", "check", "text", "fix"),
+    [
+        ({"version": "v1.26.3"}, "kubernetes", "v1.26.3 is too old", "upgrade the cluster"),
+        ({"server_time": NOW + timedelta(minutes=5)}, "clock", "300 s behind", "chrony"),
+        ({"server_time": NOW - timedelta(minutes=5)}, "clock", "300 s ahead", "chrony"),
+        ({"crds": {}}, "crds", "does not exist", "kubectl apply"),
+        ({"operators": []}, "operator", "no operator is installed", "helm install"),
+        ({"nodes": []}, "nodes", "none of 0 nodes", "kubectl describe nodes"),
+        ({"namespace_object": {"metadata": {"deletionTimestamp": "x"}}}, "namespace", "is being deleted", "--namespace"),
+        (
+            {"rights": {Right("create", "multisteptrials", "multistep.dev", "run trials"): False}, "user": "ann"},
+            "your rights",
+            "ann may not run trials",
+            "kubectl create rolebinding multistep-user --clusterrole=edit --user=ann -n n",
+        ),
+        (
+            {"rights": {Right("get", "pods"): False}, "user": "system:serviceaccount:a:b"},
+            "your rights",
+            "get pods",
+            "--serviceaccount=a:b",
+        ),
+    ],
+)
+def test_each_fault_is_found_with_its_fix(seen: dict[str, Any], check: str, text: str, fix: str) -> None:
+    found = judged(**seen)[check]
+    assert found.verdict == "fault" and text in found.message and fix in found.fix
+
+
+def test_an_old_crd_lacks_fields() -> None:
+    old = {"spec": {"versions": [{"served": True, "schema": {"openAPIV3Schema": {"properties": {"spec": {"properties": {}}}}}}]}}
+    names = ("multisteptrials.multistep.dev", "trialsweeps.multistep.dev")
+    found = judged(crds=dict.fromkeys(names, old))["crds"]
+    assert found.verdict == "fault" and "it lacks spec." in found.message and "crds/" in found.fix
+
+
+def test_what_cannot_be_read_is_unknown_and_no_fault() -> None:
+    found = judge(Observation(NOW, "n", errors={"quotas": "forbidden"}))
+    assert not [each for each in found if each.verdict == "fault"]
+    assert "forbidden" in {each.check: each for each in found}["quota"].message
+
+
+@pytest.mark.parametrize(("text", "value"), [("500m", 0.5), ("2", 2), ("2Gi", 2**31), ("1k", 1000), ("1e3", 1000)])
+def test_quantities_are_numbers(text: str, value: float) -> None:
+    assert quantity(text) == value
+
+
+def test_an_unknown_quantity_is_not_used_up() -> None:
+    assert quantity("many") == float("inf")
