@@ -18,6 +18,7 @@ import (
 	"unsafe"
 
 	"multistep.dev/runner/internal/frames"
+	"multistep.dev/runner/internal/peer"
 )
 
 // The tests run the real program as PID 1 in namespaces like a container's, and connect to it as an exec from outside does.
@@ -133,7 +134,7 @@ func (c *container) end() {
 
 // helpers maps names to functions that this test program runs inside a container, instead of the tests.
 var helpers = map[string]func(){"init": beInit, "rabbit": beRabbit, "headless": beHeadless, "intruder": beIntruder,
-	"exec": beExec, "spy": beSpy, "guest": beGuest,
+	"exec": beExec, "spy": beSpy, "guest": beGuest, "squatter": beSquatter,
 }
 
 // helper returns the command line that runs a function of helpers, with a marker that identifies its processes.
@@ -205,11 +206,12 @@ func launch(t *testing.T, change ...func(*setup)) *container {
 }
 
 // launchBeside starts another container of the same pod: it shares only the network, so it needs another socket and another port.
-func launchBeside(other *container) *container {
+func launchBeside(other *container, environment ...string) *container {
 	other.t.Helper()
 	return launch(other.t, func(with *setup) {
 		with.beside = other
-		with.Args = append(with.Args, "--socket", "multistep/host", "--port", "9877")
+		with.Args = append(with.Args, "--socket", peer.HostSocket, "--port", "9877")
+		with.Env = append(with.Env, environment...)
 	})
 }
 
@@ -234,7 +236,7 @@ type object = map[string]any
 func (c *container) connect() *session {
 	c.t.Helper()
 	s := c.connectSilently()
-	if hello := s.ask(object{"op": "hello", "protocols": []int{1, 2, 3, 4}}); hello["ok"] != true {
+	if hello := s.ask(object{"op": "hello", "protocols": []int{1, 2, 3, 4, 5}}); hello["ok"] != true {
 		c.t.Fatalf("hello: %v", hello)
 	}
 	return s

@@ -39,7 +39,7 @@ func TestARunnerThatHasNoProtocolInCommonRefusesAndNamesItsOwn(t *testing.T) {
 	s := c.connectSilently()
 	answer := s.ask(object{"op": "hello", "protocols": []int{99}})
 	refusal := answer["error"].(object)
-	if refusal["code"] != "Refused" || refusal["message"] != "this runner speaks protocols [1 2 3 4]" {
+	if refusal["code"] != "Refused" || refusal["message"] != "this runner speaks protocols [1 2 3 4 5]" {
 		t.Error(answer)
 	}
 	if code := s.code(object{"op": "wait", "id": "x", "timeoutSeconds": 0}); code != "Protocol" {
@@ -54,7 +54,7 @@ func TestARunnerThatMakesCheckpointsSpeaksWithNoEarlierOperator(t *testing.T) {
 	c, _ := launchSmall(t, "--checkpoints")
 	s := c.connectBy(c.call("/multistep/runner"))
 	refusal := s.ask(object{"op": "hello", "protocols": []int{3, 2, 1}})["error"].(object)
-	if refusal["code"] != "Refused" || refusal["message"] != "this runner speaks protocols [4]" {
+	if refusal["code"] != "Refused" || refusal["message"] != "this runner speaks protocols [4 5]" {
 		t.Error(refusal)
 	}
 	if answer := s.ask(object{"op": "hello", "protocols": []int{4, 3}}); answer["protocol"] != 4.0 {
@@ -303,7 +303,7 @@ func TestItWorksInAnEmptyImage(t *testing.T) {
 		t.Error(hello)
 	}
 	result := s.phase([]string{"/multistep/runner", "version"}, object{"user": "1234:5"})
-	if result["exitCode"] != 0.0 || !strings.Contains(result["tail"].(string), "protocols [1 2 3 4]") {
+	if result["exitCode"] != 0.0 || !strings.Contains(result["tail"].(string), "protocols [1 2 3 4 5]") {
 		t.Error(result)
 	}
 	if code := errorCode(s.phase([]string{"sh"}, nil)); code != "NoSuchCommand" {

@@ -6,7 +6,8 @@ MultistepError
 ├── SourceError        a task's files could not be read or fetched (missing, wrong digest, no access)
 ├── PodError           the pod cannot be used
 │   ├── StreamLost     the connection broke: the outcome is unknown; retry
-│   │   └── ExecKilled the kubelet reports that something in the container ended the exec session
+│   │   ├── ExecKilled the kubelet reports that something in the container ended the exec session
+│   │   └── HostUnreachable  the environment's runner cannot pass a request to the agent host's
 │   ├── ContradictoryRecords  the runner's records lack or contradict what the trial's status has
 │   ├── RunnerError    the runner answered with an error
 │   └── NoCommonProtocol  operator and runner share no protocol version
@@ -85,6 +86,10 @@ class ExecKilled(StreamLost):
     """The kubelet reports that the exec session's process was killed or could not start, because of something in the container.
 
     Such a report shows that API server, kubelet and container runtime work."""
+
+
+class HostUnreachable(StreamLost):
+    """The environment's runner cannot pass a request to the agent host's."""
 
 
 class ContradictoryRecords(PodError):

@@ -17,6 +17,7 @@ from multistep.engine.services import CONTAINER_PREFIX
 from multistep.errors import ClusterError, Conflict, NotFound
 from multistep.kube.protocols import ExecStream, Object
 from multistep.kube.resources import Resource
+from multistep.pods.facts import pod_facts
 from tests.support.fake_runner import FakeRunner
 from tests.support.faults import Faults
 
@@ -121,6 +122,7 @@ class FakeCluster(Store):
         """Start the pod, as the kubelet does."""
         pod = self.objects["Pod", namespace, name]
         self.runners[pod["metadata"]["uid"]] = runner = self._make_runner(pod)
+        runner.host_key = pod_facts(pod).host_key
         container_id = f"containerd://{name}"
         running = {"name": "main", "state": {"running": {}}, "imageID": self._image_id(name), "containerID": container_id}
         self.set_pod_status(namespace, name, phase="Running", containerStatuses=[running])

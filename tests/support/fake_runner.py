@@ -7,11 +7,14 @@ import base64
 import hashlib
 import io
 import json
+import os
 import tarfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from multistep.errors import StreamLost
 from multistep.kube.protocols import ExitStatus
@@ -78,7 +81,8 @@ class FakeRunner:
         self.results = dict(results or {})
         self.files: dict[str, Tree] = dict(files or {})
         self.faults = faults or Faults()
-        self.protocols = {1, 2, 3, 4}  # supported protocol versions
+        self.host_key = ""  # key of the agent host in its pod, whose runner has the same records
+        self.protocols = {1, 2, 3, 4, 5}  # supported protocol versions
         self.user: Json = {"uid": 0, "gid": 0, "name": "root", "home": "/root"}
         self.starts: Counter[str] = Counter()  # number of executions by id
         self.requests: list[Json] = []
@@ -125,6 +129,8 @@ class FakeRunner:
         """Return the response to one request, as JSON."""
         self.requests.append(request)
         op, id = request["op"], request.get("id", "")
+        if op == "host":
+            return self._answer_sealed(request["message"]["sealed"]) if self.host_key else _refusal("NoHost", "no key")
         if op == "hello":
             return self._hello(request["protocols"])
         if op in ("wait", "ack"):
@@ -141,6 +147,13 @@ class FakeRunner:
             code = self.unpackable or ("TooLarge" if self.packed_bytes > request["maxPackedBytes"] else "")
             return _refusal(code, "not possible") if code else {"ok": True}
         return self._once(op, id, request)
+
+    def _answer_sealed(self, message: str) -> Json:
+        """Return the agent host's answer to a sealed request."""
+        cipher, sealed, nonce = AESGCM(bytes.fromhex(self.host_key)), base64.b64decode(message), os.urandom(12)
+        answer = self.answer(json.loads(cipher.decrypt(sealed[:12], sealed[12:], b"request")))
+        made = nonce + cipher.encrypt(nonce, json.dumps(answer).encode(), b"answer" + sealed[:12])
+        return {"ok": True, "sealed": base64.b64encode(made).decode()}
 
     def pack(self, *, full: bool) -> tuple[bytes, bytes, Json]:
         """Return the layer and the manifest of a checkpoint, and the answer after them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from multistep.api.trial import MultiStepTrial
@@ -58,6 +58,7 @@ class PodFacts:
     host_image_id: str = ""  # likewise: image of the agent host, "" without one
     memory_limit: str = ""  # memory limit of the trial's container, as written in the pod's spec
     shard: str = ""  # shard of the operator that created the pod
+    host_key: str = field(default="", repr=False)  # the agent host's key for sealed requests (runner_client.sealed), "" without one
     host_ended: str = ""  # how the agent host's container ended, e.g. "ended with status 1 (Error)"; "" while it runs
     host_exit_code: int | None = None
     host_out_of_memory: bool = False

@@ -13,11 +13,15 @@ from multistep.settings import Settings
 CONTAINER: Final = "agent-host"
 _SOCKET: Final = "multistep/host"  # not the main container's socket name: a pod's containers share abstract sockets
 CALL: Final = (RUNNER, "call", "--socket", _SOCKET)
+KEY_VARIABLE: Final = "MULTISTEP_OPERATOR_KEY"
 _STATE: Final = "multistep-host"
 
 
-def container(agent: AgentSpec, settings: Settings) -> dict[str, Any]:
+def container(agent: AgentSpec, settings: Settings, key: str) -> dict[str, Any]:
     """Return the agent host's container. It has no credentials of the pod, a read-only file system, and does not run as root.
+
+    key: with which the operator seals requests to its runner. Only the runner has it; whoever can read the pod also needs a process
+    in the pod to use it.
 
     Raises InvalidSpec if the chart sets no image for the agent host, or no gateway for an agent that needs one.
     """
@@ -31,7 +35,10 @@ def container(agent: AgentSpec, settings: Settings) -> dict[str, Any]:
         "image": settings.agent_host_image,
         **({"imagePullPolicy": policy} if policy else {}),
         "command": [RUNNER, "serve", "--socket", _SOCKET, "--port", str(settings.agent_host_port)],
-        "env": [{"name": "MULTISTEP_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}],
+        "env": [
+            {"name": "MULTISTEP_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+            *([{"name": KEY_VARIABLE, "value": key}] if key else []),
+        ],
         "resources": {
             "requests": {"cpu": "50m", "memory": "64Mi"},
             "limits": {"memory": settings.agent_host_memory},

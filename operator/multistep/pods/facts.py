@@ -42,6 +42,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         runner_image_id=_image_id(container_status.named(runner_mount.INSTALLER, status.get("initContainerStatuses"))),
         host_image_id=_image_id(container_status.named(agent_host.CONTAINER, status.get("containerStatuses"))),
         memory_limit=_memory_limit(spec),
+        host_key=_host_key(spec),
         shard=labels.get(LABEL_SHARD, ""),
         service=services_status.ended(pod),
         **_scheduling(conditions),
@@ -119,6 +120,11 @@ def _image_id(container: Mapping[str, Any]) -> str:
 def _memory_limit(spec: Mapping[str, Any]) -> str:
     main: Mapping[str, Any] = next((each for each in spec.get("containers") or [] if each["name"] == CONTAINER), {})
     return str(((main.get("resources") or {}).get("limits") or {}).get("memory") or "")
+
+
+def _host_key(spec: Mapping[str, Any]) -> str:
+    env = container_status.named(agent_host.CONTAINER, spec.get("containers")).get("env") or []
+    return str({each.get("name"): each.get("value") for each in env}.get(agent_host.KEY_VARIABLE) or "")  # the last one counts
 
 
 def _seconds(timestamp: str | None) -> float | None:

@@ -49,7 +49,8 @@ class PodRequest:
 
     verifier: status of a step's separate verifier, None for the agent's pod; own_image: whether the verifier's environment sets
     another image than spec.environment; checkpoints: whether the runner lists the image's files, so that it can make checkpoints;
-    services: those of the pod's compose file.
+    services: those of the pod's compose file; host_key: the agent host's key for sealed requests; "" for a pod whose agent host
+    needs sessions of its own.
     """
 
     trial: MultiStepTrial
@@ -62,6 +63,7 @@ class PodRequest:
     network: Network | None = None
     checkpoints: bool = False
     services: PodServices | None = None
+    host_key: str = ""
 
     @property
     def name(self) -> str:
@@ -149,7 +151,7 @@ def _own_pod(request: PodRequest) -> dict[str, Any]:
             "terminationGracePeriodSeconds": request.settings.pod_grace_seconds,
             "containers": [
                 _container(request),
-                *([agent_host.container(trial.spec.agent, request.settings)] if request.hosted else []),
+                *([agent_host.container(trial.spec.agent, request.settings, request.host_key)] if request.hosted else []),
             ],
             **_runner_parts(request),
         },

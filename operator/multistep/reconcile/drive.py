@@ -16,10 +16,11 @@ from multistep.engine.journal import Journal
 from multistep.engine.operations import Place, place_of
 from multistep.engine.plan import StepPlan
 from multistep.engine.redaction import redacted
-from multistep.engine.scope import Scope
+from multistep.engine.scope import KeptStep, Scope
 from multistep.engine.script import AgentScript
 from multistep.engine.status import step_status
 from multistep.engine.tampering import merged
+from multistep.pods.manifest import chooses_user
 from multistep.reconcile.concurrency_limit import Key
 from multistep.runner_client.session import Session
 from multistep.sources.trial_task import Loaded
@@ -126,3 +127,34 @@ class Drive:
         """Add the session with the agent host, and its records."""
         self.sessions["host"] = session
         self.take("host", hello)
+
+
+def agent_works(trial: MultiStepTrial, loaded: Loaded) -> bool:
+    """Return whether the agent host runs the current step's agent, as far as the status shows."""
+    steps = trial.status.steps
+    return loaded.plan.hosted is not None and bool(steps) and steps[-1].phase == "Agent"
+
+
+def scope_of(trial: MultiStepTrial, loaded: Loaded, hello: Hello, *, isolated: bool, kept: tuple[KeptStep, ...]) -> Scope:
+    """Return the scope of a trial's operations."""
+    return Scope(
+        plan=loaded.plan,
+        attempt=trial.status.attempt or 1,
+        workdir=hello.workdir,
+        runtime_dir=hello.runtime_dir,
+        trial_uid=trial.metadata.uid,
+        isolated=isolated,
+        kept=kept,
+        source=trial.status.regraded,
+    )
+
+
+def needs_root(trial: MultiStepTrial, hello: Hello, image_user: str | None) -> bool:
+    """Return whether the pod must be recreated as root, which the runner needs to create /logs and /tests and to switch users. A
+    user set in the pod template is respected."""
+    return hello.user.uid != 0 and image_user is None and not chooses_user(trial)
+
+
+def user_of(hello: Hello) -> str:
+    """Return the user that the runner runs as, as UID:GID."""
+    return f"{hello.user.uid}:{hello.user.gid}"

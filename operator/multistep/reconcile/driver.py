@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 
 from multistep.api.records import Hello, Record
@@ -32,10 +32,9 @@ from multistep.engine.operations import (
 )
 from multistep.engine.replay import Progress, Replay
 from multistep.engine.room import SURVEYED_FILES, Room, too_large
-from multistep.engine.scope import KeptStep, Scope
 from multistep.engine.script import AgentScript
 from multistep.engine.suspensions import prestarts
-from multistep.errors import CheckpointLost, ContradictoryRecords, PodError, StreamLost
+from multistep.errors import CheckpointLost, ContradictoryRecords, HostUnreachable, PodError, StreamLost
 from multistep.kube.protocols import Cluster
 from multistep.metrics import Metrics
 from multistep.pods import agent_host, identity
@@ -43,7 +42,7 @@ from multistep.pods import manifest as pods
 from multistep.reconcile import checkpointing as checkpoints
 from multistep.reconcile.checkpointing import Checkpointing
 from multistep.reconcile.concurrency_limit import ConcurrencyLimit
-from multistep.reconcile.drive import Drive, Hooks, Pods
+from multistep.reconcile.drive import Drive, Hooks, Pods, agent_works, needs_root, scope_of, user_of
 from multistep.reconcile.drive_results import (
     AgentStillRuns,
     DriveResult,
@@ -56,6 +55,7 @@ from multistep.reconcile.drive_results import (
 from multistep.reconcile.model_gateway import ModelAccess, with_model_access
 from multistep.reconcile.presigned_uploads import Direct, Gathering, marked_as_sent
 from multistep.reconcile.service_sessions import Joined, ServiceSessions, of_main
+from multistep.runner_client.exchange import HOST_PROTOCOL
 from multistep.runner_client.perform import call_host, perform, upload
 from multistep.runner_client.session import Session
 from multistep.settings import Settings
@@ -69,6 +69,7 @@ from multistep.store.volume import Volume
 SURVEY_PROTOCOL = 2
 MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # limits of the list, in a record, of files that were not collected completely
 BUSY_WAIT_SECONDS = 0.3  # how long a session waits for a phase while other trials are queued for a session
+FIRST_WAIT_SECONDS = 3.0  # after that the status shows the phase, and a trial that is queued for a session ends the wait
 
 
 class Driver:
@@ -118,19 +119,19 @@ class Driver:
     ) -> DriveResult:
         async with AsyncExitStack() as stack:
             host = None
-            if _agent_works(trial, loaded):
-                host = await stack.enter_async_context(self._session(trial, pods.agent, host=True))
+            session, hello = await stack.enter_async_context(self._session(trial, pods.agent, users=users_of(loaded.plan)))
+            if agent_works(trial, loaded):
+                host = await self._host_session(stack, trial, pods.agent, session)
                 if any(not each.done and place_of(each.id) == "host" for each in host[1].records):
                     return AgentStillRuns()
-            session, hello = await stack.enter_async_context(self._session(trial, pods.agent, users=users_of(loaded.plan)))
-            if _needs_root(trial, hello, trial.status.image_user):
-                return RootRequired(_user(hello))
+            if needs_root(trial, hello, trial.status.image_user):
+                return RootRequired(user_of(hello))
             chain = await self._checkpointing.kept(trial)
             if missing := missing_records(trial.status, (each.id for each in hello.records)):
                 raise ContradictoryRecords(f"pod {pods.agent.name}: {missing}")
             kept = checkpoints.kept_steps(chain)
             isolated = isolation(loaded.plan, trial.status.image_user or str(hello.user.uid), hello.users)
-            scope = _scope(trial, loaded, hello, isolated=isolated == "User", kept=kept)
+            scope = scope_of(trial, loaded, hello, isolated=isolated == "User", kept=kept)
             drive = Drive(
                 trial, loaded, agent, pods, hooks, scope, isolated, stack, deadline, {"agent": session},
                 chain=chain, protocol=hello.protocol,
@@ -160,6 +161,17 @@ class Driver:
                 hello = await session.hello(users=users)
                 self._metrics.exec_seconds.observe(time.monotonic() - started)
                 yield session, hello
+
+    async def _host_session(
+        self, stack: AsyncExitStack, trial: MultiStepTrial, pod: PodFacts, environment: Session
+    ) -> tuple[Session, Hello]:
+        """Start a session with the agent host: through the session with the environment or, if that is not possible, an exec
+        session of its own."""
+        if environment.protocol >= HOST_PROTOCOL and pod.host_key:
+            session = environment.with_host(pod.host_key)
+            with suppress(HostUnreachable):
+                return session, await session.hello()
+        return await stack.enter_async_context(self._session(trial, pod, host=True))
 
     async def _run_script(self, drive: Drive) -> DriveResult:
         # Write the status only for a new step: a write costs the API server more than the rest of a short session.
@@ -194,8 +206,22 @@ class Driver:
             if not record.done:
                 progress = script.advance(drive.records)
                 await drive.hooks.report(progress.journal, drive.isolation)
-                break
+                if not await self._linger(drive, progress):
+                    break
         return Progressed(progress.journal)
+
+    async def _linger(self, drive: Drive, progress: Progress) -> bool:
+        """Wait longer for a phase that may finish soon, unless other trials are queued for a session. Return whether it ended."""
+        if progress.running is None or progress.next is None or progress.running.id in drive.under_way:
+            return False
+        session, time_of = drive.sessions[progress.next.where], asyncio.get_running_loop().time
+        end = time_of() + self._settings.linger_seconds - FIRST_WAIT_SECONDS
+        while not self._sessions_queued() and (left := end - time_of()) > 0:
+            record = await session.wait(progress.running.id, min(left, FIRST_WAIT_SECONDS))
+            if record.done:
+                drive.records[record.id] = session.seen(record)
+                return True
+        return False
 
     async def _open_verifier_session(self, drive: Drive, journal: Journal) -> VerifierRequired | None:
         """Open a session in the pod of the current step's verifier. Return a result if that pod must be created or recreated."""
@@ -204,8 +230,8 @@ class Driver:
             return VerifierRequired(journal, step)
         session, hello = await drive.stack.enter_async_context(self._session(drive.trial, pod))
         named = drive.trial.status.verifier
-        if _needs_root(drive.trial, hello, named.image_user if named else None):
-            return VerifierRequired(journal, step, _user(hello))
+        if needs_root(drive.trial, hello, named.image_user if named else None):
+            return VerifierRequired(journal, step, user_of(hello))
         drive.sessions["verifier"], drive.workdir = session, hello.workdir
         drive.take("verifier", hello)
         return None
@@ -221,7 +247,7 @@ class Driver:
 
     async def _open_host_session(self, drive: Drive) -> None:
         """Open a session with the agent host."""
-        drive.add_host(*await drive.stack.enter_async_context(self._session(drive.trial, drive.pods.agent, host=True)))
+        drive.add_host(*await self._host_session(drive.stack, drive.trial, drive.pods.agent, drive.sessions["agent"]))
 
     async def _advance_or_report(self, drive: Drive, progress: Progress) -> Record:
         """Perform the next operation. If the session breaks, write the current phase to the status, as records may be lost."""
@@ -245,8 +271,7 @@ class Driver:
         """Return the seconds to wait for a running phase; 0 if it started before the session opened, because it may take hours."""
         if id in drive.under_way:
             return 0.0
-        linger = self._settings.linger_seconds
-        return min(linger, BUSY_WAIT_SECONDS) if self._sessions_queued() else linger
+        return min(self._settings.linger_seconds, BUSY_WAIT_SECONDS if self._sessions_queued() else FIRST_WAIT_SECONDS)
 
     async def _perform(self, drive: Drive, session: Session, operation: Operation) -> Record:
         match operation:
@@ -345,6 +370,8 @@ class Driver:
         pod = drive.pods.verifier if where == "verifier" else drive.pods.agent
         assert pod is not None
         await drive.sessions[where].close()
+        if where == "agent":
+            drive.sessions.pop("host", None)  # it may lead through the closed one
         session, _ = await drive.stack.enter_async_context(self._session(drive.trial, pod))
         drive.sessions[where] = session
         return session
@@ -368,32 +395,3 @@ class Driver:
         await drive.hooks.dismiss(step)
         drive.pods = Pods(drive.pods.agent)
         return await session.note(operation.id, {})
-
-
-def _agent_works(trial: MultiStepTrial, loaded: Loaded) -> bool:
-    """Return whether the agent host runs the current step's agent, as far as the status shows."""
-    steps = trial.status.steps
-    return loaded.plan.hosted is not None and bool(steps) and steps[-1].phase == "Agent"
-
-
-def _scope(trial: MultiStepTrial, loaded: Loaded, hello: Hello, *, isolated: bool, kept: tuple[KeptStep, ...]) -> Scope:
-    return Scope(
-        plan=loaded.plan,
-        attempt=trial.status.attempt or 1,
-        workdir=hello.workdir,
-        runtime_dir=hello.runtime_dir,
-        trial_uid=trial.metadata.uid,
-        isolated=isolated,
-        kept=kept,
-        source=trial.status.regraded,
-    )
-
-
-def _needs_root(trial: MultiStepTrial, hello: Hello, image_user: str | None) -> bool:
-    """Return whether the pod must be recreated as root, which the runner needs to create /logs and /tests and to switch users. A
-    user set in the pod template is respected."""
-    return hello.user.uid != 0 and image_user is None and not pods.chooses_user(trial)
-
-
-def _user(hello: Hello) -> str:
-    return f"{hello.user.uid}:{hello.user.gid}"

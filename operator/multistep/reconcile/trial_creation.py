@@ -18,6 +18,7 @@ from multistep.reconcile.drive_results import VerifierRequired
 from multistep.reconcile.requeue import CONTINUE, Requeue, Result
 from multistep.reconcile.trial_context import TrialContext
 from multistep.reconcile.trial_pods import QUOTA_EXCEEDED, former
+from multistep.runner_client import sealed
 from multistep.store.volume import TrialKey
 
 REPORT_WAIT_SECONDS = 30.0  # shorter waits are not reported in the status
@@ -84,7 +85,7 @@ class TrialCreation(TrialContext):
         plan, environment = loaded.plan, loaded.task.config.environment
         request = pods.PodRequest(
             trial, environment, plan.image, plan.task_name, self._t.settings,
-            network=plan.network, checkpoints=plan.packs, services=plan.services,
+            network=plan.network, checkpoints=plan.packs, services=plan.services, host_key=sealed.new_key(),
         )  # fmt: skip
         manifest = pods.manifest(request)
         if not await self._may_create_pod(manifest, first=first):

@@ -233,7 +233,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             return self._until_deadline(paused)
         agent, both_pods = script_of(self._plan), Pods(self._pod, None if lost else self._verifier, lost)
         hooks = Hooks(self._write_progress, self._release_verifier)
-        if not self._t.execs.acquire(self._key, 1 + self._plan.separate + (self._plan.hosted is not None)):
+        if not self._t.execs.acquire(self._key, 1 + self._plan.separate):
             return self._until_deadline(None)
         before = self._trial.status.steps
         hint.quiet_until = 0.0  # a retry after a failed session must not wait for the next poll

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from multistep.errors import PodError, RunnerError, StreamLost
+from multistep.errors import HostUnreachable, PodError, RunnerError, StreamLost
 from multistep.runner_client import answers
 from multistep.runner_client.frame_stream import CLOSE_TIMEOUT_SECONDS, FrameStream
 from multistep.runner_client.frames import DATA, MESSAGE, Frame, encode_json
+from multistep.runner_client.sealed import Request, Seal
+
+HOST_PROTOCOL = 5  # first version with sealed requests for the agent host
 
 
 class Refusal(Exception):
@@ -21,45 +26,73 @@ class Refusal(Exception):
         self.error = error
 
 
+class _HostRefusal(Refusal):
+    """The environment's runner could not pass a request to the agent host's."""
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """An encoded request. opened: returns the frame with the answer, given the received frame."""
+
+    data: bytes
+    opened: Callable[[Frame], Frame] = lambda frame: frame
+
+
+@dataclass
+class _Shared:
+    """The state of a stream. pending_acks: acknowledgements, sent with the next request; lost: why the stream is unusable; "" while
+    it is usable."""
+
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    pending_acks: list[_Encoded] = field(default_factory=list)
+    lost: str = ""
+
+
 class Exchanges:
     """Matches answers to requests. An interrupted exchange makes the session unusable, because its answers would be matched to
-    later requests."""
+    later requests. seal: seals the requests, which are then for the agent host's runner."""
 
-    def __init__(self, frames: FrameStream) -> None:
+    def __init__(self, frames: FrameStream, shared: _Shared | None = None, seal: Seal | None = None) -> None:
         self._frames = frames
-        self._turn = asyncio.Lock()
-        self._pending_acks: list[bytes] = []  # encoded acknowledgements, sent with the next request
-        self._lost = ""  # why the session is unusable; "" while it is usable
+        self._shared = shared or _Shared()
+        self._seal = seal
+
+    def with_host(self, key: str) -> Exchanges:
+        """Return the exchanges with the agent host's runner through the same stream. key: that runner's key."""
+        return Exchanges(self._frames, self._shared, Seal(key))
 
     @asynccontextmanager
     async def exchange(self) -> AsyncIterator[None]:
         """Reserve the session for one exchange. Raises StreamLost if the session is unusable."""
-        async with self._turn:
-            if self._lost:
-                raise StreamLost(f"the session cannot be used any more: {self._lost}")
-            self._lost = "an exchange was interrupted"
+        shared = self._shared
+        async with shared.turn:
+            if shared.lost:
+                raise StreamLost(f"the session cannot be used any more: {shared.lost}")
+            shared.lost = "an exchange was interrupted"
             try:
                 yield
             except Refusal as refusal:
-                self._lost = ""  # a refusal is a complete answer, so the session stays usable
+                shared.lost = ""  # a refusal is a complete answer, so the session stays usable
+                if isinstance(refusal, _HostRefusal):
+                    raise HostUnreachable(str(refusal)) from None
                 raise refusal.error from None
             except (StreamLost, RunnerError) as error:
-                self._lost = str(error)
+                shared.lost = str(error)
                 raise
-            self._lost = ""
+            shared.lost = ""
 
     @property
     def usable(self) -> bool:
         """Return whether further exchanges are possible."""
-        return not self._lost
+        return not self._shared.lost
 
     def give_up(self, reason: str) -> None:
         """Make the session unusable, because the rest of its stream will not be read."""
-        self._lost = reason
+        self._shared.lost = reason
 
     def ack(self, id: str) -> None:
         """Acknowledge a result, together with the next request or at close."""
-        self._pending_acks.append(encode_json(MESSAGE, {"op": "ack", "id": id}))
+        self._shared.pending_acks.append(self._encoded({"op": "ack", "id": id}))
 
     async def ask(self, *requests: Mapping[str, Any], extra_seconds: float = 0.0) -> dict[str, Any]:
         """Send requests as an exchange of their own, and return the last answer."""
@@ -69,31 +102,39 @@ class Exchanges:
     async def request(self, *requests: Mapping[str, Any], extra_seconds: float = 0.0) -> dict[str, Any]:
         """Send pending acknowledgements and requests in one write, within an exchange. Return the last answer; drop the others,
         as they may be large. A refusal is raised after all answers; a refused acknowledgement is a protocol violation."""
-        frames, pending = [_frame(each) for each in requests], self._pending_acks
-        self._pending_acks = []
-        await self._frames.send(b"".join([*pending, *frames]))
-        for _ in pending:
-            await self._receive_ack_answer()
+        encoded, pending = [self._encoded(each) for each in requests], self._shared.pending_acks
+        self._shared.pending_acks = []
+        await self._frames.send(b"".join(each.data for each in [*pending, *encoded]))
+        for each in pending:
+            await self._receive_ack_answer(each)
         answer: dict[str, Any] = {}
         refusal: Refusal | None = None
-        for _ in frames:
+        for each in encoded:
             try:
-                answer = await self.answer(extra_seconds)
+                answer = parse_answer(each.opened(await self._frames.receive(extra_seconds)))
             except Refusal as refused:
                 refusal = refusal or refused
         if refusal is not None:
             raise refusal
         return answer
 
-    async def _receive_ack_answer(self) -> None:
+    async def _receive_ack_answer(self, ack: _Encoded) -> None:
         try:
-            await self.answer()
+            parse_answer(ack.opened(await self._frames.receive()))
+        except _HostRefusal as refusal:
+            raise HostUnreachable(str(refusal)) from None
         except Refusal as refusal:
             raise RunnerError(f"the runner rejected an acknowledgement: {refusal}", code="Protocol") from None
 
     async def answer(self, extra_seconds: float = 0.0) -> dict[str, Any]:
         """Receive an answer. extra_seconds: added to the usual timeout. Raises Refusal if the answer is not ok."""
         return parse_answer(await self._frames.receive(extra_seconds))
+
+    def _encoded(self, request: Mapping[str, Any]) -> _Encoded:
+        if self._seal is None:
+            return _Encoded(_frame(request))
+        sealed = self._seal.request(request)
+        return _Encoded(_frame(sealed.message), partial(_unsealed, self._seal, sealed))
 
     async def late_answer(self) -> Frame:
         """Receive an answer that signs of life (empty D frames) may precede, each within the usual timeout."""
@@ -103,12 +144,20 @@ class Exchanges:
 
     async def close(self) -> None:
         """Send pending acknowledgements, if possible, and close the stream; never raises for a broken stream."""
-        if self._pending_acks and not self._lost:
+        if self._shared.pending_acks and not self._shared.lost:
             with suppress(PodError, TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
                     await self.ask()
-        self._lost = self._lost or "it was closed"
+        self._shared.lost = self._shared.lost or "it was closed"
         await self._frames.close()
+
+
+def _unsealed(seal: Seal, request: Request, frame: Frame) -> Frame:
+    try:
+        message = parse_answer(frame)
+    except Refusal as refusal:  # of the environment's runner: the agent host's seals its refusals
+        raise _HostRefusal(refusal.error) from None
+    return seal.answer(message, request)
 
 
 def parse_answer(frame: Frame) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any, Self
 
 from multistep.api.records import Fields, Hello, Record
@@ -21,7 +22,7 @@ from multistep.runner_client.checkpoints import CheckpointRequests
 from multistep.runner_client.exchange import Exchanges
 from multistep.runner_client.frame_stream import FrameStream, Moved, Stream
 
-PROTOCOLS = (4, 3, 2, 1)  # supported versions; pods that an earlier release created may still run with an older one
+PROTOCOLS = (5, 4, 3, 2, 1)  # supported versions; pods that an earlier release created may still run with an older one
 OUTPUT_PROTOCOL = 2  # first version with the request ``output``
 ANSWER_TIMEOUT_SECONDS = 60.0
 
@@ -45,6 +46,13 @@ class Session(CheckpointRequests):
         self.protocol = min(PROTOCOLS)  # negotiated by hello
         self._frames = FrameStream(stream, timeout_seconds=answer_timeout_seconds, moved=moved)
         self._exchanges = Exchanges(self._frames)
+
+    def with_host(self, key: str) -> Session:
+        """Return a session with the agent host's runner through this one, which needs HOST_PROTOCOL. It is for requests without a
+        body, and ends with this one. key: that runner's key."""
+        session = copy(self)
+        session._exchanges = self._exchanges.with_host(key)
+        return session
 
     async def __aenter__(self) -> Self:
         return self

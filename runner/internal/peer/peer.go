@@ -24,6 +24,9 @@ import (
 // such names, so a second runner in the pod needs another name.
 const DefaultSocket = "multistep/runner"
 
+// HostSocket is the name of the abstract socket of the agent host's runner.
+const HostSocket = "multistep/host"
+
 // Address returns the address of an abstract socket. It has no socket file that a process could replace.
 func Address(socket string) *net.UnixAddr {
 	return &net.UnixAddr{Name: "@" + socket, Net: "unix"}
@@ -59,6 +62,15 @@ func Identify(conn *net.UnixConn) (Caller, error) {
 	}
 	process, err := outside(int(credentials.Pid))
 	return Caller{process.PID, process.Start}, err
+}
+
+// Elsewhere returns an error unless the process at the other end is in another container of the pod.
+func Elsewhere(conn *net.UnixConn) error {
+	credentials, err := credentials(conn)
+	if err == nil && credentials.Pid > 0 {
+		err = fmt.Errorf("process %d of this container has taken its place", credentials.Pid)
+	}
+	return err
 }
 
 func outside(pid int) (kernel.Process, error) {

@@ -26,6 +26,7 @@ import (
 	"multistep.dev/runner/internal/ready"
 	"multistep.dev/runner/internal/reap"
 	"multistep.dev/runner/internal/records"
+	"multistep.dev/runner/internal/sealed"
 	"multistep.dev/runner/internal/session"
 	"multistep.dev/runner/internal/users"
 	"multistep.dev/runner/internal/wire"
@@ -132,6 +133,10 @@ func newRunner(version, defaultUser string, place func() (string, error)) (*sess
 	if err != nil {
 		return nil, err
 	}
+	key, err := sealed.FromEnvironment()
+	if err != nil {
+		return nil, err
+	}
 	instance := make([]byte, 16)
 	rand.Read(instance)
 	return &session.Runner{
@@ -139,7 +144,7 @@ func newRunner(version, defaultUser string, place func() (string, error)) (*sess
 			Reaper: reap.New(), Users: users.System, DefaultUser: defaultUser, Workdir: workdir, Env: os.Environ(),
 			Captures: files.NewCaptures(captureBudget), Null: null,
 		},
-		Store: records.NewStore(), Guests: guests.New(), Inspector: inspect.New(""), Version: version, Instance: hex.EncodeToString(instance),
+		Store: records.NewStore(), Guests: guests.New(), Inspector: inspect.New(""), Key: key, Version: version, Instance: hex.EncodeToString(instance),
 		PodUID: os.Getenv("MULTISTEP_POD_UID"), RuntimeDir: directory, StartedAt: time.Now(),
 		Own: session.Own(directory), Protocols: wire.Protocols,
 	}, nil
@@ -187,8 +192,12 @@ func accept(callers *net.UnixListener, runner *session.Runner) error {
 	}
 }
 
-// receive starts the session of a caller from another container, if the operator has admitted a guest (package guests).
+// receive starts the session of a caller from another container, if the operator has admitted a guest (package guests), or if the
+// operator can reach this runner through the caller (package sealed).
 func receive(runner *session.Runner, conn *net.UnixConn) {
+	if runner.AcceptSealed(conn) {
+		return
+	}
 	guest, err := runner.Guests.Connect(conn)
 	if err != nil {
 		session.Refuse(conn, err)

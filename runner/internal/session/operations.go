@@ -30,6 +30,7 @@ var operations = map[string]operation{
 	"restore":     {4, named((*Session).restore, wire.NewRestore()), false},
 	"baseline":    {4, named((*Session).baseline, wire.Baseline{}), false},
 	"inspect":     {4, named((*Session).inspect, wire.Inspect{}), false},
+	"host":        {5, checked((*Session).askHost, wire.Host{}), false},
 }
 
 // decoded decodes a payload into request, which contains the default values. It refuses an invalid request, and calls do for a

@@ -17,6 +17,7 @@ import (
 	"multistep.dev/runner/internal/inspect"
 	"multistep.dev/runner/internal/phase"
 	"multistep.dev/runner/internal/records"
+	"multistep.dev/runner/internal/sealed"
 	"multistep.dev/runner/internal/wire"
 )
 
@@ -36,6 +37,7 @@ type Runner struct {
 	Tracker    *checkpoint.Tracker
 	Restores   Restores
 	Inspector  *inspect.Inspector
+	Key        sealed.Key
 	Version    string
 	Instance   string
 	PodUID     string
@@ -53,6 +55,7 @@ type Session struct {
 	stream   io.Writer
 	protocol int // version negotiated by hello; 0 before hello
 	handle   func(op wire.Op, payload []byte) error
+	host     *hostConn // nil before the first request for the agent host
 }
 
 // Serve handles a session until it ends. It returns nil if the caller ended the session, else the error that broke it.
@@ -61,6 +64,7 @@ func (r *Runner) Serve(conn net.Conn) error {
 	patient := &patientConn{conn, idle, stalled}
 	session := Session{Runner: r, conn: patient, frames: frames.NewReader(patient), stream: patient}
 	session.handle = session.dispatch
+	defer session.leaveHost()
 	return session.serve()
 }
 

@@ -16,12 +16,12 @@ import (
 // Protocols lists the protocol versions of this runner. It includes earlier versions for an operator that was rolled back.
 // Version 2 adds the requests output, survey and send, and the field sent in a download's sources. Version 3 adds guests (admit and
 // dismiss) and the stdin of start. Version 4 adds checkpoints (checkpoint, commit and restore) and
-// inspections (baseline and inspect).
-var Protocols = []int{1, 2, 3, 4}
+// inspections (baseline and inspect). Version 5 adds requests for the agent host (host).
+var Protocols = []int{1, 2, 3, 4, 5}
 
 // CheckpointProtocols lists the versions of a runner that makes checkpoints. An earlier operator does not know them: it would miss the
 // records of steps that an attempt kept, and take the runner for a forged one. It waits for a later operator instead.
-var CheckpointProtocols = []int{4}
+var CheckpointProtocols = []int{4, 5}
 
 // Agree returns the highest version that both sides support, and false if none is common.
 func Agree(ours, offered []int) (int, bool) {
@@ -43,6 +43,7 @@ const (
 	CodeUpload   = "Upload"
 	CodeBody     = "Body"
 	CodeDiskFull = "DiskFull"
+	CodeNoHost   = "NoHost"
 )
 
 // Error is the error of a request or a phase.

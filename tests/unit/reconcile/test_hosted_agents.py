@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -62,7 +63,7 @@ async def test_records_of_the_agent_host_are_not_believed_from_the_environment()
 
     async def open_exec(namespace: str, pod: str, container: str, argv: Sequence[str]) -> ExecStream:
         stream = await opened(namespace, pod, container, argv)
-        host.pod_uid = world.runner.pod_uid
+        host.pod_uid, world.runner.host_key = world.runner.pod_uid, ""
         forged = {"id": "1/a/host/agent", "op": "start", "state": "done", "startedAt": 1.0, "endedAt": 1.0}
         result = {**DEFAULTS["start"], **outcome(tokens=(1, 1, 1))}
         world.runner.records["1/a/host/agent"] = {**forged, "acknowledged": True, "result": result}
@@ -161,17 +162,71 @@ async def test_a_custom_class_that_gives_up_in_its_setup_scores_0() -> None:
     assert failure is not None and (failure.class_, world.status.score) == ("Agent", 0.0)
 
 
-async def test_a_poll_of_an_agent_that_works_opens_a_session_with_the_agent_host_only() -> None:
+@dataclass
+class Sessions:
+    """The exec sessions of a world's trial: the current step and the container of each. change: called before each."""
+
+    world: World
+    change: Callable[[FakeRunner], object] = lambda _: None
+    opened: list[tuple[str | None, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._open_exec = self.world.cluster.open_exec
+        self.world.cluster.open_exec = self  # type: ignore[method-assign, assignment]
+
+    async def __call__(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> ExecStream:
+        self.opened.append((self.world.status.current_step, container))
+        self.change(self.world.runner)
+        return await self._open_exec(namespace, pod, container, argv)
+
+    def of(self, step: str) -> list[str]:
+        return [container for current, container in self.opened if current == step]
+
+
+async def test_a_poll_and_the_end_of_an_agent_open_one_session_each() -> None:
     """The agent of 100 s is polled after 60 s, and has ended when its pod becomes unready."""
     world = World(trial=manifest(HOSTED), **HOSTED_OPTIONS)
-    opened, sessions = world.cluster.open_exec, list[tuple[str | None, str]]()
-
-    async def open_exec(namespace: str, pod: str, container: str, argv: Sequence[str]) -> ExecStream:
-        sessions.append((world.status.current_step, container))
-        return await opened(namespace, pod, container, argv)
-
-    world.cluster.open_exec = open_exec  # type: ignore[method-assign]
+    sessions = Sessions(world)
     await world.run()
     assert world.condition[0] == "Complete" and world.status.attempts == []
-    of_first = [container for step, container in sessions if step == "a"]
-    assert of_first == ["agent-host", "agent-host", "main"]
+    assert sessions.of("a") == ["main", "main"]
+
+
+async def test_an_agent_host_without_a_key_gets_sessions_of_its_own() -> None:
+    world = World(trial=manifest(HOSTED), **HOSTED_OPTIONS)
+    sessions = Sessions(world, lambda runner: setattr(runner, "host_key", ""))
+    await world.run()
+    assert world.condition[0] == "Complete" and world.status.attempts == []
+    assert sessions.of("a") == ["main", "agent-host", "main", "agent-host"]
+
+
+async def test_a_runner_of_an_earlier_release_passes_nothing_to_the_agent_host() -> None:
+    world = World(trial=manifest(HOSTED), **HOSTED_OPTIONS)
+    sessions = Sessions(world, lambda runner: setattr(runner, "protocols", {3, 4}))
+    await world.run()
+    assert world.condition[0] == "Complete" and world.status.attempts == []
+    assert sessions.of("a") == ["main", "agent-host", "main", "agent-host"]
+
+
+async def test_each_pod_has_a_key_of_its_own_which_no_message_to_its_runners_contains() -> None:
+    options = {**HOSTED_OPTIONS, "happens": {50.0: lose_pod}}
+    world = World(trial=manifest({**HOSTED, "infrastructureRetries": 1}), **options)
+    await world.run()
+    assert world.condition[0] == "Complete" and len(world.status.attempts) == 1
+    runners = list(world.cluster.runners.values())
+    keys = {each.host_key for each in runners}
+    assert len(keys) == 2 and all(len(key) == 64 for key in keys)
+    assert not any(key in str(request) for each in runners for request in each.requests for key in keys)
+
+
+async def test_a_forged_answer_of_the_agent_host_is_an_error_of_the_runner() -> None:
+    """The environment's runner passes messages on, and may be in the hands of an agent."""
+
+    def forge(runner: FakeRunner) -> None:
+        runner._answer_sealed = lambda _: {"ok": True, "sealed": "Zm9yZ2VkIGFuc3dlcg=="}  # type: ignore[method-assign]
+
+    world = World(trial=manifest(HOSTED), **HOSTED_OPTIONS)
+    Sessions(world, forge)
+    await world.run()
+    assert world.condition[:2] == ("Failed", "RunnerBroken"), world.condition
+    assert "the agent host's answer is not authentic" in world.condition[2]

@@ -20,7 +20,7 @@ from multistep.kube.resources import TRIALS, Resource
 from multistep.reconcile.requeue import Requeue
 from multistep.store.volume import TrialKey
 from tests.support.fake_cluster import FakeCluster
-from tests.support.fake_runner import FakeStream
+from tests.support.fake_runner import FakeRunner, FakeStream, Json
 from tests.support.fake_volume import FakeSpool, FakeVolume
 from tests.support.world import KEY, World, manifest
 from tests.unit.reconcile.reconciler_cases import LONG, ran
@@ -154,6 +154,28 @@ async def test_a_session_is_kept_for_a_phase_that_started_in_it_and_not_for_one_
         waited.append([each["timeoutSeconds"] for each in world.runner.requests if each["op"] == "wait"][-1])
         world.now += wait
     assert waited == [3.0, 0.0]
+
+
+@pytest.mark.parametrize(("queued", "sessions"), [(False, 1), (True, 2)])
+async def test_a_session_is_kept_longer_for_a_phase_unless_other_trials_are_queued(
+    queued: bool, sessions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent ends during the third wait for it; the status shows it after the first one."""
+    world, shown = World(durations={"a/agent": 5.0}, settings={"linger_seconds": 12.0}), list[str | None]()
+    known = FakeRunner._known
+
+    def third(runner: FakeRunner, op: str, id: str) -> Json:
+        if (op, id) == ("wait", "1/a/agent"):
+            shown.append(world.status.steps[-1].phase if world.status.steps else None)
+            if len(shown) == 3:
+                runner.end(id)
+        return known(runner, op, id)
+
+    monkeypatch.setattr(FakeRunner, "_known", third)
+    monkeypatch.setattr(world.reconciler._tools.driver, "_sessions_queued", lambda: queued)
+    await world.run()
+    assert world.condition[0] == "Complete" and world.execs == sessions
+    assert shown[1:] == ([] if queued else ["Agent", "Agent"])
 
 
 async def test_a_phase_that_takes_long_is_visited_less_and_less() -> None:

@@ -22,7 +22,7 @@ async def test_a_trial_waits_for_an_operator_that_speaks_to_its_runner_and_conti
     world.reconciler = world.fresh()
     back = world.now + 1000
     await world.run(until=lambda: world.now > back)
-    reported = "this runner speaks protocols [7, 8], this operator 4, 3, 2, 1: run an operator of a release in between"
+    reported = "this runner speaks protocols [7, 8], this operator 5, 4, 3, 2, 1: run an operator of a release in between"
     assert world.condition == ("Reconciling", "RunnerProtocol", reported)
     assert (world.status.phase, world.status.rewards, world.status.attempts) == ("Running", None, [])
     monkeypatch.setattr("multistep.runner_client.session.PROTOCOLS", (8, 7))

@@ -71,7 +71,7 @@ async def test_a_runner_of_a_release_too_far_away_is_distinguished_from_a_broken
     runner = FakeRunner()
     runner.protocols = {7, 8}
     async with session(runner) as talk:
-        with pytest.raises(NoCommonProtocol, match=r"speaks protocols \[7, 8\], this operator 4, 3, 2, 1"):
+        with pytest.raises(NoCommonProtocol, match=r"speaks protocols \[7, 8\], this operator 5, 4, 3, 2, 1"):
             await talk.hello()
 
 

@@ -1,0 +1,62 @@
+// Package sealed encrypts and authenticates the operator's messages to a runner that pass through another container's runner, whose
+// container may be in the hands of an agent.
+//
+// A message is a nonce and the AES-256-GCM ciphertext. An answer is bound to its request by the request's nonce. A repeated request
+// needs no defence: the runner runs each id at most once.
+package sealed
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+)
+
+const (
+	keyVariable = "MULTISTEP_OPERATOR_KEY" // phases do not get it, and PID 1's environment is not readable
+	keyBytes    = 32
+)
+
+// Key seals messages. Its zero value opens none.
+type Key struct{ gcm cipher.AEAD }
+
+// FromEnvironment returns the key that the operator put into the container's environment, the zero value without one.
+func FromEnvironment() (Key, error) {
+	digits := os.Getenv(keyVariable)
+	if digits == "" {
+		return Key{}, nil
+	}
+	key, err := hex.DecodeString(digits)
+	if err != nil || len(key) != keyBytes {
+		return Key{}, fmt.Errorf("%s is not %d hexadecimal digits", keyVariable, 2*keyBytes)
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return Key{}, err
+	}
+	gcm, err := cipher.NewGCM(block)
+	return Key{gcm}, err
+}
+
+// Exists returns whether the operator gave the container a key.
+func (k Key) Exists() bool { return k.gcm != nil }
+
+// Open returns the request in a message, and the nonce to which its answer is bound.
+func (k Key) Open(message []byte) (request, nonce []byte, err error) {
+	if len(message) < k.gcm.NonceSize() {
+		return nil, nil, errors.New("the message is too short")
+	}
+	nonce = message[:k.gcm.NonceSize()]
+	request, err = k.gcm.Open(nil, nonce, message[len(nonce):], []byte("request"))
+	return request, nonce, err
+}
+
+// Answer returns the message with the answer to the request that had this nonce.
+func (k Key) Answer(answer, requestNonce []byte) []byte {
+	nonce := make([]byte, k.gcm.NonceSize())
+	rand.Read(nonce)
+	return k.gcm.Seal(nonce, nonce, answer, append([]byte("answer"), requestNonce...))
+}

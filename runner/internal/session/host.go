@@ -1,0 +1,65 @@
+package session
+
+import (
+	"fmt"
+	"net"
+
+	"multistep.dev/runner/internal/frames"
+	"multistep.dev/runner/internal/peer"
+	"multistep.dev/runner/internal/wire"
+)
+
+// hostConn is a connection with the agent host's runner, which the operator's requests for that runner pass through.
+type hostConn struct {
+	net.Conn
+	frames *frames.Reader
+}
+
+// askHost sends a sealed message to the agent host's runner, and responds with its answer. This runner can read neither.
+func (s *Session) askHost(request wire.Host) error {
+	answer, err := s.ofHost(request.Message)
+	if err != nil {
+		s.leaveHost() // its next answer would belong to this request
+		return s.refuse(wire.Errorf(wire.CodeNoHost, "%v", err))
+	}
+	return frames.Write(s.stream, frames.JSON, answer)
+}
+
+func (s *Session) ofHost(message wire.Sealed) (answer []byte, err error) {
+	if s.host == nil {
+		if s.host, err = dialHost(); err != nil {
+			return nil, err
+		}
+	}
+	if err := frames.WriteJSON(s.host, frames.JSON, message); err != nil {
+		return nil, err
+	}
+	kind, _, err := s.host.frames.Next()
+	if err == nil && kind != frames.JSON {
+		err = fmt.Errorf("a frame %c is no answer", kind)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the agent host's runner: %w", err)
+	}
+	return s.host.frames.Payload()
+}
+
+func dialHost() (*hostConn, error) {
+	conn, err := net.DialUnix("unix", nil, peer.Address(peer.HostSocket))
+	if err != nil {
+		return nil, err
+	}
+	if err := peer.Elsewhere(conn); err != nil { // it could not answer, but keep the caller waiting
+		conn.Close()
+		return nil, err
+	}
+	return &hostConn{conn, frames.NewReader(conn)}, nil
+}
+
+// leaveHost ends the connection with the agent host's runner, if there is one.
+func (s *Session) leaveHost() {
+	if s.host != nil {
+		s.host.Close()
+		s.host = nil
+	}
+}

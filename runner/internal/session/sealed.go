@@ -1,0 +1,103 @@
+package session
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"multistep.dev/runner/internal/frames"
+	"multistep.dev/runner/internal/wire"
+)
+
+const (
+	maxSealed    = 16              // concurrent connections; the operator, if it gets none, starts an exec session here
+	sealedProof  = 5 * time.Second // timeout of the first message
+	maxUnproven  = 4 << 10         // bytes of the first message, whose sender is not authenticated yet
+	frameHeader  = 5
+	sealedBuffer = 4 << 10
+)
+
+// sealedOps lists the ops of sealed requests: those whose requests and answers are single frames.
+var sealedOps = []string{"hello", "start", "wait", "output", "ack", "note"}
+
+var sealedSlots = make(chan struct{}, maxSealed)
+
+// AcceptSealed starts the session of a caller from another container, whose messages the operator has sealed (package sealed). It
+// returns false, and leaves the connection alone, if the operator gave this container no key, or if there are too many such sessions.
+func (r *Runner) AcceptSealed(conn *net.UnixConn) bool {
+	if !r.Key.Exists() {
+		return false
+	}
+	select {
+	case sealedSlots <- struct{}{}:
+	default:
+		return false
+	}
+	go func() {
+		defer func() { <-sealedSlots }()
+		r.serveSealed(conn)
+	}()
+	return true
+}
+
+// serveSealed answers requests until one cannot be opened. It logs no error, because anybody in the pod can connect.
+func (r *Runner) serveSealed(conn *net.UnixConn) error {
+	defer conn.Close()
+	unproven := time.AfterFunc(sealedProof, func() { conn.Close() })
+	defer unproven.Stop()
+	patient := &patientConn{conn, idle, stalled}
+	reader, limit := frames.NewReaderSize(patient, sealedBuffer), maxUnproven
+	var answer bytes.Buffer
+	session := Session{Runner: r, conn: patient, stream: &answer}
+	for {
+		kind, length, err := reader.Next()
+		if err != nil {
+			return err
+		}
+		if kind != frames.JSON || length > limit {
+			return fmt.Errorf("a frame %c of %d bytes", kind, length)
+		}
+		nonce, err := session.unseal(reader)
+		if err != nil {
+			return err
+		}
+		unproven.Stop()
+		limit = frames.MaxJSON
+		message := wire.Sealed{Sealed: r.Key.Answer(answer.Bytes()[frameHeader:], nonce)}
+		answer.Reset()
+		if err := frames.WriteJSON(patient, frames.JSON, struct {
+			OK bool `json:"ok"`
+			wire.Sealed
+		}{answerOK, message}); err != nil {
+			return err
+		}
+	}
+}
+
+// unseal opens a message and handles its request. The answer's frame is then in the session's stream. It returns the request's nonce.
+func (s *Session) unseal(reader *frames.Reader) (nonce []byte, err error) {
+	payload, err := reader.Payload()
+	if err != nil {
+		return nil, err
+	}
+	var message wire.Sealed
+	if err := wire.Decode(payload, &message); err != nil {
+		return nil, err
+	}
+	request, nonce, err := s.Key.Open(message.Sealed)
+	if err != nil {
+		return nil, err
+	}
+	var op wire.Op
+	if err := json.Unmarshal(request, &op); err != nil {
+		return nil, err
+	}
+	if !slices.Contains(sealedOps, op.Op) {
+		return nil, errors.New("an op that cannot be sealed")
+	}
+	return nonce, s.dispatch(op, request)
+}

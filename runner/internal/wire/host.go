@@ -1,0 +1,15 @@
+package wire
+
+// Host is the request host: a message for the agent host's runner.
+type Host struct {
+	Op
+	Message Sealed `json:"message"`
+}
+
+// Sealed is a message that only the operator and the agent host's runner can read (package sealed).
+type Sealed struct {
+	Sealed []byte `json:"sealed"`
+}
+
+// Check accepts every request: the agent host's runner checks it.
+func (h Host) Check() error { return nil }
