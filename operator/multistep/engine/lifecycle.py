@@ -37,7 +37,7 @@ from multistep.engine.decisions import (
     Wait,
 )
 from multistep.engine.evictions import own_usage_exception
-from multistep.engine.journal import AGENT
+from multistep.engine.journal import AGENT, AGENT_SETUP
 from multistep.engine.pod_start import START_RULES
 from multistep.engine.service_failures import service_ended
 from multistep.engine.suspensions import SUSPENDED, SWEEP_BUDGET_SPENT, is_suspended, must_have_no_pod, prestarts
@@ -201,14 +201,15 @@ def _container_replaced(s: Situation) -> Decision | None:
 
 def _host_ended(s: Situation) -> Decision | None:
     """Fail the attempt if the agent host was killed from outside. Blame the agent if the agent host ran out of memory or exited,
-    because the agent can cause this."""
+    because the agent can cause this; before the first step, only a custom class can, by using up the memory in its setup."""
     if s.pod is None or not s.pod.host_ended:
         return None
     ended = f"the agent host {s.pod.host_ended}"
-    if not s.trial.status.has_own_step:
+    phase = AGENT if s.trial.status.has_own_step else AGENT_SETUP
+    if phase == AGENT_SETUP and not (s.pod.host_out_of_memory and s.trial.spec.agent.name is None):
         return FailAttempt("AgentHostEnded", f"{ended} before the first step")
     if s.pod.host_out_of_memory:
-        return PhaseDied("OutOfMemoryError", f"{ended}: it used more than its memory limit", AGENT)
+        return PhaseDied("OutOfMemoryError", f"{ended}: it used more than its memory limit", phase)
     if s.pod.host_exit_code in _KILLED_FROM_OUTSIDE:
         return FailAttempt("AgentHostEnded", ended)
     return PhaseDied("AgentHostError", ended, AGENT)

@@ -80,6 +80,8 @@ class TrialEnding(TrialContext):
             last = journal.steps[-1]
             last.fail(StepException(death.type, death.message, death.phase or last.phase))
             last.completed_at = self._t.clock()
+        else:  # a custom agent class ended the agent host in its setup
+            journal.exception, journal.broken = StepException(death.type, death.message, death.phase or AGENT_SETUP), True
         aggregate(self._plan, journal)
         if self._plan.single:
             lift(journal)

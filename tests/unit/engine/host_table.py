@@ -17,6 +17,20 @@ HOSTS: dict[str, tuple[MultiStepTrial, PodFacts | None, Decision]] = {
         pod(host_ended="ended with status 1 (Error)", host_exit_code=1),
         FailAttempt("AgentHostEnded", "the agent host ended with status 1 (Error) before the first step"),
     ),
+    "agent host of a custom class out of memory before the first step": (
+        began({"agent": {"importPath": "my.agents:Mine"}}),
+        pod(host_ended="ended with status 137 (OOMKilled)", host_exit_code=137, host_out_of_memory=True),
+        PhaseDied(
+            "OutOfMemoryError",
+            "the agent host ended with status 137 (OOMKilled): it used more than its memory limit",
+            "agent setup",
+        ),
+    ),
+    "agent host of Harbor's agent out of memory before the first step": (
+        began({"agent": {"name": "claude-code"}}),
+        pod(host_ended="ended with status 137 (OOMKilled)", host_exit_code=137, host_out_of_memory=True),
+        FailAttempt("AgentHostEnded", "the agent host ended with status 137 (OOMKilled) before the first step"),
+    ),
     "agent host out of memory": (
         IN_STEP,
         pod(host_ended="ended with status 137 (OOMKilled)", host_exit_code=137, host_out_of_memory=True),

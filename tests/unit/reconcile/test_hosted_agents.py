@@ -162,6 +162,24 @@ async def test_a_custom_class_that_gives_up_in_its_setup_scores_0() -> None:
     assert failure is not None and (failure.class_, world.status.score) == ("Agent", 0.0)
 
 
+async def test_a_custom_class_that_uses_up_the_agent_hosts_memory_in_its_setup_scores_0() -> None:
+    def kill_host(world: World) -> None:
+        (pod,) = world.pods
+        running = world.cluster.objects["Pod", "default", pod]["status"]["containerStatuses"]
+        killed = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+        statuses = [*(each for each in running if each["name"] == "main"), {"name": agent_host.CONTAINER, "state": killed}]
+        world.cluster.set_pod_status("default", pod, containerStatuses=statuses)
+
+    spec = {"agent": {"importPath": "my.agents:Mine", "model": "openai/m"}}
+    options = {**HOSTED_OPTIONS, "durations": {"/host/agent-setup": 100.0}, "happens": {50.0: kill_host}}
+    world = World(trial=manifest(spec), **options)
+    await world.run()
+    failure = world.status.failure
+    assert world.condition[:2] == ("Failed", "AgentSetupFailed") and world.status.attempts == [], world.condition
+    assert "more than its memory limit" in world.condition[2]
+    assert failure is not None and (failure.class_, failure.score) == ("Agent", 0.0)
+
+
 @dataclass
 class Sessions:
     """The exec sessions of a world's trial: the current step and the container of each. change: called before each."""
@@ -172,7 +190,7 @@ class Sessions:
 
     def __post_init__(self) -> None:
         self._open_exec = self.world.cluster.open_exec
-        self.world.cluster.open_exec = self  # type: ignore[method-assign, assignment]
+        self.world.cluster.open_exec = self  # type: ignore[method-assign]
 
     async def __call__(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> ExecStream:
         self.opened.append((self.world.status.current_step, container))
@@ -223,7 +241,8 @@ async def test_a_forged_answer_of_the_agent_host_is_an_error_of_the_runner() -> 
     """The environment's runner passes messages on, and may be in the hands of an agent."""
 
     def forge(runner: FakeRunner) -> None:
-        runner._answer_sealed = lambda _: {"ok": True, "sealed": "Zm9yZ2VkIGFuc3dlcg=="}  # type: ignore[method-assign]
+        forged = {"ok": True, "sealed": "Zm9yZ2VkIGFuc3dlcg=="}
+        runner._answer_sealed = lambda message: forged  # type: ignore[method-assign]
 
     world = World(trial=manifest(HOSTED), **HOSTED_OPTIONS)
     Sessions(world, forge)
