@@ -90,7 +90,7 @@ class Exchange:
         self._services = services
         self._client = client
         self._call = call
-        self._lane = services.lanes.of(call.credential_id, call.asked.model)
+        self._lane = services.lanes.of(call.credential_id, call.asked.model, counted=call.route.counted)
         most, self._unknown = worst_case(call.route.provider, call.asked, long_context=_wants_long_context(client.request))
         self._row = _open_row(call, most)
         self._refusal: _Refusal | None = None
@@ -170,7 +170,8 @@ class Exchange:
         while True:
             with stopwatch(self._add_held):
                 async with self._stalled_by_provider():
-                    await self._lane.enter(self._call.claims.turn, self._hold_left(), again=self._refusal is not None)
+                    claims, again = self._call.claims, self._refusal is not None
+                    await self._lane.enter(claims.turn, self._hold_left(), trial=claims.key.uid, again=again)
             if (response := await self._attempt()) is not None:
                 return response
             await self._pause()

@@ -1,4 +1,5 @@
-"""One lane (queue) per credential and model: at most ``window`` requests are in flight, and waiting sweeps take turns.
+"""One lane (queue) per credential and model: at most ``window`` requests are in flight. Waiting sweeps take turns, and so do the
+trials of each sweep.
 
 The window is an adaptive concurrency limit: when the provider refuses a request, the window shrinks to the number of other
 requests in flight; successful requests widen it again.
@@ -35,7 +36,7 @@ class Lane:
         self._in_flight = 0
         self._paused_until = -math.inf
         self._refused_at = -math.inf
-        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._waiting: OrderedDict[str, OrderedDict[str, deque[asyncio.Future[None]]]] = OrderedDict()  # by sweep and trial
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -56,14 +57,14 @@ class Lane:
     @property
     def waiting(self) -> int:
         """Return how many requests wait."""
-        return sum(map(len, self._waiting.values()))
+        return sum(len(line) for lines in self._waiting.values() for line in lines.values())
 
     @property
     def idle(self) -> bool:
         """Return whether the lane can be deleted: it has no request, and its window is at its maximum, as in a new lane."""
         return not self._in_flight and not self._waiting and self._window >= self._size
 
-    async def enter(self, sweep: str, seconds: float, *, again: bool = False) -> None:
+    async def enter(self, sweep: str, seconds: float, *, trial: str = "", again: bool = False) -> None:
         """Acquire a slot (freed by ``leave``); wait at most ``seconds``. again: a retry, queued before other requests of the sweep.
 
         Raises HoldExpired.
@@ -72,14 +73,17 @@ class Lane:
             self._in_flight += 1
             return
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        line = self._waiting.setdefault(sweep, deque())
+        lines = self._waiting.setdefault(sweep, OrderedDict())
+        line = lines.setdefault(trial, deque())
         (line.appendleft if again else line.append)(place)
+        if again:
+            lines.move_to_end(trial, last=False)
         self._admit()
         try:
             async with asyncio.timeout(seconds):
                 await place
         except BaseException as error:
-            self._withdraw(sweep, place)
+            self._withdraw(sweep, trial, place)
             if isinstance(error, TimeoutError):
                 raise HoldExpired from error
             raise
@@ -107,10 +111,13 @@ class Lane:
 
     def _admit(self) -> None:
         while self._waiting and self._has_room():
-            sweep, line = self._waiting.popitem(last=False)
+            sweep, lines = self._waiting.popitem(last=False)
+            trial, line = lines.popitem(last=False)
             place = line.popleft()
             if line:
-                self._waiting[sweep] = line  # moves the sweep to the end: other sweeps are next
+                lines[trial] = line  # moves the trial to the end: other trials of the sweep are next
+            if lines:
+                self._waiting[sweep] = lines  # likewise
             if not place.done():
                 self._in_flight += 1
                 place.set_result(None)
@@ -125,30 +132,33 @@ class Lane:
         self._timer = None
         self._admit()
 
-    def _withdraw(self, sweep: str, place: asyncio.Future[None]) -> None:
+    def _withdraw(self, sweep: str, trial: str, place: asyncio.Future[None]) -> None:
         if place.done() and not place.cancelled():
             self._in_flight -= 1  # the slot was granted just when the wait timed out or was cancelled: free the slot
             self._admit()
-        elif place in (line := self._waiting.get(sweep, deque())):
+        elif place in (line := (lines := self._waiting.get(sweep, OrderedDict())).get(trial, deque())):
             line.remove(place)
             if not line:
+                del lines[trial]
+            if not lines:
                 del self._waiting[sweep]
 
 
 class Lanes:
-    """All lanes, by credential and model."""
+    """All lanes, by credential, model, and whether its requests use tokens: providers limit the others separately."""
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._lanes: dict[tuple[str, str], Lane] = {}
+        self._lanes: dict[tuple[str, str, bool], Lane] = {}
 
-    def of(self, credential: str, model: str) -> Lane:
-        """Return the lane of a credential and model."""
-        if (credential, model) not in self._lanes:
+    def of(self, credential: str, model: str, *, counted: bool = True) -> Lane:
+        """Return the lane of a credential and model. counted: whether its requests use tokens."""
+        key = credential, model, counted
+        if key not in self._lanes:
             if len(self._lanes) >= _MOST_IDLE_LANES:  # bounds memory: agents can send any model name
-                self._lanes = {key: lane for key, lane in self._lanes.items() if not lane.idle}
-            self._lanes[credential, model] = Lane(self._size)
-        return self._lanes[credential, model]
+                self._lanes = {each: lane for each, lane in self._lanes.items() if not lane.idle}
+            self._lanes[key] = Lane(self._size)
+        return self._lanes[key]
 
     def __iter__(self) -> Iterator[Lane]:
         return iter(self._lanes.values())

@@ -54,6 +54,42 @@ async def test_waiting_sweeps_take_turns() -> None:
 
 
 @in_virtual_time
+async def test_waiting_trials_of_a_sweep_take_turns_and_a_retry_is_first() -> None:
+    lane, order = Lane(1), list[str]()
+
+    async def request(sweep: str, trial: str, *, again: bool = False) -> None:
+        await lane.enter(sweep, 100, trial=trial, again=again)
+        order.append(sweep + trial)
+        await asyncio.sleep(1)
+        lane.leave()
+
+    waiting = [("s", "1")] * 4 + [("s", "2"), ("s", "2"), ("s", "3"), ("t", "4")]
+    await asyncio.gather(*(request(*each) for each in waiting), request("s", "5", again=True))
+    assert order == ["s1", "s5", "t4", "s1", "s2", "s3", "s1", "s2", "s1"]
+    assert lane.idle
+
+
+@in_virtual_time
+async def test_a_trial_that_gives_up_leaves_the_others_their_turns() -> None:
+    lane = Lane(1)
+    await lane.enter("s", 1, trial="1")
+    with pytest.raises(HoldExpired):
+        await lane.enter("s", 5, trial="2")
+    waiting = asyncio.create_task(lane.enter("s", 100, trial="3"))
+    await asyncio.sleep(0)
+    assert lane.waiting == 1
+    lane.leave()
+    await waiting
+    lane.leave()
+    assert lane.idle
+
+
+def test_requests_that_only_count_tokens_have_a_lane_of_their_own() -> None:
+    lanes = Lanes(4)
+    assert lanes.of("key", "m") is lanes.of("key", "m") is not lanes.of("key", "m", counted=False)
+
+
+@in_virtual_time
 async def test_the_window_shrinks_to_the_others_in_flight_and_recovers() -> None:
     lane = Lane(8, clock=asyncio.get_running_loop().time)
     for _ in range(8):
