@@ -90,6 +90,7 @@ create table if not exists forgotten (sweep, input_tokens, output_tokens, cost_u
 create index if not exists forgotten_of_sweep on forgotten (sweep);
 create table if not exists stalls (step text primary key, seconds real, at real);
 """
+_VERSION: Final = 1  # of the schema: to be raised with each change of it, which must then convert files of the former version
 _WRITE: Final = f"insert or replace into requests values ({', '.join('?' * len(_NAMES))})"
 _LOSE: Final = """update requests set state = 'lost', ended = ?, kind = 'Provider', message = 'the gateway restarted'
     where state = 'open'"""
@@ -107,7 +108,8 @@ class Ledger:
     def __init__(self, file: Path) -> None:
         self._database = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=30)
         self._database.executescript("pragma locking_mode = exclusive; pragma journal_mode = wal; pragma synchronous = full;")
-        self._database.executescript(_SCHEMA)
+        _require_known_version(self._database, file)
+        self._database.executescript(f"{_SCHEMA} pragma user_version = {_VERSION};")
         self._database.execute(_LOSE, [time.time()])
         self._forget(time.time() - RETENTION_SECONDS)
         self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
@@ -232,6 +234,16 @@ class _Work:
     def _call(self, settle: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the event loop is closed, so nobody awaits the result
             self.future.get_loop().call_soon_threadsafe(lambda: None if self.future.done() else settle())
+
+
+def _require_known_version(database: sqlite3.Connection, file: Path) -> None:
+    """Raise ValueError if a later release wrote the file: it may have columns whose meaning this release does not know."""
+    (version,) = database.execute("pragma user_version").fetchone()  # 0: a new file, or one without a version
+    if version > _VERSION:
+        database.close()
+        raise ValueError(
+            f"the ledger {file} has version {version} of the schema, this release knows {_VERSION}: install a later release"
+        )
 
 
 def _steps_of(uid: str) -> list[str]:
