@@ -35,6 +35,7 @@ GRACE_SECONDS: Final = 3600.0  # a token expires this long after the agent's tim
 LONGEST_SECONDS: Final = 7 * 86400.0  # maximum lifetime of a token; also the lifetime if the agent has no timeout
 GetSweep = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 """Reads a sweep from the API server, by namespace and name. Raises NotFound."""
+KEPT_SECONDS: Final = 86400.0  # how long a key stays in memory that no active trial needs; each is reconciled more often than that
 RENEW_SECONDS: Final = 5.0  # interval at which the operator asks the gateway which keys it lacks
 
 
@@ -62,7 +63,7 @@ class ModelGateway:
         self, admin: GatewayAdmin, url: str, keyring: Keyring, get_sweep: GetSweep, clock: Callable[[], float] = time.time
     ) -> None:
         self._admin, self._url, self._keyring, self._get_sweep, self._clock = admin, url.rstrip("/"), keyring, get_sweep, clock
-        self._known: dict[str, Credential] = {}
+        self._known: dict[str, tuple[Credential, float]] = {}  # by id, with the time when a trial last needed it
         self._accepted = AcceptedTokens()
 
     @property
@@ -139,15 +140,17 @@ class ModelGateway:
         """
         for _, _, credential in _credentials(hosted):
             for secret in self._keyring.secrets().values():  # tokens of running steps can have an id of an older signing key
-                self._known[_id(credential, secret)] = credential
+                self._known[_id(credential, secret)] = credential, self._clock()
 
     async def renew(self) -> None:
         """Register the keys that the gateway lacks because it restarted, and learn which signing keys it accepts. Raises
         GatewayError."""
         self._accepted = await self._admin.accepted_tokens()
+        oldest = self._clock() - KEPT_SECONDS
+        self._known = {id: (credential, at) for id, (credential, at) in self._known.items() if at >= oldest}
         for id in await self._admin.wanted():
-            if (credential := self._known.get(id)) is not None:
-                await self._admin.register(id, credential)
+            if (known := self._known.get(id)) is not None:
+                await self._admin.register(id, known[0])
 
     async def loads(self) -> Mapping[str, ModelLoad]:
         """Return the providers' answers and refusals by requested model, since the gateway's start. Raises GatewayError."""

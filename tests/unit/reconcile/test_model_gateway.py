@@ -118,6 +118,20 @@ async def test_a_gateway_that_restarted_gets_the_keys_of_active_trials_again(tmp
         assert await here.admin.wanted() == []
 
 
+async def test_a_key_that_no_trial_needs_any_more_is_forgotten_after_a_day(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        now = [0.0]
+        operator = ModelGateway(here.admin, "http://gateway", Keyring(here.settings.signing_keys_dir), no_sweep, lambda: now[0])
+        variables = await operator.variables(trial(), hosted(here.model.url), CALL)
+        assert variables and len(operator._known) == 1
+        now[0] = 86400.0
+        await operator.renew()
+        assert len(operator._known) == 1
+        now[0] += 1.0
+        await operator.renew()
+        assert not operator._known
+
+
 @pytest.mark.parametrize("key", ["", "two words", "ümlaut"])
 async def test_a_key_that_no_header_can_have_is_the_users_error(tmp_path: Path, key: str) -> None:
     async with world(tmp_path) as here:
