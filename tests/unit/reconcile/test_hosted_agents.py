@@ -177,7 +177,7 @@ async def test_a_custom_class_that_uses_up_the_agent_hosts_memory_in_its_setup_s
     failure = world.status.failure
     assert world.condition[:2] == ("Failed", "AgentSetupFailed") and world.status.attempts == [], world.condition
     assert "more than its memory limit" in world.condition[2]
-    assert failure is not None and (failure.class_, failure.score) == ("Agent", 0.0)
+    assert failure is not None and (failure.class_, world.status.score) == ("Agent", 0.0)
 
 
 @dataclass
