@@ -144,8 +144,12 @@ def observed(sweep: TrialSweep) -> SweepStatus:
 
 
 def to_json(status: SweepStatus) -> dict[str, Any]:
-    """Return the status as JSON for the API server, without nulls."""
-    return status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    """Return the status as JSON for the API server, without nulls and empty maps.
+
+    A server-side apply of an empty map, where the map had entries, sets null (measured, Kubernetes 1.35), which the schema rejects.
+    """
+    content = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {name: value for name, value in content.items() if value != {}}
 
 
 def headline(status: SweepStatus) -> object:

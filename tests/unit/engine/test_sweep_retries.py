@@ -131,6 +131,13 @@ def test_time_before_the_end_of_a_clock_that_was_wrong_counts_as_none() -> None:
     assert sweep_status.reopened(sweep(status, generation=2, retries=[1]), NOW).suspended_seconds is None
 
 
+def test_the_status_has_no_empty_maps_because_the_api_server_would_make_them_null() -> None:
+    status = finished([*done(0, 2, 3), LOST]).status
+    assert sweep_status.to_json(status)["excluded"] == {"Infrastructure": 1}
+    over = decide(started(), plan_of(started()), 4, done(0, 1, 2, 3), NOW).status
+    assert {"excluded", "scoredFailures"}.isdisjoint(sweep_status.to_json(over))
+
+
 def test_numbers_of_no_trial_are_named() -> None:
     found = sweep(SweepStatus(), retries=[7, 8])
     running = sweep(sweep_status.started(found, plan_of(found), NOW), retries=[7, 8])

@@ -111,7 +111,7 @@ def _raw_terminal() -> Iterator[None]:
 
     before = termios.tcgetattr(sys.stdin)
     try:
-        tty.setraw(sys.stdin)
+        tty.setraw(sys.stdin, termios.TCSADRAIN)  # keeps what was typed ahead
         yield
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
