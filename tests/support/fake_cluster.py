@@ -122,7 +122,7 @@ class FakeCluster(Store):
         """Start the pod, as the kubelet does."""
         pod = self.objects["Pod", namespace, name]
         self.runners[pod["metadata"]["uid"]] = runner = self._make_runner(pod)
-        runner.host_key = pod_facts(pod).host_key
+        runner.host.key = pod_facts(pod).host_key
         container_id = f"containerd://{name}"
         running = {"name": "main", "state": {"running": {}}, "imageID": self._image_id(name), "containerID": container_id}
         self.set_pod_status(namespace, name, phase="Running", containerStatuses=[running])

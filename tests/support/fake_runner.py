@@ -7,54 +7,21 @@ import base64
 import hashlib
 import io
 import json
-import os
 import tarfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
 from multistep.errors import StreamLost
 from multistep.kube.protocols import ExitStatus
 from multistep.runner_client.frames import DATA, END, MESSAGE, Frame, FrameReader, encode, encode_json
 from tests.support.faults import Faults
+from tests.support.phase_results import DEFAULTS, PHASES
+from tests.support.sealed_host import SealedHost
 
 Json = dict[str, Any]
 Tree = bytes | Mapping[str, bytes]  # a file, or the files of a directory
-PHASES = ("start", "healthcheck", "send")  # protocol operations that take time
-DEFAULTS: dict[str, Json] = {
-    "start": {
-        "exitCode": 0,
-        "signal": None,
-        "timedOut": False,
-        "error": None,
-        "tail": "",
-        "outputBytes": 0,
-        "outputTruncated": False,
-        "oomKills": 0,
-        "memoryLimit": None,
-        "durationSeconds": 0.1,
-        "captures": {},
-    },
-    "healthcheck": {
-        "healthy": True,
-        "attempts": 1,
-        "exitCode": 0,
-        "timedOut": False,
-        "tail": "",
-        "error": None,
-        "durationSeconds": 0.1,
-    },
-    "send": {"size": 0, "sha256": "ab" * 32, "version": "v", "error": None},
-    "reset": {"error": None},
-    "admit": {"token": "ab" * 32},
-    "dismiss": {"found": True},
-    "upload": {},
-    "baseline": {"files": 1, "seconds": 0.1, "error": None},
-    "inspect": {"findings": [], "processes": [], "processCount": 0, "incomplete": False, "seconds": 0.1, "error": None},
-}
 
 
 class FakeRunner:
@@ -81,7 +48,7 @@ class FakeRunner:
         self.results = dict(results or {})
         self.files: dict[str, Tree] = dict(files or {})
         self.faults = faults or Faults()
-        self.host_key = ""  # key of the agent host in its pod, whose runner has the same records
+        self.host = SealedHost()  # the agent host's runner in its pod, which has the same records
         self.protocols = {1, 2, 3, 4, 5}  # supported protocol versions
         self.user: Json = {"uid": 0, "gid": 0, "name": "root", "home": "/root"}
         self.starts: Counter[str] = Counter()  # number of executions by id
@@ -130,7 +97,7 @@ class FakeRunner:
         self.requests.append(request)
         op, id = request["op"], request.get("id", "")
         if op == "host":
-            return self._answer_sealed(request["message"]["sealed"]) if self.host_key else _refusal("NoHost", "no key")
+            return self.host.answer(request["message"]["sealed"], self.answer)
         if op == "hello":
             return self._hello(request["protocols"])
         if op in ("wait", "ack"):
@@ -147,13 +114,6 @@ class FakeRunner:
             code = self.unpackable or ("TooLarge" if self.packed_bytes > request["maxPackedBytes"] else "")
             return _refusal(code, "not possible") if code else {"ok": True}
         return self._once(op, id, request)
-
-    def _answer_sealed(self, message: str) -> Json:
-        """Return the agent host's answer to a sealed request."""
-        cipher, sealed, nonce = AESGCM(bytes.fromhex(self.host_key)), base64.b64decode(message), os.urandom(12)
-        answer = self.answer(json.loads(cipher.decrypt(sealed[:12], sealed[12:], b"request")))
-        made = nonce + cipher.encrypt(nonce, json.dumps(answer).encode(), b"answer" + sealed[:12])
-        return {"ok": True, "sealed": base64.b64encode(made).decode()}
 
     def pack(self, *, full: bool) -> tuple[bytes, bytes, Json]:
         """Return the layer and the manifest of a checkpoint, and the answer after them."""

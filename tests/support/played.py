@@ -42,7 +42,7 @@ from multistep.engine.replay import replay
 from multistep.engine.rewards import REWARD_JSON, REWARD_TXT
 from multistep.engine.scope import Scope
 from multistep.engine.script import AgentScript
-from tests.support.fake_runner import DEFAULTS
+from tests.support.phase_results import DEFAULTS
 
 Results = Mapping[str, Mapping[str, Any]]  # by "STEP/OPERATION": fields of the result that differ from a success
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from multistep.api.agent_spec import AgentSpec
@@ -15,6 +16,14 @@ _SOCKET: Final = "multistep/host"  # not the main container's socket name: a pod
 CALL: Final = (RUNNER, "call", "--socket", _SOCKET)
 KEY_VARIABLE: Final = "MULTISTEP_OPERATOR_KEY"
 _STATE: Final = "multistep-host"
+_SECURITY_CONTEXT: Final[Mapping[str, Any]] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+    "runAsGroup": 65532,
+    "capabilities": {"drop": ["ALL"]},
+}
 
 
 def container(agent: AgentSpec, settings: Settings, key: str) -> dict[str, Any]:
@@ -49,14 +58,7 @@ def container(agent: AgentSpec, settings: Settings, key: str) -> dict[str, Any]:
             "timeoutSeconds": 5,
             "failureThreshold": 1,
         },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "runAsGroup": 65532,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": dict(_SECURITY_CONTEXT),
         "volumeMounts": [
             runner_mount.mount(),
             {"name": _STATE, "mountPath": "/run/multistep-host", "subPath": "run"},

@@ -13,7 +13,7 @@ from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import TrialStatus
 from multistep.engine.decisions import PodFacts
 from multistep.engine.journal import Journal
-from multistep.engine.operations import Place, place_of
+from multistep.engine.operations import Collect, Place, place_of
 from multistep.engine.plan import StepPlan
 from multistep.engine.redaction import redacted
 from multistep.engine.scope import KeptStep, Scope
@@ -96,6 +96,11 @@ class Drive:
 
     def step(self, index: int) -> StepPlan:
         return self.loaded.plan.steps[index]
+
+    def may_send(self, operation: Collect) -> bool:
+        """Return whether the pod may send files to the object store. It may not if a separate verifier needs the files from the
+        volume, or if the pod's network is limited."""
+        return self.protocol >= 2 and operation.part == "all" and self.loaded.plan.network is None
 
     def verifiers_records(self, step: StepPlan) -> list[dict[str, Any]]:
         """Return the records of the verifier of the current attempt's step, as JSON."""

@@ -141,7 +141,7 @@ class Driver:
             if host is not None:
                 drive.add_host(*host)
             elif loaded.plan.hosted is not None and any(each.op == "admit" for each in drive.records.values()):
-                await self._open_host_session(drive)  # the replay needs the agent host's records
+                drive.add_host(*await self._host_session(stack, trial, pods.agent, session))  # the replay needs its records
             if loaded.plan.separate:
                 apart = [Record.from_json(each) for each in await self._collections.records(drive.key, scope.attempt)]
                 drive.records |= {each.id: each for each in apart}
@@ -190,7 +190,7 @@ class Driver:
                 await drive.hooks.report(progress.journal, drive.isolation)
                 steps_reported = len(progress.journal.steps)
             if progress.next.where == "host" and "host" not in drive.sessions:
-                await self._open_host_session(drive)
+                drive.add_host(*await self._host_session(drive.stack, drive.trial, drive.pods.agent, drive.sessions["agent"]))
                 continue
             if progress.next.where == "verifier" and drive.pods.lost:
                 await self._give_up(drive, progress)
@@ -244,10 +244,6 @@ class Driver:
         drive.records[lost.id] = lost
         records = drive.verifiers_records(step)
         await self._collections.keep_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
-
-    async def _open_host_session(self, drive: Drive) -> None:
-        """Open a session with the agent host."""
-        drive.add_host(*await self._host_session(drive.stack, drive.trial, drive.pods.agent, drive.sessions["agent"]))
 
     async def _advance_or_report(self, drive: Drive, progress: Progress) -> Record:
         """Perform the next operation. If the session breaks, write the current phase to the status, as records may be lost."""
@@ -313,7 +309,7 @@ class Driver:
         start = time.monotonic()
         sources, sent = operation.sources, dict[str, Pointer]()
         of_services = any(each.container for each in sources)
-        if self._direct is not None and self._may_send(drive, operation) and not of_services:
+        if self._direct is not None and drive.may_send(operation) and not of_services:
             has_secrets = bool(harbor.secrets(drive.loaded.env, drive.loaded.task.config))
             gathering = Gathering(drive.key, attempt, operation, has_secrets)
             reached = await self._direct.run(session, gathering, drive.records)
@@ -375,11 +371,6 @@ class Driver:
         session, _ = await drive.stack.enter_async_context(self._session(drive.trial, pod))
         drive.sessions[where] = session
         return session
-
-    def _may_send(self, drive: Drive, operation: Collect) -> bool:
-        """Return whether the pod may send files to the object store. It may not if a separate verifier needs the files from the
-        volume, or if the pod's network is limited."""
-        return drive.protocol >= 2 and operation.part == "all" and drive.loaded.plan.network is None
 
     async def _release(self, drive: Drive, session: Session, operation: Release) -> Record:
         """Store the verifier's records, which have its result; then delete the verifier's pod."""

@@ -74,7 +74,7 @@ class Direct:
             "ca": invitation.ca,
             "timeoutSeconds": send.seconds,
         }
-        return await session.send(request)
+        return await session.operate("send", request)
 
     async def pointers(self, gathering: Gathering, reached: Reached) -> dict[str, Pointer]:
         """Return the objects in the store that match the pod's report of the files it sent, by the files' names in the download.

@@ -142,10 +142,6 @@ class Session(CheckpointRequests):
         found = Fields(await self._exchanges.ask(request), "survey").sequence("files", limit)
         return tuple(Large.from_json(each, len(sources)) for each in found)
 
-    async def send(self, spec: Mapping[str, Any]) -> Record:
-        """Start to upload a file from the pod to a URL. spec: the request without ``op``. Needs protocol 2 or later."""
-        return await self.operate("send", spec)
-
     async def download(
         self, sources: Sequence[Source], sink: Sink, *, max_bytes: int | None = None, timeout_seconds: float | None = None
     ) -> DownloadResult:

@@ -21,7 +21,7 @@ from multistep.engine.plan import TrialEnv, TrialPlan
 from multistep.engine.usage import since, total
 from multistep.errors import InvalidSpec
 from multistep.store import harbor
-from tests.support.fake_runner import DEFAULTS
+from tests.support.phase_results import DEFAULTS
 from tests.support.played import IMAGE, THREE, Played, captured, outcome, plan, play
 
 MODEL = {"name": "claude-code", "model": "anthropic/claude-sonnet-4-5"}

@@ -24,8 +24,9 @@ from multistep.runner_client.frames import HEADER, FrameReader, encode_json
 from multistep.sources.bundle import Bundle, Entry, Limits, digest_of
 from multistep.sources.task import load_task
 from multistep.store.tar import members
-from tests.support.fake_runner import DEFAULTS, FakeRunner
+from tests.support.fake_runner import FakeRunner
 from tests.support.hostile import json_values, spoilt, spoilt_bytes
+from tests.support.phase_results import DEFAULTS
 from tests.support.tar_streams import odd_files
 from tests.support.world import manifest
 

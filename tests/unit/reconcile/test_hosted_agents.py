@@ -10,7 +10,8 @@ import pytest
 from multistep.kube.protocols import ExecStream
 from multistep.pods import agent_host
 from tests.support.fake_models import FakeModels, counted, failed
-from tests.support.fake_runner import DEFAULTS, FakeRunner
+from tests.support.fake_runner import FakeRunner
+from tests.support.phase_results import DEFAULTS
 from tests.support.played import outcome
 from tests.support.world import World, manifest
 from tests.unit.reconcile.scenarios import GATEWAY_SETTINGS, HOSTED, HOSTED_OPTIONS, WITH_GATEWAY, lose_pod
@@ -63,7 +64,7 @@ async def test_records_of_the_agent_host_are_not_believed_from_the_environment()
 
     async def open_exec(namespace: str, pod: str, container: str, argv: Sequence[str]) -> ExecStream:
         stream = await opened(namespace, pod, container, argv)
-        host.pod_uid, world.runner.host_key = world.runner.pod_uid, ""
+        host.pod_uid, world.runner.host.key = world.runner.pod_uid, ""
         forged = {"id": "1/a/host/agent", "op": "start", "state": "done", "startedAt": 1.0, "endedAt": 1.0}
         result = {**DEFAULTS["start"], **outcome(tokens=(1, 1, 1))}
         world.runner.records["1/a/host/agent"] = {**forged, "acknowledged": True, "result": result}
@@ -212,7 +213,7 @@ async def test_a_poll_and_the_end_of_an_agent_open_one_session_each() -> None:
 
 async def test_an_agent_host_without_a_key_gets_sessions_of_its_own() -> None:
     world = World(trial=manifest(HOSTED), **HOSTED_OPTIONS)
-    sessions = Sessions(world, lambda runner: setattr(runner, "host_key", ""))
+    sessions = Sessions(world, lambda runner: setattr(runner.host, "key", ""))
     await world.run()
     assert world.condition[0] == "Complete" and world.status.attempts == []
     assert sessions.of("a") == ["main", "agent-host", "main", "agent-host"]
@@ -232,20 +233,15 @@ async def test_each_pod_has_a_key_of_its_own_which_no_message_to_its_runners_con
     await world.run()
     assert world.condition[0] == "Complete" and len(world.status.attempts) == 1
     runners = list(world.cluster.runners.values())
-    keys = {each.host_key for each in runners}
+    keys = {each.host.key for each in runners}
     assert len(keys) == 2 and all(len(key) == 64 for key in keys)
     assert not any(key in str(request) for each in runners for request in each.requests for key in keys)
 
 
 async def test_a_forged_answer_of_the_agent_host_is_an_error_of_the_runner() -> None:
     """The environment's runner passes messages on, and may be in the hands of an agent."""
-
-    def forge(runner: FakeRunner) -> None:
-        forged = {"ok": True, "sealed": "Zm9yZ2VkIGFuc3dlcg=="}
-        runner._answer_sealed = lambda message: forged  # type: ignore[method-assign]
-
     world = World(trial=manifest(HOSTED), **HOSTED_OPTIONS)
-    Sessions(world, forge)
+    Sessions(world, lambda runner: setattr(runner.host, "forged", True))
     await world.run()
     assert world.condition[:2] == ("Failed", "RunnerBroken"), world.condition
     assert "the agent host's answer is not authentic" in world.condition[2]

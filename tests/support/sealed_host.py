@@ -1,0 +1,32 @@
+"""The agent host's end of sealed requests (docs/runner-protocol.md), written from the protocol's page."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+
+@dataclass
+class SealedHost:
+    """An agent host's runner behind the environment's. key: in hex digits, "" for none; forged: the environment's runner answers
+    instead."""
+
+    key: str = ""
+    forged: bool = False
+
+    def answer(self, message: str, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+        """Return the sealed answer to a sealed request. answer: returns the answer to a request."""
+        if not self.key:
+            return {"ok": False, "error": {"code": "NoHost", "message": "nobody listens"}}
+        if self.forged:
+            return {"ok": True, "sealed": base64.b64encode(b"an answer of the environment").decode()}
+        cipher, sealed, nonce = AESGCM(bytes.fromhex(self.key)), base64.b64decode(message), os.urandom(12)
+        found = answer(json.loads(cipher.decrypt(sealed[:12], sealed[12:], b"request")))
+        made = nonce + cipher.encrypt(nonce, json.dumps(found).encode(), b"answer" + sealed[:12])
+        return {"ok": True, "sealed": base64.b64encode(made).decode()}
