@@ -64,7 +64,8 @@ class ServiceSessions:
                 tuple(types), found.size + more.size, "", (*found.changed, *more.changed), (*found.unreadable, *more.unreadable),
                 more.cut,
             )  # fmt: skip
-        await joined.end()
+        if not found.cut:
+            await joined.end()  # beyond a limit the sink refuses the end, too
         return found
 
     @asynccontextmanager

@@ -18,7 +18,8 @@ from multistep.errors import ClusterError, NotFound
 from multistep.kube.client import Client
 from multistep.kube.resources import PODS
 from multistep.runner_client.frames import DATA, END, MESSAGE, FrameReader, encode, encode_json
-from tests.support.fake_runner import PHASES, FakeRunner
+from tests.support.fake_runner import FakeRunner
+from tests.support.phase_results import PHASES
 from tests.support.played import rewarded
 
 PROBE_SECONDS: Final = 1.0  # period of the simulated kubelet's readiness probes
