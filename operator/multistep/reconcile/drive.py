@@ -97,6 +97,12 @@ class Drive:
     def step(self, index: int) -> StepPlan:
         return self.loaded.plan.steps[index]
 
+    def pod(self, where: Place) -> PodFacts:
+        """Return the pod of an open session."""
+        pod = self.pods.verifier if where == "verifier" else self.pods.agent
+        assert pod is not None  # its session is open
+        return pod
+
     def verifiers_records(self, step: StepPlan) -> list[dict[str, Any]]:
         """Return the records of the verifier of the current attempt's step, as JSON."""
         prefix = f"{self.prefix}{step.name}/"
