@@ -351,7 +351,7 @@ func TestNamesOfTheHostsFileAreNotBelieved(t *testing.T) {
 func TestTheNumberOfConnectionsIsLimited(t *testing.T) {
 	p := start(t)
 	p.allow(good)
-	for number := range 512 {
+	for number := range 384 {
 		conn, err := net.Dial("tcp", good+":7001")
 		if err != nil {
 			t.Fatalf("connection %d: %v", number, err)
