@@ -65,8 +65,7 @@ from tests.unit.engine.service_table import SERVICES
 Row = tuple[MultiStepTrial, PodFacts | None, Decision]
 
 ROWS: dict[str, Row] = {
-    **EGRESS,
-    **HOSTS,
+    **(EGRESS | HOSTS),
     **RESTORES,
     **SERVICES,
     # trials that have not started yet
