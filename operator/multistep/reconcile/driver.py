@@ -300,9 +300,7 @@ class Driver:
                 assert self._models is not None  # pods.agent_host rejects a trial that needs a missing gateway
                 return await session.note(operation.id, await self._models.close(drive.trial, operation.step))
             case SwitchNetwork():
-                pod, known = drive.pod(operation.where), drive.records.values()
-                switched = await self._networks.perform(drive.trial.metadata.namespace, pod, operation, known)
-                return await session.note(operation.id, switched)
+                return await self._networks.perform(drive, session, operation)
         return await perform(session, operation, drive.loaded.task.content, self._wait_seconds(drive, operation.id))
 
     async def _call_host(self, drive: Drive, session: Session, call: HostCall) -> Record:
@@ -365,9 +363,8 @@ class Driver:
             self._transfers.release(drive.name)
 
     def _environment(self, drive: Drive, where: Place) -> checkpoints.Environment:
-        pod = drive.pod(where)
         return checkpoints.Environment(
-            drive.trial, drive.scope, pod.image_id, drive.protocol, drive.records, drive.chain, drive.shown,
+            drive.trial, drive.scope, drive.pod(where).image_id, drive.protocol, drive.records, drive.chain, drive.shown,
             session=lambda: drive.sessions[where], reopen=partial(self._reopen, drive, where),
         )  # fmt: skip
 
@@ -384,12 +381,8 @@ class Driver:
     def _may_send(self, drive: Drive, operation: Collect) -> bool:
         """Return whether the pod may send files to the object store. It may not if a separate verifier needs the files from the
         volume, or if the pod's network is limited."""
-        return (
-            drive.protocol >= 2
-            and operation.part == "all"
-            and not drive.loaded.plan.network.limited
-            and not drive.loaded.plan.sidecar
-        )
+        limited = drive.loaded.plan.network.limited or drive.loaded.plan.sidecar
+        return drive.protocol >= 2 and operation.part == "all" and not limited
 
     async def _release(self, drive: Drive, session: Session, operation: Release) -> Record:
         """Store the verifier's records, which have its result; then delete the verifier's pod."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from multistep.api.records import Record
 from multistep.engine import egress as rules
-from multistep.engine.decisions import PodFacts
 from multistep.engine.operations import SwitchNetwork, place_of
 from multistep.errors import EgressError, StreamLost
 from multistep.kube.protocols import Cluster, ExecStream
 from multistep.pods import egress
+from multistep.reconcile.drive import Drive
+from multistep.runner_client.session import Session
 
 _MAX_ANSWER_BYTES = 1 << 20
 
@@ -25,25 +26,26 @@ class NetworkSwitch:
         self._cluster = cluster
         self._timeout = timeout_seconds
 
-    async def perform(self, namespace: str, pod: PodFacts, operation: SwitchNetwork, known: Iterable[Record]) -> Mapping[str, Any]:
-        """Put the network in force and return the result of the operation's record. Idempotent: the sidecar gives the same answer
-        to a repeated request. known: the records so far.
+    async def perform(self, drive: Drive, session: Session, operation: SwitchNetwork) -> Record:
+        """Put the network in force, and note the answer in the runner's records. Idempotent: the sidecar gives the same answer to a
+        repeated request.
 
         Raises EgressError if the sidecar refuses, or is another process than at an earlier switch: it starts without a network, so
         what ran meanwhile lacked its own. When the kubelet reports how the sidecar ended, engine.lifecycle ends the attempt.
         """
+        pod = drive.pod(operation.where)
         try:
             async with asyncio.timeout(self._timeout):
-                answer = await self._ask(namespace, pod.name, _request(operation))
+                answer = await self._ask(drive.trial.metadata.namespace, pod.name, _request(operation))
         except TimeoutError:
             raise StreamLost(f"the egress sidecar of pod {pod.name} did not answer within {self._timeout:g} s") from None
         if (error := answer.get("error")) is not None:
             raise EgressError(f"the egress sidecar of pod {pod.name} refuses {operation.network.mode}: {str(error)[:500]}")
         rules.refused(answer)  # raises an error if the answer is invalid
-        former = {rules.boot(each.result) for each in known if _is_switch(each, operation)}
+        former = {rules.boot(each.result) for each in drive.records.values() if _is_switch(each, operation)}
         if former - {rules.boot(answer)}:
             raise EgressError(f"the egress sidecar of pod {pod.name} has restarted")
-        return {name: answer[name] for name in ("boot", "refused", "others") if name in answer}
+        return await session.note(operation.id, {name: answer[name] for name in ("boot", "refused", "others") if name in answer})
 
     async def _ask(self, namespace: str, pod: str, request: bytes) -> Mapping[str, Any]:
         stream = await self._cluster.open_exec(namespace, pod, egress.CONTAINER, egress.CALL)
