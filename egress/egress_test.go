@@ -45,7 +45,7 @@ func TestPublicReachesEverythingAndNothingReachesThePod(t *testing.T) {
 	if answer, err := lookup(evilName, dns.TypeTXT); err != nil || len(answer.Answer) != 1 {
 		t.Errorf("DNS: %v %v", answer, err)
 	}
-	if report := p.none(); report.Refused != nil || report.Others != 0 {
+	if report := p.none(); len(report.Refused) != 0 || report.Others != 0 {
 		t.Errorf("refused in public: %+v", report)
 	}
 }
@@ -351,7 +351,7 @@ func TestNamesOfTheHostsFileAreNotBelieved(t *testing.T) {
 func TestTheNumberOfConnectionsIsLimited(t *testing.T) {
 	p := start(t)
 	p.allow(good)
-	for number := range 512 {
+	for number := range 384 {
 		conn, err := net.Dial("tcp", good+":7001")
 		if err != nil {
 			t.Fatalf("connection %d: %v", number, err)
@@ -375,4 +375,29 @@ func TestTheNumberOfConnectionsIsLimited(t *testing.T) {
 		time.Sleep(10 * time.Millisecond) // their ends take effect one after the other
 	}
 	wantAnswer(t, got, err, "again")
+}
+
+func TestOnlyTheKubeletReachesThePod(t *testing.T) {
+	p := start(t)
+	listener, err := net.Listen("tcp", podAddress+":9876")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	other, err := net.Listen("tcp", podAddress+":9999")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close() }()
+	for name, change := range map[string]func(){"none": func() { p.none() }, "public": p.public, "allowlist": func() { p.allow(evil) }} {
+		change()
+		if err := fromOutside(node, podAddress+":9876"); err != nil {
+			t.Errorf("%s: the kubelet's probe: %v", name, err)
+		}
+		for _, each := range [][2]string{{evil, podAddress + ":9876"}, {node, podAddress + ":9999"}, {evil, podAddress + ":15001"}} {
+			if err := fromOutside(each[0], each[1]); err == nil {
+				t.Errorf("%s: %s reaches %s", name, each[0], each[1])
+			}
+		}
+	}
 }

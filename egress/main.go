@@ -7,6 +7,7 @@ package main
 
 import (
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -171,7 +172,10 @@ func newFirewall(given options) (*firewall.Firewall, error) {
 	if err != nil {
 		return nil, fmt.Errorf("NODE_IP: %w", err)
 	}
-	wall := &firewall.Firewall{Node: node.Unmap(), Proxy: proxyPort, Names: namesPort}
+	wall := &firewall.Firewall{Nodes: []netip.Addr{node.Unmap()}, Proxy: proxyPort, Names: namesPort}
+	if gateway := defaultGateway("/proc/net/route"); gateway.IsValid() && gateway != wall.Nodes[0] {
+		wall.Nodes = append(wall.Nodes, gateway) // on a bridge the kubelet's connections come from the bridge's address
+	}
 	for each := range strings.SplitSeq(given.probes, ",") {
 		port, err := strconv.ParseUint(each, 10, 16)
 		if err != nil && given.probes != "" {
@@ -182,6 +186,24 @@ func newFirewall(given options) (*firewall.Firewall, error) {
 		}
 	}
 	return wall, nil
+}
+
+// defaultGateway returns the gateway of the default route, from the kernel's table; no address without one.
+func defaultGateway(table string) netip.Addr {
+	content, err := os.ReadFile(table)
+	if err != nil {
+		return netip.Addr{}
+	}
+	for line := range strings.Lines(string(content)) {
+		fields := strings.Fields(line)
+		if len(fields) < 8 || fields[1] != "00000000" || fields[7] != "00000000" {
+			continue
+		}
+		if number, err := strconv.ParseUint(fields[2], 16, 32); err == nil && number != 0 {
+			return netip.AddrFrom4([4]byte(binary.NativeEndian.AppendUint32(nil, uint32(number))))
+		}
+	}
+	return netip.Addr{}
 }
 
 func endpoint(text string) (*policy.Endpoint, error) {

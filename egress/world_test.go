@@ -43,6 +43,10 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
+	if only := os.Getenv(asAgent); only != "" {
+		tryAttacks(only)
+		return
+	}
 	if os.Getenv(inNamespace) == "" {
 		os.Exit(again(os.Args, []string{inNamespace + "=1"}, syscall.CLONE_NEWNET))
 	}
@@ -73,20 +77,43 @@ func connect() error {
 		}
 		thread <- fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
 		<-attached
-		err := ip("link set lo up", "addr add "+node+"/24 dev out", "addr add "+good+"/24 dev out", "addr add "+evil+"/24 dev out", "link set out up")
+		err := ip("link set lo up", "addr add "+node+"/24 dev out", "addr add "+good+"/24 dev out", "addr add "+evil+"/24 dev out",
+			"link set out up", "addr add "+evilSix+"/64 dev out nodad")
 		if err == nil {
 			err = serveOutside()
 		}
 		served <- err
-		select {}
+		for do := range outside {
+			do()
+		}
 	}()
 	err := ip("link set lo up", "link add eth0 type veth peer name out", "link set out netns "+<-thread,
-		"addr add "+podAddress+"/24 dev eth0", "link set eth0 up", "route add default via "+node)
+		"addr add "+podAddress+"/24 dev eth0", "link set eth0 up", "addr add "+podSix+"/64 dev eth0 nodad", "route add default via "+node)
+	if err == nil { // everybody may ping, as in containers
+		err = os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 2147483647"), 0o644)
+	}
 	if err != nil {
 		return err
 	}
 	close(attached)
 	return <-served
+}
+
+// outside runs functions on the thread of the outside.
+var outside = make(chan func())
+
+// fromOutside connects from an address of the outside.
+func fromOutside(from, to string) error {
+	result := make(chan error, 1)
+	outside <- func() {
+		dialer := net.Dialer{Timeout: 300 * time.Millisecond, LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		conn, err := dialer.Dial("tcp", to)
+		if err == nil {
+			_ = conn.Close()
+		}
+		result <- err
+	}
+	return <-result
 }
 
 func ip(commands ...string) error {
@@ -101,7 +128,7 @@ func ip(commands ...string) error {
 // serveOutside listens, on the thread of the outside: HTTP on 80 and 8080, a server that speaks first on 7000, an echo on 7001, UDP on
 // 5353, DNS on the node.
 func serveOutside() error {
-	for _, address := range []string{good, evil} {
+	for _, address := range []string{good, evil, evilSix} {
 		for _, port := range []string{"80", "8080", "8081", "443"} {
 			listener, err := net.Listen("tcp", net.JoinHostPort(address, port))
 			if err != nil {
@@ -122,15 +149,24 @@ func serveOutside() error {
 		if err := each(address, "7001", func(conn net.Conn) { _, _ = io.Copy(conn, conn) }); err != nil {
 			return err
 		}
+	}
+	for _, address := range []string{good + ":5353", evil + ":5353", node + ":5353", evil + ":443", "[" + evilSix + "]:5353"} {
 		if err := echoUDP(address); err != nil {
 			return err
 		}
 	}
-	packets, err := net.ListenPacket("udp", node+":53")
-	if err != nil {
-		return err
+	for _, address := range []string{node, evil} {
+		packets, err := net.ListenPacket("udp", address+":53")
+		if err != nil {
+			return err
+		}
+		listener, err := net.Listen("tcp", address+":53")
+		if err != nil {
+			return err
+		}
+		go func() { _ = (&dns.Server{PacketConn: packets, Handler: dns.HandlerFunc(resolve)}).ActivateAndServe() }()
+		go func() { _ = (&dns.Server{Listener: listener, Handler: dns.HandlerFunc(resolve)}).ActivateAndServe() }()
 	}
-	go func() { _ = (&dns.Server{PacketConn: packets, Handler: dns.HandlerFunc(resolve)}).ActivateAndServe() }()
 	return nil
 }
 
@@ -155,7 +191,7 @@ func each(address, port string, handle func(net.Conn)) error {
 }
 
 func echoUDP(address string) error {
-	packets, err := net.ListenPacket("udp", address+":5353")
+	packets, err := net.ListenPacket("udp", address)
 	if err != nil {
 		return err
 	}
@@ -176,7 +212,7 @@ func echoUDP(address string) error {
 func resolve(writer dns.ResponseWriter, request *dns.Msg) {
 	answer := new(dns.Msg).SetReply(request)
 	addresses := map[string]string{
-		goodName: good, "www." + goodName: good, evilName: evil, "metadata." + goodName: "169.254.169.254",
+		goodName: good, "www." + goodName: good, evilName: evil, "secret." + evilName: evil, "metadata." + goodName: "169.254.169.254",
 		gatewayName + ".cluster.local": good, "short.default.svc.cluster.local": good,
 	}
 	question := request.Question[0]

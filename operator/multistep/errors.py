@@ -108,6 +108,10 @@ class NoCommonProtocol(PodError):
     """Operator and runner share no protocol version, because their releases differ too much; the pod itself works."""
 
 
+class EgressError(PodError):
+    """A pod's egress sidecar refused to switch the network, or restarted."""
+
+
 class StoreError(MultistepError):
     """Results could not be written or read."""
 

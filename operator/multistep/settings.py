@@ -142,9 +142,10 @@ class Settings(BaseSettings):
     """Threads that unpack collected files."""
     pod_grace_seconds: int = Field(default=1, ge=0)
     """terminationGracePeriodSeconds of trial pods. The runner ignores SIGTERM and waits for SIGKILL; sidecars may need it."""
-    network_policy_enforced: bool = False
-    """Whether the cluster's network plugin enforces NetworkPolicies. true: each trial pod gets a policy that denies ingress; tasks
-    with a network_mode other than public are accepted. false: such tasks are rejected."""
+    egress: Literal["Disabled", "NetworkPolicy", "Sidecar"] = "Disabled"
+    """What limits the networks of trial pods (docs/egress.md). Sidecar: a container with NET_ADMIN in each pod that needs one, also
+    by host name and phase. NetworkPolicy: policies, which the cluster's plugin must enforce, by address only. Disabled: tasks with
+    a network_mode other than public are rejected."""
     lease_name: str = "multistep"
     """Name of the leader Lease. Replicas that run the same trials must share it."""
     lease_namespace: str = ""

@@ -47,7 +47,7 @@ EVERYTHING: Object = {
         "metricsNamespaces": ["monitoring"],
         "egress": {"enabled": True, "apiServer": {"cidrs": ["10.0.0.0/8"]}, "to": [{"ports": [{"port": 9000}]}]},
     },
-    "trials": {"networkPolicyEnforced": True, "egressPolicy": {"enabled": True}},
+    "trials": {"egress": "NetworkPolicy", "egressPolicy": {"enabled": True}},
     "podDisruptionBudget": {"enabled": True},
     "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
     "test": {"timeoutSeconds": 180},

@@ -29,7 +29,7 @@ NO_NETWORK = {"environment": {"network_mode": "no-network"}}
 @pytest.fixture
 async def limited(given: Given) -> AsyncIterator[None]:
     """Limit the deployed operator to this namespace, with every optional feature enabled."""
-    async with with_values(f"namespaces={{{given.namespace}}}", "trials.networkPolicyEnforced=true", "drain=Wait"):
+    async with with_values(f"namespaces={{{given.namespace}}}", "trials.egress=NetworkPolicy", "drain=Wait"):
         yield
 
 

@@ -17,8 +17,10 @@ from multistep.engine.services import CONTAINER_PREFIX
 from multistep.errors import ClusterError, Conflict, NotFound
 from multistep.kube.protocols import ExecStream, Object
 from multistep.kube.resources import Resource
+from multistep.pods import egress
 from multistep.pods.facts import pod_facts
 from tests.support.fake_runner import FakeRunner
+from tests.support.fake_sidecar import SidecarStream
 from tests.support.faults import Faults
 
 T = TypeVar("T")
@@ -221,7 +223,7 @@ class FakeCluster(Store):
         if runner is None or found["status"].get("phase") != "Running":
             raise ClusterError(f"pod {pod} does not run", status=400, reason="BadRequest")
         runner.faults = self.faults
-        return runner.stream()
+        return SidecarStream(runner.sidecar, self.faults) if container == egress.CONTAINER else runner.stream()
 
     async def logs(
         self, namespace: str, pod: str, container: str, *, tail_lines: int | None = None, limit_bytes: int | None = None

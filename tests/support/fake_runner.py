@@ -16,6 +16,7 @@ from typing import Any, Literal
 from multistep.errors import StreamLost
 from multistep.kube.protocols import ExitStatus
 from multistep.runner_client.frames import DATA, END, MESSAGE, Frame, FrameReader, encode, encode_json
+from tests.support.fake_sidecar import FakeSidecar
 from tests.support.faults import Faults
 from tests.support.phase_results import DEFAULTS, PHASES
 from tests.support.sealed_host import SealedHost
@@ -44,7 +45,7 @@ class FakeRunner:
         clock: Callable[[], float] = time.time,
         faults: Faults | None = None,
     ) -> None:
-        self.pod_uid, self.instance, self.finish, self.clock = pod_uid, "instance-1", finish, clock
+        self.pod_uid, self.instance, self.finish, self.clock, self.sidecar = pod_uid, "instance-1", finish, clock, FakeSidecar()
         self.results = dict(results or {})
         self.files: dict[str, Tree] = dict(files or {})
         self.faults = faults or Faults()
@@ -59,8 +60,7 @@ class FakeRunner:
         self.streams: list[FakeStream] = []
         self.changes: list[str] = []  # ids of the phases since the last commit, which stand for the changed files
         self.restored: list[str] = []  # ids of the phases whose changes were restored
-        self.base = ""  # digest of the last committed checkpoint
-        self.committed: list[str] = []  # changes below it
+        self.base, self.committed = "", list[str]()  # digest of the last committed checkpoint, and the changes below it
         self.forgetful = False  # whether it knows no checkpoint when it is committed
         self.packed = ""  # digest of the last checkpoint that was packed
         self.survivors = 0  # number of processes that the steps left running

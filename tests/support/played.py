@@ -16,6 +16,7 @@ from multistep.api.records import Record
 from multistep.api.task_toml import parse_task
 from multistep.api.trial_spec import TrialSpec
 from multistep.engine.journal import Journal
+from multistep.engine.network import Egress
 from multistep.engine.operations import (
     HOST_OUTCOME,
     Admit,
@@ -36,6 +37,7 @@ from multistep.engine.operations import (
     Restore,
     ServiceHook,
     Start,
+    SwitchNetwork,
 )
 from multistep.engine.plan import TrialEnv, TrialPlan, make_plan
 from multistep.engine.replay import replay
@@ -58,7 +60,7 @@ def plan(
     steps: Mapping[str, StepLayout] | None = None,
     root: StepLayout | None = None,
     env: TrialEnv | None = None,
-    policies_enforced: bool = False,
+    egress: Egress = "Disabled",
     **layout: Any,
 ) -> TrialPlan:
     """Return the plan of the task in `toml`. steps: layouts by name (default: COMPLETE). layout: other fields of TaskLayout."""
@@ -68,7 +70,7 @@ def plan(
     shared = root or (StepLayout() if names else COMPLETE)
     whole = TrialSpec.model_validate({"task": {"inline": {"config": {}}}, **(spec or {})})
     task = TaskLayout(steps=files, root=shared, **layout)
-    return make_plan(config, task, whole, env or TrialEnv(), name="dir-name", policies_enforced=policies_enforced)
+    return make_plan(config, task, whole, env or TrialEnv(), name="dir-name", egress=egress)
 
 
 def rewarded(json: str | None = None, txt: str | None = None, **result: Any) -> dict[str, Any]:
@@ -151,6 +153,8 @@ def record(operation: Operation, results: Results, at: float) -> Record:
     result: dict[str, Any] = {**DEFAULTS.get(op, {})}
     if isinstance(operation, Collect):
         result = {"types": ["directory"] * len(operation.sources), "count": 3, "bytes": 99}
+    if isinstance(operation, SwitchNetwork):
+        result = {"boot": "b", "refused": []}
     if isinstance(operation, Environment):
         result = {"workdir": "/judge"}
     if isinstance(operation, Checkpoint):
@@ -176,6 +180,7 @@ _OPS = {
     Dismiss: "dismiss",
     HostCall: "start",
     CloseModelAccess: "note",
+    SwitchNetwork: "note",
     Checkpoint: "note",
     Restore: "restore",
     Baseline: "baseline",

@@ -13,7 +13,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 NAMESPACE, RELEASE = "multistep-system", "multistep"
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
-ALL_FEATURES = ("trials.networkPolicyEnforced=true", "drain=Wait")
+ALL_FEATURES = ("trials.egress=NetworkPolicy", "drain=Wait")
 
 Object = dict[str, Any]
 

@@ -57,6 +57,7 @@ MIXED: Json = {
 # What survives a crash of the operator.
 _RUNNERS_STATE = (
     "user", "records", "starts", "uploads", "instance", "changes", "restored", "base", "committed", "packed", "host",
+    "sidecar",
 )  # fmt: skip
 
 REWARDS = {"a": rewarded(txt="1"), "b": rewarded(json='{"reward": 0.5, "style": 1}'), "c": rewarded(txt="0")}

@@ -161,7 +161,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   resources: [secrets]
   verbs: [get]
 {{- end }}
-{{- if .Values.trials.networkPolicyEnforced }}
+{{- if eq .Values.trials.egress "NetworkPolicy" }}
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, create] # no delete: Kubernetes deletes them with their trials

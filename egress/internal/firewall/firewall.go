@@ -24,10 +24,10 @@ const (
 	countedSize = 256
 )
 
-// Firewall replaces the rules of the pod. Node: the kubelet's address, whose probes may enter; Probes: their ports; Proxy, Names:
-// local ports to which TCP and DNS are redirected.
+// Firewall replaces the rules of the pod. Nodes: addresses from which the kubelet's probes may come; Probes: their ports;
+// Proxy, Names: local ports to which TCP and DNS are redirected.
 type Firewall struct {
-	Node   netip.Addr
+	Nodes  []netip.Addr
 	Probes []uint16
 	Proxy  uint16
 	Names  uint16
@@ -120,9 +120,9 @@ func (f *Firewall) leave(conn *nftables.Conn, table *nftables.Table, rules *poli
 	}
 	add(marked(), verdict(expr.VerdictAccept))
 	add(local(), verdict(expr.VerdictAccept))
-	for _, probe := range f.Probes {
-		add(address(destination, f.Node), protocol(unix.IPPROTO_TCP), port(source, probe), reply(), verdict(expr.VerdictAccept))
-	}
+	f.eachProbe(func(node netip.Addr, probe uint16) {
+		add(address(destination, node), protocol(unix.IPPROTO_TCP), port(source, probe), reply(), verdict(expr.VerdictAccept))
+	})
 	neighbours(add)
 	for _, prefix := range rules.Prefixes {
 		add(within(prefix), verdict(expr.VerdictAccept))
@@ -137,10 +137,18 @@ func (f *Firewall) enter(conn *nftables.Conn, table *nftables.Table) {
 	add := adder(conn, to)
 	add(loopback(), verdict(expr.VerdictAccept))
 	add(established(), verdict(expr.VerdictAccept))
-	for _, probe := range f.Probes {
-		add(address(source, f.Node), protocol(unix.IPPROTO_TCP), port(destination, probe), verdict(expr.VerdictAccept))
-	}
+	f.eachProbe(func(node netip.Addr, probe uint16) {
+		add(address(source, node), protocol(unix.IPPROTO_TCP), port(destination, probe), verdict(expr.VerdictAccept))
+	})
 	neighbours(add)
+}
+
+func (f *Firewall) eachProbe(do func(node netip.Addr, probe uint16)) {
+	for _, node := range f.Nodes {
+		for _, probe := range f.Probes {
+			do(node, probe)
+		}
+	}
 }
 
 // addCounted adds the sets in which the kernel counts refused packets by target: by the family of their addresses.

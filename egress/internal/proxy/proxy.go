@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	mostConnections = 512
+	mostConnections = 384
 	bufferBytes     = 16 << 10
 	firstBytes      = time.Second // a client that says nothing for so long waits for the server to speak first
 	dialTimeout     = 10 * time.Second

@@ -28,7 +28,7 @@ type Count struct {
 
 // Report is what was refused. Others: attempts that are in no count, because there were too many different targets.
 type Report struct {
-	Refused []Count `json:"refused,omitempty"`
+	Refused []Count `json:"refused"`
 	Others  uint64  `json:"others,omitempty"`
 }
 
@@ -65,7 +65,7 @@ func (c *Counter) AddOthers(times uint64) {
 func (c *Counter) Take() Report {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	report := Report{Others: c.others}
+	report := Report{Refused: []Count{}, Others: c.others}
 	for target, count := range c.counts {
 		report.Refused = append(report.Refused, Count{target, count})
 	}

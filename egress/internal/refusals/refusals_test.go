@@ -16,7 +16,7 @@ func TestTheMostFrequentTargetsComeFirst(t *testing.T) {
 	if got := counter.Take(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v", got)
 	}
-	if got := counter.Take(); got.Refused != nil || got.Others != 0 {
+	if got := counter.Take(); len(got.Refused) != 0 || got.Others != 0 {
 		t.Errorf("after Take: %+v", got)
 	}
 }

@@ -16,6 +16,12 @@ EXCEPTIONS = (
     Failure("AgentSetupTimeoutError", "Agent", "the setup of the user's own agent class reached its timeout", _LIMITS),
     Failure("BudgetExceededError", "Agent", "the agent's model requests reached a limit of tokens or cost", "raise the limit"),
     Failure("AgentHostError", "Agent", "the agent's class ended the agent host, or returned no valid outcome", "read the message"),
+    Failure(
+        "EgressError",
+        None,
+        "the [egress sidecar](egress.md) of the pod ended, and was not killed from outside: processes of the phase can cause this",
+        "read the message",
+    ),
     Failure("VerifierTimeoutError", None, "test.sh reached its timeout", _LIMITS),
     Failure("RewardFileNotFoundError", None, "test.sh wrote no reward", "read its output in the message and in the results"),
     Failure("RewardFileEmptyError", None, "test.sh wrote an empty reward file", "the same"),

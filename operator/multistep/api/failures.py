@@ -125,6 +125,13 @@ ATTEMPTS = (
         "check the node",
     ),
     Failure(
+        "EgressEnded",
+        "Infrastructure",
+        "the [egress sidecar](egress.md) of a pod was killed from outside (status 137 without OOMKilled, or 255), or ended before "
+        "the first step: what ran meanwhile had no network",
+        "check the node",
+    ),
+    Failure(
         AGENT_SETUP_FAILED,
         "Infrastructure",
         "the setup of an agent of Harbor failed or reached its timeout, for example because a program could not be downloaded",

@@ -89,9 +89,9 @@ class _NetworkPhase(_Table):
     """Fields of both agent and verifier: the network policy of the phase."""
 
     network_mode: NetworkMode | None = None
-    """Network mode of the phase. Unset: the environment's; a different one is rejected."""
+    """Network mode of the phase. Unset: the environment's. A different one needs the operator's egress sidecar."""
     allowed_hosts: AllowedHosts = None
-    """Addresses and CIDRs; only with network_mode `allowlist`."""
+    """Host names, also with a leading `*.`, addresses and CIDRs; only with network_mode `allowlist`."""
 
     @model_validator(mode="after")
     def _hosts_need_allowlist(self) -> _NetworkPhase:
@@ -200,9 +200,9 @@ class EnvironmentConfig(_Table):
     skills_dir: str | None = None
     """Directory of skills for agents of Harbor; ignored, with a warning, by oracle, nop and command."""
     network_mode: NetworkMode = "public"
-    """Network access. Other modes than `public` need the operator's setting that the cluster enforces NetworkPolicies."""
+    """Network access. Other modes than `public` need an operator that enforces them; docs/egress.md."""
     allowed_hosts: AllowedHosts = None
-    """Addresses and CIDRs; only with network_mode `allowlist`. Host names are rejected."""
+    """Host names, also with a leading `*.`, addresses and CIDRs; only with network_mode `allowlist`. Names need the sidecar."""
     memory: OldSize = Field(default=None, exclude=True)
     """Deprecated form of memory_mb: a number with K, M or G."""
     storage: OldSize = Field(default=None, exclude=True)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from multistep.api.egress import EgressStatus
 from multistep.api.model import Model
 from multistep.api.regrade import RegradeStatus
 from multistep.api.score import Outcome, ScoreRule, TrialColumns
@@ -172,6 +173,8 @@ class StepStatus(Model):
     """Image of the separate verifier's pod, with its digest, as resolved by the kubelet."""
     usage: Usage | None = None
     """What the agent's model requests used; unset without an agent of Harbor."""
+    egress: EgressStatus | None = None
+    """What was refused to the step's pods; unset without an egress sidecar."""
     gate: bool | None = None
     """Whether min_reward was met; null if there is no gate or no result."""
     checkpoint: CheckpointStatus | None = None

@@ -63,6 +63,9 @@ class PodFacts:
     host_exit_code: int | None = None
     host_out_of_memory: bool = False
     service: ServiceEnd | None = None  # the first service of the pod that ended, None if all that it needs run
+    egress_ended: str = ""  # how the egress sidecar's container ended last, e.g. "ended with status 1 (Error)"; "" if it never did
+    egress_exit_code: int | None = None
+    egress_out_of_memory: bool = False
 
 
 ViolationReason: TypeAlias = Literal["RunnerBroken", "Tampered", "ExecSessionsKilled"]

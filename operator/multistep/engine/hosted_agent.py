@@ -8,7 +8,7 @@ from typing import Any
 
 from multistep.api.agent_spec import AgentSpec
 from multistep.api.providers import BY_KEY_VARIABLE
-from multistep.api.task_toml import TaskConfig
+from multistep.api.task_toml import NetworkMode, TaskConfig
 from multistep.api.trial_spec import TrialSpec
 from multistep.engine.timeouts import resolve_limit
 from multistep.errors import InvalidSpec
@@ -40,10 +40,17 @@ class HostedAgent:
         return {**self.credentials, **urls}
 
 
-def refuse_unreachable_model(agent: AgentSpec, mode: str) -> None:
-    """Raise InvalidSpec for an agent whose model cannot be reached from a task with this network_mode."""
-    if agent.uses_gateway or (agent.credentials and mode == "no-network"):
-        raise InvalidSpec(f"spec.agent: its model cannot be reached, as the task's environment.network_mode is {mode!r}")
+def refuse_unreachable_model(agent: AgentSpec, mode: NetworkMode, *, relayed: bool) -> None:
+    """Raise InvalidSpec for an agent whose model cannot be reached from a phase with this network_mode. relayed: whether the model
+    gateway is reachable in every mode."""
+    if mode == "public":
+        return
+    if agent.uses_gateway and not relayed:
+        hint = "the chart's trials.egress = Sidecar keeps the model gateway reachable"
+        raise InvalidSpec(f"spec.agent: its model cannot be reached, as the task's network_mode is {mode!r}; {hint}")
+    if agent.credentials and not agent.uses_gateway and mode == "no-network":
+        hint = "use spec.agent.access Gateway" if relayed else "it needs another task"
+        raise InvalidSpec(f"spec.agent: its model cannot be reached, as the task's network_mode is {mode!r}; {hint}")
 
 
 def hosted_agent(config: TaskConfig, spec: TrialSpec, credentials: Mapping[str, str]) -> HostedAgent:

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from multistep.api.egress import EgressStatus
 from multistep.api.records import Record
 from multistep.api.score import ScoreRule
 from multistep.api.trial_status import CheckpointStatus, Usage
+from multistep.engine.network import Network
 from multistep.engine.rewards import Number, StepException
 
 SETUP, HEALTHCHECK, AGENT, VERIFIER, ARTIFACTS = "setup", "healthcheck", "agent", "verifier", "artifacts"
@@ -75,6 +77,8 @@ class StepRun:
     untouched: bool = False  # the current operation runs in a separate verifier's pod that has no files of the agent yet
     printed: dict[str, str] = field(default_factory=dict)  # phase -> end of its output, for phases whose output is in no file
     usage: Usage | None = None  # model usage of a hosted agent
+    network: Network | None = None  # in force in the agent's pod; None for the environment's
+    egress: EgressStatus | None = None  # what was refused to the step's pods; None without an egress sidecar
     metadata: Mapping[str, Any] | None = None  # metadata that the agent returned, for result.json
     checkpoint: CheckpointStatus | None = None
     findings: tuple[Finding, ...] = ()  # traces of tampering, found before the verification (engine.tampering)

@@ -215,6 +215,19 @@ def _host_ended(s: Situation) -> Decision | None:
     return PhaseDied("AgentHostError", ended, AGENT)
 
 
+def _egress_ended(s: Situation) -> Decision | None:
+    """Fail the attempt if the egress sidecar was killed from outside: what ran meanwhile had no network. Blame the phase if the
+    sidecar ran out of memory or exited, because the phase's processes can cause this."""
+    if s.pod is None or not s.pod.egress_ended or not s.pod.running:
+        return None
+    ended = f"the egress sidecar {s.pod.egress_ended}"
+    if not s.trial.status.has_own_step:
+        return FailAttempt("EgressEnded", f"{ended} before the first step")
+    if s.pod.egress_exit_code in _KILLED_FROM_OUTSIDE and not s.pod.egress_out_of_memory:
+        return FailAttempt("EgressEnded", ended)
+    return _died(s, "EgressError", ended)
+
+
 def _limit_and_phase(s: Situation) -> str:
     limit = f" of {s.pod.memory_limit}" if s.pod and s.pod.memory_limit else ""
     step = s.trial.status.steps[-1] if s.trial.status.steps and s.trial.status.has_own_step else None
@@ -284,6 +297,7 @@ _LIFE_RULES: tuple[Rule, ...] = (
     _container_ended,
     _container_replaced,
     _host_ended,
+    _egress_ended,
 )
 POD_RULES = (*_LIFE_RULES, *START_RULES)
 RULES: tuple[Rule, ...] = (

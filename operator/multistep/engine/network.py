@@ -1,70 +1,50 @@
-"""Maps an environment's network_mode to a NetworkPolicy for its pod. Rejects policies that a NetworkPolicy cannot express."""
+"""The networks of a trial's environments and phases: what each may reach. engine.phase_networks resolves them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import ip_network
-from typing import Protocol
+from typing import Literal, TypeAlias
 
 from multistep.api.task_toml import NetworkMode
-from multistep.errors import InvalidSpec
+
+Egress: TypeAlias = Literal["Disabled", "NetworkPolicy", "Sidecar"]
+"""What limits the networks of trial pods: nothing, a NetworkPolicy of each pod, or a sidecar in each pod that needs one."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """The CIDRs to which a pod may connect. No ingress is allowed. A public environment has no Network."""
+    """What a pod may reach. hosts: names, ``*.`` and a name, addresses and CIDRs, only for ``allowlist``; gateway: whether the
+    model gateway can be reached in spite of the limits."""
 
-    allowed: tuple[str, ...] = ()
-
-
-class Policy(Protocol):
-    """The network fields that environments and phases share in task.toml (api.task_toml)."""
+    mode: NetworkMode = "public"
+    hosts: tuple[str, ...] = ()
+    gateway: bool = False
 
     @property
-    def network_mode(self) -> NetworkMode | None: ...
-    @property
-    def allowed_hosts(self) -> list[str] | None: ...
+    def limited(self) -> bool:
+        return self.mode != "public"
 
 
-def network(where: str, policy: Policy, *, enforced: bool) -> Network | None:
-    """Return the allowed network of an environment; None if it is public. enforced: whether the cluster enforces NetworkPolicies.
-
-    Raises InvalidSpec.
-    """
-    if policy.network_mode in (None, "public"):
-        return None
-    if not enforced:
-        raise InvalidSpec(
-            f"{where}.network_mode: {policy.network_mode} needs a cluster that enforces NetworkPolicies; "
-            "if this one does, set the chart's trials.networkPolicyEnforced (MULTISTEP_NETWORK_POLICY_ENFORCED) to true"
-        )
-    return Network(tuple(_cidr(where, host) for host in policy.allowed_hosts or ()))
+PUBLIC = Network()
 
 
-def refuse_other(where: str, phase: Policy, environment: Policy) -> None:
-    """Raise InvalidSpec if a phase has another network policy than its environment. The phases of a pod cannot differ, because a
-    NetworkPolicy cannot be changed reliably while the pod runs."""
-    if phase.network_mode is not None and _normalized(phase) != _normalized(environment):
-        raise InvalidSpec(
-            f"{where}.network_mode: {_shown(phase)} differs from the environment's {_shown(environment)}; "
-            "a change between phases is not supported"
-        )
+@dataclass(frozen=True)
+class StepNetworks:
+    """The networks of one step. agent, verifier: in these phases; verifiers_pod: in the verifier's own pod outside of its phase;
+    shared: whether the step is verified in the agent's pod; sidecar: whether the verifier's own pod has an egress sidecar."""
+
+    agent: Network
+    verifier: Network
+    verifiers_pod: Network
+    shared: bool
+    sidecar: bool = False
 
 
-def _normalized(policy: Policy) -> tuple[str, Sequence[str]]:
-    return policy.network_mode or "public", sorted(set(policy.allowed_hosts or ()))
+@dataclass(frozen=True)
+class Networks:
+    """The networks of a trial. environment: outside of the phases of agent and verifier; sidecar: whether the agent's pod has an
+    egress sidecar."""
 
-
-def _shown(policy: Policy) -> str:
-    mode, hosts = _normalized(policy)
-    return f"{mode} ({', '.join(hosts)})" if hosts else mode
-
-
-def _cidr(where: str, host: str) -> str:
-    try:
-        return ip_network(host, strict=False).compressed
-    except ValueError:
-        raise InvalidSpec(
-            f"{where}.allowed_hosts: {host!r} is a host name, which a NetworkPolicy cannot allow; give IP addresses or CIDRs"
-        ) from None
+    environment: Network
+    steps: tuple[StepNetworks, ...]
+    sidecar: bool

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from multistep.api.content import Content
 from multistep.api.records import Record
+from multistep.engine.network import Network
 
 LOGS_AGENT = "/logs/agent"
 LOGS_VERIFIER = "/logs/verifier"
@@ -262,6 +263,16 @@ class CloseModelAccess:
 
 
 @dataclass(frozen=True)
+class SwitchNetwork:
+    """Have the pod's egress sidecar put a network in force. The record's result confirms it, and has what was refused since the
+    switch before (engine.egress)."""
+
+    id: str
+    network: Network
+    where: Place = "agent"
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """Store what a step changed in the environment's file system, so that a later attempt can continue after the step.
 
@@ -334,6 +345,7 @@ Operation: TypeAlias = (
     | Dismiss
     | HostCall
     | CloseModelAccess
+    | SwitchNetwork
     | Checkpoint
     | Restore
     | Baseline

@@ -6,8 +6,9 @@ A plan depends only on the task, the trial's spec and its variables. It contains
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 from multistep.api.layout import StepLayout, TaskLayout
@@ -23,9 +24,10 @@ from multistep.api.task_toml import (
 from multistep.api.trial_spec import CheckpointsSpec, TrialSpec
 from multistep.engine.artifacts import pass_entries
 from multistep.engine.branching import WHOLE_TASK, Branch, branch_of
-from multistep.engine.hosted_agent import HostedAgent, hosted_agent, refuse_unreachable_model
+from multistep.engine.hosted_agent import HostedAgent, hosted_agent
 from multistep.engine.images import services_of, trial_image
-from multistep.engine.network import Network, network, refuse_other
+from multistep.engine.network import PUBLIC, Egress, Network, Networks, StepNetworks
+from multistep.engine.phase_networks import networks
 from multistep.engine.plan_size import refuse_large
 from multistep.engine.services import PodServices
 from multistep.engine.templates import Unresolved, resolve
@@ -37,6 +39,7 @@ from multistep.errors import InvalidSpec, InvalidTask
 SINGLE_STEP = "task"  # the name under which a single-step task's only step runs
 
 Env = Mapping[str, str]
+Apart = Callable[[Definition], VerifierEnvironment]
 _MOST_RETRIES = 2**31 - 1
 
 
@@ -66,7 +69,7 @@ class Hook:
 class VerifierPlan:
     """The verifier of a step. timeout: seconds, None for no timeout; env: the environment variables, or the error if a template
     names an unset variable; environment: a separate verifier's environment, None if the verifier runs in the agent's; again: the
-    one in which the step is verified once more, to compare the verdicts, None without that."""
+    one in which the step is verified once more, to compare the verdicts, None without that; network: of the verifier's phase."""
 
     user: str
     timeout: float | None
@@ -75,12 +78,13 @@ class VerifierPlan:
     step_tests: bool
     environment: VerifierEnvironment | None = None
     again: VerifierEnvironment | None = None
+    network: Network = PUBLIC
 
 
 @dataclass(frozen=True)
 class StepPlan:
     """One step. directory: its directory below steps/, None for the task's root; agent_timeout: seconds, None for no timeout;
-    setup, resume: whether its workdir has setup.sh and resume.sh."""
+    setup, resume: whether its workdir has setup.sh and resume.sh; network: of the agent's phase."""
 
     name: str
     index: int
@@ -98,6 +102,7 @@ class StepPlan:
     verifier: VerifierPlan | None
     min_reward: float | Mapping[str, float] | None
     artifacts: tuple[ArtifactConfig, ...]
+    network: Network = PUBLIC
 
     @property
     def verifiers_environment(self) -> VerifierEnvironment | None:
@@ -122,7 +127,8 @@ class TrialPlan:
 
     checkpoints: what later attempts continue from, None for their start; snapshots: limits of checkpoints for verifiers' pods;
     branch: the part of the task that the trial runs. ``steps`` has the steps that it keeps, and none after its last one. regrade:
-    whether the steps of another trial are verified again.
+    whether the steps of another trial are verified again. network: outside of the phases of agents and verifiers; sidecar: whether
+    the agent's pod has an egress sidecar.
     """
 
     task_name: str
@@ -140,7 +146,8 @@ class TrialPlan:
     strategy: Literal["mean", "final"] | None
     abort_on_agent_error: bool
     single: bool
-    network: Network | None = None
+    network: Network = PUBLIC
+    sidecar: bool = False
     hosted: HostedAgent | None = None
     checkpoints: CheckpointsSpec | None = None
     snapshots: CheckpointsSpec = field(default_factory=CheckpointsSpec)
@@ -154,6 +161,11 @@ class TrialPlan:
         return any(step.verifiers_environment is not None for step in self.steps)
 
     @property
+    def switches_networks(self) -> bool:
+        """Return whether any of the trial's pods has an egress sidecar."""
+        return self.sidecar or any(step.verifiers_environment and step.verifiers_environment.sidecar for step in self.steps)
+
+    @property
     def packs(self) -> bool:
         """Return whether the environment's files are packed or restored: for a later attempt, a verifier's pod or a branch."""
         apart = not self.regrade and any(step.verified_restored for step in self.steps)
@@ -161,17 +173,14 @@ class TrialPlan:
 
 
 def make_plan(
-    config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, *, name: str, policies_enforced: bool = False
+    config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, *, name: str, egress: Egress = "Disabled"
 ) -> TrialPlan:
-    """Return the plan of a trial. name: name of the task if task.toml has none; policies_enforced: whether the cluster enforces
-    NetworkPolicies. Raises InvalidSpec or InvalidTask."""
+    """Return the plan of a trial. name: name of the task if task.toml has none; egress: what limits the networks of trial pods.
+    Raises InvalidSpec or InvalidTask."""
     refuse_unsupported(config, layout, spec.agent)
     steps = _steps(config)
     refuse_large(config, steps, spec, len(env.verifier) + len(env.environment))
-    refuse_networks(config, layout, verified=not spec.verifier.disable, enforced=policies_enforced)
-    limited = network("environment", config.environment, enforced=policies_enforced)
-    if limited is not None:
-        refuse_unreachable_model(spec.agent, config.environment.network_mode)
+    reach = networks(config, layout, steps, spec, egress)
     artifacts = [each.config() for each in spec.artifacts]
     branch = branch_of(spec, [each.name for each in steps], single=not config.steps)
     image, own_env = trial_image(config, layout, spec), _resolved("environment.env", config.environment.env, env)
@@ -187,11 +196,12 @@ def make_plan(
         workdir=config.environment.workdir or "",
         healthcheck=_healthcheck(config.environment.healthcheck),
         start_timeout=_start_timeout(config, spec),
-        steps=tuple(_step_plan(config, layout, spec, env, artifacts, *each) for each in enumerate(steps[: branch.end])),
+        steps=tuple(_step_plan(config, layout, spec, env, reach, artifacts, *each) for each in enumerate(steps[: branch.end])),
         strategy=config.multi_step_reward_strategy if config.steps else "final",
         abort_on_agent_error=spec.on_agent_error == "Abort",
         single=not config.steps,
-        network=limited,
+        network=reach.environment,
+        sidecar=reach.sidecar,
         hosted=hosted_agent(config, spec, env.credentials) if spec.agent.hosted else None,
         snapshots=spec.checkpoints,
         checkpoints=None if spec.regrade else _checkpoints(config, spec.checkpoints),
@@ -210,25 +220,6 @@ def _with_services(plan: TrialPlan, services: PodServices | None) -> TrialPlan:
     return replace(plan, services=services, environment_env=env, workdir=plan.workdir or main.working_dir)
 
 
-def refuse_networks(config: TaskConfig, layout: TaskLayout, *, verified: bool, enforced: bool) -> None:
-    """Raise InvalidSpec for networks that differ between phases of one environment, or that the cluster does not enforce."""
-    refuse_other("agent", config.agent, config.environment)
-    network("environment", config.environment, enforced=enforced)
-    for index, step in enumerate(_steps(config)):
-        where = f"steps[{index}]." if config.steps else ""
-        refuse_other(f"{where}agent", step.agent, config.environment)
-        if verified:
-            _refuse_verifiers_network(config, layout, step, where, enforced=enforced)
-
-
-def _refuse_verifiers_network(config: TaskConfig, layout: TaskLayout, step: StepConfig, where: str, *, enforced: bool) -> None:
-    defined = definition(config, layout, step, _files(config, layout, step))
-    for name, verifier in ((f"{where}verifier", step.verifier), ("verifier", config.verifier)):
-        refuse_other(name, verifier, defined.config if defined else config.environment)
-    if defined:
-        network(defined.where, defined.config, enforced=enforced)
-
-
 def _steps(config: TaskConfig) -> Sequence[StepConfig]:
     if config.steps:
         return config.steps
@@ -240,6 +231,7 @@ def _step_plan(
     layout: TaskLayout,
     spec: TrialSpec,
     env: TrialEnv,
+    reach: Networks,
     artifacts: Sequence[ArtifactConfig],
     index: int,
     step: StepConfig,
@@ -263,9 +255,10 @@ def _step_plan(
         hooks=tuple(
             Hook(hook.command, _user(hook.user), real_limit(hook.timeout_sec), hook.service) for hook in _hooks(config, step)
         ),
-        verifier=None if spec.verifier.disable else _verifier_plan(config, layout, spec, env, step, files),
+        verifier=None if spec.verifier.disable else _verifier_plan(config, layout, spec, env, reach.steps[index], step, files),
         min_reward=step.min_reward,
         artifacts=pass_entries(config.artifacts, artifacts, step.artifacts),
+        network=reach.steps[index].agent,
     )
 
 
@@ -275,13 +268,20 @@ def _files(config: TaskConfig, layout: TaskLayout, step: StepConfig) -> StepLayo
 
 
 def _verifier_plan(
-    config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, step: StepConfig, files: StepLayout
+    config: TaskConfig,
+    layout: TaskLayout,
+    spec: TrialSpec,
+    env: TrialEnv,
+    reach: StepNetworks,
+    step: StepConfig,
+    files: StepLayout,
 ) -> VerifierPlan:
     defined = definition(config, layout, step, files)
     bundled = defined is not None and defined.bundled
     if defined and spec.regrade:
         raise InvalidSpec(f"spec.regrade: {defined.where}: step {step.name} is verified on artifacts, not on a checkpoint")
-    restored = None if defined else _restored(config, layout, spec, env)
+    apart = partial(_verifier_environment, config, layout, spec, env, reach)
+    restored = None if defined else _restored(config, spec, apart)
     both = spec.verifier.isolation == "Both" and spec.regrade is None
     return VerifierPlan(
         user=_user(step.verifier.user, config.verifier.user),
@@ -295,23 +295,24 @@ def _verifier_plan(
         env=_attempt({**config.verifier.env, **step.verifier.env, **env.verifier}, env),
         task_tests=layout.root.tests and not bundled,
         step_tests=files.tests and bool(config.steps) and not bundled,
-        environment=_verifier_environment(config, layout, spec, env, defined) if defined else None if both else restored,
+        environment=apart(defined) if defined else None if both else restored,
         again=restored if both else None,
+        network=reach.verifier,
     )
 
 
-def _restored(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv) -> VerifierEnvironment | None:
+def _restored(config: TaskConfig, spec: TrialSpec, apart: Apart) -> VerifierEnvironment | None:
     """Return a fresh copy of the agent's environment for a verifier that has none of its own, if the trial asks for it or regrades
     another one."""
     if spec.verifier.isolation == "Declared" and spec.regrade is None:
         return None
-    same = _verifier_environment(config, layout, spec, env, Definition("environment", config.environment, None))
+    same = apart(Definition("environment", config.environment, None))
     # The healthcheck and environment/ are for a start from the image.
     return replace(same, healthcheck=None, files=False, restored=tuple(spec.verifier.paths))
 
 
 def _verifier_environment(
-    config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, defined: Definition
+    config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, reach: StepNetworks, defined: Definition
 ) -> VerifierEnvironment:
     own, image = defined.config, defined.image or trial_image(config, layout, spec)
     own_env = _resolved(f"{defined.where}.env", own.env, env)
@@ -324,7 +325,8 @@ def _verifier_environment(
         files=_uploads_environment(config, layout) and not defined.bundled,
         own_image=defined.bundled,
         services=services,
-        network=network(defined.where, own, enforced=True),  # refuse_networks has rejected networks that are not enforced
+        network=reach.verifiers_pod,
+        sidecar=reach.sidecar,
     )
 
 

@@ -16,6 +16,7 @@ from multistep.api.services import MAIN
 from multistep.api.trial_status import CheckpointStatus, StepStatus, Usage
 from multistep.engine.checkpoints import RESUME_SECONDS, checkpoint, lost_after_restore, restore, resume_steps, snapshot
 from multistep.engine.comparison import keep_files, verify_again
+from multistep.engine.egress import enter_environment, enter_phase, leave_step
 from multistep.engine.journal import AGENT, AGENT_SETUP, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Collected, Journal, StepRun
 from multistep.engine.main_service import start_main
 from multistep.engine.operations import (
@@ -170,6 +171,7 @@ def _prepare(scope: Scope, journal: Journal) -> Script[None]:
     )
     journal.started_at = record.started_at
     require(record, "creating /logs")
+    yield from enter_environment(scope)
     if scope.plan.environment_files and not scope.kept:
         record = yield Upload(scope.id("environment"), scope.workdir, Content("environment"))
         require(record, "uploading environment/")
@@ -195,11 +197,13 @@ def _step(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript, *, ver
         run.phase = AGENT
         if first:
             yield from baseline(scope, step)
+        yield from enter_phase(scope, run, AGENT, step.network)
         run.fail((yield from _run_agent(scope, step, run, agent)))
         if run.lost is not None:
             return
         yield from _collect_hooks(scope, step, run)
         yield from _verify_and_collect(scope, step, run)
+    yield from leave_step(scope, run)
     record = yield Note(scope.id("end"))
     run.completed_at = record.started_at
 
@@ -212,6 +216,7 @@ def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[No
     kept, judged = again is not None and (yield from keep_files(scope, step, run)), False
     if verifier is not None and apart is None:
         run.phase = VERIFIER
+        yield from enter_phase(scope, run, VERIFIER, verifier.network)
         judged = yield from verify(scope, step, verifier, run)
     run.phase = ARTIFACTS
     yield from _collect(scope, step, run, "agent" if apart else "all")
@@ -279,6 +284,8 @@ def _run_agent(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript) -
 
 def _collect_hooks(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
     """Run the hooks of main, then those of services."""
+    if step.hooks:
+        yield from enter_phase(scope, run, "hooks", scope.plan.network)
     for number, hook in enumerate(step.hooks):
         if hook.service != MAIN:
             continue

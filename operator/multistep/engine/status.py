@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from multistep.api.egress import total as refused_total
 from multistep.api.score import TrialColumns
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import (
@@ -34,6 +35,7 @@ from multistep.engine.suspensions import prestarts, suspended_seconds, suspensio
 from multistep.engine.tampering import merged, of_failure, summary
 from multistep.engine.usage import total
 
+MAX_REFUSED = 10  # maximum number of refused targets that the status lists per step
 MAX_INCOMPLETE = 4  # maximum number of incomplete sources that the status lists per step
 
 
@@ -213,6 +215,7 @@ def step_status(run: StepRun) -> StepStatus:
         artifacts=run.collected and _artifacts(run.collected),
         verifier_image_id=run.verifier_image_id,
         usage=run.usage,
+        egress=run.egress and refused_total([run.egress], MAX_REFUSED),
         gate=run.gate_passed,
         checkpoint=run.checkpoint,
         trial=run.trial,
@@ -246,6 +249,7 @@ def step_run(step: StepStatus) -> StepRun:
         else None,
         verifier_image_id=step.verifier_image_id,
         usage=step.usage,
+        egress=step.egress,
         gate_passed=step.gate,
         checkpoint=step.checkpoint,
         trial=step.trial,

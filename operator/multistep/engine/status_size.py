@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from multistep.api.egress import total
 from multistep.api.trial_status import StepStatus, TrialStatus
 from multistep.engine import rewards
 
@@ -52,6 +53,11 @@ def _with_short_incomplete(step: StepStatus) -> StepStatus:
     if step.artifacts is None or not step.artifacts.incomplete:
         return step
     return step.model_copy(update={"artifacts": step.artifacts.model_copy(update={"incomplete": ["see manifest.json"]})})
+
+
+def _shorter_egress(status: TrialStatus) -> TrialStatus:
+    """Replace the targets that were refused with the number of attempts."""
+    return _with_steps(status, lambda step: step.model_copy(update={"egress": step.egress and total([step.egress], most=0)}))
 
 
 def _shorter_messages(status: TrialStatus) -> TrialStatus:
@@ -107,6 +113,7 @@ def _with_steps(status: TrialStatus, shorter: Callable[[StepStatus], StepStatus]
 _SHORTENERS = (
     _shorter_attempts,
     _shorter_incomplete,
+    _shorter_egress,
     _shorter_messages,
     _without_durations,
     _without_messages,

@@ -10,6 +10,7 @@ from multistep.api.content import Content
 from multistep.api.failures import VERIFIER_ENVIRONMENT_FAILED
 from multistep.api.records import Fault, Fields, PhaseResult
 from multistep.engine.checkpoints import resume_steps
+from multistep.engine.egress import enter_verification, enter_verifiers_pod, leave_verifiers_pod
 from multistep.engine.journal import VERIFIER, AttemptLost, StepRun
 from multistep.engine.main_service import start_main
 from multistep.engine.operations import (
@@ -103,8 +104,12 @@ def verify_there(
     environment_facts = Fields(record.result, "environment")
     run.verifier_image_id = environment_facts.optional_text("imageID")
     there = replace(there, workdir=environment_facts.text("workdir"))
+    yield from enter_verifiers_pod(there, environment, run)
     failure = yield from _furnish(there, step, verifier, environment, run)
-    return (yield from _judge(there, verifier, environment.env, failure, run))
+    yield from enter_verification(there, verifier, environment, run)
+    judged = yield from _judge(there, verifier, environment.env, failure, run)
+    yield from leave_verifiers_pod(there, environment, run)
+    return judged
 
 
 def _sources(part: Part) -> tuple[Source, ...]:

@@ -38,7 +38,8 @@ class Definition:
 class VerifierEnvironment:
     """A separate verifier's environment, resolved. files: whether environment/ is uploaded; own_image: whether ``image`` is
     the verifier's own, not the trial's; restored: directories of the agent's environment that are restored in it, () for all, None
-    for an environment that gets the step's artifacts instead."""
+    for an environment that gets the step's artifacts instead; network: outside of the verifier's phase; sidecar: whether its pod
+    has an egress sidecar."""
 
     config: EnvironmentConfig
     image: str
@@ -46,7 +47,8 @@ class VerifierEnvironment:
     healthcheck: HealthcheckConfig | None
     files: bool
     own_image: bool
-    network: Network | None = None
+    network: Network
+    sidecar: bool
     restored: tuple[str, ...] | None = None
     services: PodServices | None = None
 

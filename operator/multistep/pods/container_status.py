@@ -7,6 +7,8 @@ from typing import Any
 
 from multistep.engine.services import CONTAINER_PREFIX
 
+_SIDECAR = "egress"  # runs as long as the pod, like services: its end is not a failed start
+
 
 def named(name: str, containers: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any]:
     """Return the status of the container with this name; {} if there is none."""
@@ -37,9 +39,10 @@ def failed_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def ended_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return how the first failed init container ended, except services (pods.services_status); None if none failed."""
+    """Return how the first failed init container ended, except the egress sidecar and services (pods.services_status); None if none
+    failed."""
     for each in status.get("initContainerStatuses") or []:
-        if each["name"].startswith(CONTAINER_PREFIX):
+        if each["name"] == _SIDECAR or each["name"].startswith(CONTAINER_PREFIX):
             continue
         ended = (each.get("state") or {}).get("terminated")
         if ended and ended.get("exitCode"):

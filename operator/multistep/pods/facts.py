@@ -8,7 +8,7 @@ from typing import Any
 
 from multistep.engine.decisions import PodFacts
 from multistep.kube.shard import LABEL_SHARD
-from multistep.pods import agent_host, container_status, kueue, runner_mount, services_status
+from multistep.pods import agent_host, container_status, egress, kueue, runner_mount, services_status
 from multistep.pods.identity import CONTAINER, LABEL_ATTEMPT, ROOT, owner_uid
 
 _EXIT_MESSAGE_CHARACTERS = 500
@@ -49,6 +49,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         **_disruption(status, conditions, managed=queue is not None),
         **_container(status, container),
         **_agent_host(container_status.named(agent_host.CONTAINER, status.get("containerStatuses"))),
+        **_egress(container_status.named(egress.CONTAINER, status.get("initContainerStatuses"))),
     )
 
 
@@ -110,6 +111,20 @@ def _agent_host(container: Mapping[str, Any]) -> dict[str, Any]:
         "host_ended": f"ended with status {ended.get('exitCode')} ({reason[:_EXIT_MESSAGE_CHARACTERS]})",
         "host_exit_code": ended.get("exitCode"),
         "host_out_of_memory": reason == "OOMKilled",
+    }
+
+
+def _egress(container: Mapping[str, Any]) -> dict[str, Any]:
+    ended = (container.get("state") or {}).get("terminated")
+    if ended is None and container.get("restartCount"):
+        ended = container_status.before_restart(container)
+    if ended is None:
+        return {}
+    reason = str(ended.get("reason") or "no reason given")
+    return {
+        "egress_ended": f"ended with status {ended.get('exitCode')} ({reason[:_EXIT_MESSAGE_CHARACTERS]})",
+        "egress_exit_code": ended.get("exitCode"),
+        "egress_out_of_memory": reason == "OOMKilled",
     }
 
 

@@ -10,11 +10,11 @@ from multistep.api.task_toml import EnvironmentConfig
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import VerifierStatus
 from multistep.engine import devices
-from multistep.engine.network import Network
+from multistep.engine.network import PUBLIC, Network
 from multistep.engine.services import PodServices
 from multistep.errors import InvalidSpec
 from multistep.kube.shard import LABEL_SHARD
-from multistep.pods import agent_host, agent_program, container_status, kueue, runner_mount, services, services_status
+from multistep.pods import agent_host, agent_program, container_status, egress, kueue, runner_mount, services, services_status
 from multistep.pods.identity import (
     CONTAINER,
     LABEL_AGENT,
@@ -50,7 +50,7 @@ class PodRequest:
     verifier: status of a step's separate verifier, None for the agent's pod; own_image: whether the verifier's environment sets
     another image than spec.environment; checkpoints: whether the runner lists the image's files, so that it can make checkpoints;
     services: those of the pod's compose file; host_key: the agent host's key for sealed requests; "" for a pod whose agent host
-    needs sessions of its own.
+    needs sessions of its own; sidecar: whether the pod has an egress sidecar.
     """
 
     trial: MultiStepTrial
@@ -60,7 +60,8 @@ class PodRequest:
     settings: Settings
     verifier: VerifierStatus | None = None
     own_image: bool = False
-    network: Network | None = None
+    network: Network = PUBLIC
+    sidecar: bool = False
     checkpoints: bool = False
     services: PodServices | None = None
     host_key: str = ""
@@ -78,7 +79,8 @@ class PodRequest:
     @property
     def reserved_ports(self) -> dict[int, str]:
         """Return the ports that the pod needs itself, with their purpose."""
-        return {self.settings.runner_port: "the runner", self.settings.agent_host_port: "the agent host"}
+        sidecars = dict.fromkeys(egress.PORTS, "the egress sidecar") if self.sidecar else {}
+        return {self.settings.runner_port: "the runner", self.settings.agent_host_port: "the agent host", **sidecars}
 
     @property
     def devices(self) -> EnvironmentConfig:
@@ -118,7 +120,8 @@ def manifest(request: PodRequest) -> dict[str, Any]:
     pod["spec"]["containers"] = _containers(template, own)
     if not request.keeps_records and (terms := devices.node_terms(request.devices, request.settings.known_gpu_types)):
         pod["spec"]["affinity"] = devices.affinity(terms, pod["spec"].get("affinity") or {})
-    return pod
+    calls_gateway = request.hosted and request.trial.spec.agent.uses_gateway
+    return egress.guarded(pod, request.settings, gateway=calls_gateway) if request.sidecar else pod
 
 
 def chooses_user(trial: MultiStepTrial) -> bool:
@@ -160,7 +163,7 @@ def _own_pod(request: PodRequest) -> dict[str, Any]:
 
 def _labels(request: PodRequest) -> dict[str, str]:
     trial = request.trial
-    limited = {LABEL_NETWORK: "Limited"} if request.network is not None else {}
+    limited = {LABEL_NETWORK: "Limited"} if request.network.limited and request.settings.egress == "NetworkPolicy" else {}
     shard = {name: value for name, value in trial.metadata.labels.items() if name == LABEL_SHARD}
     return {
         **limited,

@@ -11,12 +11,12 @@ from multistep.pods.manifest import PodRequest
 
 
 def network_policy(request: PodRequest) -> dict[str, Any] | None:
-    """Return the NetworkPolicy of one pod, under the pod's name; None if the cluster does not enforce NetworkPolicies.
+    """Return the NetworkPolicy of one pod, under the pod's name; None if policies do not limit networks.
 
     Ingress is always denied: other pods could flood the runner's readiness port. The kubelet's probes still arrive:
     policies admit traffic from the pod's node. Egress is limited only if the task asks for it.
     """
-    if not request.settings.network_policy_enforced:
+    if request.settings.egress != "NetworkPolicy":
         return None
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -35,10 +35,10 @@ def network_policy(request: PodRequest) -> dict[str, Any] | None:
     }
 
 
-def _egress(network: Network | None) -> dict[str, Any]:
-    if network is None:
+def _egress(network: Network) -> dict[str, Any]:
+    if not network.limited:
         return {"policyTypes": ["Ingress"]}
-    to = [{"ipBlock": {"cidr": cidr}} for cidr in network.allowed]
+    to = [{"ipBlock": {"cidr": cidr}} for cidr in network.hosts]
     return {"policyTypes": ["Ingress", "Egress"], "egress": [{"to": to}] if to else []}  # an empty ``to`` would allow all egress
 
 

@@ -100,7 +100,14 @@ class Drive:
     def may_send(self, operation: Collect) -> bool:
         """Return whether the pod may send files to the object store. It may not if a separate verifier needs the files from the
         volume, or if the pod's network is limited."""
-        return self.protocol >= 2 and operation.part == "all" and self.loaded.plan.network is None
+        limited = self.loaded.plan.network.limited or self.loaded.plan.sidecar
+        return self.protocol >= 2 and operation.part == "all" and not limited
+
+    def pod(self, where: Place) -> PodFacts:
+        """Return the pod of an open session."""
+        pod = self.pods.verifier if where == "verifier" else self.pods.agent
+        assert pod is not None  # its session is open
+        return pod
 
     def verifiers_records(self, step: StepPlan) -> list[dict[str, Any]]:
         """Return the records of the verifier of the current attempt's step, as JSON."""

@@ -27,6 +27,7 @@ from multistep.engine.operations import (
     Restore,
     ServiceHook,
     Source,
+    SwitchNetwork,
     Transfer,
     place_of,
 )
@@ -53,6 +54,7 @@ from multistep.reconcile.drive_results import (
     VerifierRequired,
 )
 from multistep.reconcile.model_gateway import ModelAccess, with_model_access
+from multistep.reconcile.networks import NetworkSwitch
 from multistep.reconcile.presigned_uploads import Direct, Gathering, marked_as_sent
 from multistep.reconcile.service_sessions import Joined, ServiceSessions, of_main
 from multistep.runner_client.exchange import HOST_PROTOCOL
@@ -89,6 +91,7 @@ class Driver:
         transfers: ConcurrencyLimit,
     ) -> None:
         self._models = models
+        self._networks = NetworkSwitch(cluster, settings.answer_timeout_seconds)
         self._transfers = transfers
         self._cluster = cluster
         self._services = ServiceSessions(cluster, settings, metrics)
@@ -292,6 +295,8 @@ class Driver:
             case CloseModelAccess():
                 assert self._models is not None  # pods.agent_host rejects a trial that needs a missing gateway
                 return await session.note(operation.id, await self._models.close(drive.trial, operation.step))
+            case SwitchNetwork():
+                return await self._networks.perform(drive, session, operation)
         return await perform(session, operation, drive.loaded.task.content, self._wait_seconds(drive, operation.id))
 
     async def _call_host(self, drive: Drive, session: Session, call: HostCall) -> Record:
@@ -354,17 +359,14 @@ class Driver:
             self._transfers.release(drive.name)
 
     def _environment(self, drive: Drive, where: Place) -> checkpoints.Environment:
-        pod = drive.pods.verifier if where == "verifier" else drive.pods.agent
-        assert pod is not None  # its session is open
         return checkpoints.Environment(
-            drive.trial, drive.scope, pod.image_id, drive.protocol, drive.records, drive.chain, drive.shown,
+            drive.trial, drive.scope, drive.pod(where).image_id, drive.protocol, drive.records, drive.chain, drive.shown,
             session=lambda: drive.sessions[where], reopen=partial(self._reopen, drive, where),
         )  # fmt: skip
 
     async def _reopen(self, drive: Drive, where: Place) -> Session:
         """Open a new session in place of one whose download was cut off."""
-        pod = drive.pods.verifier if where == "verifier" else drive.pods.agent
-        assert pod is not None
+        pod = drive.pod(where)
         await drive.sessions[where].close()
         if where == "agent":
             drive.sessions.pop("host", None)  # it may lead through the closed one

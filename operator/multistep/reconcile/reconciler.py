@@ -64,7 +64,6 @@ class Reconciler:
     sign: Sign | None = None
 
     def __post_init__(self) -> None:
-        enforced = self.settings.network_policy_enforced
         self.shard = Shard(self.settings.shard, self.settings.namespaces)
         self.hints = PodHints()
         self.starts = PodStarts(self.settings.starting_pods, self.wake, self.clock)
@@ -82,7 +81,7 @@ class Reconciler:
         self._tools = Tools(
             cluster=self.cluster,
             pods=TrialPods(self.cluster, guarded=self.settings.drain == "Wait"),
-            loader=TrialLoader(get_config_map, get_secret, remote, self.reader, self.reads, policies_enforced=enforced),
+            loader=TrialLoader(get_config_map, get_secret, remote, self.reader, self.reads, egress=self.settings.egress),
             driver=self._driver(),
             checkpointing=Checkpointing(self.volume),
             finisher=Finisher(self.volume, self.settings, self.shipping, self.sign),

@@ -85,7 +85,8 @@ class TrialCreation(TrialContext):
         plan, environment = loaded.plan, loaded.task.config.environment
         request = pods.PodRequest(
             trial, environment, plan.image, plan.task_name, self._t.settings,
-            network=plan.network, checkpoints=plan.packs, services=plan.services, host_key=sealed.new_key(),
+            network=plan.network, sidecar=plan.sidecar, checkpoints=plan.packs, services=plan.services,
+            host_key=sealed.new_key(),
         )  # fmt: skip
         manifest = pods.manifest(request)
         if not await self._may_create_pod(manifest, first=first):
@@ -131,7 +132,8 @@ class TrialCreation(TrialContext):
             await self._t.pods.remove(self._trial, [named.pod_name.removesuffix("-root")])
         request = pods.PodRequest(
             self._trial, environment.config, environment.image, plan.task_name, self._t.settings,
-            verifier=named, own_image=environment.own_image, network=environment.network, services=environment.services,
+            verifier=named, own_image=environment.own_image, network=environment.network,
+            sidecar=environment.sidecar, services=environment.services,
         )  # fmt: skip
         manifest = pods.manifest(request)
         if not await self._may_create_pod(manifest, first=True):

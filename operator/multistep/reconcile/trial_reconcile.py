@@ -17,6 +17,7 @@ from multistep.engine.resuming import blamed
 from multistep.errors import (
     CheckpointLost,
     ContradictoryRecords,
+    EgressError,
     ExecKilled,
     GatewayError,
     GatewayUnavailable,
@@ -233,7 +234,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             return self._until_deadline(paused)
         agent, both_pods = script_of(self._plan), Pods(self._pod, None if lost else self._verifier, lost)
         hooks = Hooks(self._write_progress, self._release_verifier)
-        if not self._t.execs.acquire(self._key, 1 + self._plan.separate):
+        if not self._t.execs.acquire(self._key, 1 + self._plan.separate + self._plan.switches_networks):
             return self._until_deadline(None)
         before = self._trial.status.steps
         hint.quiet_until = 0.0  # a retry after a failed session must not wait for the next poll
@@ -316,6 +317,6 @@ def _violation_reason(error: PodError) -> ViolationReason | None:
             return "ExecSessionsKilled"
         case ContradictoryRecords():
             return "Tampered"
-        case StreamLost() | NoCommonProtocol():
+        case StreamLost() | NoCommonProtocol() | EgressError():
             return None
     return "RunnerBroken"

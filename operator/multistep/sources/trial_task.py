@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from multistep.api.model import EnvVar, KeySelector, Metadata
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import TaskSourceStatus
+from multistep.engine.network import Egress
 from multistep.engine.plan import TrialEnv, TrialPlan, make_plan
 from multistep.errors import InvalidSpec, NotFound, SourceError
 from multistep.sources import configmaps
@@ -65,14 +66,14 @@ class TrialLoader:
         reader: TaskReader,
         reading: Reading,
         *,
-        policies_enforced: bool = False,
+        egress: Egress = "Disabled",
     ) -> None:
         self._remote = remote
         self._reader = reader
         self._reading = reading
         self._get_config_map = get_config_map
         self._get_secret = get_secret
-        self._policies_enforced = policies_enforced
+        self._egress = egress
         self._kept: OrderedDict[str, Loaded] = OrderedDict()
         self._tasks: OrderedDict[TaskKey, ReadTask] = OrderedDict()  # many trials share a task
         self._memory = self._disk = 0  # memory and disk space of _tasks, in bytes
@@ -130,7 +131,7 @@ class TrialLoader:
             credentials=await self._values(namespace, "spec.agent.credentials", spec.agent.credentials),
         )
         name = spec.task.name or trial.metadata.name
-        plan = make_plan(task.config, task.layout, spec, env, name=name, policies_enforced=self._policies_enforced)
+        plan = make_plan(task.config, task.layout, spec, env, name=name, egress=self._egress)
         return Loaded(task, plan, env, source)
 
     async def _task(self, trial: MultiStepTrial) -> tuple[ReadTask, TaskSourceStatus | None]:

@@ -201,10 +201,12 @@ def _single(plan: TrialPlan, journal: Journal) -> dict[str, Any]:
 
 
 def _phases(run: StepRun) -> dict[str, Any]:
-    """Return a step's phases. artifacts_incomplete is Multistep's own field, present if an artifact or log is incomplete."""
+    """Return a step's phases. Multistep's own fields: artifacts_incomplete, present if an artifact or log is incomplete; egress,
+    present if the pod has an egress sidecar."""
     incomplete = list(run.collected.incomplete) if run.collected else []
     return {
         **({"artifacts_incomplete": incomplete} if incomplete else {}),
+        **({"egress": run.egress.model_dump(mode="json", exclude_none=True)} if run.egress else {}),
         "agent_result": agent_result(run) if AGENT in run.timings else None,
         "agent_execution": _timing(run.timings.get(AGENT)),
         "verifier": _timing(run.timings.get(VERIFIER)),

@@ -201,7 +201,7 @@ def test_a_model_that_the_task_cannot_reach_is_refused(agent: Mapping[str, Any],
     end = '"]\n' if "hosts" in mode else '"\n'
     toml = THREE.replace(IMAGE, f'{IMAGE}network_mode = "{mode}{end}')
     with pytest.raises(InvalidSpec, match="network_mode") if refused else nullcontext():
-        plan(toml, {"agent": agent}, policies_enforced=True)
+        plan(toml, {"agent": agent}, egress="NetworkPolicy")
 
 
 def test_an_agent_that_calls_the_provider_gets_key_and_url() -> None:

@@ -280,9 +280,9 @@ def test_every_value_is_explained() -> None:
 
 
 def test_the_setting_of_enforced_network_policies_is_passed_with_the_right_to_create_them(render: Render) -> None:
-    assert variables_of(render())["MULTISTEP_NETWORK_POLICY_ENFORCED"] == "false"
-    enforced = render({"trials": {"networkPolicyEnforced": True}})
-    assert variables_of(enforced)["MULTISTEP_NETWORK_POLICY_ENFORCED"] == "true"
+    assert variables_of(render())["MULTISTEP_EGRESS"] == "Disabled"
+    enforced = render({"trials": {"egress": "NetworkPolicy"}})
+    assert variables_of(enforced)["MULTISTEP_EGRESS"] == "NetworkPolicy"
     more = granted(operator_role(enforced, "ClusterRole")) - granted(operator_role(render(), "ClusterRole"))
     assert more == {("networking.k8s.io", "networkpolicies", verb) for verb in ("get", "create")}
 

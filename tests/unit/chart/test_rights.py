@@ -10,7 +10,7 @@ import pytest
 from tests.support.rights import ACCOUNT, ROOT, Right, documented, granted, requested
 
 OPTIONAL = {
-    "trials.networkPolicyEnforced=true": {
+    "trials.egress=NetworkPolicy": {
         Right("networking.k8s.io", "networkpolicies", "get"),
         Right("networking.k8s.io", "networkpolicies", "create"),
     },

@@ -24,6 +24,7 @@ from multistep.engine.decisions import (
     Suspend,
     Wait,
 )
+from tests.unit.engine.egress_table import EGRESS
 from tests.unit.engine.host_table import HOSTS
 from tests.unit.engine.lifecycle_cases import (
     AGAIN,
@@ -64,7 +65,7 @@ from tests.unit.engine.service_table import SERVICES
 Row = tuple[MultiStepTrial, PodFacts | None, Decision]
 
 ROWS: dict[str, Row] = {
-    **HOSTS,
+    **(EGRESS | HOSTS),
     **RESTORES,
     **SERVICES,
     # trials that have not started yet

@@ -35,7 +35,7 @@ def planned(steps: int, env: TrialEnv | None = None, spec: dict[str, Any] | None
     table = {"environment": {"docker_image": "x"}, **config, "steps": [{"name": name, **own} for name in names]}
     task = {"inline": {"config": {"steps": [{"name": "a"}]}}}
     trial = parse_trial(manifest({"task": task, "agent": {"name": "nop"}, **(spec or {})}))
-    return make_plan(TaskConfig.model_validate(table), layout, trial.spec, env or TrialEnv(), name="t", policies_enforced=True)
+    return make_plan(TaskConfig.model_validate(table), layout, trial.spec, env or TrialEnv(), name="t", egress="NetworkPolicy")
 
 
 @pytest.mark.parametrize(

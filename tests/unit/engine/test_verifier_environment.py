@@ -172,16 +172,16 @@ ALLOWED = 'network_mode = "allowlist"\nallowed_hosts = ["10.0.0.7", "fd00::/8", 
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("", None),
-        ('network_mode = "public"', None),
-        (NO_NETWORK, Network()),
-        ("allow_internet = false", Network()),
-        (ALLOWED, Network(("10.0.0.7/32", "fd00::/8", "192.168.0.0/16"))),
-        ('network_mode = "allowlist"', Network()),
+        ("", Network()),
+        ('network_mode = "public"', Network()),
+        (NO_NETWORK, Network("no-network")),
+        ("allow_internet = false", Network("no-network")),
+        (ALLOWED, Network("allowlist", ("10.0.0.7/32", "fd00::/8", "192.168.0.0/16"))),
+        ('network_mode = "allowlist"', Network("allowlist")),
     ],
 )
-def test_network_modes_where_policies_are_enforced(text: str, wanted: Network | None) -> None:
-    assert plan(task(environment=text), policies_enforced=True).network == wanted
+def test_network_modes_where_policies_are_enforced(text: str, wanted: Network) -> None:
+    assert plan(task(environment=text), egress="NetworkPolicy").network == wanted
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_network_modes_where_policies_are_enforced(text: str, wanted: Network | 
     ],
 )
 def test_where_they_are_not_it_shows_what_to_set(toml: str, named: str) -> None:
-    with pytest.raises(InvalidSpec, match=f"^{named}.*trials.networkPolicyEnforced.*MULTISTEP_NETWORK_POLICY_ENFORCED"):
+    with pytest.raises(InvalidSpec, match=f"^{named}.*trials.egress.*MULTISTEP_EGRESS"):
         plan(toml)
 
 
@@ -202,7 +202,7 @@ def test_where_they_are_not_it_shows_what_to_set(toml: str, named: str) -> None:
 def test_a_host_name_is_refused_by_name(host: str) -> None:
     text = f'network_mode = "allowlist"\nallowed_hosts = ["10.0.0.7", "{host}"]'
     with pytest.raises(InvalidSpec, match=r"^environment\.allowed_hosts: '(\*\.)?example\.org' is a host name"):
-        plan(task(environment=text), policies_enforced=True)
+        plan(task(environment=text), egress="NetworkPolicy")
 
 
 @pytest.mark.parametrize(
@@ -222,16 +222,16 @@ def test_a_host_name_is_refused_by_name(host: str) -> None:
 )
 def test_a_network_that_changes_between_phases_is_refused_by_name(toml: str, named: str) -> None:
     with pytest.raises(InvalidSpec, match=f"^{named}.*not supported"):
-        plan(toml, policies_enforced=True)
+        plan(toml, egress="NetworkPolicy")
 
 
 def test_a_phase_may_name_its_environments_network() -> None:
     same = f"[agent]\n{NO_NETWORK}\n[verifier]\n{NO_NETWORK}"
-    assert plan(task(same, environment=NO_NETWORK), policies_enforced=True).network == Network()
+    assert plan(task(same, environment=NO_NETWORK), egress="NetworkPolicy").network == Network("no-network")
 
 
 def test_a_verifiers_environment_has_a_network_of_its_own() -> None:
-    made = plan(task(f"[verifier]\n{NO_NETWORK}\n[verifier.environment]\n{NO_NETWORK}"), policies_enforced=True)
+    made = plan(task(f"[verifier]\n{NO_NETWORK}\n[verifier.environment]\n{NO_NETWORK}"), egress="NetworkPolicy")
     verifier = made.steps[0].verifier
-    assert made.network is None
-    assert verifier and verifier.environment and verifier.environment.network == Network()
+    assert made.network == Network()
+    assert verifier and verifier.environment and verifier.environment.network == Network("no-network")

@@ -19,6 +19,8 @@ from tests.support.world import CONFIG, KEY, MIXED, SEPARATE, Source, World, man
 
 TWO: Json = {**CONFIG, "steps": CONFIG["steps"][:2]}
 APART: Json = {**SEPARATE, "steps": SEPARATE["steps"][:2]}
+ONE_HOST: Json = {"network_mode": "allowlist", "allowed_hosts": ["pypi.org"]}
+LIMITED: Json = {**TWO, "agent": {"network_mode": "no-network"}, "verifier": {**TWO["verifier"], **ONE_HOST}}
 WAITS = {"a/agent": 100.0, "b/agent": 100.0}
 
 
@@ -76,6 +78,15 @@ def _resume(world: World) -> None:
 def _out_of_memory(world: World) -> None:
     ended = {"exitCode": 137, "reason": "OOMKilled"}
     world.pod_status(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": ended}}])
+
+
+def _kill_sidecar(world: World) -> None:
+    """Kill the egress sidecar of the trial's pod, as the node does; the kubelet restarts it."""
+    world.runner.sidecar.restart()
+    killed = {"exitCode": 137, "reason": "Error"}
+    (name,) = world.pods
+    restarted = {"name": "egress", "state": {"running": {}}, "restartCount": 1, "lastState": {"terminated": killed}}
+    world.cluster.set_pod_status(KEY[0], name, initContainerStatuses=[restarted])
 
 
 HOSTED: Json = {"agent": {"name": "terminus-2", "model": "openai/m"}}
@@ -196,6 +207,31 @@ SCENARIOS = {
         living=True,
     ),
     "made again as root": Scenario({"trial": _trial(), "user": 1000}, reward=0.75),
+    "networks that differ between phases": Scenario(
+        {
+            "trial": _trial(LIMITED),
+            "settings": {"egress": "Sidecar"},
+            "durations": {"a/agent": 30.0, "b/verifier": 20.0},
+        },
+        reward=0.75,
+        living=True,
+        fully=True,
+    ),
+    "networks of verifiers' pods": Scenario(
+        {"trial": _trial({**APART, "verifier": {**APART["verifier"], **ONE_HOST}}), "settings": {"egress": "Sidecar"}},
+        reward=0.75,
+        living=True,
+    ),
+    "the egress sidecar was killed": Scenario(
+        {
+            "trial": _trial(LIMITED),
+            "settings": {"egress": "Sidecar"},
+            "durations": WAITS,
+            "happens": {150.0: _kill_sidecar},
+        },
+        reward=0.75,
+        attempts=("EgressEnded",),
+    ),
     "verified apart": Scenario(
         {"trial": _trial(APART), "durations": {"a/verifier/verifier": 40.0, "b/agent": 9.0}}, reward=0.75, living=True, fully=True
     ),

@@ -253,7 +253,7 @@ async def test_an_agent_that_got_hold_of_its_pod_cannot_forge_a_verdict() -> Non
 # -- network policies
 
 LIMITED: Any = {**SEPARATE, "environment": {**CONFIG["environment"], "network_mode": "allowlist", "allowed_hosts": ["10.0.0.7"]}}
-ENFORCED = {"network_policy_enforced": True}
+ENFORCED = {"egress": "NetworkPolicy"}
 
 
 async def test_a_limited_network_has_a_policy_for_each_pod_before_the_pod() -> None:
@@ -318,7 +318,7 @@ async def test_a_policy_of_somebody_else_is_not_relied_on() -> None:
 async def test_limits_are_refused_where_nobody_enforces_them() -> None:
     world = await ran(LIMITED)
     assert world.condition[:2] == ("Failed", "InvalidSpec")
-    assert "MULTISTEP_NETWORK_POLICY_ENFORCED" in world.condition[2]
+    assert "MULTISTEP_EGRESS" in world.condition[2]
 
 
 async def test_status_and_lock_name_the_images_that_ran_as_the_kubelet_resolved_them() -> None:

@@ -21,6 +21,7 @@ from multistep.api.trial_spec import EnvironmentSpec, TrialSpec, VerifierSpec
 from multistep.api.unknown import unknown_keys
 from multistep.cli.task.reward_keys import reward_key_warnings
 from multistep.engine.devices import node_terms
+from multistep.engine.phase_networks import limits
 from multistep.engine.plan import StepPlan, TrialEnv, TrialPlan, make_plan
 from multistep.engine.templates import Unresolved, resolve
 from multistep.engine.unsupported import unsupported
@@ -146,7 +147,7 @@ def _plan(task: Task, name: str, variables: Mapping[str, str], verification: boo
         verifier=VerifierSpec(disable=not verification),
     )
     env = TrialEnv(variables=dict.fromkeys(variables, ""))
-    return make_plan(task.config, task.layout, spec, env, name=name, policies_enforced=True)
+    return make_plan(task.config, task.layout, spec, env, name=name, egress="Sidecar")
 
 
 def _ineffective(table: Mapping[str, Any], config: TaskConfig) -> Iterator[str]:
@@ -157,11 +158,9 @@ def _ineffective(table: Mapping[str, Any], config: TaskConfig) -> Iterator[str]:
 
 
 def _limited(config: TaskConfig) -> Iterator[str]:
-    """Warn of network modes that an operator rejects unless its settings enable them."""
-    verifiers = (config.verifier, *(step.verifier for step in config.steps or []))
-    environments = (config.environment, *(each.environment for each in verifiers if each.environment))
-    for mode in sorted({each.network_mode for each in environments} - {"public"}):
-        yield f"network_mode: {mode} is rejected by operators without trials.networkPolicyEnforced"
+    """Warn of networks that an operator rejects unless its settings enable them."""
+    for where, mode in limits(config):
+        yield f"{where}.network_mode: {mode} needs an operator with trials.egress Sidecar, or NetworkPolicy if no host is a name"
 
 
 def _undeclared(bundle: Bundle, config: TaskConfig) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from multistep.api import labels
 from multistep.api.content import Content
+from multistep.api.egress import EgressStatus
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import AttemptStatus, ResumeStatus, StartStatus, Usage
 from multistep.engine.journal import Journal, StepRun
@@ -191,6 +192,7 @@ def _step(of: Finished, run: StepRun) -> dict[str, Any]:
         "artifacts": {"name": directory, "digest": {"sha256": artifacts}} if artifacts else None,
         "checkpoint": {"digest": {"sha256": checkpoint}} if checkpoint else None,
         "usage": _usage(run.usage),
+        "egress": _egress(of, run.egress),
     }
 
 
@@ -221,6 +223,13 @@ def _tests(step: StepPlan) -> list[Content]:
         return []
     found = ((step.verifier.task_tests, None), (step.verifier.step_tests, step.directory))
     return [Content("tests", directory) for exists, directory in found if exists]
+
+
+def _egress(of: Finished, egress: EgressStatus | None) -> dict[str, Any] | None:
+    if egress is None:
+        return None
+    refused = [of.shown(each.model_dump(mode="json", exclude_none=True)) for each in egress.refused]
+    return {"refused": refused, "others": egress.others}
 
 
 def _usage(usage: Usage | None) -> dict[str, Any] | None:

@@ -1,0 +1,109 @@
+"""The egress sidecar: it owns the way out of a pod's network namespace. Pure functions on manifests.
+
+It is the first init container, so nothing in the pod runs before the network is closed. No other container may change the rules:
+all of them drop NET_RAW, with which a process could mark its packets as the sidecar's or send them past the rules, and none adds
+another capability than those of the Pod Security Standard ``baseline``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from multistep.errors import InvalidSpec
+from multistep.settings import Settings
+
+CONTAINER: Final = "egress"
+_PROGRAM: Final = "/multistep/egress"
+CALL: Final = (_PROGRAM, "call")
+PORTS: Final = (15001, 15053)  # on the loopback addresses, for the proxy and the name server
+_STATE: Final = "multistep-egress"
+# Those that `baseline` lets a container add, without NET_RAW.
+_HARMLESS: Final = frozenset(
+    ("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP", "SETGID",
+     "SETPCAP", "SETUID", "SYS_CHROOT")
+)  # fmt: skip
+
+
+def guarded(pod: Mapping[str, Any], settings: Settings, *, gateway: bool) -> dict[str, Any]:
+    """Return the pod with the sidecar, which starts without a network. gateway: whether the pod's agent calls the model gateway.
+
+    Raises InvalidSpec if the pod's template gives a container power over the network.
+    """
+    spec = pod["spec"]
+    if spec.get("hostNetwork"):
+        raise InvalidSpec(f"{_TEMPLATE}.hostNetwork: must not be true, as the task limits the network")
+    kinds = ("initContainers", "containers")
+    others = {kind: [_without_raw(each, f"{_TEMPLATE}.{kind}") for each in spec.get(kind) or []] for kind in kinds}
+    own = _container(settings, sorted({*_probe_ports(others["containers"])}), gateway=gateway)
+    others["initContainers"].insert(0, own)
+    volumes = [*(spec.get("volumes") or []), {"name": _STATE, "emptyDir": {"sizeLimit": "1Mi"}}]
+    return {**pod, "spec": {**spec, **others, "volumes": volumes}}
+
+
+_TEMPLATE: Final = "spec.environment.podTemplate.spec"
+
+
+def _container(settings: Settings, probes: list[int], *, gateway: bool) -> dict[str, Any]:
+    policy = settings.operator_image_pull_policy
+    to_gateway = ["--gateway", _host_and_port(settings.gateway_url)] if gateway else []
+    return {
+        "name": CONTAINER,
+        "image": settings.operator_image,
+        **({"imagePullPolicy": policy} if policy else {}),
+        "restartPolicy": "Always",
+        "command": [_PROGRAM, "serve", "--probes", ",".join(map(str, probes)), *to_gateway],
+        "env": [{"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}],
+        # The next container starts when this hook has ended. A probe would take up to a second longer.
+        "lifecycle": {"postStart": {"exec": {"command": [_PROGRAM, "ready"]}}},
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": False,
+            "runAsUser": 0,
+            "runAsGroup": 0,
+            "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN"]},
+        },
+        "volumeMounts": [{"name": _STATE, "mountPath": "/run/egress"}],
+    }
+
+
+def _without_raw(container: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the container without NET_RAW. Raises InvalidSpec if it has more power over the network than Docker's default."""
+    at = f"{where}[{container['name']}]"
+    if container["name"] == CONTAINER:
+        raise InvalidSpec(f"{at}: the name is the egress sidecar's, as the task limits the network; choose another")
+    if any(each.get("name") == _STATE for each in container.get("volumeMounts") or []):
+        raise InvalidSpec(f"{at}.volumeMounts: {_STATE!r} is the egress sidecar's own volume")
+    context = container.get("securityContext") or {}
+    if context.get("privileged"):
+        raise InvalidSpec(f"{at}.securityContext.privileged: must not be true, as the task limits the network")
+    capabilities = context.get("capabilities") or {}
+    if more := [each for each in capabilities.get("add") or [] if str(each).removeprefix("CAP_") not in _HARMLESS]:
+        raise InvalidSpec(
+            f"{at}.securityContext.capabilities.add: {', '.join(more)} must not be added, as the task limits the network"
+        )
+    drop = capabilities.get("drop") or []
+    if not {"ALL", "NET_RAW"} & {*drop}:
+        drop = [*drop, "NET_RAW"]
+    return {**container, "securityContext": {**context, "capabilities": {**capabilities, "drop": drop}}}
+
+
+def _probe_ports(containers: list[dict[str, Any]]) -> Iterator[int]:
+    """Yield the ports that the kubelet connects to; those of named ports, too."""
+    for container in containers:
+        named = {each.get("name"): each.get("containerPort") for each in container.get("ports") or []}
+        for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+            probe = container.get(kind) or {}
+            for action in ("httpGet", "tcpSocket", "grpc"):
+                port = (probe.get(action) or {}).get("port")
+                port = named.get(port, port)
+                if isinstance(port, int):
+                    yield port
+
+
+def _host_and_port(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.hostname}:{parts.port or 80}"

@@ -1,0 +1,92 @@
+"""Switches the networks of trial pods: asks the pod's egress sidecar, by exec, to put a network in force."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from multistep.api.records import Record
+from multistep.engine import egress as rules
+from multistep.engine.operations import SwitchNetwork, place_of
+from multistep.errors import EgressError, StreamLost
+from multistep.kube.protocols import Cluster, ExecStream
+from multistep.pods import egress
+from multistep.reconcile.drive import Drive
+from multistep.runner_client.session import Session
+
+_MAX_ANSWER_BYTES = 1 << 20
+
+
+class NetworkSwitch:
+    """Switches networks. timeout_seconds: of one switch."""
+
+    def __init__(self, cluster: Cluster, timeout_seconds: float) -> None:
+        self._cluster = cluster
+        self._timeout = timeout_seconds
+
+    async def perform(self, drive: Drive, session: Session, operation: SwitchNetwork) -> Record:
+        """Put the network in force, and note the answer in the runner's records. Idempotent: the sidecar gives the same answer to a
+        repeated request.
+
+        Raises EgressError if the sidecar refuses, or is another process than at an earlier switch: it starts without a network, so
+        what ran meanwhile lacked its own. When the kubelet reports how the sidecar ended, engine.lifecycle ends the attempt.
+        """
+        pod = drive.pod(operation.where)
+        try:
+            async with asyncio.timeout(self._timeout):
+                answer = await self._ask(drive.trial.metadata.namespace, pod.name, _request(operation))
+        except TimeoutError:
+            raise StreamLost(f"the egress sidecar of pod {pod.name} did not answer within {self._timeout:g} s") from None
+        if (error := answer.get("error")) is not None:
+            raise EgressError(f"the egress sidecar of pod {pod.name} refuses {operation.network.mode}: {str(error)[:500]}")
+        rules.refused(answer)  # raises an error if the answer is invalid
+        former = {rules.boot(each.result) for each in drive.records.values() if _is_switch(each, operation)}
+        if former - {rules.boot(answer)}:
+            raise EgressError(f"the egress sidecar of pod {pod.name} has restarted")
+        return await session.note(operation.id, {name: answer[name] for name in ("boot", "refused", "others") if name in answer})
+
+    async def _ask(self, namespace: str, pod: str, request: bytes) -> Mapping[str, Any]:
+        stream = await self._cluster.open_exec(namespace, pod, egress.CONTAINER, egress.CALL)
+        try:
+            await stream.send(request)
+            return _answer(pod, await _line(pod, stream))
+        finally:
+            await stream.close()
+
+
+def _request(operation: SwitchNetwork) -> bytes:
+    network = operation.network
+    wanted = {"id": operation.id, "mode": network.mode, "hosts": list(network.hosts), "gateway": network.gateway}
+    return json.dumps(wanted).encode() + b"\n"
+
+
+async def _line(pod: str, stream: ExecStream) -> bytes:
+    received = b""
+    while not received.endswith(b"\n"):
+        chunk = await stream.receive()
+        if not chunk or len(received) > _MAX_ANSWER_BYTES:
+            raise StreamLost(f"the egress sidecar of pod {pod} gave no answer: {stream.exit_details[:500]}")
+        received += chunk
+    return received
+
+
+def _answer(pod: str, line: bytes) -> Mapping[str, Any]:
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        raise EgressError(f"the egress sidecar of pod {pod} gave an invalid answer: {line[:200]!r}")
+    return answer
+
+
+def _is_switch(record: Record, operation: SwitchNetwork) -> bool:
+    """Return whether a record is of an earlier switch in the same pod."""
+    attempt, step, *_ = operation.id.split("/")
+    *scope, name = record.id.split("/")
+    same_pod = scope[0] == attempt and (operation.where == "agent" or scope[1] == step)
+    return (
+        same_pod and place_of(record.id) == operation.where and (name == "network" or name.startswith("network-")) and record.done
+    )

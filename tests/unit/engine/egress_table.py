@@ -1,0 +1,30 @@
+"""Situations in which the egress sidecar's container ended: by name, the trial, its pod and the expected decision."""
+
+from __future__ import annotations
+
+from multistep.api.trial import MultiStepTrial
+from multistep.engine.decisions import Decision, FailAttempt, PhaseDied, PodFacts
+from tests.unit.engine.lifecycle_cases import IN_STEP, began, pod
+
+EGRESS: dict[str, tuple[MultiStepTrial, PodFacts | None, Decision]] = {
+    "egress sidecar killed": (
+        IN_STEP,
+        pod(egress_ended="ended with status 137 (Error)", egress_exit_code=137),
+        FailAttempt("EgressEnded", "the egress sidecar ended with status 137 (Error)"),
+    ),
+    "egress sidecar ended before the first step": (
+        began(),
+        pod(egress_ended="ended with status 1 (Error)", egress_exit_code=1),
+        FailAttempt("EgressEnded", "the egress sidecar ended with status 1 (Error) before the first step"),
+    ),
+    "egress sidecar out of memory": (
+        IN_STEP,
+        pod(egress_ended="ended with status 137 (OOMKilled)", egress_exit_code=137, egress_out_of_memory=True),
+        PhaseDied("EgressError", "the egress sidecar ended with status 137 (OOMKilled)"),
+    ),
+    "egress sidecar crashed": (
+        IN_STEP,
+        pod(egress_ended="ended with status 2 (Error)", egress_exit_code=2),
+        PhaseDied("EgressError", "the egress sidecar ended with status 2 (Error)"),
+    ),
+}

@@ -1,0 +1,81 @@
+"""The switches of trials' networks: how the operator asks the pod's sidecar, and what it does when the sidecar fails."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from multistep.errors import EgressError, StreamLost
+from tests.support.world import KEY, World, manifest
+from tests.unit.reconcile.scenarios import LIMITED
+
+SIDECAR = {"egress": "Sidecar"}
+
+
+def world(**options: object) -> World:
+    return World(trial=manifest(config=LIMITED), settings=SIDECAR, **options)  # type: ignore[arg-type]
+
+
+async def test_each_switch_is_confirmed_before_its_phase_starts() -> None:
+    trial = world(durations={"a/agent": 50.0})
+    await trial.reconcile()
+    assert [each["mode"] for each in trial.runner.sidecar.switches] == ["public", "no-network"]
+    switch = {"id": "1/a/network-agent", "mode": "no-network", "hosts": [], "gateway": False}
+    assert trial.runner.sidecar.switches[-1] == switch
+    records = list(trial.runner.records)
+    assert records.index("1/a/network-agent") < records.index("1/a/agent")
+    assert trial.runner.records["1/a/network-agent"]["result"]["boot"] == "boot-1"
+
+
+async def test_what_was_refused_is_in_the_status_and_the_result() -> None:
+    trial = world()
+    await trial.run()
+    assert trial.condition[0] == "Complete"
+    target = {"protocol": "dns", "host": "evil.example", "port": 53}
+    first = trial.status.steps[0].egress
+    assert first is not None and [each.model_dump(exclude={"count"}) for each in first.refused] == [target]
+    wanted = {"refused": [{**target, "count": first.refused[0].count}], "others": 0}
+    result = json.loads(trial.kept.files["result.json"])
+    assert result["step_results"][0]["egress"] == wanted
+
+
+async def test_a_sidecar_that_restarted_gets_no_further_switch_on_record() -> None:
+    trial = world(durations={"a/agent": 50.0})
+    await trial.reconcile()
+    trial.runner.sidecar.restart()
+    trial.now += 51.0
+    trial.end_phases()
+    await trial.reconcile()
+    assert [type(each) for each in trial.errors] == [EgressError]
+    assert "has restarted" in str(trial.errors[0])
+    assert "1/a/network-hooks" not in trial.runner.records
+    (name,) = trial.pods
+    killed = {"terminated": {"exitCode": 137, "reason": "Error"}}
+    restarted = {"name": "egress", "state": {"running": {}}, "restartCount": 1, "lastState": killed}
+    trial.cluster.set_pod_status(KEY[0], name, initContainerStatuses=[restarted])
+    await trial.run()
+    assert trial.condition[0] == "Complete"
+    assert [each.reason for each in trial.status.attempts] == ["EgressEnded"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "why"),
+    [
+        (b'{"boot": "b", "refused": [], "error": "nftables: no"}\n', EgressError, "refuses public: nftables: no"),
+        (b"[]\n", EgressError, "invalid answer"),
+        (b"{\n", EgressError, "invalid answer"),
+        (b"half a line", StreamLost, "gave no answer"),
+    ],
+)
+async def test_a_switch_without_a_confirmation_is_retried(answer: bytes, error: type[Exception], why: str) -> None:
+    trial = world(pods_run=False)
+    await trial.reconcile()
+    (name,) = trial.pods
+    trial.cluster.run_pod(KEY[0], name)
+    trial.runner.sidecar.answer = answer
+    await trial.reconcile()
+    assert [type(each) for each in trial.errors] == [error] and why in str(trial.errors[0])
+    trial.runner.sidecar.answer = None
+    await trial.run()
+    assert trial.condition[0] == "Complete" and not trial.status.attempts
