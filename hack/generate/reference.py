@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 from multistep.api import (
     agent_spec,
     failures,
+    image_status,
     model,
     regrade,
     sweep,
@@ -43,7 +44,7 @@ _FAILURES = {"attempts": failures.ATTEMPTS, "failed": failures.FAILED, "exceptio
 _COLUMNS = {"columns": crds.TRIAL.columns, "sweepColumns": crds.SWEEP.columns}
 _FIRST = {"attempts": "reason", "failed": "reason", "exceptions": "type"}
 _SHARED = "trial-reference.md"  # the page with the models that trials and sweeps share
-MODULES = (task, sweep, trial, trial_spec, agent_spec, trial_status, task_source, tasks_source, regrade, model)
+MODULES = (task, sweep, trial, trial_spec, agent_spec, trial_status, image_status, task_source, tasks_source, regrade, model)
 _WORDS = {str: "text", int: "integer", float: "number", bool: "boolean", datetime: "time", Any: "anything"}
 
 

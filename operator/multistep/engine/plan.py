@@ -14,7 +14,6 @@ from multistep.api.layout import StepLayout, TaskLayout
 from multistep.api.services import MAIN
 from multistep.api.task_toml import (
     ArtifactConfig,
-    CollectConfig,
     HealthcheckConfig,
     StepConfig,
     TaskConfig,
@@ -24,17 +23,17 @@ from multistep.api.trial_spec import CheckpointsSpec, TrialSpec
 from multistep.engine.artifacts import pass_entries
 from multistep.engine.branching import WHOLE_TASK, Branch, branch_of
 from multistep.engine.hosted_agent import HostedAgent, hosted_agent, refuse_unreachable_model
+from multistep.engine.image_builds import NO_IMAGES, Images, verifier_image
 from multistep.engine.images import services_of, trial_image
 from multistep.engine.network import Network, network, refuse_other
 from multistep.engine.plan_size import refuse_large
 from multistep.engine.services import PodServices
+from multistep.engine.task_steps import files_of, hooks_of, steps_of
 from multistep.engine.templates import Unresolved, resolve
 from multistep.engine.timeouts import real_limit, real_pause, resolve_limit
 from multistep.engine.unsupported import refuse_unsupported
 from multistep.engine.verifier_environment import Definition, VerifierEnvironment, definition
 from multistep.errors import InvalidSpec, InvalidTask
-
-SINGLE_STEP = "task"  # the name under which a single-step task's only step runs
 
 Env = Mapping[str, str]
 _MOST_RETRIES = 2**31 - 1
@@ -161,20 +160,21 @@ class TrialPlan:
 
 
 def make_plan(
-    config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, *, name: str, policies_enforced: bool = False
+    config: TaskConfig,
+    layout: TaskLayout,
+    spec: TrialSpec,
+    env: TrialEnv,
+    *,
+    name: str,
+    policies_enforced: bool = False,
+    images: Images = NO_IMAGES,
 ) -> TrialPlan:
     """Return the plan of a trial. name: name of the task if task.toml has none; policies_enforced: whether the cluster enforces
-    NetworkPolicies. Raises InvalidSpec or InvalidTask."""
-    refuse_unsupported(config, layout, spec.agent)
-    steps = _steps(config)
-    refuse_large(config, steps, spec, len(env.verifier) + len(env.environment))
-    refuse_networks(config, layout, verified=not spec.verifier.disable, enforced=policies_enforced)
-    limited = network("environment", config.environment, enforced=policies_enforced)
-    if limited is not None:
-        refuse_unreachable_model(spec.agent, config.environment.network_mode)
-    artifacts = [each.config() for each in spec.artifacts]
+    NetworkPolicies; images: those built from the task's Dockerfiles. Raises InvalidSpec or InvalidTask."""
+    limited = _checked_network(config, layout, spec, env, enforced=policies_enforced)
+    steps, artifacts = steps_of(config), [each.config() for each in spec.artifacts]
     branch = branch_of(spec, [each.name for each in steps], single=not config.steps)
-    image, own_env = trial_image(config, layout, spec), _resolved("environment.env", config.environment.env, env)
+    image, own_env = trial_image(config, layout, spec, images), _resolved("environment.env", config.environment.env, env)
     made = TrialPlan(
         task_name=config.task.name if config.task else name,
         image=image,
@@ -187,7 +187,7 @@ def make_plan(
         workdir=config.environment.workdir or "",
         healthcheck=_healthcheck(config.environment.healthcheck),
         start_timeout=_start_timeout(config, spec),
-        steps=tuple(_step_plan(config, layout, spec, env, artifacts, *each) for each in enumerate(steps[: branch.end])),
+        steps=tuple(_step_plan(config, layout, spec, env, images, artifacts, *each) for each in enumerate(steps[: branch.end])),
         strategy=config.multi_step_reward_strategy if config.steps else "final",
         abort_on_agent_error=spec.on_agent_error == "Abort",
         single=not config.steps,
@@ -210,11 +210,22 @@ def _with_services(plan: TrialPlan, services: PodServices | None) -> TrialPlan:
     return replace(plan, services=services, environment_env=env, workdir=plan.workdir or main.working_dir)
 
 
+def _checked_network(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, *, enforced: bool) -> Network | None:
+    """Return the limits of the environment's network. Raises InvalidSpec or InvalidTask for what a trial cannot have."""
+    refuse_unsupported(config, layout, spec.agent)
+    refuse_large(config, steps_of(config), spec, len(env.verifier) + len(env.environment))
+    refuse_networks(config, layout, verified=not spec.verifier.disable, enforced=enforced)
+    limited = network("environment", config.environment, enforced=enforced)
+    if limited is not None:
+        refuse_unreachable_model(spec.agent, config.environment.network_mode)
+    return limited
+
+
 def refuse_networks(config: TaskConfig, layout: TaskLayout, *, verified: bool, enforced: bool) -> None:
     """Raise InvalidSpec for networks that differ between phases of one environment, or that the cluster does not enforce."""
     refuse_other("agent", config.agent, config.environment)
     network("environment", config.environment, enforced=enforced)
-    for index, step in enumerate(_steps(config)):
+    for index, step in enumerate(steps_of(config)):
         where = f"steps[{index}]." if config.steps else ""
         refuse_other(f"{where}agent", step.agent, config.environment)
         if verified:
@@ -222,17 +233,11 @@ def refuse_networks(config: TaskConfig, layout: TaskLayout, *, verified: bool, e
 
 
 def _refuse_verifiers_network(config: TaskConfig, layout: TaskLayout, step: StepConfig, where: str, *, enforced: bool) -> None:
-    defined = definition(config, layout, step, _files(config, layout, step))
+    defined = definition(config, layout, step, files_of(config, layout, step))
     for name, verifier in ((f"{where}verifier", step.verifier), ("verifier", config.verifier)):
         refuse_other(name, verifier, defined.config if defined else config.environment)
     if defined:
         network(defined.where, defined.config, enforced=enforced)
-
-
-def _steps(config: TaskConfig) -> Sequence[StepConfig]:
-    if config.steps:
-        return config.steps
-    return [StepConfig(name=SINGLE_STEP, verifier=config.verifier.model_copy(update={"env": {}, "collect": []}))]
 
 
 def _step_plan(
@@ -240,12 +245,13 @@ def _step_plan(
     layout: TaskLayout,
     spec: TrialSpec,
     env: TrialEnv,
+    images: Images,
     artifacts: Sequence[ArtifactConfig],
     index: int,
     step: StepConfig,
 ) -> StepPlan:
     single = not config.steps
-    files = _files(config, layout, step)
+    files = files_of(config, layout, step)
     solution = files if files.solution else layout.root
     return StepPlan(
         name=step.name,
@@ -261,27 +267,22 @@ def _step_plan(
         solution_directory=step.name if files.solution and not single else None,
         solve_script=solution.solve_script,
         hooks=tuple(
-            Hook(hook.command, _user(hook.user), real_limit(hook.timeout_sec), hook.service) for hook in _hooks(config, step)
+            Hook(hook.command, _user(hook.user), real_limit(hook.timeout_sec), hook.service) for hook in hooks_of(config, step)
         ),
-        verifier=None if spec.verifier.disable else _verifier_plan(config, layout, spec, env, step, files),
+        verifier=None if spec.verifier.disable else _verifier_plan(config, layout, spec, env, images, step, files),
         min_reward=step.min_reward,
         artifacts=pass_entries(config.artifacts, artifacts, step.artifacts),
     )
 
 
-def _files(config: TaskConfig, layout: TaskLayout, step: StepConfig) -> StepLayout:
-    """Return the files of a step's directory, or of the task's root directory for a single-step task."""
-    return layout.steps.get(step.name, StepLayout()) if config.steps else layout.root
-
-
 def _verifier_plan(
-    config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, step: StepConfig, files: StepLayout
+    config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, images: Images, step: StepConfig, files: StepLayout
 ) -> VerifierPlan:
     defined = definition(config, layout, step, files)
     bundled = defined is not None and defined.bundled
     if defined and spec.regrade:
         raise InvalidSpec(f"spec.regrade: {defined.where}: step {step.name} is verified on artifacts, not on a checkpoint")
-    restored = None if defined else _restored(config, layout, spec, env)
+    restored = None if defined else _restored(config, layout, spec, env, images)
     both = spec.verifier.isolation == "Both" and spec.regrade is None
     return VerifierPlan(
         user=_user(step.verifier.user, config.verifier.user),
@@ -295,25 +296,25 @@ def _verifier_plan(
         env=_attempt({**config.verifier.env, **step.verifier.env, **env.verifier}, env),
         task_tests=layout.root.tests and not bundled,
         step_tests=files.tests and bool(config.steps) and not bundled,
-        environment=_verifier_environment(config, layout, spec, env, defined) if defined else None if both else restored,
+        environment=_verifier_environment(config, layout, spec, env, images, defined) if defined else None if both else restored,
         again=restored if both else None,
     )
 
 
-def _restored(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv) -> VerifierEnvironment | None:
+def _restored(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, images: Images) -> VerifierEnvironment | None:
     """Return a fresh copy of the agent's environment for a verifier that has none of its own, if the trial asks for it or regrades
     another one."""
     if spec.verifier.isolation == "Declared" and spec.regrade is None:
         return None
-    same = _verifier_environment(config, layout, spec, env, Definition("environment", config.environment, None))
+    same = _verifier_environment(config, layout, spec, env, images, Definition("environment", config.environment, None))
     # The healthcheck and environment/ are for a start from the image.
     return replace(same, healthcheck=None, files=False, restored=tuple(spec.verifier.paths))
 
 
 def _verifier_environment(
-    config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, defined: Definition
+    config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, images: Images, defined: Definition
 ) -> VerifierEnvironment:
-    own, image = defined.config, defined.image or trial_image(config, layout, spec)
+    own, image = defined.config, verifier_image(defined, images) or trial_image(config, layout, spec, images)
     own_env = _resolved(f"{defined.where}.env", own.env, env)
     services = services_of(defined.services if defined.bundled else layout.compose, image, spec, own_env)
     return VerifierEnvironment(
@@ -370,10 +371,6 @@ def _checkpoints(config: TaskConfig, spec: CheckpointsSpec) -> CheckpointsSpec |
     """Return the spec of checkpoints; None if the trial makes none. A single-step task's serves only what follows the trial."""
     made = spec.policy == "AfterStep" and (bool(config.steps) or spec.keep == "WithResults")
     return spec if made else None
-
-
-def _hooks(config: TaskConfig, step: StepConfig) -> list[CollectConfig]:
-    return [*config.verifier.collect, *step.verifier.collect]
 
 
 def _user(own: User | None, inherited: User | None = None, *, override: User | None = None) -> str:
