@@ -80,11 +80,11 @@ def deploy(variables: Mapping[str, str] = os.environ) -> Cluster:
     """Install this checkout's operator, wait until it is ready, and return the cluster. variables: the environment."""
     cluster = ensure_cluster(variables)
     with exclusive(CACHE / "deploy.lock"):
-        operator, agent_host = image.ensure_in_cluster(cluster.target)
+        operator, agent_host, builder = image.ensure_in_cluster(cluster.target)
         program = str(helm())
         with stage("operator (helm upgrade --install)"):
             _clear_interrupted(cluster, program)
-            _install(cluster, program, operator, agent_host)
+            _install(cluster, program, operator, agent_host, builder)
     return cluster
 
 
@@ -108,10 +108,10 @@ def ensure_namespace(cluster: Cluster) -> None:
         cluster.run_kubectl("create", "namespace", NAMESPACE)
 
 
-def _install(cluster: Cluster, program: str, name: str, agent_host: str) -> None:
+def _install(cluster: Cluster, program: str, name: str, agent_host: str, builder: str) -> None:
     repository, _, tag = name.rpartition(":")
     command = [program, "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace"]
-    images = f"image.repository={repository},image.tag={tag},settings.agentHostImage={agent_host}"
+    images = f"image.repository={repository},image.tag={tag},settings.agentHostImage={agent_host},builds.image={builder}"
     values = ["--set", images, "--set-json", f"extraEnv={json.dumps(_VARIABLES)}"]
     if isinstance(cluster.target, targets.Local):  # allow plain HTTP: the tests' servers on the node have no TLS
         hosts = json.dumps([f"{load_config(cluster.variables).network.api_address}:*"])

@@ -1,4 +1,5 @@
-"""Build and load the images of the operator and the agent host. A tag is a digest of the inputs, so only changes cause a build."""
+"""Build and load the images of the operator, the agent host and the builder. A tag is a digest of the inputs, so only changes cause
+a build."""
 
 import os
 import shutil
@@ -51,6 +52,8 @@ AGENT_HOST = Image(
     "agent-host/Dockerfile",
     (*_COMMON_INPUTS, *(f"agent-host/{name}" for name in _HOST_INPUTS)),
 )
+BUILDER = Image("localhost/multistep-builder", "-builder", "builder/Dockerfile", ("builder/Dockerfile",))
+ALL = (OPERATOR, AGENT_HOST, BUILDER)
 
 
 def repository(image: Image = OPERATOR) -> str:
@@ -94,12 +97,12 @@ def deliver(target: targets.Target, name: str) -> None:
             stream(["docker", "push", name])
 
 
-def ensure_in_cluster(target: targets.Target) -> tuple[str, str]:
-    """Build the images of the operator and of the agent host if they changed, deliver them, and return their names."""
-    operator, agent_host = ensure(target, OPERATOR), ensure(target, AGENT_HOST)
-    deliver(target, operator)
-    deliver(target, agent_host)
-    return operator, agent_host
+def ensure_in_cluster(target: targets.Target) -> list[str]:
+    """Build the project's images (ALL) if they changed, deliver them, and return their names."""
+    names = [ensure(target, each) for each in ALL]
+    for name in names:
+        deliver(target, name)
+    return names
 
 
 def ensure_runner() -> Path:
@@ -169,5 +172,5 @@ def _delete_old(target: targets.Target, image: Image) -> None:
 def main() -> None:
     """Build the images and print their names on stdout, for scripts (`make image`)."""
     target = targets.choose(load_config())
-    for image in (OPERATOR, AGENT_HOST):
+    for image in ALL:
         print(ensure(target, image))

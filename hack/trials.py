@@ -1,6 +1,7 @@
 """Make targets that run trials: `demo`, `run` (the operator on the host), `bench`, `chaos` and `conformance`."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -45,13 +46,13 @@ def _run_example(cluster: Cluster, task: str, options: Sequence[str]) -> None:
 def run() -> None:
     """Run this checkout's operator on the host until Ctrl-C."""
     cluster = deployment.ensure_cluster()
-    operator, agent_host = image.ensure_in_cluster(cluster.target)
+    operator, agent_host, builder = image.ensure_in_cluster(cluster.target)
     if deployment.stop_operator(cluster):
         print_line("scaled the operator in the cluster to 0; `make deploy` restores it")
     deployment.apply_crds(cluster)
     deployment.ensure_namespace(cluster)
     with tempfile.TemporaryDirectory(prefix="multistep-results-") as results, _free_port() as port:
-        settings = _host_settings(operator, agent_host, Path(results), port)
+        settings = _host_settings(operator, agent_host, builder, Path(results), port)
         print_line(f"operator on http://127.0.0.1:{port}, results in {results} (deleted at exit); stop with Ctrl-C")
         with subprocess.Popen([str(VENV / "bin" / "python"), "-m", "multistep"], env=cluster.environment | settings):
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the operator, too: wait until it has released its lease
@@ -90,10 +91,11 @@ def conformance() -> None:
     _run(["python", "-m", "tests.conformance", str(Path(cases).resolve())], deployment.deploy())
 
 
-def _host_settings(operator_image: str, agent_host_image: str, results: Path, port: int) -> dict[str, str]:
+def _host_settings(operator_image: str, agent_host_image: str, builder_image: str, results: Path, port: int) -> dict[str, str]:
     return {
         "MULTISTEP_OPERATOR_IMAGE": operator_image,
         "MULTISTEP_AGENT_HOST_IMAGE": agent_host_image,
+        "MULTISTEP_BUILDS": json.dumps({"image": builder_image}),
         "MULTISTEP_LISTEN_HOST": "127.0.0.1",
         "MULTISTEP_RESULTS_PORT": str(port),
         "MULTISTEP_METRICS_PORT": "0",

@@ -131,6 +131,11 @@ class Paths:
         return self.logs / "audit.log"
 
     @property
+    def registries(self) -> Path:
+        """Return the directory with containerd's settings of registries, which it reads at each pull: HOST:PORT/hosts.toml."""
+        return self.run_dir / "registries"
+
+    @property
     def processes(self) -> Path:
         return self.run_dir / "processes"
 

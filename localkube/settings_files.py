@@ -144,6 +144,8 @@ state = "/run/containerd"
   sandbox_image = "{PAUSE_IMAGE}"
   restrict_oom_score_adj = true
   stream_idle_timeout = "{options.stream_idle_seconds}s"
+  [plugins."io.containerd.grpc.v1.cri".registry]
+    config_path = "{config.paths.registries}"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
     conf_dir = "{config.paths.config / f"{node.prefix}cni"}"

@@ -22,6 +22,7 @@ from multistep.api import (
     agent_spec,
     egress,
     failures,
+    image_status,
     model,
     regrade,
     sweep,
@@ -44,7 +45,9 @@ _FAILURES = {"attempts": failures.ATTEMPTS, "failed": failures.FAILED, "exceptio
 _COLUMNS = {"columns": crds.TRIAL.columns, "sweepColumns": crds.SWEEP.columns}
 _FIRST = {"attempts": "reason", "failed": "reason", "exceptions": "type"}
 _SHARED = "trial-reference.md"  # the page with the models that trials and sweeps share
-MODULES = (task, sweep, trial, trial_spec, agent_spec, trial_status, egress, task_source, tasks_source, regrade, model)
+MODULES = (
+    *(task, sweep, trial, trial_spec, agent_spec, trial_status, egress, image_status, task_source, tasks_source, regrade, model),
+)
 _WORDS = {str: "text", int: "integer", float: "number", bool: "boolean", datetime: "time", Any: "anything"}
 
 

@@ -133,7 +133,7 @@ class App:
             reconciler=self.reconciler,
             sweeps=self.sweeps,
         )
-        self.orphans = OrphanRemoval(client, self.volume, settings, metrics, shipping=self.shipping)
+        self.orphans = OrphanRemoval(client, self.volume, settings, metrics, shipping=self.shipping, builds=self.reconciler.builds)
         self.resync = Resync(
             client, self.event_filter, self.events.missed, metrics, shard=self.shard, restored=self.events.restored
         )
@@ -156,6 +156,7 @@ class App:
         stack.push_async_callback(self.tasks.cancel)
         stack.push_async_callback(self.reconciler.fetches.stop)
         stack.push_async_callback(self.reconciler.reads.stop)
+        stack.push_async_callback(self.reconciler.builds.stop)
         stack.push_async_callback(self._stop_queues)
 
     def _start_tasks(self) -> None:

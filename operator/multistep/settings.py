@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic.alias_generators import to_camel
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from multistep.api.devices import GPU_TYPES, GpuLabels
@@ -37,6 +38,26 @@ class ModelLimit(BaseModel):
 
     model: str = Field(min_length=1, max_length=512)
     max_active: int = Field(ge=1, alias="maxActive")
+
+
+class BuildSettings(BaseModel):
+    """The chart's value ``builds``: how the images of tasks with a Dockerfile are built in the cluster (docs/builds.md)."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True, alias_generator=to_camel)
+
+    registry: str = ""
+    image: str = ""
+    namespace: str = ""
+    platform: str = Field(default="linux/amd64", pattern=r"^linux/[a-z0-9]+$")
+    parallelism: int = Field(default=4, ge=1)
+    retries: int = Field(default=5, ge=0)
+    timeout_seconds: float = Field(default=1800.0, gt=0)
+    push_timeout_seconds: float = Field(default=600.0, gt=0)
+    resources: dict[str, dict[str, str]] = {}
+    storage: str = "20Gi"
+    base_mirrors: dict[str, list[str]] = {}
+    log_retention_seconds: float = Field(default=604_800.0, ge=0)
+    push_secret_file: Path | None = None
 
 
 class Settings(BaseSettings):
@@ -177,6 +198,8 @@ class Settings(BaseSettings):
     task_blocked_networks: list[str] = list(BLOCKED_NETWORKS)
     """Networks (CIDR) that no task is fetched from, redirects included. Default: loopback and link-local networks and the clouds'
     metadata servers."""
+    builds: BuildSettings = BuildSettings()
+    """How the images of tasks with a Dockerfile are built in the cluster; the chart sets it from its value builds."""
     task_fetches: int = Field(default=3, ge=1)
     """Concurrency limit on fetches of tasks, each in a process of at most 448 MiB; one namespace uses at most all slots but one."""
     task_fetch_seconds: float = Field(default=120.0, gt=0)

@@ -21,6 +21,7 @@ from multistep.store.evidence.file_list import Digests
 from multistep.store.keep import Pointer, Received
 from multistep.store.ledger import Collection
 from multistep.store.volume import Step, TrialKey
+from tests.support.builds import FakeBuildLogs
 from tests.support.faults import Faults
 
 
@@ -218,6 +219,7 @@ class FakeVolume(FakePlace):
         self.broken = False  # whether no checkpoint can be written
         self.checkpoints = FakeCheckpoints(self)
         self.evidence = FakeEvidence(self)
+        self.build_logs = FakeBuildLogs()
         self.collections = self.access = self.uploads = self  # one object plays all parts of Volume
 
     @asynccontextmanager

@@ -61,16 +61,18 @@ def plan(
     root: StepLayout | None = None,
     env: TrialEnv | None = None,
     egress: Egress = "Disabled",
+    images: Mapping[str, str] | None = None,
     **layout: Any,
 ) -> TrialPlan:
-    """Return the plan of the task in `toml`. steps: layouts by name (default: COMPLETE). layout: other fields of TaskLayout."""
+    """Return the plan of the task in `toml`. steps: layouts by name (default: COMPLETE). images: built images. layout: other fields
+    of TaskLayout."""
     config = parse_task(toml)
     names = [step.name for step in config.steps or []]
     files = dict.fromkeys(names, COMPLETE) | dict(steps or {})
     shared = root or (StepLayout() if names else COMPLETE)
     whole = TrialSpec.model_validate({"task": {"inline": {"config": {}}}, **(spec or {})})
     task = TaskLayout(steps=files, root=shared, **layout)
-    return make_plan(config, task, whole, env or TrialEnv(), name="dir-name", egress=egress)
+    return make_plan(config, task, whole, env or TrialEnv(), name="dir-name", egress=egress, images=images or {})
 
 
 def rewarded(json: str | None = None, txt: str | None = None, **result: Any) -> dict[str, Any]:

@@ -100,20 +100,30 @@ async def s3(place: Place = HERE) -> AsyncIterator[S3]:
 @asynccontextmanager
 async def registry(place: Place = HERE, *, private: bool = False) -> AsyncIterator[Registry]:
     """Run an OCI registry without TLS. private: require a user and password."""
-    user, password = ("somebody", "registry-password") if private else ("", "")
     with tempfile.TemporaryDirectory(prefix="multistep-registry-") as made:
-        directory, host = Path(made), f"{place.address}:{free_port(place)}"
-        config: dict[str, Any] = {
-            "version": 0.1,
-            "storage": {"filesystem": {"rootdirectory": str(directory / "objects")}, "delete": {"enabled": True}},
-            "http": {"addr": host},
-        }
-        if private:
-            (directory / "users").write_text(f"{user}:$2b$04$z61BpWl40eGgaoX5AJ/zeueP78vroVfaOIx9y2uDCVSh9eIYhKQ3e\n")
-            config["auth"] = {"htpasswd": {"realm": "registry", "path": str(directory / "users")}}
-        (directory / "config.yml").write_text(json.dumps(config))
-        async with _running(place, ["docker-registry", "serve", str(directory / "config.yml")], host, directory / "log"):
-            yield Registry(host, directory / "objects", directory / "log", user, password)
+        found = registry_at(Path(made), f"{place.address}:{free_port(place)}", private=private)
+        async with _running(place, registry_command(found), found.host, found.log):
+            yield found
+
+
+def registry_at(directory: Path, host: str, *, private: bool) -> Registry:
+    """Return a registry with its files in a directory, and write its configuration. It does not run yet."""
+    user, password = ("somebody", "registry-password") if private else ("", "")
+    config: dict[str, Any] = {
+        "version": 0.1,
+        "storage": {"filesystem": {"rootdirectory": str(directory / "objects")}, "delete": {"enabled": True}},
+        "http": {"addr": host},
+    }
+    if private:
+        (directory / "users").write_text(f"{user}:$2b$04$z61BpWl40eGgaoX5AJ/zeueP78vroVfaOIx9y2uDCVSh9eIYhKQ3e\n")
+        config["auth"] = {"htpasswd": {"realm": "registry", "path": str(directory / "users")}}
+    (directory / "config.yml").write_text(json.dumps(config))
+    return Registry(host, directory / "objects", directory / "log", user, password)
+
+
+def registry_command(registry: Registry) -> list[str]:
+    """Return the command that runs a registry."""
+    return ["docker-registry", "serve", str(registry.log.with_name("config.yml"))]
 
 
 @asynccontextmanager

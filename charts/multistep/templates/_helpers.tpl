@@ -129,6 +129,14 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) -}}
 {{- end -}}
 
+{{- define "multistep.builderImage" -}}
+{{- .Values.builds.image | default (printf "%s-builder:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion)) -}}
+{{- end -}}
+
+{{- define "multistep.buildsNamespace" -}}
+{{- .Values.builds.namespace | default .Release.Namespace -}}
+{{- end -}}
+
 {{- define "multistep.claimName" -}}
 {{- .Values.results.persistence.existingClaim | default (printf "%s-results" (include "multistep.fullname" .)) -}}
 {{- end -}}

@@ -196,6 +196,25 @@ FAILED = (
         "the registry denies access to the image; some also report this for images that do not exist",
         "check the name; put imagePullSecrets into `spec.environment.podTemplate` or the namespace's default ServiceAccount",
     ),
+    Failure(
+        "ImageBuildFailed",
+        "Task",
+        "the cluster could not build the image of a Dockerfile; the message has the last lines of the build's log",
+        "correct the Dockerfile; `multistep logs --build TRIAL` has the whole log ([builds](builds.md))",
+    ),
+    Failure(
+        "ImageBuildLimit",
+        "Task",
+        "the build of an image took longer, or used more memory or disk, than the chart's values builds allow",
+        "make the image smaller, or raise builds.timeoutSeconds, builds.resources or builds.storage",
+    ),
+    Failure(
+        "ImageBuildLost",
+        "Infrastructure",
+        "more pods of one build were lost in a row than the chart's value builds.retries allows, or a base image could not "
+        "be pulled as often",
+        "read the message; check the nodes, and the registries of the base images ([builds](builds.md#base-images))",
+    ),
     Failure("InvalidImageName", "Task", "the image's name is invalid", "correct it"),
     Failure(
         "ErrImageNeverPull", "Task", "the image is not on the node, and `spec.environment.imagePullPolicy` is Never", "load it"

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from multistep.api.egress import EgressStatus
+from multistep.api.image_status import ImageStatus
 from multistep.api.model import Model
 from multistep.api.regrade import RegradeStatus
 from multistep.api.score import Outcome, ScoreRule, TrialColumns
@@ -308,6 +309,8 @@ class TrialStatus(Model):
     """Names of the task's steps, in order, up to spec.toStep; empty until the task is read, and in a status that is too large."""
     task_source: TaskSourceStatus | None = None
     """What spec.task was resolved to; unset for bundle and inline, which cannot change."""
+    images: list[ImageStatus] = []
+    """Images of the trial's pods that the cluster builds from the task's Dockerfiles; the same for all attempts."""
     start_time: datetime | None = None
     """Start time of the trial."""
     completion_time: datetime | None = None

@@ -63,6 +63,17 @@ WAITING = (
         f"when the Secret has valid credentials; {NO_HURRY}",
     ),
     Waiting(
+        "ImageBuilding",
+        "an image of the task is being built in the cluster, or is queued for that; the message has the build's current step",
+        f"when the image is in the registry; fails with ImageBuildFailed or ImageBuildLimit; {NO_HURRY}",
+    ),
+    Waiting(
+        "ImageBuildRetrying",
+        "a failure that the task did not cause delays the build of an image: the registry does not answer, or the "
+        "builder's pod was lost or cannot start",
+        f"when the cause is gone; fails with ImageBuildLost after several lost pods; {NO_HURRY}",
+    ),
+    Waiting(
         "ResultsNotWritable",
         "writes to the operator's results volume fail; no result is lost, and nothing runs twice",
         "when the volume is writable and has free space",

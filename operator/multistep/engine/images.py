@@ -5,31 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from multistep.api.layout import TaskLayout
-from multistep.api.services import Build, Services
+from multistep.api.services import Services
 from multistep.api.task_toml import TaskConfig
 from multistep.api.trial_spec import TrialSpec
+from multistep.engine.image_builds import BUILDS_OFF, ENVIRONMENT, FROM_DOCKERFILE, Images
 from multistep.engine.services import PodServices, plan_services
 from multistep.errors import InvalidSpec, InvalidTask
 
-_FROM_DOCKERFILE = Build("environment")
 
-
-def trial_image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec) -> str:
+def trial_image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, images: Images) -> str:
     """Return the image of the trial's container. The compose file's overrides docker_image (Harbor 0.25, docker.docker). Raises
-    InvalidSpec for one that must be built first, and InvalidTask if there is none."""
+    InvalidSpec for one that must be built first, and InvalidTask if there is none. images: those that the cluster built."""
     if spec.environment.image:
         return spec.environment.image
     main = layout.compose.main if layout.compose else None
-    if main is not None and main.build is not None and main.build != _FROM_DOCKERFILE:
+    if main is not None and main.build is not None and main.build != FROM_DOCKERFILE:
         raise InvalidSpec(
             f"spec.environment.image: the image of main must be built from {main.build.context}/{main.build.dockerfile}; "
             "build it, and name the image here"
         )
-    if image := (main.image if main else "") or config.environment.docker_image:
+    if image := (main.image if main else "") or config.environment.docker_image or images.get(ENVIRONMENT):
         return image
     if layout.dockerfile:
         raise InvalidSpec(
-            "spec.environment.image: the task has only a Dockerfile; build it with `multistep build TASK` "
+            f"spec.environment.image: the task has only a Dockerfile; {BUILDS_OFF}, or build it with `multistep build TASK` "
             "and name the image here, or use `multistep run TASK`"
         )
     raise InvalidTask(

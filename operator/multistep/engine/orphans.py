@@ -36,6 +36,11 @@ def pod_orphaned(pod: PodFacts, trial: MultiStepTrial | None, now: float, grace:
     return "" if named[pod.name] in (None, pod.uid) else "it has the name of a pod that was deleted"
 
 
+def builder_orphaned(created_at: float, *, wanted: bool, deleting: bool, now: float, grace: float) -> bool:
+    """Return whether a builder's pod is an orphan: no trial waits for its image. grace: age in seconds below which it never is."""
+    return not wanted and not deleting and now - created_at >= grace
+
+
 def fate_of_results(*, alive: bool, gone_since: float | None, now: float, keep: float | None) -> Fate:
     """Return what to do with a trial's results on the volume.
 

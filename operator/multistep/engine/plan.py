@@ -15,7 +15,6 @@ from multistep.api.layout import StepLayout, TaskLayout
 from multistep.api.services import MAIN
 from multistep.api.task_toml import (
     ArtifactConfig,
-    CollectConfig,
     HealthcheckConfig,
     StepConfig,
     TaskConfig,
@@ -25,18 +24,18 @@ from multistep.api.trial_spec import CheckpointsSpec, TrialSpec
 from multistep.engine.artifacts import pass_entries
 from multistep.engine.branching import WHOLE_TASK, Branch, branch_of
 from multistep.engine.hosted_agent import HostedAgent, hosted_agent
+from multistep.engine.image_builds import NO_IMAGES, Images, verifier_image
 from multistep.engine.images import services_of, trial_image
 from multistep.engine.network import PUBLIC, Egress, Network, Networks, StepNetworks
 from multistep.engine.phase_networks import networks
 from multistep.engine.plan_size import refuse_large
 from multistep.engine.services import PodServices
+from multistep.engine.task_steps import files_of, hooks_of, steps_of
 from multistep.engine.templates import Unresolved, resolve
 from multistep.engine.timeouts import real_limit, real_pause, resolve_limit
 from multistep.engine.unsupported import refuse_unsupported
 from multistep.engine.verifier_environment import Definition, VerifierEnvironment, definition
 from multistep.errors import InvalidSpec, InvalidTask
-
-SINGLE_STEP = "task"  # the name under which a single-step task's only step runs
 
 Env = Mapping[str, str]
 Apart = Callable[[Definition], VerifierEnvironment]
@@ -173,17 +172,23 @@ class TrialPlan:
 
 
 def make_plan(
-    config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, *, name: str, egress: Egress = "Disabled"
+    config: TaskConfig,
+    layout: TaskLayout,
+    spec: TrialSpec,
+    env: TrialEnv,
+    *,
+    name: str,
+    egress: Egress = "Disabled",
+    images: Images = NO_IMAGES,
 ) -> TrialPlan:
-    """Return the plan of a trial. name: name of the task if task.toml has none; egress: what limits the networks of trial pods.
-    Raises InvalidSpec or InvalidTask."""
+    """Return the plan of a trial. name: name of the task if task.toml has none; egress: what limits the networks of trial pods;
+    images: those built from the task's Dockerfiles. Raises InvalidSpec or InvalidTask."""
     refuse_unsupported(config, layout, spec.agent)
-    steps = _steps(config)
+    steps, artifacts = steps_of(config), [each.config() for each in spec.artifacts]
     refuse_large(config, steps, spec, len(env.verifier) + len(env.environment))
     reach = networks(config, layout, steps, spec, egress)
-    artifacts = [each.config() for each in spec.artifacts]
     branch = branch_of(spec, [each.name for each in steps], single=not config.steps)
-    image, own_env = trial_image(config, layout, spec), _resolved("environment.env", config.environment.env, env)
+    image, own_env = trial_image(config, layout, spec, images), _resolved("environment.env", config.environment.env, env)
     made = TrialPlan(
         task_name=config.task.name if config.task else name,
         image=image,
@@ -196,7 +201,9 @@ def make_plan(
         workdir=config.environment.workdir or "",
         healthcheck=_healthcheck(config.environment.healthcheck),
         start_timeout=_start_timeout(config, spec),
-        steps=tuple(_step_plan(config, layout, spec, env, reach, artifacts, *each) for each in enumerate(steps[: branch.end])),
+        steps=tuple(
+            _step_plan(config, layout, spec, env, reach, images, artifacts, *each) for each in enumerate(steps[: branch.end])
+        ),
         strategy=config.multi_step_reward_strategy if config.steps else "final",
         abort_on_agent_error=spec.on_agent_error == "Abort",
         single=not config.steps,
@@ -220,10 +227,6 @@ def _with_services(plan: TrialPlan, services: PodServices | None) -> TrialPlan:
     return replace(plan, services=services, environment_env=env, workdir=plan.workdir or main.working_dir)
 
 
-def _steps(config: TaskConfig) -> Sequence[StepConfig]:
-    if config.steps:
-        return config.steps
-    return [StepConfig(name=SINGLE_STEP, verifier=config.verifier.model_copy(update={"env": {}, "collect": []}))]
 
 
 def _step_plan(
@@ -232,12 +235,13 @@ def _step_plan(
     spec: TrialSpec,
     env: TrialEnv,
     reach: Networks,
+    images: Images,
     artifacts: Sequence[ArtifactConfig],
     index: int,
     step: StepConfig,
 ) -> StepPlan:
     single = not config.steps
-    files = _files(config, layout, step)
+    files = files_of(config, layout, step)
     solution = files if files.solution else layout.root
     return StepPlan(
         name=step.name,
@@ -253,18 +257,15 @@ def _step_plan(
         solution_directory=step.name if files.solution and not single else None,
         solve_script=solution.solve_script,
         hooks=tuple(
-            Hook(hook.command, _user(hook.user), real_limit(hook.timeout_sec), hook.service) for hook in _hooks(config, step)
+            Hook(hook.command, _user(hook.user), real_limit(hook.timeout_sec), hook.service) for hook in hooks_of(config, step)
         ),
-        verifier=None if spec.verifier.disable else _verifier_plan(config, layout, spec, env, reach.steps[index], step, files),
+        verifier=None
+        if spec.verifier.disable
+        else _verifier_plan(config, layout, spec, env, reach.steps[index], images, step, files),
         min_reward=step.min_reward,
         artifacts=pass_entries(config.artifacts, artifacts, step.artifacts),
         network=reach.steps[index].agent,
     )
-
-
-def _files(config: TaskConfig, layout: TaskLayout, step: StepConfig) -> StepLayout:
-    """Return the files of a step's directory, or of the task's root directory for a single-step task."""
-    return layout.steps.get(step.name, StepLayout()) if config.steps else layout.root
 
 
 def _verifier_plan(
@@ -273,6 +274,7 @@ def _verifier_plan(
     spec: TrialSpec,
     env: TrialEnv,
     reach: StepNetworks,
+    images: Images,
     step: StepConfig,
     files: StepLayout,
 ) -> VerifierPlan:
@@ -280,7 +282,7 @@ def _verifier_plan(
     bundled = defined is not None and defined.bundled
     if defined and spec.regrade:
         raise InvalidSpec(f"spec.regrade: {defined.where}: step {step.name} is verified on artifacts, not on a checkpoint")
-    apart = partial(_verifier_environment, config, layout, spec, env, reach)
+    apart = partial(_verifier_environment, config, layout, spec, env, reach, images)
     restored = None if defined else _restored(config, spec, apart)
     both = spec.verifier.isolation == "Both" and spec.regrade is None
     return VerifierPlan(
@@ -312,9 +314,15 @@ def _restored(config: TaskConfig, spec: TrialSpec, apart: Apart) -> VerifierEnvi
 
 
 def _verifier_environment(
-    config: TaskConfig, layout: TaskLayout, spec: TrialSpec, env: TrialEnv, reach: StepNetworks, defined: Definition
+    config: TaskConfig,
+    layout: TaskLayout,
+    spec: TrialSpec,
+    env: TrialEnv,
+    reach: StepNetworks,
+    images: Images,
+    defined: Definition,
 ) -> VerifierEnvironment:
-    own, image = defined.config, defined.image or trial_image(config, layout, spec)
+    own, image = defined.config, verifier_image(defined, images) or trial_image(config, layout, spec, images)
     own_env = _resolved(f"{defined.where}.env", own.env, env)
     services = services_of(defined.services if defined.bundled else layout.compose, image, spec, own_env)
     return VerifierEnvironment(
@@ -372,10 +380,6 @@ def _checkpoints(config: TaskConfig, spec: CheckpointsSpec) -> CheckpointsSpec |
     """Return the spec of checkpoints; None if the trial makes none. A single-step task's serves only what follows the trial."""
     made = spec.policy == "AfterStep" and (bool(config.steps) or spec.keep == "WithResults")
     return spec if made else None
-
-
-def _hooks(config: TaskConfig, step: StepConfig) -> list[CollectConfig]:
-    return [*config.verifier.collect, *step.verifier.collect]
 
 
 def _user(own: User | None, inherited: User | None = None, *, override: User | None = None) -> str:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from multistep.api.egress import total as refused_total
+from multistep.api.image_status import ImageStatus
 from multistep.api.score import TrialColumns
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import (
@@ -56,11 +57,12 @@ def attempt_started(
     source: TaskSourceStatus | None = None,
     steps: Sequence[str] = (),
     resumed: ResumeStatus | None = None,
+    images: Sequence[ImageStatus] = (),
 ) -> TrialStatus:
     """Return the status at the start of an attempt, before its pod is created. A suspended trial gets the pod later.
 
     The status still names the verifier pod of the previous attempt. source: the revision that the task was resolved to; steps:
-    names of the task's steps; resumed: the checkpoint from which the attempt continues.
+    names of the task's steps; resumed: the checkpoint from which the attempt continues; images: those that the cluster built.
     """
     fields: dict[str, Any] = {
         "attempt": attempt,
@@ -76,6 +78,7 @@ def attempt_started(
         "task": task,
         "task_steps": trial.status.task_steps or list(steps),
         "task_source": trial.status.task_source or source,
+        "images": list(images),
         "image_user": image_user,
         "resumed": resumed,
         "start_time": trial.status.start_time or time(now),

@@ -18,8 +18,9 @@ Mode = Literal["shared", "separate"]
 
 @dataclass(frozen=True)
 class Definition:
-    """A separate verifier's environment in task.toml. where: path of its table in task.toml; image: the verifier's own image, None
-    to use the trial's image; services: those of the verifier's own compose file.
+    """A separate verifier's environment in task.toml. where: path of its table in task.toml; image: the verifier's own image;
+    services: those of the verifier's own compose file; dockerfile: directory of the Dockerfile that its own image is built from.
+    Neither image nor dockerfile: the trial's image is used.
 
     bundled: whether the verifier has its own image. This image contains the tests, so the operator uploads none.
     """
@@ -28,10 +29,11 @@ class Definition:
     config: EnvironmentConfig
     image: str | None
     services: Services | None = None
+    dockerfile: str | None = None
 
     @property
     def bundled(self) -> bool:
-        return self.image is not None
+        return self.image is not None or self.dockerfile is not None
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def definition(config: TaskConfig, layout: TaskLayout, step: StepConfig, files: 
     """Return the separate environment of a step's verifier; None if the verifier runs in the agent's environment.
 
     The step's table replaces the task's table, and the step's image replaces the task's image. Both are inherited separately: a
-    step may have a table of its own and inherit the task's image. Raises InvalidSpec if the image must be built first.
+    step may have a table of its own and inherit the task's image. Raises InvalidSpec for a compose file.
     """
     if verifier_mode(config, step) == "shared":
         return None
@@ -76,23 +78,22 @@ def definition(config: TaskConfig, layout: TaskLayout, step: StepConfig, files: 
         levels.insert(0, (step.verifier, files, f"steps/{step.name}/tests", "steps.verifier.environment"))
     given = [(each.environment, where) for each, _, _, where in levels if each.environment is not None]
     chosen, where = given[0] if given else (config.environment, "environment")
-    image, services = next((found for level in levels if (found := _image(*level))), (None, None))
-    return Definition(where, chosen, image, services)
+    found = next((found for level in levels if (found := _image(*level))), (None, None, None))
+    return Definition(where, chosen, *found)
 
 
-def _image(verifier: VerifierConfig, files: StepLayout, tests: str, where: str) -> tuple[str, Services | None] | None:
+def _image(
+    verifier: VerifierConfig, files: StepLayout, tests: str, where: str
+) -> tuple[str | None, Services | None, str | None] | None:
     """Return the image that a verifier table in task.toml (a step's or the task's) names, or that the compose file beside the tests
-    gives main, with the services of that file; None if there is neither (Harbor 0.25, verifier_mode)."""
+    gives main, with the services of that file; or the directory of the Dockerfile that the image is built from. Return None
+    if there is none of them (Harbor 0.25, verifier_mode)."""
     if verifier.environment is not None and verifier.environment.docker_image:
         image = files.tests_compose.main.image if files.tests_compose else ""
-        return image or verifier.environment.docker_image, files.tests_compose
+        return image or verifier.environment.docker_image, files.tests_compose, None
     if files.tests_compose and files.tests_compose.main.image:
-        return files.tests_compose.main.image, files.tests_compose
+        return files.tests_compose.main.image, files.tests_compose, None
     if files.tests_compose:
         text = "main has no image, and none is built here; name one as services.main.image"
         raise InvalidSpec(f"{tests}/docker-compose.yaml: {text}, or in `[{where}].docker_image` of task.toml")
-    if files.tests_dockerfile:
-        raise InvalidSpec(
-            f"{tests}/Dockerfile: is not built here; build it and name the image in `[{where}].docker_image` of task.toml"
-        )
-    return None
+    return (None, None, tests) if files.tests_dockerfile else None

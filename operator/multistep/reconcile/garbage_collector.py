@@ -24,8 +24,9 @@ from multistep.kube.resources import PODS, TRIALS
 from multistep.kube.shard import Shard
 from multistep.loglines import about
 from multistep.metrics import Metrics
-from multistep.pods import identity
+from multistep.pods import builder, identity
 from multistep.pods.facts import pod_facts
+from multistep.reconcile.builds import Builds
 from multistep.reconcile.salvage import salvaged
 from multistep.settings import Settings
 from multistep.store.place import Place
@@ -33,6 +34,7 @@ from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
 
 T = TypeVar("T")
+_BUILDER_SECONDS = 600.0  # minimum age of a builder's pod that is deleted: after a restart its trials have asked for it by then
 FIRST_SECONDS = 15.0  # delay of the first pass after the operator's start
 
 logger = logging.getLogger(__name__)
@@ -40,7 +42,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OrphanRemoval:
-    """Deletes orphans. clock: seconds since the epoch; shipping: gives access to the object store, None without one."""
+    """Deletes orphans. clock: seconds since the epoch; shipping: gives access to the object store, None without one; builds: those
+    that trials wait for, None without them."""
 
     cluster: Cluster
     volume: Volume
@@ -48,6 +51,7 @@ class OrphanRemoval:
     metrics: Metrics
     clock: Callable[[], float] = time.time
     shipping: Shipping | None = None
+    builds: Builds | None = None
     _wanted: dict[str, str] = field(default_factory=dict)  # UID of a pod: resourceVersion at which its trial still needed it
 
     async def run(self) -> None:
@@ -60,7 +64,8 @@ class OrphanRemoval:
 
     async def once(self) -> None:
         """Run one pass; a failed part is retried in the next pass."""
-        parts = (self._check_pods, self._check_results, self._tidy_volume)
+        parts = [self._check_pods, self._check_results, self._tidy_volume]
+        parts += [self._check_builders] if self.settings.builds.registry else []
         await self._each(parts, lambda part: part(), "removing orphans")
 
     async def _check_pods(self) -> None:
@@ -97,6 +102,17 @@ class OrphanRemoval:
                 self._report_deleted("pod", f"{namespace}/{pod.name}", why)
         elif trial is not None:
             self._wanted[pod.uid] = trial.metadata.resource_version
+
+    async def _check_builders(self) -> None:
+        """Delete the pods of builds that nobody waits for, and old logs of builds."""
+        place, wanted, now = builder.namespace(self.settings), self.builds.wanted if self.builds else (), self.clock()
+        for metadata in await self.cluster.list_metadata(PODS, place, label_selector=builder.LABEL_BUILD):
+            pod = pod_facts({"metadata": metadata})
+            needed = builder.build_of({"metadata": metadata}) in wanted
+            if orphans.builder_orphaned(pod.created_at, wanted=needed, deleting=pod.deleting, now=now, grace=_BUILDER_SECONDS):
+                await self.cluster.delete(PODS, place, pod.name, uid=pod.uid)
+                self._report_deleted("pod", f"{place}/{pod.name}", "no trial waits for the image that it builds")
+        await self.volume.build_logs.remove_older(now - self.settings.builds.log_retention_seconds)
 
     async def _check_results(self) -> None:
         await self._each(self._places, self._check_store, "orphaned results")

@@ -18,6 +18,7 @@ from multistep.kube.protocols import Cluster
 from multistep.kube.resources import CONFIG_MAPS, SECRETS, TRIALS
 from multistep.kube.shard import Shard
 from multistep.metrics import Metrics
+from multistep.reconcile.builds import Builds
 from multistep.reconcile.checkpointing import Checkpointing
 from multistep.reconcile.concurrency_limit import ConcurrencyLimit, Key, Wake
 from multistep.reconcile.driver import Driver
@@ -38,6 +39,7 @@ from multistep.reconcile.trial_context import SOON_SECONDS, Tools
 from multistep.reconcile.trial_pods import TrialPods
 from multistep.reconcile.trial_reconcile import TrialReconcile
 from multistep.settings import Settings
+from multistep.sources.image_registry import ImageRegistry, Registry
 from multistep.sources.read_task import TaskReader
 from multistep.sources.remote import Remote
 from multistep.sources.trial_task import TrialLoader
@@ -50,7 +52,8 @@ STARTED_REQUEUE_SECONDS = 1.0  # delay of the next reconcile once a pod is neith
 @dataclass
 class Reconciler:
     """Reconciles one trial per call. clock: seconds since the epoch; wake: requeues a key; ended: called with finished trials;
-    shipping, models: clients of the object store and the model gateway, None without one."""
+    shipping, models: clients of the object store and the model gateway, None without one;
+    registry: that of built images, None for the one in the settings."""
 
     cluster: Cluster
     volume: Volume
@@ -62,6 +65,7 @@ class Reconciler:
     shipping: Shipping | None = None
     models: ModelAccess | None = None
     sign: Sign | None = None
+    registry: Registry | None = None
 
     def __post_init__(self) -> None:
         self.shard = Shard(self.settings.shard, self.settings.namespaces)
@@ -73,15 +77,15 @@ class Reconciler:
         slots = self.settings.checkpoint_transfers
         self.transfers = ConcurrencyLimit(slots, self.wake, most_each=slots - 1)
         self.fetches = Fetches(self.settings, self.wake)
-        remote = Remote(self.fetches, partial(self.cluster.get, SECRETS), self.settings.task_sources)
         self.reads = Reads(self.wake)
+        registry = self.registry or ImageRegistry(self.settings)
+        self.builds = Builds(self.cluster, self.volume, self.settings, registry, self.wake, self.clock)
         self.reader = TaskReader(self.settings.task_cache_dir)
-        get_config_map, get_secret = partial(self.cluster.get, CONFIG_MAPS), partial(self.cluster.get, SECRETS)
         sources = SourceTrials(self.cluster, self.volume, self.shipping)
         self._tools = Tools(
             cluster=self.cluster,
             pods=TrialPods(self.cluster, guarded=self.settings.drain == "Wait"),
-            loader=TrialLoader(get_config_map, get_secret, remote, self.reader, self.reads, egress=self.settings.egress),
+            loader=self._loader(),
             driver=self._driver(),
             checkpointing=Checkpointing(self.volume),
             finisher=Finisher(self.volume, self.settings, self.shipping, self.sign),
@@ -99,6 +103,18 @@ class Reconciler:
             transfers=self.transfers,
             models=self.models,
             model_slots=self.model_slots,
+        )
+
+    def _loader(self) -> TrialLoader:
+        get_config_map, get_secret = partial(self.cluster.get, CONFIG_MAPS), partial(self.cluster.get, SECRETS)
+        return TrialLoader(
+            get_config_map,
+            get_secret,
+            Remote(self.fetches, get_secret, self.settings.task_sources),
+            self.reader,
+            self.reads,
+            self.builds,
+            egress=self.settings.egress,
         )
 
     def _driver(self) -> Driver:
@@ -140,6 +156,7 @@ class Reconciler:
                 self.transfers.release(key)
             self.fetches.settle(key)
             self.reads.settle(key)
+            self.builds.settle(key)
 
     async def _reconcile(self, key: Key) -> Requeue:
         try:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from multistep.api.image_status import ImageStatus
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import TrialStatus
 from multistep.engine import deadlines, decisions, status
@@ -85,16 +86,21 @@ class TrialContext(ABC):
         loaded, now, resumed = self._loaded_now, self._t.clock(), start.resumed if start else self._trial.status.resumed
         plan, steps = loaded.plan, [each.name for each in loaded.plan.steps]
         new = status.attempt_started(
-            self._trial, attempt, pod_name, plan.task_name, image_user, now, source=loaded.source, steps=steps, resumed=resumed
-        )
+            self._trial, attempt, pod_name, plan.task_name, image_user, now,
+            source=loaded.source, steps=steps, resumed=resumed, images=loaded.images,
+        )  # fmt: skip
         await self._write(new.model_copy(update={"started_from": start.source, "tampering": [*start.tampering]}) if start else new)
         self._just_named = attempt == 1 and image_user is None
         return CONTINUE
 
-    async def _wait(self, reason: str, message: str, *, seconds: float | None, gated: bool = False) -> Requeue:
+    async def _wait(
+        self, reason: str, message: str, *, seconds: float | None, gated: bool = False, images: list[ImageStatus] | None = None
+    ) -> Requeue:
+        """Report why the trial waits. images: builds to list in the status; None: no change."""
         phase = self._trial.status.phase
         shown: Phase = "Running" if phase == "Running" else "Pending"
-        await self._write(status.waiting(self._trial, shown, reason, message, self._t.clock(), gated=gated))
+        new = status.waiting(self._trial, shown, reason, message, self._t.clock(), gated=gated)
+        await self._write(new if images is None else new.model_copy(update={"images": images}))
         return self._until_deadline(seconds)
 
     def _until_deadline(self, seconds: float | None) -> Requeue:

@@ -49,6 +49,7 @@ from multistep.reconcile.trial_context import SOON_SECONDS
 from multistep.reconcile.trial_creation import TrialCreation
 from multistep.reconcile.trial_pods import former
 from multistep.reconcile.trial_regrade import TrialRegrade
+from multistep.sources.trial_images import ImageMissing
 
 TASK_GRACE_SECONDS = 5.0  # time until a missing task is reported: `multistep run` creates the trial first, then the task
 MAX_POLL_SECONDS = 3600.0
@@ -94,6 +95,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         except SourceError as error:
             if error.transient:
                 return await self._wait_for_task(error)
+            if isinstance(error, ImageMissing):
+                return await self._fail_unbuilt(error)
             return await self._fail(error.reason, f"spec.task: {error}")
 
     async def _wait_for_shard(self, pod: PodFacts) -> Result:
@@ -120,7 +123,14 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             return await self._act(end)
         if created is not None and abs(age := now - created.timestamp()) < TASK_GRACE_SECONDS:
             return Requeue(SOON_SECONDS if error.retry_seconds is not None else max(SOON_SECONDS, TASK_GRACE_SECONDS - age))
-        return await self._wait(error.reason, str(error), seconds=error.retry_seconds)
+        images = error.images if isinstance(error, ImageMissing) else None
+        return await self._wait(error.reason, str(error), seconds=error.retry_seconds, images=images)
+
+    async def _fail_unbuilt(self, error: ImageMissing) -> Result:
+        """Fail a trial whose image cannot be built. The status lists the build, with the URL of its log."""
+        before, listed = self._trial.status, {"images": error.images}
+        self._writer.trial = self._trial.model_copy(update={"status": before.model_copy(update=listed)})
+        return await self._fail(error.reason, str(error), exception="EnvironmentStartError", before=before)
 
     async def _fail_unreadable(self, error: InvalidSpec) -> Requeue:
         """Fail an unfinished trial that cannot be parsed; clean up a finished one, by the fields that can be parsed."""

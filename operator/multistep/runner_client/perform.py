@@ -50,11 +50,11 @@ async def perform(session: Session, operation: Operation, contents: Contents, wa
         case Upload():
             return await upload(session, operation.id, operation.target, contents(operation.content), operation.user)
         case Start():
-            return await session.start(_start(operation), wait_seconds)
+            return await session.start(start_request(operation), wait_seconds)
         case Healthcheck():
             return await session.healthcheck(_healthcheck(operation), wait_seconds)
         case Launch():
-            await session.start(_start(Start(f"{operation.id}-process", operation.argv, env=operation.env)))
+            await session.start(start_request(Start(f"{operation.id}-process", operation.argv, env=operation.env)))
             return await session.note(operation.id, {})
         case Note():
             return await session.note(operation.id, operation.data)
@@ -74,7 +74,7 @@ async def call_host(session: Session, call: HostCall, admission: Record, wait_se
     request = {**call.request, "outcome": HOST_OUTCOME, "admission": credentials}
     argv, files = (HOST_PROGRAM, call.command), (HOST_OUTCOME,)
     start = Start(call.id, argv, timeout=call.timeout, output=HOST_OUTPUT, remove=files, captures=files)
-    return await session.start({**_start(start), "stdin": json.dumps(request)}, wait_seconds)
+    return await session.start({**start_request(start), "stdin": json.dumps(request)}, wait_seconds)
 
 
 async def upload(session: Session, id: str, target: str, chunks: Body, user: str = "") -> Record:
@@ -88,7 +88,8 @@ async def upload(session: Session, id: str, target: str, chunks: Body, user: str
         return await session.note(id, {"error": {"code": error.code, "message": str(error)[:1000]}})
 
 
-def _start(operation: Start) -> dict[str, Any]:
+def start_request(operation: Start) -> dict[str, Any]:
+    """Return the request ``start`` for a command, without ``op``."""
     request: dict[str, Any] = {
         "id": operation.id,
         "argv": list(operation.argv),

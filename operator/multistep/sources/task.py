@@ -48,7 +48,7 @@ class Task:
 
     def selection(self, ref: Content) -> tuple[str, list[str]]:
         """Return an upload's directory with links resolved, and the paths to upload. Raises SourceError if it does not exist."""
-        directory = _path(ref.step, ref.kind)
+        directory = _path(ref.step, "tests" if ref.kind == "verifier" else ref.kind)
         if not links.is_directory(self.bundle, directory):
             raise SourceError(f"the task has no directory {directory}/")
         rules = IgnoreRules(self.bundle) if ref.kind in _FILTERED else None

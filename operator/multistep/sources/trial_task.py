@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from multistep.api.image_status import ImageStatus
 from multistep.api.model import EnvVar, KeySelector, Metadata
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import TaskSourceStatus
+from multistep.engine.image_builds import needed
 from multistep.engine.network import Egress
 from multistep.engine.plan import TrialEnv, TrialPlan, make_plan
 from multistep.errors import InvalidSpec, NotFound, SourceError
@@ -21,6 +23,7 @@ from multistep.sources.cache import Kept
 from multistep.sources.read_task import ReadTask, TaskReader
 from multistep.sources.reasons import DIGEST
 from multistep.sources.remote import Remote
+from multistep.sources.trial_images import Building
 
 Get = Callable[[str, str], Awaitable[Mapping[str, Any]]]  # called with namespace and name; returns the object, or raises NotFound
 
@@ -40,12 +43,14 @@ class Reading(Protocol):
 
 @dataclass(frozen=True)
 class Loaded:
-    """A trial's task with its plan. env: the spec's variables with their values; source: the resolved source of a remote task."""
+    """A trial's task with its plan. env: the spec's variables with their values; source: the resolved source of a remote task;
+    images: those that the cluster built from the task's Dockerfiles."""
 
     task: ReadTask
     plan: TrialPlan
     env: TrialEnv
     source: TaskSourceStatus | None = None
+    images: Sequence[ImageStatus] = ()
 
     @property
     def memory(self) -> int:
@@ -65,12 +70,14 @@ class TrialLoader:
         remote: Remote,
         reader: TaskReader,
         reading: Reading,
+        building: Building,
         *,
         egress: Egress = "Disabled",
     ) -> None:
         self._remote = remote
         self._reader = reader
         self._reading = reading
+        self._building = building
         self._get_config_map = get_config_map
         self._get_secret = get_secret
         self._egress = egress
@@ -130,9 +137,15 @@ class TrialLoader:
             verifier=await self._values(namespace, "spec.verifier.env", spec.verifier.env),
             credentials=await self._values(namespace, "spec.agent.credentials", spec.agent.credentials),
         )
-        name = spec.task.name or trial.metadata.name
-        plan = make_plan(task.config, task.layout, spec, env, name=name, egress=self._egress)
-        return Loaded(task, plan, env, source)
+        wanted = needed(task.config, task.layout, spec)
+        images = await self._building.images(trial, task, wanted) if wanted else ()
+        plan = make_plan(
+            task.config, task.layout, spec, env,
+            name=spec.task.name or trial.metadata.name,
+            egress=self._egress,
+            images={each.name: each.image for each in images if each.image},
+        )  # fmt: skip
+        return Loaded(task, plan, env, source, images)
 
     async def _task(self, trial: MultiStepTrial) -> tuple[ReadTask, TaskSourceStatus | None]:
         """Return the cached task, or read it. Trials share a cached task only if all of them may read its source."""

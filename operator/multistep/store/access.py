@@ -33,6 +33,10 @@ class Access:
         """Return the address of the results. base: URL of the operator's HTTP server."""
         return f"{base.rstrip('/')}/results/{key}/{self.token(key)}"
 
+    def build_uri(self, base: str, key: TrialKey, build: str) -> str:
+        """Return the address of the log of a build for this trial. base: URL of the operator's HTTP server."""
+        return f"{base.rstrip('/')}/builds/{key}/{self.token(key)}/{build}"
+
 
 def load_or_make_key(path: Path) -> bytes:
     """Return the secret in a file that only its owner can read; create it if missing. Concurrent callers get the same key."""

@@ -24,18 +24,21 @@ MAX_PART_BYTES = 1024 * 1024
 PATH = "/results/{namespace}/{name}/{uid}/{token}"
 KEY_PATH = "/signing-key.pem"
 FILE_PATH = PATH + "/files/{path:.+}"
+BUILD_PATH = "/builds/{namespace}/{name}/{uid}/{token}/{build}"
 
 
 def add_routes(app: web.Application, volume: Volume, shipping: Shipping | None = None, *, public_key: bytes | None = None) -> None:
-    """Add three routes. ``GET /results/NAMESPACE/NAME/UID/TOKEN`` returns a tar stream; 404 if the trial or the token is unknown;
+    """Add the routes. ``GET /results/NAMESPACE/NAME/UID/TOKEN`` returns a tar stream; 404 if the trial or the token is unknown;
     503 while the object store is unavailable. ``/files/PATH?offset=N&limit=N`` below it returns at most limit bytes (up to
-    1 MiB) of one file; a negative offset counts from its end. ``GET /signing-key.pem`` returns the public key, if any, that
+    1 MiB) of one file; a negative offset counts from its end. ``/builds/NAMESPACE/NAME/UID/TOKEN/BUILD`` does so for
+    the log of a build. ``GET /signing-key.pem`` returns the public key, if any, that
     verifies evidence."""
     if public_key is not None:
         app.router.add_get(KEY_PATH, partial(_public_key, public_key))
     results = _Results(volume, shipping)
     app.router.add_get(PATH, results.get, allow_head=False)
     app.router.add_get(FILE_PATH, results.get_part, allow_head=False)
+    app.router.add_get(BUILD_PATH, results.get_build_log, allow_head=False)
 
 
 async def _public_key(key: bytes, _: web.Request) -> web.Response:
@@ -65,14 +68,20 @@ class _Results:
     async def get_part(self, request: web.Request) -> web.Response:
         key = self._allowed(request)
         place = await self._place(key)
-        try:
-            offset, limit = int(request.query.get("offset", "0")), int(request.query.get("limit", str(MAX_PART_BYTES)))
-        except ValueError:
-            raise web.HTTPBadRequest(text="offset and limit must be integers (bytes)") from None
-        if not 1 <= limit <= MAX_PART_BYTES:
-            raise web.HTTPBadRequest(text=f"limit must be from 1 to {MAX_PART_BYTES} bytes")
+        offset, limit = _span(request)
         try:
             part = await place.part(key, request.match_info["path"], offset=offset, limit=limit)
+        except StoreError as error:
+            raise web.HTTPServiceUnavailable(text=f"{error}\n") from None
+        if part is None:
+            raise web.HTTPNotFound
+        return web.Response(body=part, headers=_headers(key) | {"Content-Type": "application/octet-stream"})
+
+    async def get_build_log(self, request: web.Request) -> web.Response:
+        """Return a part of the log of a build. Who knows the build's digest knows what was built."""
+        key, (offset, limit) = self._allowed(request), _span(request)
+        try:
+            part = await self._volume.build_logs.part(request.match_info["build"], offset, limit)
         except StoreError as error:
             raise web.HTTPServiceUnavailable(text=f"{error}\n") from None
         if part is None:
@@ -105,6 +114,17 @@ class _Results:
         async with aclosing(place.archive(key)) as chunks:
             async for chunk in chunks:
                 await asyncio.wait_for(response.write(chunk), WRITE_TIMEOUT_SECONDS)
+
+
+def _span(request: web.Request) -> tuple[int, int]:
+    """Return the requested offset and limit, in bytes."""
+    try:
+        offset, limit = int(request.query.get("offset", "0")), int(request.query.get("limit", str(MAX_PART_BYTES)))
+    except ValueError:
+        raise web.HTTPBadRequest(text="offset and limit must be integers (bytes)") from None
+    if not 1 <= limit <= MAX_PART_BYTES:
+        raise web.HTTPBadRequest(text=f"limit must be from 1 to {MAX_PART_BYTES} bytes")
+    return offset, limit
 
 
 def _headers(key: TrialKey) -> dict[str, str]:

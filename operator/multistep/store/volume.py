@@ -17,6 +17,7 @@ from multistep.store import directory
 from multistep.store import listing as reading
 from multistep.store.access import KEY_FILE, Access, load_or_make_key
 from multistep.store.archive import tar_chunks
+from multistep.store.build_logs import BuildLogs
 from multistep.store.checkpoint_files import TOP
 from multistep.store.checkpoints import Checkpoints
 from multistep.store.collecting import Collections
@@ -62,6 +63,7 @@ class Volume:
         # Threads of their own, as gigabytes are flushed: other trials' results are not queued behind them.
         self.checkpoints = Checkpoints(Disk(root, _CHECKPOINT_THREADS, check), checkpoint_limits(size))
         self.evidence = Evidence(self.disk)
+        self.build_logs = BuildLogs(self.disk)
 
     def close(self) -> None:
         """Reject further calls; calls that already run continue to their end."""

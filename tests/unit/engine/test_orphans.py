@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.engine.decisions import PodFacts
-from multistep.engine.orphans import fate_of_results, pod_orphaned
+from multistep.engine.orphans import builder_orphaned, fate_of_results, pod_orphaned
 
 NOW, GRACE = 1_700_000_000.0, 60.0
 RUNNING: dict[str, Any] = {"phase": "Running", "attempt": 2, "podName": "t-2", "podUID": "p2"}
@@ -130,3 +130,11 @@ def test_results_are_removed_only_after_a_trial_was_gone_at_every_check_for_as_l
                 assert 10 * (gone - 1) >= keep and gone > 1
                 return
         assert not (alive and gone_since)
+
+
+def test_a_builders_pod_that_no_trial_waits_for_is_an_orphan_after_a_while() -> None:
+    def orphaned(*, age: float = 600.0, wanted: bool = False, deleting: bool = False) -> bool:
+        return builder_orphaned(NOW - age, wanted=wanted, deleting=deleting, now=NOW, grace=600.0)
+
+    assert orphaned()
+    assert not (orphaned(age=599.0) or orphaned(wanted=True) or orphaned(deleting=True))

@@ -8,7 +8,8 @@ import pytest
 from multistep.api.layout import StepLayout
 from multistep.api.records import Identity
 from multistep.engine.isolation import isolation, users_of
-from multistep.engine.plan import SINGLE_STEP, Hook, StepPlan, TrialEnv
+from multistep.engine.plan import Hook, StepPlan, TrialEnv
+from multistep.engine.task_steps import SINGLE_STEP
 from multistep.engine.templates import Unresolved
 from multistep.errors import InvalidSpec, InvalidTask
 from tests.support.played import COMPLETE, IMAGE, plan

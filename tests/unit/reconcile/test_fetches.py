@@ -25,6 +25,7 @@ from multistep.sources.fetch.request import Fetched, Request, Rules
 from multistep.sources.read_task import TaskReader
 from multistep.sources.remote import Remote
 from multistep.sources.trial_task import TrialLoader
+from tests.support.builds import NoBuilding
 from tests.support.reading import read_here
 from tests.support.virtual_time import in_virtual_time
 from tests.support.world import FILES, World, manifest
@@ -89,7 +90,9 @@ def world(outside: Outside, source: Object | None = None, **fields: Any) -> Worl
         reconciler.fetches = fetches
         remote = Remote(fetches, partial(reconciler.cluster.get, SECRETS), ["oci", "git", "url"])
         get_config_map, get_secret = (partial(reconciler.cluster.get, each) for each in (CONFIG_MAPS, SECRETS))
-        loader = TrialLoader(get_config_map, get_secret, remote, TaskReader(outside.directory, read_here), reconciler.reads)
+        loader = TrialLoader(
+            get_config_map, get_secret, remote, TaskReader(outside.directory, read_here), reconciler.reads, NoBuilding()
+        )
         reconciler._tools = replace(reconciler._tools, loader=loader)
         return reconciler
 
@@ -224,7 +227,9 @@ def loader(outside: Outside, wake: Callable[[Any], None] = lambda _: None, **cha
 
     fetches = Fetches(settings(outside, **changes), wake, outside.fetch)
     remote = Remote(fetches, none, ["git", "url"])
-    return TrialLoader(none, none, remote, TaskReader(outside.directory, read_here), Reads(wake, patience_seconds=60.0)), fetches
+    return TrialLoader(
+        none, none, remote, TaskReader(outside.directory, read_here), Reads(wake, patience_seconds=60.0), NoBuilding()
+    ), fetches
 
 
 async def test_many_trials_of_a_task_fetch_it_once_and_share_it(outside: Outside) -> None:

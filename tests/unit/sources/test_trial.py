@@ -19,6 +19,7 @@ from multistep.sources.configmaps import split
 from multistep.sources.read_task import TaskReader
 from multistep.sources.remote import Remote
 from multistep.sources.trial_task import TrialLoader
+from tests.support.builds import NoBuilding
 from tests.support.world import READING
 from tests.unit.sources.trees import task
 
@@ -30,7 +31,7 @@ class Cluster:
         self.maps: dict[tuple[str, str], Mapping[str, Any]] = {}
         self.reads: Counter[tuple[str, str]] = Counter()
         reads = Reads(lambda _: None, patience_seconds=60.0)
-        self.loader = TrialLoader(self._get, self._get, cast(Remote, None), TaskReader(READING), reads)
+        self.loader = TrialLoader(self._get, self._get, cast(Remote, None), TaskReader(READING), reads, NoBuilding())
 
     async def _get(self, namespace: str, name: str) -> Mapping[str, Any]:
         self.reads[namespace, name] += 1

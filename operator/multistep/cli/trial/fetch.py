@@ -86,7 +86,16 @@ async def download(cluster: Cluster, uri: str, directory: Path) -> Unpacked:
 async def read_part(cluster: Cluster, uri: str, path: str, offset: int, limit: int) -> bytes | None:
     """Return at most ``limit`` bytes of a result file; None if the file is missing. path: URL-quoted; offset: counted from the end
     if negative."""
-    place, asked = locate(uri), f"/files/{path}?offset={offset}&limit={limit}"
+    return await _part(cluster, uri, f"/files/{path}?offset={offset}&limit={limit}")
+
+
+async def read_log(cluster: Cluster, uri: str, offset: int, limit: int) -> bytes | None:
+    """Return at most ``limit`` bytes of the log of a build; None if it does not exist."""
+    return await _part(cluster, uri, f"?offset={offset}&limit={limit}")
+
+
+async def _part(cluster: Cluster, uri: str, asked: str) -> bytes | None:
+    place = locate(uri)
     source = _patient(cluster, place.path + asked) if isinstance(place, ServicePath) else _get(place.url + asked)
     found = b""
     try:

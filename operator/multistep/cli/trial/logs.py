@@ -28,6 +28,7 @@ Examples:
   multistep logs my-task-oracle-x7k2p --step 2 --phase agent --tail 20
   multistep logs -f my-task-oracle-x7k2p --service db
   multistep logs my-task-oracle-x7k2p --step implement --phase verifier > test.log
+  multistep logs -f --build my-task-oracle-x7k2p
 
 While the pod exists, the output is read from its runner, which needs the right to exec into it (get and create on pods/exec);
 afterwards it is read from the results. On a terminal, control characters are escaped, so that no output can control the
@@ -59,6 +60,7 @@ Exit codes:
 @click.option(
     "--tail", type=click.IntRange(min=0), metavar="N", help="Start with the last N lines of each phase (of its last MiB)."
 )
+@click.option("--build", is_flag=True, help="The logs of the builds of the trial's images; with -f until the images exist.")
 @click.option("--raw", is_flag=True, help="Write the original bytes, also to a terminal.")
 @namespace_option
 @kubeconfig_options
@@ -71,6 +73,7 @@ def logs(
     attempt: int | None,
     follow: bool,
     tail: int | None,
+    build: bool,
     raw: bool,
     namespace: str | None,
     kubeconfig: str | None,
@@ -80,13 +83,17 @@ def logs(
     """Show what the phases of TRIAL printed, while it runs and afterwards."""
     from multistep.cli.trial.pieces import Wanted
 
+    target = Target(kubeconfig, context, namespace)
     if service is not None:
         if step or phase or attempt or output == "json":
             raise click.UsageError("--service cannot be combined with --step, --phase, --attempt and -o json")
-        asyncio.run(_service(Target(kubeconfig, context, namespace), trial, service, raw=raw, follow=follow, tail=tail))
+        asyncio.run(_service(target, trial, service, raw=raw, follow=follow, tail=tail))
         return
     wanted = Wanted(attempt, step, phase, follow)
-    if code := asyncio.run(_logs(Target(kubeconfig, context, namespace), trial, wanted, _form(output, wanted, raw=raw), tail)):
+    form = _form(output, wanted, raw=raw)
+    if build:
+        asyncio.run(_build_logs(target, trial, form, follow=follow))
+    elif code := asyncio.run(_logs(target, trial, wanted, form, tail)):
         raise click.exceptions.Exit(code)
 
 
@@ -124,6 +131,14 @@ async def _logs(target: Target, trial: str, wanted: Wanted, form: Form, tail: in
     if not reader.shown:
         print_err(_nothing(trial, status))
     return outcome(status).exit if wanted.follow else 0
+
+
+async def _build_logs(target: Target, trial: str, form: Form, *, follow: bool) -> None:
+    from multistep.cli import cluster
+    from multistep.cli.trial.build_log import show_build_logs
+
+    async with cluster.connect(target) as connected:
+        await show_build_logs(connected, target.namespace or connected.namespace, trial, form, follow=follow)
 
 
 def _nothing(trial: str, status: TrialStatus) -> str:

@@ -11,6 +11,7 @@ from multistep.api.trial_status import StepStatus, TrialStatus
 from multistep.engine.journal import AGENT, HEALTHCHECK, SETUP, VERIFIER
 from multistep.errors import UsageError
 
+BUILD = "build"  # the phase of a piece that is the log of a build of the image of ``step``
 PHASES = (SETUP, HEALTHCHECK, AGENT, VERIFIER)
 _FILES = {AGENT: ("agent/oracle.txt", "agent/command.txt", "agent/output.txt"), VERIFIER: ("verifier/test-stdout.txt",)}
 
@@ -31,6 +32,8 @@ class Piece:
 
     @property
     def title(self) -> str:
+        if self.phase == BUILD:
+            return f"build of {self.step}"
         where = f"step {self.number} {self.step}".rstrip() if self.number else "environment"
         return f"{where}, {self.phase}{f', attempt {self.attempt}' if self.attempt > 1 else ''}"
 

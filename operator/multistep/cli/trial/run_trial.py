@@ -169,18 +169,28 @@ def check_used(given: Collection[str], used: Collection[str], *, agents: Sequenc
     print_err(f"warning: {message}")
 
 
-def built_image(directory: TaskDirectory, task: Path, target: Target, *, verbose: bool) -> TrialImage:
-    """Build the image of a task's Dockerfile, and load it into the cluster. task: the path that the user gave, for messages."""
+def built_image(directory: TaskDirectory, task: Path, target: Target, *, verbose: bool) -> TrialImage | None:
+    """Build the image of a task's Dockerfile, and load it into a local cluster. task: the path that the user gave, for messages.
+
+    Return None if the cluster must build the image: it is not on this machine, or this machine has no container engine.
+    """
     planned = plan_build(directory)
     current = current_cluster(target.kubeconfig, target.context)
-    engine = choose_engine(current)
+    if current is None or not (current.localkube or current.kind):
+        _leave_to_cluster(task, "the cluster is neither localkube nor kind, so its nodes must pull the image")
+        return None
+    try:
+        engine = choose_engine(current)
+    except UsageError:
+        _leave_to_cluster(task, "no container engine works here")
+        return None
     build_image(planned, engine, verbose=verbose)
-    if not load_image(planned.name, engine, current, verbose=verbose):
-        raise UsageError(
-            f"{planned.name} was built, but the cluster is neither localkube nor kind, so its nodes must pull it: "
-            f"`multistep build {task} -t REGISTRY/NAME:TAG --push`, then run with --image"
-        )
+    load_image(planned.name, engine, current, verbose=verbose)
     return planned.image
+
+
+def _leave_to_cluster(task: Path, why: str) -> None:
+    print_err(f"{task}: {why}: the cluster builds it (chart value builds.registry); its log: multistep logs -f --build TRIAL")
 
 
 def _hints(namespace: str, name: str) -> str:

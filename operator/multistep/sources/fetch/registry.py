@@ -50,6 +50,15 @@ class Registry:
             raise SourceError(f"{what}: the manifest is not a JSON object")
         return digest, content
 
+    def digest(self, tag: str) -> str:
+        """Return the digest of the manifest (or index) with a tag; "" if it does not exist. Raises SourceError."""
+        response = self._send("HEAD", f"manifests/{tag}", {"Accept": _ACCEPT})
+        response.close()
+        if response.status == 404:
+            return ""
+        check_status(response, f"{self._reference.name}:{tag}")
+        return response.headers.get("Docker-Content-Digest") or self.manifest(tag)[0]
+
     def blob(self, digest: str) -> Response:
         """Return the response with a blob. The caller reads it and checks its digest."""
         return check_status(self._send("GET", f"blobs/{digest}"), f"{self._reference.name}: blob {digest}")

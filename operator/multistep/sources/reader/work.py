@@ -129,6 +129,8 @@ def _references(task: Task) -> Iterator[Content]:
             yield Content("workdir", step)
         if layout.tests:
             yield Content("tests", step)
+        if layout.tests_dockerfile:
+            yield Content("verifier", step)
         if layout.solution:
             yield Content("solution", step)
     if task.layout.environment_files:

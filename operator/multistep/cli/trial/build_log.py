@@ -1,0 +1,55 @@
+"""Shows the logs of the builds of a trial's images, which the operator keeps on its results volume."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from multistep.api.conditions import is_finished
+from multistep.api.image_status import ImageStatus
+from multistep.api.trial import parse_status
+from multistep.api.trial_status import TrialStatus
+from multistep.cli.cluster import Cluster, existing_trial
+from multistep.cli.trial.fetch import read_log
+from multistep.cli.trial.outcome import outcome
+from multistep.cli.trial.pieces import BUILD, Piece
+from multistep.cli.trial.printing import Form
+from multistep.errors import UsageError
+
+_PART_BYTES = 256 * 1024
+_PAUSE_SECONDS = 1.0
+
+
+async def show_build_logs(cluster: Cluster, namespace: str, name: str, form: Form, *, follow: bool) -> None:
+    """Show the logs of the builds. follow: until all images exist or the trial has finished. Raises UsageError without a log."""
+    offsets = dict[str, int]()
+    while True:
+        status = parse_status(await existing_trial(cluster, namespace, name))
+        for each in status.images:
+            await _show_new(cluster, each, offsets, form)
+        done = is_finished(status) or (status.images and all(each.image for each in status.images))
+        if done or not follow:
+            break
+        await asyncio.sleep(_PAUSE_SECONDS)
+    form.close()
+    if not any(offsets.values()):
+        raise UsageError(_nothing(name, status))
+
+
+async def _show_new(cluster: Cluster, image: ImageStatus, offsets: dict[str, int], form: Form) -> None:
+    if image.log is None:
+        return
+    offset = offsets.get(image.name, 0)
+    while part := await read_log(cluster, image.log, offset, _PART_BYTES):
+        form.start(Piece(1, 0, image.name, BUILD))
+        form.show(part)
+        offset += len(part)
+    sys.stdout.flush()
+    offsets[image.name] = offset
+
+
+def _nothing(name: str, status: TrialStatus) -> str:
+    if not status.images:
+        found = outcome(status)
+        return f"the cluster has built no image for trial {name}, which is {found.phase}: {found.why}"
+    return f"no log is stored for the images of trial {name}: the registry had them already, or their logs have expired"

@@ -1,0 +1,243 @@
+"""Decides what a build of an image does next, from the registry, the builder's pod and the records of its two runners. Pure.
+
+The registry is the truth: a tag that exists ends the build. The pod's name is derived from the build's digest, so there is one pod
+for all trials that need the image, also after a restart of the operator. Its container ``main`` builds the image and writes it to a
+file, the only thing it shares with the container ``push``, which pushes it. Each operation has an id, so that none runs twice.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from multistep.api.records import Fields, PhaseResult, Record
+from multistep.engine.decisions import PodFacts
+from multistep.engine.evictions import own_usage_exception
+
+BUILD_FAILED: Final = "ImageBuildFailed"
+BUILD_LIMIT: Final = "ImageBuildLimit"
+BUILD_LOST: Final = "ImageBuildLost"
+
+BUILD: Final = "build"  # id of the operation that builds; earlier ones only prepare it
+_PUSH: Final = "push/"
+POLL_SECONDS: Final = 2.0
+START_SECONDS: Final = 300.0
+VERIFY_SECONDS: Final = 30.0  # how long a registry may take to show a tag that was pushed
+LAST_PUSH_PAUSE_SECONDS: Final = 60.0
+PUSHING_SECONDS: Final = 7200.0  # a builder's pod is deleted this long after the build's own limit
+_SHOWN_LINES: Final = 12
+_LINE_CHARACTERS: Final = 400  # the end of a line, where an error has its cause
+_MOST_CHARACTERS: Final = 1500
+# The last line of buildah if it cannot pull a base image. What a RUN prints comes before it.
+_PULL = re.compile(r"^Error: .*(initializing source|pinging container registry|reading manifest|reading blob|copying system image)")
+_UNREACHABLE = re.compile(
+    r"connection refused|connection reset|i/o timeout|timed? ?out|no such host|temporary failure|no route to host|unexpected EOF"
+    r"|server misbehaving|toomanyrequests|too many requests|received unexpected HTTP status: 5|\b50[0234]\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one build. seconds: timeout of the build without the push; memory, storage: as in the pod's spec, for messages."""
+
+    seconds: float
+    memory: str = ""
+    storage: str = ""
+
+    @property
+    def pod_seconds(self) -> float:
+        """Return the age at which a builder's pod is given up."""
+        return START_SECONDS + self.seconds + PUSHING_SECONDS
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The observed state of a build. image: digest of the image in the registry, "" if it does not exist; unreachable: why the
+    registry cannot be asked, "" if it answered; pod: the builder's pod; push_ended: how its container ``push`` ended, "" while it
+    runs; records: those of both runners, None if they were not read, because the pod does not run."""
+
+    now: float
+    image: str = ""
+    unreachable: str = ""
+    pod: PodFacts | None = None
+    push_ended: str = ""
+    records: Mapping[str, Record] | None = None
+
+
+@dataclass(frozen=True)
+class Built:
+    """Decision: the image is in the registry. Delete the pod."""
+
+    image: str
+
+
+@dataclass(frozen=True)
+class CreateBuilder:
+    """Decision: create the builder's pod."""
+
+
+@dataclass(frozen=True)
+class StartBuild:
+    """Decision: upload the context, then start the build. Operations that have a record are not repeated."""
+
+
+@dataclass(frozen=True)
+class StartPush:
+    """Decision: push the image. id: id of the operation."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Decision: wait for ``seconds``, then observe again. failing: whether an infrastructure failure is the reason."""
+
+    message: str
+    seconds: float = POLL_SECONDS
+    failing: bool = False
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Decision: the image cannot be built from this task. Delete the pod, and fail the trials that need the image."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Decision: an infrastructure failure ended the build. Delete the pod; another one is created after a back-off."""
+
+    message: str
+
+
+Decision: TypeAlias = Built | CreateBuilder | StartBuild | StartPush | Pause | Broken | Lost
+
+
+def decide(seen: Seen, limits: Limits) -> Decision:
+    """Return what the build does next."""
+    if seen.image:
+        return Built(seen.image)
+    pod = seen.pod
+    if pod is None:
+        return Pause(seen.unreachable, failing=True) if seen.unreachable else CreateBuilder()
+    if pod.deleting:
+        return Pause(f"pod {pod.name} of an earlier build is being deleted")
+    if (ended := _ended(pod, seen.push_ended, limits)) is not None:
+        return ended
+    if not pod.running or seen.records is None:
+        return _starting(pod, seen.now)
+    if seen.now - pod.created_at > limits.pod_seconds:
+        return Lost(f"pod {pod.name} did not push the image within {limits.pod_seconds:.0f} s; last: {_push_error(seen.records)}")
+    build = seen.records.get(BUILD)
+    if build is None:
+        return _unprepared(seen.records) or StartBuild()
+    if not build.done:
+        return Pause(f"is being built in pod {pod.name}")
+    return _built(PhaseResult.from_record(build), limits) or _push(seen, seen.records)
+
+
+def last_lines(log: str) -> str:
+    """Return the last lines of a build's log, for messages."""
+    lines = [line.rstrip()[-_LINE_CHARACTERS:] for line in log.strip().splitlines()][-_SHOWN_LINES:]
+    return "\n".join(lines)[-_MOST_CHARACTERS:]
+
+
+def _ended(pod: PodFacts, push_ended: str, limits: Limits) -> Decision | None:
+    if pod.terminated and pod.exit_reason == "OOMKilled":
+        return Broken(BUILD_LIMIT, f"the build used more memory than builds.resources allows ({limits.memory})")
+    if pod.phase == "Failed" and own_usage_exception(pod.message, disrupted=bool(pod.disruption)) is not None:
+        return Broken(BUILD_LIMIT, f"the build used more disk than builds.storage = {limits.storage}: {pod.message}")
+    if not (pod.terminated or push_ended or pod.disruption or pod.phase in ("Failed", "Succeeded")):
+        return None
+    why = pod.message or pod.exit_message or pod.disruption or pod.reason or push_ended or f"exit code {pod.exit_code}"
+    return Lost(f"pod {pod.name} ended: {why}")
+
+
+def _starting(pod: PodFacts, now: float) -> Decision:
+    if pod.unschedulable:
+        return Pause(f"pod {pod.name}: {pod.unschedulable}", seconds=10.0, failing=True)
+    why = f"{pod.waiting_reason} {pod.waiting_message}".strip()
+    if pod.scheduled_at is not None and now - pod.scheduled_at > START_SECONDS and not pod.running:
+        return Lost(f"pod {pod.name} did not start within {START_SECONDS:.0f} s: {why or 'no reason given'}")
+    return Pause(f"pod {pod.name} is starting" + (f": {why}" if pod.waiting_message else ""), failing=bool(pod.waiting_message))
+
+
+def _unprepared(records: Mapping[str, Record]) -> Decision | None:
+    """Return the failure of an operation that prepares the build; None if all that ended succeeded."""
+    for each in records.values():
+        if (fault := Fields(each.result or {}, f"result of {each.id}").optional_fault("error")) is not None:
+            return Broken(BUILD_LIMIT, f"the build context could not be uploaded: {fault.message}")
+    return None
+
+
+def _built(result: PhaseResult, limits: Limits) -> Decision | None:
+    """Return the decision after a failed build; None if it succeeded."""
+    last = f"its last lines:\n{last_lines(result.tail)}"
+    if result.timed_out:
+        return Broken(BUILD_LIMIT, f"the build took longer than builds.timeoutSeconds = {limits.seconds:g}; {last}")
+    if result.exit_code == 0:
+        return None
+    if result.error is not None:
+        return Lost(f"the build could not be started: {result.error.message}")
+    if result.oom_kills:
+        return Broken(BUILD_LIMIT, f"the build used more memory than builds.resources allows ({limits.memory}); {last}")
+    if _pull_failed(result.tail):
+        return Lost(f"a base image could not be pulled; {last}")
+    return Broken(BUILD_FAILED, f"the build failed; {last}")
+
+
+def _pull_failed(log: str) -> bool:
+    """Return whether the build failed because the registry of a base image did not answer."""
+    end = next((line for line in reversed(log.splitlines()) if line.strip()), "")
+    return _PULL.match(end) is not None and _UNREACHABLE.search(end) is not None
+
+
+def _push(seen: Seen, records: Mapping[str, Record]) -> Decision:
+    """Push the image, and retry with back-off: a registry that is away for a while costs no build."""
+    tried = _pushes(records)
+    if not tried:
+        return StartPush(f"{_PUSH}1")
+    last = tried[-1]
+    if not last.done:
+        return Pause("is being pushed")
+    ended, count = last.ended_at or seen.now, len(tried)
+    if PhaseResult.from_record(last).exit_code == 0:
+        if seen.unreachable:
+            return Pause(seen.unreachable, failing=True)
+        if seen.now - ended > VERIFY_SECONDS:
+            return Lost("the image was pushed, but the registry does not have it")
+        return Pause("was pushed; the registry does not show it yet")
+    left = ended + min(LAST_PUSH_PAUSE_SECONDS, 2.0**count) - seen.now
+    if left > 0:
+        return Pause(f"could not be pushed: {_push_error(records)}", seconds=min(left, POLL_SECONDS), failing=True)
+    return StartPush(f"{_PUSH}{count + 1}")
+
+
+def _pushes(records: Mapping[str, Record]) -> Sequence[Record]:
+    return sorted((each for id, each in records.items() if id.startswith(_PUSH)), key=lambda each: int(each.id[len(_PUSH) :]))
+
+
+def _push_error(records: Mapping[str, Record]) -> str:
+    tried = [each for each in _pushes(records) if each.done]
+    return last_lines(PhaseResult.from_record(tried[-1]).tail) if tried else "nothing was pushed"
+
+
+@dataclass
+class Retries:
+    """The losses of one build in a row. most: number of losses after which the build fails."""
+
+    most: int
+    losses: int = 0
+
+    def lost(self, loss: Lost) -> Pause | Broken:
+        """Count a loss. Return the pause before the next pod, or the failure after too many losses."""
+        self.losses += 1
+        if self.losses > self.most:
+            return Broken(BUILD_LOST, f"{self.losses} pods in a row were lost; the last one: {loss.message}")
+        return Pause(f"retrying: {loss.message}", seconds=min(60.0, math.ldexp(2.5, self.losses)), failing=True)

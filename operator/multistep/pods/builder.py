@@ -1,0 +1,161 @@
+"""The pod in which buildah builds an image and skopeo pushes it. Pure functions on manifests.
+
+A Dockerfile's commands control the container ``main`` at most. The container ``push`` has its own file system, user and process
+namespace; it shares only the file with the built image, which it cannot write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from multistep.api.model import GROUP
+from multistep.engine.build_operations import AUTH, OUT, WORK
+from multistep.engine.builder import Limits
+from multistep.pods import container_status, runner_mount
+from multistep.pods.identity import CONTAINER
+from multistep.pods.runner_mount import RUNNER
+from multistep.settings import Settings
+
+PUSH: Final = "push"
+_SOCKET: Final = "multistep/push"  # not the main container's socket name: a pod's containers share abstract sockets
+CALLS: Final[Mapping[str, tuple[str, ...]]] = {CONTAINER: (RUNNER, "call"), PUSH: (RUNNER, "call", "--socket", _SOCKET)}
+LABEL_BUILD: Final = f"{GROUP}/build"
+ANNOTATION_BUILD: Final = f"{GROUP}/build"  # the whole digest, which is too long for a label
+_NAME_DIGITS: Final = 40
+_INSTALL_DIR: Final = "/multistep-install"
+_BUILDER, _PUSHER = 1000, 65532  # user and group IDs
+
+
+def pod_name(build: str) -> str:
+    """Return the name of a build's pod. build: the build's digest."""
+    return f"multistep-build-{build[:_NAME_DIGITS]}"
+
+
+def build_of(pod: Mapping[str, Any]) -> str:
+    """Return the digest of the build that a pod is for; "" if it is no builder's pod."""
+    return str((pod["metadata"].get("annotations") or {}).get(ANNOTATION_BUILD, ""))
+
+
+def push_ended(pod: Mapping[str, Any]) -> str:
+    """Return how the container ``push`` ended; "" while it runs."""
+    container = container_status.named(PUSH, (pod.get("status") or {}).get("containerStatuses"))
+    ended = (container.get("state") or {}).get("terminated")
+    return f"the container {PUSH} ended with status {ended.get('exitCode')} ({ended.get('reason')})" if ended else ""
+
+
+def limits(settings: Settings) -> Limits:
+    """Return the limits of a build."""
+    builds = settings.builds
+    return Limits(builds.timeout_seconds, builds.resources.get("limits", {}).get("memory", "no limit"), builds.storage)
+
+
+def namespace(settings: Settings) -> str:
+    """Return the namespace of builders' pods."""
+    return settings.builds.namespace or settings.lease_namespace or "default"
+
+
+def manifest(build: str, about: str, settings: Settings) -> dict[str, Any]:
+    """Return the manifest of a build's pod. about: which trial's Dockerfile it is for, for people."""
+    builds = settings.builds
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name(build),
+            "namespace": namespace(settings),
+            "labels": {"app.kubernetes.io/managed-by": "multistep", LABEL_BUILD: build[:_NAME_DIGITS]},
+            "annotations": {ANNOTATION_BUILD: build, f"{GROUP}/built-for": about},
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": settings.pod_grace_seconds,
+            "activeDeadlineSeconds": int(limits(settings).pod_seconds),
+            "nodeSelector": dict(zip(("kubernetes.io/os", "kubernetes.io/arch"), builds.platform.split("/"), strict=True)),
+            "securityContext": {"fsGroup": _BUILDER},
+            "initContainers": [_installer(settings)],
+            "containers": [_main(settings), _push(settings)],
+            "volumes": [
+                {"name": runner_mount.VOLUME, "emptyDir": {"sizeLimit": "64Mi"}},
+                {"name": "work", "emptyDir": {"sizeLimit": builds.storage}},
+                {"name": "out", "emptyDir": {"sizeLimit": builds.storage}},
+                {"name": "auth", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+                {"name": "tmp", "emptyDir": {"sizeLimit": builds.storage}},
+            ],
+        },
+    }
+
+
+def _main(settings: Settings) -> dict[str, Any]:
+    """Return the container that builds. SETUID and SETGID are for newuidmap and newgidmap: a RUN runs in a user namespace, and its
+    root is nobody outside of it. No seccomp profile: the default one forbids user namespaces."""
+    return {
+        **_serving(CONTAINER, settings, "multistep/runner", settings.runner_port),
+        "resources": settings.builds.resources,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _BUILDER,
+            "runAsGroup": _BUILDER,
+            "capabilities": {"drop": ["ALL"], "add": ["SETUID", "SETGID"]},
+        },
+        "workingDir": WORK,
+        "volumeMounts": [runner_mount.mount(), {"name": "work", "mountPath": WORK}, {"name": "out", "mountPath": OUT}],
+    }
+
+
+def _push(settings: Settings) -> dict[str, Any]:
+    return {
+        **_serving(PUSH, settings, _SOCKET, settings.agent_host_port),
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "512Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "runAsUser": _PUSHER,
+            "runAsGroup": _PUSHER,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "workingDir": "/tmp",
+        "volumeMounts": [
+            runner_mount.mount(),
+            {"name": "out", "mountPath": OUT, "readOnly": True},
+            {"name": "auth", "mountPath": AUTH},
+            {"name": "tmp", "mountPath": "/tmp"},
+        ],
+    }
+
+
+def _serving(name: str, settings: Settings, socket: str, port: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "image": settings.builds.image,
+        **_pull_policy(settings),
+        "command": [RUNNER, "serve", "--socket", socket, "--port", str(port)],
+        "env": [{"name": "MULTISTEP_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}],
+    }
+
+
+def _installer(settings: Settings) -> dict[str, Any]:
+    return {
+        "name": runner_mount.INSTALLER,
+        "image": settings.operator_image,
+        **_pull_policy(settings),
+        "command": [RUNNER, "install", _INSTALL_DIR],
+        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "runAsNonRoot": True,
+            "runAsUser": _PUSHER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "volumeMounts": [{"name": runner_mount.VOLUME, "mountPath": _INSTALL_DIR}],
+    }
+
+
+def _pull_policy(settings: Settings) -> dict[str, str]:
+    policy = settings.operator_image_pull_policy
+    return {"imagePullPolicy": policy} if policy else {}

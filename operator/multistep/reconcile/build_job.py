@@ -1,0 +1,190 @@
+"""One build of an image: observes the registry and the builder's pod, and acts as engine.builder decides, until the image exists.
+
+It may be cancelled anywhere, and several may run for one build at once: all they share is in the registry and in the pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+
+from multistep.api.records import Record
+from multistep.engine import builder
+from multistep.engine.build_operations import build_operations, push_operation, registries_conf
+from multistep.engine.builder import Broken, Built, Decision, Lost, Pause, Retries, Seen
+from multistep.engine.decisions import PodFacts
+from multistep.engine.image_builds import ImageBuild
+from multistep.errors import ClusterError, Conflict, NotFound, PodError, SourceError
+from multistep.kube.protocols import Cluster
+from multistep.kube.resources import PODS
+from multistep.pods import builder as pods
+from multistep.pods.facts import pod_facts
+from multistep.pods.identity import CONTAINER
+from multistep.runner_client.perform import perform, start_request
+from multistep.runner_client.session import Session
+from multistep.settings import Settings
+from multistep.sources.image_registry import Registry
+from multistep.sources.read_task import ReadTask
+from multistep.store.build_logs import BuildLogs
+
+logger = logging.getLogger(__name__)
+
+ERROR_SECONDS = 5.0
+_LOG_BYTES = 1 << 18
+_STEP = re.compile(r"^(?:\[\d+/\d+\] )?STEP \d+/\d+: .*", re.MULTILINE)
+_STEP_CHARACTERS = 120
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The objects that all builds share. clock: seconds since the epoch."""
+
+    cluster: Cluster
+    registry: Registry
+    logs: BuildLogs
+    settings: Settings
+    clock: Callable[[], float]
+
+
+class BuildJob:
+    """The build of one image. id: digest of its inputs; about: the trial that asked first; report: receives what the build does,
+    and whether it fails for now."""
+
+    def __init__(
+        self, tools: Tools, build: ImageBuild, id: str, task: ReadTask, about: str, report: Callable[[Pause], None]
+    ) -> None:
+        self._t = tools
+        self._build = build
+        self._id = id
+        self._task = task
+        self._about = about
+        self._report = report
+        self._namespace = pods.namespace(tools.settings)
+        self._limits = pods.limits(tools.settings)
+        self._retries = Retries(tools.settings.builds.retries)
+        self._logged = "", 0  # UID of the pod whose log is copied, and the number of copied bytes
+        self._step = ""
+
+    async def run(self) -> str:
+        """Return the image with its digest. Raises SourceError if it cannot be built."""
+        while True:
+            try:
+                decision = await self._next()
+            except (ClusterError, PodError) as error:
+                decision = Pause(f"retrying: {error}", seconds=ERROR_SECONDS, failing=True)
+            match decision:
+                case Built(digest):
+                    return self._t.registry.pinned(digest)
+                case Broken(reason, message):
+                    raise SourceError(message, reason=reason)
+                case Pause():
+                    self._report(decision)
+                    await asyncio.sleep(decision.seconds)
+
+    async def _next(self) -> Built | Broken | Pause:
+        """Take one decision and act on it. Return the result, or how long to wait before the next decision."""
+        seen = await self._observe()
+        decision = builder.decide(seen, self._limits)
+        match decision:
+            case Built() | Broken() | Lost():
+                await self._delete(seen.pod)
+                return self._retries.lost(decision) if isinstance(decision, Lost) else decision
+            case builder.CreateBuilder():
+                await self._create()
+            case builder.StartBuild() | builder.StartPush():
+                await self._start(seen, decision)
+            case Pause():
+                return replace(decision, message=f"{decision.message}{self._step}") if self._step else decision
+        return Pause("is being built", seconds=0.0 if not isinstance(decision, builder.CreateBuilder) else builder.POLL_SECONDS)
+
+    async def _observe(self) -> Seen:
+        pod, push_ended = await self._pod()
+        records = await self._records(pod) if pod is not None and pod.running and not pod.deleting and not push_ended else None
+        seen = Seen(self._t.clock(), pod=pod, push_ended=push_ended, records=records)
+        if pod is not None and not _pushed(records or {}):
+            return seen  # the registry cannot have the image yet, as only this pod pushes it
+        try:
+            return replace(seen, image=await self._t.registry.digest(self._id))
+        except SourceError as error:
+            return replace(seen, unreachable=str(error))
+
+    async def _pod(self) -> tuple[PodFacts | None, str]:
+        try:
+            found = await self._t.cluster.get(PODS, self._namespace, pods.pod_name(self._id))
+        except NotFound:
+            return None, ""
+        return pod_facts(found), pods.push_ended(found)
+
+    async def _records(self, pod: PodFacts) -> dict[str, Record]:
+        """Return the records of both runners. The one of ``push`` is asked only when the build has ended."""
+        async with self._session(pod, CONTAINER) as session:
+            records = {each.id: each for each in (await session.hello()).records}
+            if (build := records.get(builder.BUILD)) is not None:
+                await self._copy_log(session, pod)
+        self._step = self._step if build is not None and not build.done else ""
+        if build is not None and build.done:
+            async with self._session(pod, pods.PUSH) as session:
+                records |= {each.id: each for each in (await session.hello()).records}
+        return records
+
+    async def _copy_log(self, session: Session, pod: PodFacts) -> None:
+        """Copy what the build printed since the last copy to the results volume."""
+        offset = self._logged[1] if self._logged[0] == pod.uid else 0
+        while True:
+            printed = await session.output(builder.BUILD, offset, _LOG_BYTES)
+            if printed.data or not offset:
+                await self._t.logs.write(self._id, offset, printed.data)
+            offset += len(printed.data)
+            self._logged = pod.uid, offset
+            if steps := _STEP.findall(printed.data.decode(errors="replace")):
+                self._step = f": {steps[-1][:_STEP_CHARACTERS]}"
+            if not printed.data or offset >= printed.size:
+                return
+
+    async def _create(self) -> None:
+        with suppress(Conflict):  # another operator created it, or this one before a crash
+            await self._t.cluster.create(pods.manifest(self._id, self._about, self._t.settings))
+            logger.info("creating pod %s to build %s of %s", pods.pod_name(self._id), self._build.path, self._about)
+
+    async def _delete(self, pod: PodFacts | None) -> None:
+        if pod is not None:
+            with suppress(NotFound, Conflict):
+                await self._t.cluster.delete(PODS, self._namespace, pod.name, uid=pod.uid)
+
+    async def _start(self, seen: Seen, decision: Decision) -> None:
+        assert seen.pod is not None
+        if isinstance(decision, builder.StartPush):
+            return await self._push(seen.pod, decision.id)
+        builds, registry = self._t.settings.builds, self._t.registry
+        conf = registries_conf(builds.base_mirrors, registry.host, registry.insecure)
+        async with self._session(seen.pod, CONTAINER) as session:
+            await session.hello(records=False)
+            for operation in build_operations(self._build, conf, builds.timeout_seconds):
+                record = await perform(session, operation, self._task.content, 0.0)
+                if (record.result or {}).get("error"):
+                    return None  # the next decision reads the record
+        return None
+
+    async def _push(self, pod: PodFacts, id: str) -> None:
+        """Start the push. Only now, when no process of the build exists any more, the credentials are sent to the pod: on the stdin
+        of the pushing container's command."""
+        registry, seconds = self._t.registry, self._t.settings.builds.push_timeout_seconds
+        operation = push_operation(id, registry.tagged(self._id), seconds, insecure=registry.insecure(registry.host))
+        async with self._session(pod, pods.PUSH) as session:
+            await session.hello(records=False)
+            await session.start({**start_request(operation), "stdin": registry.credentials()}, 0.0)
+
+    @asynccontextmanager
+    async def _session(self, pod: PodFacts, container: str) -> AsyncIterator[Session]:
+        stream = await self._t.cluster.open_exec(self._namespace, pod.name, container, pods.CALLS[container])
+        limit = self._t.settings.answer_timeout_seconds
+        async with Session(stream, pod_uid=pod.uid, answer_timeout_seconds=limit) as session:
+            yield session
+
+
+def _pushed(records: dict[str, Record]) -> bool:
+    return any(each.done and id.startswith("push/") for id, each in records.items())

@@ -1,0 +1,23 @@
+"""Lets the nodes of localkube pull from a registry without TLS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from localkube.config import load_config
+
+
+@contextmanager
+def plain(host: str) -> Iterator[None]:
+    """Let containerd pull from this registry without TLS in the context. It reads the file at each pull."""
+    directory = load_config().paths.registries / host
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / "hosts.toml"
+    # containerd 1.6 rejects a file without a table of hosts.
+    file.write_text(f'server = "http://{host}"\n[host."http://{host}"]\n  capabilities = ["pull", "resolve"]\n')
+    try:
+        yield
+    finally:
+        file.unlink()
+        directory.rmdir()

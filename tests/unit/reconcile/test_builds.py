@@ -1,0 +1,335 @@
+"""Builds of images: a crash at any point, lost pods, an unreachable registry, the secret's way, and one build for many trials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from multistep.api.content import Content
+from multistep.api.trial import MultiStepTrial, parse_trial
+from multistep.api.trial_status import TrialStatus
+from multistep.engine.build_operations import build_operations
+from multistep.engine.builder import Pause
+from multistep.engine.image_builds import ImageBuild, build_id
+from multistep.errors import SourceError
+from multistep.kube.protocols import Object
+from multistep.pods import builder as pods
+from multistep.reconcile.build_job import BuildJob, Tools
+from multistep.reconcile.builds import Builds
+from multistep.settings import BuildSettings, Settings
+from multistep.sources.read_task import ReadTask
+from multistep.sources.trial_images import BUILDING, RETRYING, ImageMissing
+from multistep.store.access import Access
+from multistep.store.volume import Volume
+from tests.support.builds import DIGEST, SECRET, FakeBuildLogs, FakeRegistry
+from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_runner import FakeRunner
+from tests.support.faults import Faults, Killed
+from tests.support.virtual_time import in_virtual_time
+
+BUILD = ImageBuild("environment", Content("environment"))
+CONTEXT = "c" * 64
+ID = build_id(BUILD, CONTEXT, "linux/amd64")
+IMAGE = f"registry.example/builds@{DIGEST}"
+SETTINGS = Settings(builds=BuildSettings(registry="registry.example/builds", image="builder", retries=2, parallelism=2))
+
+
+class FakeTask:
+    """A task whose build context is a few bytes."""
+
+    digest = CONTEXT
+
+    def content(self, ref: Content) -> list[bytes]:
+        return [ref.kind.encode()]
+
+    async def sha256(self, ref: Content) -> str:
+        return self.digest
+
+
+TASK = cast(ReadTask, FakeTask())
+
+
+@dataclass
+class Place:
+    """A cluster with runners of builders' pods, a registry and logs. build, push: the phases' results as far as they differ from
+    success; a push that succeeds creates the tag."""
+
+    faults: Faults = field(default_factory=Faults)
+    build: Mapping[str, Any] = field(default_factory=dict)
+    push: Callable[[int], Mapping[str, Any]] = lambda _: {}
+    registry: FakeRegistry = field(default_factory=FakeRegistry)
+    logs: FakeBuildLogs = field(default_factory=FakeBuildLogs)
+    reports: list[Pause] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.made: list[FakeRunner] = []
+        self.cluster = FakeCluster(make_runner=self._runner, faults=self.faults)
+
+    def _runner(self, pod: Object) -> FakeRunner:
+        def pushed(request: Mapping[str, Any]) -> dict[str, Any]:
+            result = dict(self.push(int(request["id"].removeprefix("push/"))))
+            if not result:
+                self.registry.tags[pods.build_of(pod)] = DIGEST
+            return result
+
+        pushes = {f"push/{number}": pushed for number in range(1, 9)}
+        runner = FakeRunner(pod["metadata"]["uid"], results={"build": dict(self.build), **pushes}, finish="at_once", clock=_time)
+        runner.printed["build"] = b"STEP 1/2: FROM x\nSTEP 2/2: RUN y\n"
+        self.made.append(runner)
+        return runner
+
+    def job(self) -> BuildJob:
+        tools = Tools(self.cluster, self.registry, cast(Any, self.logs), SETTINGS, _time)
+        return BuildJob(tools, BUILD, ID, TASK, "default/t", self.reports.append)
+
+    @property
+    def pods(self) -> list[str]:
+        return [name for kind, _, name in self.cluster.objects if kind == "Pod"]
+
+    def check(self) -> None:
+        """Check that no phase ran twice, and that only pushes got the secret."""
+        for runner in self.made:
+            assert set(runner.starts.values()) <= {1}
+            for request in runner.requests:
+                assert (SECRET in str(request)) == (request["op"] == "start" and request["id"].startswith("push/"))
+
+
+def _time() -> float:
+    import asyncio
+
+    return asyncio.get_event_loop().time()
+
+
+@in_virtual_time
+async def test_a_build_ends_with_the_image_in_the_registry_and_without_a_pod() -> None:
+    place = Place()
+    assert await place.job().run() == IMAGE
+    assert (place.pods, len(place.made)) == ([], 1)
+    assert place.logs.logs[ID] == b"STEP 1/2: FROM x\nSTEP 2/2: RUN y\n"
+    assert set(place.made[0].uploads) == {"context", "config"}
+    place.check()
+
+
+@in_virtual_time
+async def test_an_image_that_exists_is_not_built() -> None:
+    place = Place()
+    place.registry.tags[ID] = DIGEST
+    assert await place.job().run() == IMAGE
+    assert not place.made
+
+
+def points() -> int:
+    """Return the number of points at which a build calls the outside world."""
+    place = Place()
+
+    @in_virtual_time
+    async def run() -> None:
+        await place.job().run()
+
+    run()
+    return len(place.faults.trace)
+
+
+@pytest.mark.parametrize("at", range(1, points() + 1))
+def test_an_operator_that_dies_anywhere_costs_no_second_build(at: int) -> None:
+    @in_virtual_time
+    async def run() -> None:
+        place = Place(Faults().fail(at, Killed()))
+        with pytest.raises(Killed):
+            await place.job().run()
+        place.faults.dead = False
+        assert await place.job().run() == IMAGE
+        assert (place.pods, len(place.made)) == ([], 1)
+        place.check()
+
+    run()
+
+
+@pytest.mark.parametrize("at", range(1, points() + 1))
+def test_a_pod_that_vanishes_anywhere_is_replaced(at: int) -> None:
+    @in_virtual_time
+    async def run() -> None:
+        place = Place()
+
+        def vanish() -> None:
+            for name in place.pods:
+                place.cluster.remove("Pod", "default", name)
+
+        place.faults.fail(at, vanish)
+        assert await place.job().run() == IMAGE
+        assert place.pods == [] and len(place.made) <= 2
+        place.check()
+
+    run()
+
+
+@in_virtual_time
+async def test_a_registry_that_is_away_during_the_push_costs_no_second_build() -> None:
+    place = Place(push=lambda number: {"exitCode": 1, "tail": "connection refused"} if number < 4 else {})
+    assert await place.job().run() == IMAGE
+    assert len(place.made) == 1 and set(place.made[0].starts) >= {"push/1", "push/4"}
+    assert any(each.failing and "connection refused" in each.message for each in place.reports)
+    place.check()
+
+
+@in_virtual_time
+async def test_a_broken_dockerfile_fails_with_its_last_lines_and_leaves_no_pod() -> None:
+    place = Place(build={"exitCode": 1, "tail": "Error: building at STEP"})
+    with pytest.raises(SourceError, match="Error: building at STEP") as caught:
+        await place.job().run()
+    assert (caught.value.reason, caught.value.transient, place.pods) == ("ImageBuildFailed", False, [])
+
+
+@in_virtual_time
+async def test_a_base_image_that_cannot_be_pulled_fails_after_retries_as_infrastructure() -> None:
+    place = Place(
+        build={"exitCode": 1, "tail": "Error: creating build container: pinging container registry x: connection refused"}
+    )
+    with pytest.raises(SourceError) as caught:
+        await place.job().run()
+    assert (caught.value.reason, len(place.made), place.pods) == ("ImageBuildLost", 3, [])
+
+
+def test_the_pod_keeps_the_push_apart_from_the_build() -> None:
+    manifest = pods.manifest(ID, "default/t", SETTINGS)["spec"]
+    main, push = manifest["containers"]
+    mounts = [{each["name"] for each in container["volumeMounts"]} for container in (main, push)]
+    assert mounts[0] & mounts[1] == {"multistep-runner", "out"}
+    assert next(each for each in push["volumeMounts"] if each["name"] == "out")["readOnly"]
+    assert push["securityContext"]["runAsUser"] != main["securityContext"]["runAsUser"]
+    assert not manifest["automountServiceAccountToken"] and "shareProcessNamespace" not in manifest
+    operations = build_operations(BUILD, "", 1.0)
+    assert all(SECRET not in str(each) for each in operations)
+
+
+# -- builds for many trials
+
+
+def trial(name: str, namespace: str = "default", **status: Any) -> MultiStepTrial:
+    metadata = {"name": name, "uid": f"uid-{name}", "namespace": namespace}
+    made = parse_trial({"metadata": metadata, "spec": {"task": {"inline": {"config": {}}}}})
+    return made.model_copy(update={"status": TrialStatus(**status)})
+
+
+class Many:
+    """The builds of an operator. woken: the trials that were requeued."""
+
+    def __init__(self, place: Place, settings: Settings = SETTINGS) -> None:
+        self.woken: list[str] = []
+        volume = cast(Volume, _Volume(place.logs))
+        self.builds = Builds(place.cluster, volume, settings, place.registry, lambda key: self.woken.append(key[1]), _time)
+
+    async def ask(self, trial: MultiStepTrial, task: ReadTask = TASK) -> str | ImageMissing:
+        try:
+            [found] = await self.builds.images(trial, task, [BUILD])
+        except ImageMissing as error:
+            return error
+        finally:
+            self.builds.settle((trial.metadata.namespace, trial.metadata.name))
+        assert found.image is not None
+        return found.image
+
+    async def until_image(self, trial: MultiStepTrial, task: ReadTask = TASK) -> str:
+        import asyncio
+
+        for _ in range(1000):
+            found = await self.ask(trial, task)
+            if isinstance(found, str):
+                return found
+            assert found.transient, found
+            await asyncio.sleep(1.0)
+        raise AssertionError("no end")
+
+
+@dataclass
+class _Volume:
+    build_logs: FakeBuildLogs
+    access: Access = field(default_factory=lambda: Access(b"k" * 32))
+
+
+@in_virtual_time
+async def test_many_trials_share_one_build() -> None:
+    place = Place()
+    many = Many(place)
+    trials = [trial(f"t{number}") for number in range(60)]
+    pending = [await many.ask(each) for each in trials]
+    assert all(isinstance(each, ImageMissing) and each.reason == BUILDING for each in pending)
+    assert {await many.until_image(each) for each in trials} == {IMAGE}
+    assert len(place.made) == 1
+    assert await many.until_image(trial("later")) == IMAGE and len(place.made) == 1
+
+
+@in_virtual_time
+async def test_a_status_that_names_the_image_needs_no_registry() -> None:
+    place = Place(registry=FakeRegistry(away="away"))
+    pinned = [{"name": "environment", "build": ID, "image": "pinned"}]
+    shown = TrialStatus.model_validate({"images": pinned}).images
+    assert await Many(place).ask(trial("t", images=shown)) == "pinned"
+    assert place.registry.asked == 0
+
+
+@in_virtual_time
+async def test_a_registry_that_is_away_loses_nothing() -> None:
+    import asyncio
+
+    place = Place(registry=FakeRegistry(away="the registry does not answer"))
+    many = Many(place)
+    reasons = set()
+    for _ in range(60):
+        found = await many.ask(trial("t"))
+        assert isinstance(found, ImageMissing) and found.transient
+        reasons.add(found.reason)
+        await asyncio.sleep(1.0)
+    assert not place.made and {RETRYING} <= reasons <= {RETRYING, BUILDING}
+    place.registry.away = ""
+    assert await many.until_image(trial("t")) == IMAGE
+
+
+@in_virtual_time
+async def test_a_broken_dockerfile_is_built_once_for_all_its_trials() -> None:
+    import asyncio
+
+    place = Place(build={"exitCode": 1, "tail": "Error: no"})
+    many = Many(place)
+    failed = []
+    for name in ("a", "b", "c"):
+        for _ in range(100):
+            found = await many.ask(trial(name))
+            assert isinstance(found, ImageMissing)
+            if not found.transient:
+                failed.append(found.reason)
+                break
+            await asyncio.sleep(1.0)
+    assert (failed, len(place.made)) == (["ImageBuildFailed"] * 3, 1)
+
+
+@in_virtual_time
+async def test_one_namespace_does_not_get_all_slots() -> None:
+    import asyncio
+
+    place = Place(push=lambda _: {"exitCode": 1, "tail": "away"})  # no build ends
+    many = Many(place)
+    tasks = [cast(ReadTask, type("T", (FakeTask,), {"digest": f"{number:064d}"})()) for number in range(4)]
+    asked = [(trial("a0", "greedy"), tasks[0]), (trial("a1", "greedy"), tasks[1]), (trial("b", "modest"), tasks[2])]
+    for _ in range(20):
+        for each, task in asked:
+            await many.ask(each, task)
+        await asyncio.sleep(1.0)
+    assert sorted(len(many.builds.wanted) for _ in [0]) == [3] and len(place.made) == 2
+    assert {runner.uploads["context"] for runner in place.made} == {b"environment"}
+    about = {
+        each["metadata"]["annotations"]["multistep.dev/built-for"]
+        for each in place.cluster.objects.values()
+        if each["kind"] == "Pod"
+    }
+    assert about == {"greedy/a0", "modest/b"}
+    await many.builds.stop()
+
+
+@in_virtual_time
+async def test_builds_that_are_off_build_nothing() -> None:
+    many = Many(Place(), Settings())
+    assert await many.builds.images(trial("t"), TASK, [BUILD]) == []
