@@ -29,7 +29,7 @@ _GONE = ".gone"
 _REMOVED = ".removed-"
 _LITTER = (f"{_REMOVED}*", f"{KEY_FILE}-*", f"{SPOOL}*")  # temporary files at the top of the volume, which ``tidy`` deletes
 _MAX_LINE_CHARACTERS = 4096
-_PLAIN_NAME = re.compile(r"(steps/[^/\0]+/)?[a-z][a-z0-9_-]*\.[a-z]+")
+_PLAIN_NAME = re.compile(r"((steps/[^/\0]+/)?[a-z]|services/[a-z0-9])[a-z0-9_-]*\.[a-z]+")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\S+")
 
 
