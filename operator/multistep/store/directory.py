@@ -174,6 +174,7 @@ class TrialDirectory:
         for name, data in files.items():
             if not _PLAIN_NAME.fullmatch(name):
                 raise StoreError(f"{name!r} is not the name of a file of a trial directory")
+            self._ensure(name.rpartition("/")[0])
             write(self.path / name, self._merged_log(data) if name == LOG else data)
         if _EXCEPTION not in files:
             (self.path / _EXCEPTION).unlink(missing_ok=True)
