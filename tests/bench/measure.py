@@ -71,14 +71,21 @@ def is_ready(pod: Object) -> bool:
 
 
 async def time_pods(
-    client: Client, namespace: str, pod: Mapping[str, Any], count: int, done: Callable[[Object], bool] = is_ready
+    client: Client, namespace: str, pod: Mapping[str, Any], count: int, done: Callable[[Object], bool] | None = None
 ) -> float:
-    """Return the seconds to create pods, see all of them satisfy `done`, delete them and see them gone."""
+    """Return the seconds to create pods, see all of them ready, delete them and see them gone.
+
+    done: returns whether a pod has done its work; each is then deleted as soon as it has, like a trial's pod, which frees its
+    resources for others.
+    """
     names = [f"idle-{number}" for number in range(count)]
     start = time.monotonic()
     await asyncio.gather(*(client.create(_named(pod, namespace, name)) for name in names))
-    await _until_all(client, PODS, namespace, count, done)
-    await asyncio.gather(*(client.delete(PODS, namespace, name) for name in names))
+    if done is None:
+        await _until_all(client, PODS, namespace, count, is_ready)
+        await asyncio.gather(*(client.delete(PODS, namespace, name) for name in names))
+    else:
+        await _delete_each(client, namespace, count, done)
     await until_without_pods(client, namespace, "bench=idle")
     return time.monotonic() - start
 
@@ -176,6 +183,19 @@ async def _until_all(client: Client, resource: Resource, namespace: str, count: 
             if event.type != "DELETED" and so(event.object):
                 there.add(name)
             if len(there) == count:
+                return
+
+
+async def _delete_each(client: Client, namespace: str, count: int, done: Callable[[Object], bool]) -> None:
+    """Delete each pod as soon as it is done, until `count` are deleted."""
+    deleted: set[str] = set()
+    async with asyncio.timeout(DEADLINE_SECONDS), aclosing(client.watch(PODS, namespace)) as events:
+        async for event in events:
+            name = event.object["metadata"]["name"]
+            if name not in deleted and event.type != "DELETED" and done(event.object):
+                deleted.add(name)
+                await client.delete(PODS, namespace, name)
+            if len(deleted) == count:
                 return
 
 

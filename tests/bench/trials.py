@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from multistep.kube.client import Client
-from tests.bench.measure import Counters, counters, is_ready, remove_trials, time_pods, time_trials
+from tests.bench.measure import Counters, counters, remove_trials, time_pods, time_trials
 
 ROUNDS = 3
 MOST_OF_SHAPE = 1.3  # maximum wall time of trials, relative to idle pods of the same shape
@@ -75,11 +75,11 @@ async def compare(
     manifests: Manifests,
     count: int,
     rounds: int = ROUNDS,
-    done: Callable[[Object], bool] = is_ready,
+    done: Callable[[Object], bool] | None = None,
 ) -> Comparison:
     """Measure trials and bare pods in each round, and pods with the trial's shape before and after each round.
 
-    done: returns whether a pod has done its work, so that it can be deleted.
+    done: returns whether a pod has done its work, so that it can be deleted; None for pods that do nothing.
     """
     print(f"bench: {count} pods and {count} trials by turns, {rounds} rounds ...", file=sys.stderr, flush=True)
     before = await time_pods(client, namespace, manifests.shape, count, done)

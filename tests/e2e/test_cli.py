@@ -9,8 +9,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.given import Given, Step, tree, trial
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hello-multi-step-advanced"
@@ -44,7 +42,7 @@ async def test_run_builds_runs_and_fetches_the_example_in_harbors_layout(given: 
     assert "steps/document/artifacts/docs/README.md" in files
     result = json.loads(files["result.json"])
     assert [step["step_name"] for step in result["step_results"]] == ["scaffold", "implement", "document"]
-    assert result["verifier_result"]["rewards"]["reward"] == pytest.approx(2 / 3)
+    assert result["verifier_result"]["rewards"]["reward"] == 1
 
 
 async def test_a_missed_gate_is_exit_code_1_and_distinguished_in_json(given: Given) -> None:

@@ -91,7 +91,7 @@ async def test_a_dataset_of_two_repositories_is_run_to_reward_1(given: Given, tm
 
         done = await given.sweep_until("all", finished)
         assert holds(done, "Complete"), done["status"]
-        assert done["status"]["agents"] == [{"name": "oracle", "counted": 3, "finished": 3, "mean": 1}]
+        assert done["status"]["agents"] == [{"name": "oracle", "counted": 3, "finished": 3, "passed": 3, "mean": 1}]
         pinned = done["status"]["tasksFrom"]
         listed = (await given.client.get(CONFIG_MAPS, given.namespace, pinned["configMap"]))["data"]["tasks"].splitlines()
         one, two = f"{server.url}/git/one.git", f"{server.url}/git/two.git"
@@ -103,7 +103,7 @@ async def test_a_dataset_of_two_repositories_is_run_to_reward_1(given: Given, tm
         refused = await given.sweep_until("local", finished)
         assert "task 'here' is the local path 'here'" in condition(refused, "Failed")["message"]
         output = json.loads(await line)
-        assert output["status"]["agents"] == [{"name": "oracle", "counted": 2, "finished": 2, "mean": 1}]
+        assert output["status"]["agents"] == [{"name": "oracle", "counted": 2, "finished": 2, "passed": 2, "mean": 1}]
 
 
 async def command_line(given: Given, place: str) -> asyncio.Task[str]:

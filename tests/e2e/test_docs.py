@@ -28,8 +28,10 @@ _COPIED = ("Makefile", "Dockerfile", "README.md", "pyproject.toml", ".dockerigno
 _COPIED_TREES = (
     "agent-host",
     "charts",
+    "compose",
     "crds",
     "docs",
+    "egress",
     "examples",
     "hack",
     "localkube",

@@ -174,10 +174,10 @@ async def rewards_are_those_of_the_statuses(seen: Seen) -> None:
     own = f'exported_namespace="{seen.namespace}"'
     rewarded = {name: status["rewards"] for name, status in seen.statuses.items() if "rewards" in status}
     assert rewarded == {"good": {"reward": 0.375, "style": 0.5}, "bad": {"reward": 0}, "interrupted": {"reward": 1}}
-    values = [given["reward"] for given in rewarded.values()]
-    for name, wanted in {"sum": sum(values), "count": len(values)}.items():
-        assert await seen.prometheus.query(f"sum(multistep_trial_reward_{name}{{{own}}})") == {(): wanted}
-    for name in ("trial_reward_count", "trials_finished_total", "step_phase_duration_seconds_count", "steps_finished_total"):
+    scores = [status["score"] for status in seen.statuses.values() if "score" in status]
+    for name, wanted in {"sum": pytest.approx(sum(scores)), "count": len(scores)}.items():
+        assert await seen.prometheus.query(f"sum(multistep_trial_score_{name}{{{own}}})") == {(): wanted}
+    for name in ("trial_score_count", "trials_finished_total", "step_phase_duration_seconds_count", "steps_finished_total"):
         assert set(await seen.prometheus.query(f"sum by (task, step, trial, key) (multistep_{name}{{{own}}})")) == {()}
 
 

@@ -95,8 +95,8 @@ async def test_a_sweep_is_suspended_resumed_counted_and_deleted_with_its_trials_
     status = (await until(given, finished))["status"]
     assert condition({"status": status}, "Complete")["status"] == "True"
     assert status["agents"] == [
-        {"name": "solver", "counted": 2, "finished": 4, "mean": 0.5},
-        {"name": "idler", "counted": 4, "finished": 4, "mean": 0.125},
+        {"name": "solver", "counted": 2, "finished": 4, "passed": 0, "mean": 0.5},
+        {"name": "idler", "counted": 4, "finished": 4, "passed": 0, "mean": 0.125},
     ]
     assert status["excluded"] == {"Infrastructure": 2}
     counts = status["trials"]

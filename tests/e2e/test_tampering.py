@@ -86,7 +86,7 @@ async def test_a_sweep_can_score_a_forged_reward_0(given: Given, tmp_path: Path)
         assert code == 0, error
         rows = {row["agent"]: row for row in csv.DictReader(file.read_text().splitlines())}
         assert (rows["forger"]["tampering"], rows["idler"]["tampering"]) == ("ProgramShadowed", "")
-        assert (rows["forger"]["reason"], rows["forger"]["reward"]) == (reason, "1.0")
+        assert (rows["forger"]["reason"], rows["forger"]["rewards"]) == (reason, '{"reward": 1.0}')
         assert "evidence of tampering: ProgramShadowed" in page.read_text()
 
 

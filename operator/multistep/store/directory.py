@@ -29,7 +29,7 @@ _GONE = ".gone"
 _REMOVED = ".removed-"
 _LITTER = (f"{_REMOVED}*", f"{KEY_FILE}-*", f"{SPOOL}*")  # temporary files at the top of the volume, which ``tidy`` deletes
 _MAX_LINE_CHARACTERS = 4096
-_PLAIN_NAME = re.compile(r"(steps/[^/\0]+/)?[a-z][a-z0-9_-]*\.[a-z]+")
+_PLAIN_NAME = re.compile(r"((steps/[^/\0]+/)?[a-z]|services/[a-z0-9])[a-z0-9_-]*\.[a-z]+")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\S+")
 
 
@@ -174,6 +174,7 @@ class TrialDirectory:
         for name, data in files.items():
             if not _PLAIN_NAME.fullmatch(name):
                 raise StoreError(f"{name!r} is not the name of a file of a trial directory")
+            self._ensure(name.rpartition("/")[0])
             write(self.path / name, self._merged_log(data) if name == LOG else data)
         if _EXCEPTION not in files:
             (self.path / _EXCEPTION).unlink(missing_ok=True)

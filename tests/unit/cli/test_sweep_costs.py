@@ -48,7 +48,7 @@ def test_the_table_and_the_page_show_cost_and_cost_per_pass_of_each_agent(invoke
     for agent in AGENTS:
         (line,) = [each for each in lines if each.startswith(f"{agent.name} ") and f"{TRIALS_EACH} of {TRIALS_EACH}" in each]
         assert f"${cost(agent):.2f} ${cost_per_pass(agent):.2f}" in line
-        assert f"${cost(agent):.2f}, ${cost_per_pass(agent):.2f} per pass" in page
+        assert f">${cost(agent):.2f}</span>" in page and f">${cost_per_pass(agent):.2f} per pass</span>" in page
 
 
 def test_the_document_has_the_costs_of_each_agent(invoke: Invoke, sweep: str, tmp_path: Path) -> None:

@@ -103,6 +103,7 @@ def test_each_limit_halts_the_sweep_with_its_reason() -> None:
     assert halt(counts, replace(fine, failures={"Task": 0, "Infrastructure": 2}), 99) == Halt(
         "TooManyFailures", "3 trials had a failure of class Infrastructure; spec.stopWhen.failures tolerates 2"
     )
+    assert halt(counts, replace(fine, stop=True), 99) == Halt("Stopped", "spec.stop is true")
     assert halt(counts, fine, 100) == Halt("DeadlineExceeded", "the sweep was active for longer than spec.activeDeadlineSeconds")
 
 

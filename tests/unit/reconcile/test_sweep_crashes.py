@@ -76,8 +76,9 @@ async def test_wherever_it_happens_each_trial_is_created_once_and_the_sweep_ends
 
 
 def comparable(world: SweepWorld, options: dict[str, Any]) -> Any:
-    """Return what must be equal in all runs: the sweep's end, or only its reason if a deadline, a lease or a budget ended it."""
-    if "manifest" in options and {"activeDeadlineSeconds", "stopWhen", "lease"} & options["manifest"]["spec"].keys():
+    """Return what must be equal in all runs: the sweep's end, or only its reason if a user or a limit ended it."""
+    limits = {"activeDeadlineSeconds", "stopWhen", "lease"} & options.get("manifest", sweep())["spec"].keys()
+    if limits or world.why[1] == "Stopped":
         return world.why, not world.live
     return end_of(world)
 

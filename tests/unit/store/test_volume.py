@@ -299,3 +299,8 @@ async def test_what_crashes_left_at_the_top_is_deleted_when_it_is_old(volume: Vo
     young.write_bytes(b"x")
     assert await volume.disk.tidy(before=2000.0) == 3
     assert snapshot(volume.root).keys() == whole.keys() | {".spool-2"}
+
+
+async def test_logs_of_services_are_files_of_the_trial(volume: Volume) -> None:
+    await volume.finish(KEY, {"result.json": b"{}", "services/app.log": b"ready\n"})
+    assert (trial_path(volume) / "services" / "app.log").read_bytes() == b"ready\n"

@@ -185,15 +185,15 @@ def _gateway(seen: Observation) -> Iterator[Finding]:
 def _network_policies(seen: Observation) -> Iterator[Finding]:
     if seen.operator is None:
         return
-    if settings_of(seen.operator).get("MULTISTEP_NETWORK_POLICY_ENFORCED", "false").lower() == "true":
-        yield Finding(
-            "network policies", "ok", "trials get NetworkPolicies; does the cluster's network enforce them? docs/security.md"
-        )
-    else:
-        text = "trials get no NetworkPolicy: tasks with a network_mode other than public are rejected"
-        yield Finding(
-            "network policies", "warning", text, "helm upgrade with trials.networkPolicyEnforced=true, if the network enforces them"
-        )
+    match settings_of(seen.operator).get("MULTISTEP_EGRESS", "Disabled"):
+        case "NetworkPolicy":
+            text = "trials get NetworkPolicies; does the cluster's network enforce them? docs/security.md"
+            yield Finding("networks", "ok", text)
+        case "Sidecar":
+            yield Finding("networks", "ok", "trials get a sidecar that limits their network: docs/egress.md")
+        case _:
+            text = "nothing limits the networks of trials: tasks with a network_mode other than public are rejected"
+            yield Finding("networks", "warning", text, "helm upgrade with trials.egress=Sidecar (docs/egress.md)")
 
 
 OF_OPERATOR: Final[tuple[Callable[[Observation], Iterator[Finding]], ...]] = (
