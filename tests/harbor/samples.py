@@ -15,7 +15,8 @@ from multistep.api.task_toml import TaskConfig, task_from_dict
 from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.api.trial_status import Usage
 from multistep.engine.journal import AgentInfo, Journal, StepRun
-from multistep.engine.plan import TrialEnv, TrialPlan, make_plan
+from multistep.engine.make_plan import make_plan
+from multistep.engine.plan import TrialEnv, TrialPlan
 from multistep.engine.rewards import StepException
 from multistep.reconcile.finisher import Sign
 from multistep.store import harbor

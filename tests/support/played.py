@@ -16,6 +16,7 @@ from multistep.api.records import Record
 from multistep.api.task_toml import parse_task
 from multistep.api.trial_spec import TrialSpec
 from multistep.engine.journal import Journal
+from multistep.engine.make_plan import make_plan
 from multistep.engine.network import Egress
 from multistep.engine.operations import (
     HOST_OUTCOME,
@@ -39,7 +40,7 @@ from multistep.engine.operations import (
     Start,
     SwitchNetwork,
 )
-from multistep.engine.plan import TrialEnv, TrialPlan, make_plan
+from multistep.engine.plan import TrialEnv, TrialPlan
 from multistep.engine.replay import replay
 from multistep.engine.rewards import REWARD_JSON, REWARD_TXT
 from multistep.engine.scope import Scope

@@ -15,8 +15,9 @@ from multistep.api.model import EnvVar, KeySelector, Metadata
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import TaskSourceStatus
 from multistep.engine.image_builds import needed
+from multistep.engine.make_plan import make_plan
 from multistep.engine.network import Egress
-from multistep.engine.plan import TrialEnv, TrialPlan, make_plan
+from multistep.engine.plan import TrialEnv, TrialPlan
 from multistep.errors import InvalidSpec, NotFound, SourceError
 from multistep.sources import configmaps
 from multistep.sources.cache import Kept

@@ -29,7 +29,7 @@ from multistep.engine.builder import (
     last_lines,
 )
 from multistep.engine.decisions import PodFacts
-from tests.support.fake_runner import DEFAULTS
+from tests.support.phase_results import DEFAULTS
 
 NOW = 1_000_000.0
 LIMITS = Limits(60.0, "1Gi", "20Gi")

@@ -10,7 +10,8 @@ import pytest
 from multistep.api.layout import StepLayout, TaskLayout
 from multistep.api.task_toml import TaskConfig
 from multistep.api.trial import parse_trial
-from multistep.engine.plan import TrialEnv, TrialPlan, make_plan
+from multistep.engine.make_plan import make_plan
+from multistep.engine.plan import TrialEnv, TrialPlan
 from multistep.engine.plan_size import MOST_CHARACTERS, MOST_ENTRIES, MOST_HOSTS
 from multistep.errors import InvalidSpec
 from tests.support.world import manifest

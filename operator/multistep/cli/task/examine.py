@@ -21,8 +21,9 @@ from multistep.api.trial_spec import EnvironmentSpec, TrialSpec, VerifierSpec
 from multistep.api.unknown import unknown_keys
 from multistep.cli.task.reward_keys import reward_key_warnings
 from multistep.engine.devices import node_terms
+from multistep.engine.make_plan import make_plan
 from multistep.engine.phase_networks import limits
-from multistep.engine.plan import StepPlan, TrialEnv, TrialPlan, make_plan
+from multistep.engine.plan import StepPlan, TrialEnv, TrialPlan
 from multistep.engine.templates import Unresolved, resolve
 from multistep.engine.unsupported import unsupported
 from multistep.engine.variables import template_tables, used_variables
