@@ -8,8 +8,8 @@ from multistep.api.layout import TaskLayout
 from multistep.api.services import Services
 from multistep.api.task_toml import TaskConfig
 from multistep.api.trial_spec import TrialSpec
-from multistep.engine.image_builds import BUILDS_OFF, ENVIRONMENT, FROM_DOCKERFILE, Images
-from multistep.engine.services import PodServices, plan_services
+from multistep.engine.image_builds import ENVIRONMENT, FROM_DOCKERFILE, Images, service_build
+from multistep.engine.services import BUILDS_OFF, PodServices, plan_services
 from multistep.errors import InvalidSpec, InvalidTask
 
 
@@ -19,10 +19,12 @@ def trial_image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, images:
     if spec.environment.image:
         return spec.environment.image
     main = layout.compose.main if layout.compose else None
-    if main is not None and main.build is not None and main.build != FROM_DOCKERFILE:
+    if layout.compose and main and main.build is not None and main.build != FROM_DOCKERFILE:
+        if image := images.get(service_build(layout.compose, main.name)):
+            return image
         raise InvalidSpec(
             f"spec.environment.image: the image of main must be built from {main.build.context}/{main.build.dockerfile}; "
-            "build it, and name the image here"
+            f"{BUILDS_OFF}, or build it, and name the image here"
         )
     if image := (main.image if main else "") or config.environment.docker_image or images.get(ENVIRONMENT):
         return image
@@ -38,13 +40,18 @@ def trial_image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, images:
     )
 
 
-def services_of(services: Services | None, image: str, spec: TrialSpec, env: Mapping[str, str]) -> PodServices | None:
+def services_of(
+    services: Services | None, image: str, spec: TrialSpec, env: Mapping[str, str], images: Images
+) -> PodServices | None:
     """Return the plan of a pod's services; None for a pod without. image: of the trial's container; env: values of
-    environment.env. Raises InvalidTask, InvalidSpec for images, and for what would lose the services' state."""
+    environment.env; images: those that the cluster built. Raises InvalidTask, InvalidSpec for images, and for what would lose the
+    services' state."""
     if services is None:
         return None
     _refuse_restores(spec)
-    return plan_services(services, image, spec.environment.service_images, env)
+    built = {each.name: images.get(service_build(services, each.name), "") for each in services.services}
+    named = {name: image for name, image in built.items() if image} | dict(spec.environment.service_images)
+    return plan_services(services, image, named, env)
 
 
 def _refuse_restores(spec: TrialSpec) -> None:

@@ -20,11 +20,11 @@ from multistep.engine.phase_networks import networks
 from multistep.engine.plan import Env, Hook, StepPlan, TrialEnv, TrialPlan, VerifierPlan
 from multistep.engine.plan_size import refuse_large
 from multistep.engine.task_steps import files_of, hooks_of, steps_of
-from multistep.engine.templates import Unresolved, resolve
+from multistep.engine.templates import Unresolved, resolve, resolved_field
 from multistep.engine.timeouts import real_limit, real_pause, resolve_limit
 from multistep.engine.unsupported import refuse_unsupported
 from multistep.engine.verifier_environment import Definition, VerifierEnvironment, definition
-from multistep.errors import InvalidSpec, InvalidTask
+from multistep.errors import InvalidSpec
 
 Apart = Callable[[Definition], VerifierEnvironment]
 _MOST_RETRIES = 2**31 - 1
@@ -49,7 +49,7 @@ class _Inputs:
     @cached_property
     def own_env(self) -> dict[str, str]:
         """Return the environment variables of [environment.env], resolved. Raises InvalidTask."""
-        return _resolved("environment.env", self.config.environment.env, self.env)
+        return resolved_field("environment.env", self.config.environment.env, self.env.variables)
 
 
 def make_plan(
@@ -80,7 +80,7 @@ def _trial_plan(inputs: _Inputs, steps: Sequence[StepConfig], name: str) -> Tria
         image=inputs.image,
         agent_name=spec.agent.label,
         agent_command=tuple(spec.agent.command or ()),
-        agent_env=_resolved("spec.agent.env", env.agent, env),
+        agent_env=resolved_field("spec.agent.env", env.agent, env.variables),
         solution_env=_attempt(config.solution.env, env),
         environment_env={**inputs.own_env, **env.environment},
         environment_files=_uploads_environment(config, layout),
@@ -103,7 +103,7 @@ def _trial_plan(inputs: _Inputs, steps: Sequence[StepConfig], name: str) -> Tria
 
 def _with_services(plan: TrialPlan, inputs: _Inputs) -> TrialPlan:
     """Return the plan with its services. What task.toml says of main goes before what the compose file says."""
-    services = services_of(inputs.layout.compose, inputs.image, inputs.spec, inputs.own_env)
+    services = services_of(inputs.layout.compose, inputs.image, inputs.spec, inputs.own_env, inputs.images)
     if services is None:
         return plan
     main = services.main
@@ -179,8 +179,8 @@ def _restored(config: TaskConfig, spec: TrialSpec, apart: Apart) -> VerifierEnvi
 def _verifier_environment(inputs: _Inputs, reach: StepNetworks, defined: Definition) -> VerifierEnvironment:
     config, layout, spec, env = inputs.config, inputs.layout, inputs.spec, inputs.env
     own, image = defined.config, verifier_image(defined, inputs.images) or inputs.image
-    own_env = _resolved(f"{defined.where}.env", own.env, env)
-    services = services_of(defined.services if defined.bundled else layout.compose, image, spec, own_env)
+    own_env = resolved_field(f"{defined.where}.env", own.env, env.variables)
+    services = services_of(defined.services if defined.bundled else layout.compose, image, spec, own_env, inputs.images)
     return VerifierEnvironment(
         config=own,
         image=image,
@@ -244,13 +244,6 @@ def _user(own: User | None, inherited: User | None = None, *, override: User | N
         if user is not None and user != "":
             return str(user)
     return ""
-
-
-def _resolved(where: str, values: Env, env: TrialEnv) -> dict[str, str]:
-    try:
-        return resolve(values, env.variables)
-    except Unresolved as error:
-        raise InvalidTask(str(error), kind="ValueError", field=where) from error
 
 
 def _attempt(values: Env, env: TrialEnv) -> dict[str, str] | Unresolved:

@@ -12,6 +12,7 @@ from multistep.api.services import MAIN, Host, Mount, Service, ServiceHealthchec
 from multistep.errors import InvalidSpec, InvalidTask
 
 CONTAINER_PREFIX: Final = "svc-"
+BUILDS_OFF: Final = "set the chart's value builds.registry, so that the cluster builds it"
 _HOSTNAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _PLACEHOLDER = re.compile("\ue000([^\ue000\ue001]+)\ue001")
 _LONGEST_NAME = 63 - len(CONTAINER_PREFIX)
@@ -76,10 +77,10 @@ def placeholder(name: str) -> str:
 def plan_services(services: Services, image: str, images: Mapping[str, str], env: Mapping[str, str]) -> PodServices:
     """Return the plan of a pod's services.
 
-    image: the trial's; images: of services, instead of those that the file names or builds; env: values of the placeholders.
+    image: the trial's; images: of services, instead of those that the file names, and those built; env: values of the placeholders.
     Raises InvalidTask, and InvalidSpec for an image that must be built first.
     """
-    resolved = [_with_values(each, env) for each in services.services]
+    resolved = [_service_with_values(each, env) for each in services.services]
     whole = replace(services, services=tuple(resolved))
     _refuse_meeting(whole)
     waited_for = {each.service for service in resolved for each in service.depends_on if each.condition == "completed"}
@@ -110,11 +111,16 @@ def startup_probe(check: ServiceHealthcheck) -> StartupProbe:
     return StartupProbe(check.argv, period, max(1, math.ceil(check.timeout)), max(1, math.ceil(seconds / period)))
 
 
-def _with_values(service: Service, env: Mapping[str, str]) -> Service:
+def with_values(text: str, env: Mapping[str, str]) -> str:
+    """Return the text with its placeholders replaced."""
+    return _PLACEHOLDER.sub(lambda found: env.get(found[1], ""), text)
+
+
+def _service_with_values(service: Service, env: Mapping[str, str]) -> Service:
     """Return the service with the placeholders in its variables and commands replaced."""
 
     def value(text: str) -> str:
-        return _PLACEHOLDER.sub(lambda found: env.get(found[1], ""), text)
+        return with_values(text, env)
 
     def values(texts: tuple[str, ...] | None) -> tuple[str, ...] | None:
         return None if texts is None else tuple(map(value, texts))
@@ -137,7 +143,7 @@ def _image(services: Services, service: Service, image: str, images: Mapping[str
         raise InvalidSpec(
             f"spec.environment.serviceImages: the image of service {service.name!r} must be built from "
             f"{service.build.context}/{service.build.dockerfile} ({services.path}:{service.line}); "
-            "build it, and name the image here"
+            f"{BUILDS_OFF}, or build it, and name the image here"
         )
     return image if service.same_image else service.image
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from multistep.errors import InvalidTask
+
 _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
 
 
@@ -23,6 +25,14 @@ class Unresolved(Exception):
 def resolve(env: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
     """Return the values with templates resolved. A template is a whole value: ``pre-${NAME}`` is literal. Raises Unresolved."""
     return {key: _value(key, value, variables) for key, value in env.items()}
+
+
+def resolved_field(field: str, env: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of a field of task.toml with templates resolved. Raises InvalidTask."""
+    try:
+        return resolve(env, variables)
+    except Unresolved as error:
+        raise InvalidTask(str(error), kind="ValueError", field=field) from error
 
 
 def referenced(value: str) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from multistep.api.layout import StepLayout, TaskLayout
-from multistep.api.services import Services
+from multistep.api.services import MAIN, Build, Service, Services
 from multistep.api.task_toml import EnvironmentConfig, HealthcheckConfig, StepConfig, TaskConfig, VerifierConfig
 from multistep.engine.network import Network
 from multistep.engine.services import PodServices
@@ -19,8 +19,8 @@ Mode = Literal["shared", "separate"]
 @dataclass(frozen=True)
 class Definition:
     """A separate verifier's environment in task.toml. where: path of its table in task.toml; image: the verifier's own image;
-    services: those of the verifier's own compose file; dockerfile: directory of the Dockerfile that its own image is built from.
-    Neither image nor dockerfile: the trial's image is used.
+    services: those of the verifier's own compose file; tests: directory whose Dockerfile or compose file makes its own image, ""
+    without. An image of None: it must be built from the Dockerfile in ``tests``; without ``tests`` the trial's image is used.
 
     bundled: whether the verifier has its own image. This image contains the tests, so the operator uploads none.
     """
@@ -29,11 +29,11 @@ class Definition:
     config: EnvironmentConfig
     image: str | None
     services: Services | None = None
-    dockerfile: str | None = None
+    tests: str = ""
 
     @property
     def bundled(self) -> bool:
-        return self.image is not None or self.dockerfile is not None
+        return self.image is not None or bool(self.tests)
 
 
 @dataclass(frozen=True)
@@ -78,22 +78,21 @@ def definition(config: TaskConfig, layout: TaskLayout, step: StepConfig, files: 
         levels.insert(0, (step.verifier, files, f"steps/{step.name}/tests", "steps.verifier.environment"))
     given = [(each.environment, where) for each, _, _, where in levels if each.environment is not None]
     chosen, where = given[0] if given else (config.environment, "environment")
-    found = next((found for level in levels if (found := _image(*level))), (None, None, None))
+    found = next((found for level in levels if (found := _image(*level))), (None, None, ""))
     return Definition(where, chosen, *found)
 
 
-def _image(
-    verifier: VerifierConfig, files: StepLayout, tests: str, where: str
-) -> tuple[str | None, Services | None, str | None] | None:
-    """Return the image that a verifier table in task.toml (a step's or the task's) names, or that the compose file beside the tests
-    gives main, with the services of that file; or the directory of the Dockerfile that the image is built from. Return None
-    if there is none of them (Harbor 0.25, verifier_mode)."""
-    if verifier.environment is not None and verifier.environment.docker_image:
-        image = files.tests_compose.main.image if files.tests_compose else ""
-        return image or verifier.environment.docker_image, files.tests_compose, None
-    if files.tests_compose and files.tests_compose.main.image:
-        return files.tests_compose.main.image, files.tests_compose, None
-    if files.tests_compose:
-        text = "main has no image, and none is built here; name one as services.main.image"
+def _image(verifier: VerifierConfig, files: StepLayout, tests: str, where: str) -> tuple[str | None, Services | None, str] | None:
+    """Return what a verifier's table in task.toml (a step's or the task's) and the files beside its tests make its own image: the
+    image, None if it must be built from their Dockerfile, the services of their compose file, and their directory. Return None if
+    there is none of them (Harbor 0.25, verifier_mode)."""
+    services, named = files.tests_compose, verifier.environment.docker_image if verifier.environment else None
+    main = services.main if services else Service(MAIN)
+    if main.image or named:
+        return main.image or named, services, tests
+    if files.tests_dockerfile and main.build in (None, Build(tests)):
+        return None, services, tests
+    if services:
+        text = "main has no image, and no Dockerfile beside the file to build it from; name one as services.main.image"
         raise InvalidSpec(f"{tests}/docker-compose.yaml: {text}, or in `[{where}].docker_image` of task.toml")
-    return (None, None, tests) if files.tests_dockerfile else None
+    return None

@@ -138,7 +138,7 @@ class TrialLoader:
             verifier=await self._values(namespace, "spec.verifier.env", spec.verifier.env),
             credentials=await self._values(namespace, "spec.agent.credentials", spec.agent.credentials),
         )
-        wanted = needed(task.config, task.layout, spec)
+        wanted = needed(task.config, task.layout, spec, env.variables)
         images = await self._building.images(trial, task, wanted) if wanted else ()
         plan = make_plan(
             task.config, task.layout, spec, env,

@@ -30,7 +30,7 @@ from tests.support.fake_runner import FakeRunner
 from tests.support.faults import Faults, Killed
 from tests.support.virtual_time import in_virtual_time
 
-BUILD = ImageBuild("environment", Content("environment"))
+BUILD = ImageBuild("environment", Content("environment"), "environment")
 CONTEXT = "c" * 64
 ID = build_id(BUILD, CONTEXT, "linux/amd64")
 IMAGE = f"registry.example/builds@{DIGEST}"

@@ -129,7 +129,7 @@ def _references(task: Task) -> Iterator[Content]:
             yield Content("workdir", step)
         if layout.tests:
             yield Content("tests", step)
-        if layout.tests_dockerfile:
+        if layout.tests_dockerfile or layout.tests_compose:
             yield Content("verifier", step)
         if layout.solution:
             yield Content("solution", step)
