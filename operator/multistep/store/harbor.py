@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from multistep.api import labels
 from multistep.api.agent_spec import AgentSpec
 from multistep.api.model import GROUP, VERSION, EnvVar
 from multistep.api.task_toml import TaskConfig
@@ -83,7 +82,7 @@ def result_json(
         "source": None,
         "task_checksum": task_digest(trial),
         "config": config_json(plan, trial),
-        "agent_info": _named_agent(agent_info(plan, trial, journal), trial),
+        "agent_info": agent_info(plan, trial, journal),
         "verifier_result": _rewards(rewards),
         "exception_info": _trial_exception(journal, failure, now),
         "started_at": _started(trial, journal),
@@ -268,12 +267,6 @@ def _rewards(rewards: Mapping[str, float | int] | None) -> dict[str, Any] | None
 
 def _timing(span: tuple[float, float | None] | None) -> dict[str, Any] | None:
     return None if span is None else {"started_at": iso(span[0]), "finished_at": iso(span[1])}
-
-
-def _named_agent(info: dict[str, Any], trial: MultiStepTrial) -> dict[str, Any]:
-    """Return AgentInfo with a command's name in its sweep: Harbor's viewer groups by this name, and all commands are "command"."""
-    name = trial.metadata.annotations.get(labels.AGENT)
-    return {**info, "name": name} if name and trial.spec.agent.command is not None else info
 
 
 def agent_config(agent: AgentSpec) -> dict[str, Any]:

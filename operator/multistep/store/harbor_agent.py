@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Final
 
+from multistep.api import labels
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import Usage
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.plan import TrialPlan
 
+_COMMAND: Final = "command"
+
 
 def agent_info(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
     """Return Harbor's AgentInfo: as reported by Harbor's agent, or, for Multistep's own agents, their name and our version. A
-    regrade's is its source's."""
+    regrade's is its source's. A command has its name in its sweep: Harbor's viewer groups by it, and all commands are "command"."""
+    info = _agent_info(plan, trial, journal)
+    return {**info, "name": trial.metadata.annotations.get(labels.AGENT, _COMMAND)} if info["name"] == _COMMAND else info
+
+
+def _agent_info(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
     agent = journal.agent
     if (source := trial.status.regraded) is not None:
         provider, slash, name = (source.agent.model or "").rpartition("/")

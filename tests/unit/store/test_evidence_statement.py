@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from obstore.store import MemoryStore
 
+from multistep.api import labels
 from multistep.api.regrade import SourceAgent
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import AttemptStatus, CheckpointStatus, ResumeStatus
@@ -118,6 +119,13 @@ def test_the_digest_of_the_spec_is_that_of_a_spec_without_secrets() -> None:
         return str(finished(replace(SAMPLE, spec=spec))["trial"]["spec"]["digest"]["sha256"])
 
     assert digest(API_KEY="short") == digest(API_KEY="other") != digest(MODE="fast") != digest(MODE="slow")
+
+
+def test_a_command_has_its_name_in_the_sweep_in_the_statement_and_in_the_result() -> None:
+    trial = SAMPLE.trial()
+    trial.metadata.annotations[labels.AGENT] = "asker"
+    result = harbor.result_json(SAMPLE.plan(), trial, SAMPLE.journal, BEGIN)
+    assert result["agent_info"]["name"] == finished(SAMPLE, trial)["agent"]["name"] == "asker"
 
 
 def test_no_secret_of_a_verifier_or_agent_is_in_the_statement() -> None:
