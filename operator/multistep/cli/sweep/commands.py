@@ -78,7 +78,7 @@ OUTPUT is a file that ends in .html, .csv, .json or .parquet, or one of table (d
 html is one page that needs nothing else; csv and parquet have a row for each trial; json has all of the report, and
 `multistep sweep compare` reads it. An active sweep has a report, too.
 
-docs/statistics.md explains scoring and all numbers. This needs Multistep's extra: pip install 'multistep[report]'.
+docs/reference/statistics.md explains scoring and all numbers. This needs Multistep's extra: pip install 'multistep[report]'.
 """
 
 _RESULTS_EPILOG = """\b
@@ -103,7 +103,7 @@ Examples:
   multistep sweep compare nightly monday.json           # a report of a sweep that is gone
 
 A SIDE is SWEEP, SWEEP/AGENT, or a file that `multistep sweep report -o FILE.json` wrote (FILE.json/AGENT). Two are compared by
-the tasks in which both have scored trials (docs/statistics.md). This needs Multistep's extra:
+the tasks in which both have scored trials (docs/reference/statistics.md). This needs Multistep's extra:
 pip install 'multistep[report]'.
 
 Exit codes: 0 whatever the verdict, 2 bad input or usage, 4 the cluster could not be reached.
