@@ -43,7 +43,7 @@ echo $((! $?)) > /logs/verifier/reward.txt
 
 @pytest.fixture
 async def limited(given: Given) -> Given:
-    """The test's namespace, with the labels of docs/egress.md."""
+    """The test's namespace, with the labels of docs/how-to/egress.md."""
     labels = {"pod-security.kubernetes.io/enforce": "privileged", "multistep.dev/pod-security": "baseline"}
     manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": given.namespace, "labels": labels}}
     await given.client.apply(manifest, field_manager="e2e")
