@@ -1,4 +1,4 @@
-# On a fresh Debian 12, as root, each of these does all the set-up it needs; docs/development.md lists it.
+# On a fresh Debian 12, as root, each of these does all the set-up it needs; docs/internals/development.md lists it.
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 

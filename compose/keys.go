@@ -14,7 +14,7 @@ const (
 	Refused Outcome = "refused"
 )
 
-// Key is a row of the table of docs/compose.md: what becomes of the keys that match Path, and of all below it for which no other row
+// Key is a row of the table of docs/reference/compose.md: what becomes of the keys that match Path, and of all below it for which no other row
 // has a longer path. "*" stands for a name, "[]" for an item of a list.
 type Key struct {
 	Path    string  `json:"path"`

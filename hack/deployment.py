@@ -113,6 +113,7 @@ def _install(cluster: Cluster, program: str, name: str, agent_host: str, builder
     command = [program, "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace"]
     images = f"image.repository={repository},image.tag={tag},settings.agentHostImage={agent_host},builds.image={builder}"
     values = ["--set", images, "--set-json", f"extraEnv={json.dumps(_VARIABLES)}"]
+    values += ["--set", "trials.egress=Sidecar"]  # only pods of tasks that limit a network have one
     if isinstance(cluster.target, targets.Local):  # allow plain HTTP: the tests' servers on the node have no TLS
         hosts = json.dumps([f"{load_config(cluster.variables).network.api_address}:*"])
         values += ["--set-json", f"settings.taskInsecureHosts={hosts}", "--set", "gateway.settings.plainUpstreams=true"]

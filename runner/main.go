@@ -1,4 +1,4 @@
-// Runner is PID 1 of a trial's container; docs/runner-protocol.md specifies its behaviour.
+// Runner is PID 1 of a trial's container; docs/internals/runner-protocol.md specifies its behaviour.
 package main
 
 import (

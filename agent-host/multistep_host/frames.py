@@ -1,4 +1,4 @@
-"""Reads and writes frames of the runner protocol (docs/runner-protocol.md). A frame is a type, a length and a payload."""
+"""Reads and writes frames of the runner protocol (docs/internals/runner-protocol.md). A frame is a type, a length and a payload."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Command:
 
 @dataclass(frozen=True)
 class CommandResult:
-    """A finished command. phase: the runner's result, with the fields of a phase's result (`start` in docs/runner-protocol.md)."""
+    """A finished command. phase: the runner's result, with a phase's fields (`start` in docs/internals/runner-protocol.md)."""
 
     stdout: str
     stderr: str

@@ -1,5 +1,6 @@
-"""Generate the names in values.schema.json, the list of settings in values.yaml and the tables of docs/chart.md from the chart's
-values and the programs' settings.
+"""Generate the names in values.schema.json, the list of settings in values.yaml and the tables of docs/reference/chart.md.
+
+The sources are the chart's values and the programs' settings.
 
 Run it in the checkout's Python environment: ``python -m hack.generate.chart``.
 """
@@ -21,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "multistep"
 SCHEMA = CHART / "values.schema.json"
 VALUES = CHART / "values.yaml"
-DOCS = ROOT / "docs" / "chart.md"
+DOCS = ROOT / "docs" / "reference" / "chart.md"
 
 _KEPT = ("type", "enum", "items", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _KEY = re.compile(r"^( *)([A-Za-z]\w*):(.*)$")
@@ -77,7 +78,7 @@ def values(text: str) -> str:
 
 
 def page(text: str) -> str:
-    """Return docs/chart.md with updated tables of values and settings."""
+    """Return docs/reference/chart.md with updated tables of values and settings."""
     tables = (("values", _value_rows()), ("settings", _setting_rows(OPERATOR)), ("gateway", _setting_rows(GATEWAY)))
     for name, rows in tables:
         begin, end = f"<!-- table {name} -->\n", "<!-- end -->"
@@ -87,7 +88,7 @@ def page(text: str) -> str:
 
 
 def main() -> None:
-    """Rewrite values.schema.json, values.yaml and docs/chart.md."""
+    """Rewrite values.schema.json, values.yaml and docs/reference/chart.md."""
     SCHEMA.write_text(schema(SCHEMA.read_text()))
     VALUES.write_text(values(VALUES.read_text()))
     DOCS.write_text(page(DOCS.read_text()))
@@ -127,7 +128,7 @@ def _close(node: Schema) -> None:
             _close(below)
 
 
-# -- tables of docs/chart.md
+# -- tables of docs/reference/chart.md
 
 
 def _value_rows() -> Iterator[Sequence[str]]:

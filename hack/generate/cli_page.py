@@ -1,4 +1,4 @@
-"""Generate docs/cli.md from the commands: ``python -m hack.generate.cli_page``. A test checks that the page is current."""
+"""Generate docs/reference/cli.md from the commands: ``python -m hack.generate.cli_page``. A test checks that it is current."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from multistep.cli.main import COMMANDS, cli
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "cli.md"
 _WIDTH = 110
 _HEAD = """# Command line
 
@@ -34,7 +34,7 @@ kubectl __complete multistep lo           # what kubectl's own completion asks o
 
 
 def page() -> str:
-    """Return docs/cli.md."""
+    """Return docs/reference/cli.md."""
     return "\n".join([_HEAD, *_sections()])
 
 

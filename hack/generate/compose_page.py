@@ -1,4 +1,4 @@
-"""Generate the table of docs/compose.md from the compose reader: ``python -m hack.generate.compose_page``."""
+"""Generate the table of docs/reference/compose.md from the compose reader: ``python -m hack.generate.compose_page``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hack.image import ensure_compose_reader
 
 from .reference import between_marks, markdown_table
 
-PAGE: Final = "docs/compose.md"
+PAGE: Final = "docs/reference/compose.md"
 
 
 def with_table(page: str) -> str:

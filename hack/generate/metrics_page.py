@@ -1,4 +1,4 @@
-"""Generate the table of docs/metrics.md from the metrics: ``python -m hack.generate.metrics_page``."""
+"""Generate the table of docs/reference/metrics.md from the metrics: ``python -m hack.generate.metrics_page``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from multistep.metrics import TABLE
 
 from .reference import between_marks, markdown_table
 
-PAGE: Final = "docs/metrics.md"
+PAGE: Final = "docs/reference/metrics.md"
 
 
 def with_table(page: str) -> str:

@@ -38,7 +38,7 @@ from multistep.api.exceptions import EXCEPTIONS
 
 from . import crds
 
-PAGES: Final = ("docs/task-format.md", "docs/trial-reference.md", "docs/sweeps.md", "docs/failures.md")
+PAGES: Final = tuple(f"docs/reference/{name}.md" for name in ("task-format", "trial-reference", "sweeps", "failures"))
 
 _MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _FAILURES = {"attempts": failures.ATTEMPTS, "failed": failures.FAILED, "exceptions": EXCEPTIONS}

@@ -1,6 +1,6 @@
 """Multistep: a Kubernetes operator that runs multi-step agent evaluation trials.
 
-``from multistep import Client, AsyncClient`` gives the Python client (docs/python.md). It is imported at first use.
+``from multistep import Client, AsyncClient`` gives the Python client (docs/how-to/python.md). It is imported at first use.
 """
 
 from importlib import import_module

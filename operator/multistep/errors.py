@@ -64,7 +64,8 @@ class InvalidSpec(MultistepError):
 class SourceError(MultistepError):
     """A task's files could not be read or fetched. transient: whether a retry may succeed.
 
-    reason: condition reason (docs/failures.md); retry_seconds: pause before the retry; None if an event will requeue the trial.
+    reason: condition reason (docs/reference/failures.md); retry_seconds: pause before the retry, None if an event requeues the
+    trial.
     """
 
     def __init__(self, message: str, *, transient: bool = False, reason: str = "", retry_seconds: float | None = 10.0) -> None:
@@ -97,7 +98,7 @@ class ContradictoryRecords(PodError):
 
 
 class RunnerError(PodError):
-    """The runner answered with an error. code: error code (docs/runner-protocol.md)."""
+    """The runner answered with an error. code: error code (docs/internals/runner-protocol.md)."""
 
     def __init__(self, message: str, *, code: str) -> None:
         super().__init__(message)

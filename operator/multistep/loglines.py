@@ -1,4 +1,4 @@
-"""The operator's log: one JSON object per line, or lines of text on a terminal (docs/operations.md, Log).
+"""The operator's log: one JSON object per line, or lines of text on a terminal (docs/how-to/operations.md, Log).
 
 The fields of a line (trial, step, attempt, reconcile id) come from the context, so callers need not pass them. Messages may
 contain agents' text, so control characters are escaped and long messages are cut.

@@ -41,7 +41,7 @@ class ModelLimit(BaseModel):
 
 
 class BuildSettings(BaseModel):
-    """The chart's value ``builds``: how the images of tasks with a Dockerfile are built in the cluster (docs/builds.md)."""
+    """The chart's value ``builds``: how the images of tasks with a Dockerfile are built in the cluster (docs/how-to/builds.md)."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True, alias_generator=to_camel)
 
@@ -152,7 +152,7 @@ class Settings(BaseSettings):
     """Limits of active trials by model, over all sweeps: a list of {model, maxActive}, where model is as in spec.agent.model. Fewer
     are active while the provider refuses requests. Further trials are queued without a pod."""
     gpu_types: dict[str, dict[str, tuple[str, ...]]] = {}
-    """Labels by which nodes with a type of GPU are recognized, by type, in addition to the types in docs/task-format.md:
+    """Labels by which nodes with a type of GPU are recognized, by type, in addition to the types in docs/reference/task-format.md:
     {"rtx6000": {"nvidia.com/gpu.product": ["NVIDIA-RTX-6000-Ada-Generation"]}}. A node needs one of a type's labels."""
     exec_sessions: int = Field(default=48, ge=3)
     """Maximum number of open exec sessions."""
@@ -164,9 +164,9 @@ class Settings(BaseSettings):
     pod_grace_seconds: int = Field(default=1, ge=0)
     """terminationGracePeriodSeconds of trial pods. The runner ignores SIGTERM and waits for SIGKILL; sidecars may need it."""
     egress: Literal["Disabled", "NetworkPolicy", "Sidecar"] = "Disabled"
-    """What limits the networks of trial pods (docs/egress.md). Sidecar: a container with NET_ADMIN in each pod that needs one, also
-    by host name and phase. NetworkPolicy: policies, which the cluster's plugin must enforce, by address only. Disabled: tasks with
-    a network_mode other than public are rejected."""
+    """What limits the networks of trial pods (docs/how-to/egress.md). Sidecar: a container with NET_ADMIN in each pod that needs
+    one, also by host name and phase. NetworkPolicy: policies, which the cluster's plugin must enforce, by address only. Disabled:
+    tasks with a network_mode other than public are rejected."""
     lease_name: str = "multistep"
     """Name of the leader Lease. Replicas that run the same trials must share it."""
     lease_namespace: str = ""
@@ -184,7 +184,7 @@ class Settings(BaseSettings):
     drain: Literal["Move", "Wait"] = "Move"
     """What draining a node does: Move evicts trial pods, whose trials restart elsewhere; Wait blocks it until they finish."""
     metrics_labels: list[Literal["namespace", "agent", "model"]] = ["agent", "model"]
-    """Labels of the metrics about trials, steps and model requests (docs/metrics.md)."""
+    """Labels of the metrics about trials, steps and model requests (docs/reference/metrics.md)."""
     metrics_label_sets: int = Field(default=200, ge=1)
     """Maximum number of label value sets per metric; further sets are counted as "other"."""
     otlp_endpoint: str = ""

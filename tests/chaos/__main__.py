@@ -2,7 +2,7 @@
 
 Afterwards every trial must be Complete with its own reward, or Failed without a reward if all its attempts lost their pods.
 Each phase must have started once per attempt, according to a counter in the pod and a log outside of the pod. No pod may be left.
-docs/development.md explains the output.
+docs/internals/development.md explains the output.
 """
 
 from __future__ import annotations

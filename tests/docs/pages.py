@@ -1,6 +1,6 @@
 """Parse a page of the documents into the parts that tests check: its commands, links and anchors.
 
-The convention for commands is in docs/development.md, Documents.
+The convention for commands is in docs/internals/development.md, Documents.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run every command of README.md and docs/ as it is written, page by page (convention: docs/development.md, Documents)."""
+"""Run every command of README.md and docs/ as it is written, page by page (docs/internals/development.md, Documents)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cause one real failure of each class before or in a trial's phases; check class, reason and message as in docs/failures.md."""
+"""Cause a real failure of each class before or in a trial's phases; check class, reason, message by docs/reference/failures.md."""
 
 from __future__ import annotations
 

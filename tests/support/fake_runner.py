@@ -1,4 +1,4 @@
-"""A runner in memory that speaks docs/runner-protocol.md. Results are scripted, no id runs twice, and streams can break."""
+"""A runner in memory that speaks docs/internals/runner-protocol.md. Results are scripted, no id runs twice, streams can break."""
 
 from __future__ import annotations
 

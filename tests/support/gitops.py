@@ -11,7 +11,7 @@ from typing import Any, Literal
 import yaml
 
 ROOT = Path(__file__).parents[2]
-ARGO_CONFIG = ROOT / "docs" / "gitops" / "argocd-cm.yaml"
+ARGO_CONFIG = ROOT / "docs" / "how-to" / "gitops" / "argocd-cm.yaml"
 _KEY = "resource.customizations.health.multistep.dev_"
 
 Kstatus = Literal["InProgress", "Failed", "Current", "Terminating"]
@@ -38,7 +38,7 @@ def kstatus(obj: Object) -> Kstatus:
 
 
 def argo_health(obj: Object, kind: str = "MultiStepTrial") -> tuple[str, str]:
-    """Return health and message by the Lua script in docs/gitops/argocd-cm.yaml. Raises CalledProcessError if the script fails."""
+    """Return health and message by the Lua script in docs/how-to/gitops/argocd-cm.yaml. Raises CalledProcessError if it fails."""
     script = yaml.safe_load(ARGO_CONFIG.read_text())["data"][_KEY + kind]
     program = f'obj = {_lua(obj)}\nlocal health = (function()\n{script}\nend)()\nio.write(health.status, "\\n", health.message)\n'
     done = subprocess.run(["lua5.4", "-"], input=program.encode(), check=True, capture_output=True)

@@ -53,7 +53,8 @@ def processes(pod: Object, command: bytes = b"", name: str = "") -> list[int]:
 
     name: the container's name; empty for the pod's only container.
     """
-    (status,) = [each for each in pod["status"]["containerStatuses"] if name in ("", each["name"])]
+    sidecars = pod["status"].get("initContainerStatuses", []) if name else []
+    (status,) = [each for each in (*pod["status"]["containerStatuses"], *sidecars) if name in ("", each["name"])]
     container = status.get("containerID", "").rpartition("/")[2].encode()
     if not container:
         return []  # the container does not exist yet

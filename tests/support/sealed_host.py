@@ -1,4 +1,4 @@
-"""The agent host's end of sealed requests (docs/runner-protocol.md), written from the protocol's page."""
+"""The agent host's end of sealed requests (docs/internals/runner-protocol.md), written from the protocol's page."""
 
 from __future__ import annotations
 

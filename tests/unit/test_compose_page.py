@@ -1,4 +1,4 @@
-"""docs/compose.md has the compose reader's own table of keys."""
+"""docs/reference/compose.md has the compose reader's own table of keys."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class RefusedTarget(Model):
 
 
 class EgressStatus(Model):
-    """What processes of the step's pods tried to reach and could not; evidence, and no failure. docs/egress.md."""
+    """What processes of the step's pods tried to reach and could not; evidence, and no failure. docs/how-to/egress.md."""
 
     refused: list[RefusedTarget] = []
     """The targets that were refused most often."""

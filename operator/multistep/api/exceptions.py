@@ -1,4 +1,4 @@
-"""Every type of exception that ends a step or a single-step trial; docs/failures.md shows this table."""
+"""Every type of exception that ends a step or a single-step trial; docs/reference/failures.md shows this table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXCEPTIONS = (
     Failure(
         "EgressError",
         None,
-        "the [egress sidecar](egress.md) of the pod ended, and was not killed from outside: processes of the phase can cause this",
+        "the pod's [egress sidecar](../how-to/egress.md) ended, not killed from outside: processes of the phase can cause this",
         "read the message",
     ),
     Failure("VerifierTimeoutError", None, "test.sh reached its timeout", _LIMITS),

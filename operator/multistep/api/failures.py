@@ -1,6 +1,6 @@
 """Every way in which a trial can end without a reward: its failure class, whether it is retried, and the remedy.
 
-docs/failures.md shows these tables, and that of api.waiting. engine.failures reads them for `status.failure` and for metrics.
+docs/reference/failures.md shows these tables, and that of api.waiting. engine.failures reads them for `status.failure` and metrics.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ ATTEMPTS = (
         "EvictedByKueue",
         "Infrastructure",
         "Kueue evicted the pod; the message has the reason, e.g. preemption. The next attempt is queued again",
-        "raise `spec.infrastructureRetries`, or the queue's or the trial's priority ([queueing](queueing.md))",
+        "raise `spec.infrastructureRetries`, or the queue's or the trial's priority ([queueing](../how-to/queueing.md))",
     ),
     Failure("DeletionByTaintManager", "Infrastructure", "the node was lost or tainted NoExecute", "check the node"),
     Failure("DeletionByPodGC", "Infrastructure", "the pod's node no longer exists", "check the node"),
@@ -96,7 +96,7 @@ ATTEMPTS = (
         "Infrastructure",
         "the agent's files could not be stored for the verifier's pod, or restored in it, for a reason that no agent causes: "
         "the pod has another image as a tag was moved, a stored file was lost or changed, or it took "
-        "[too long](checkpoints.md#limits)",
+        "[too long](../how-to/checkpoints.md#limits)",
         "read the message; name the image by its digest",
     ),
     Failure(
@@ -127,8 +127,8 @@ ATTEMPTS = (
     Failure(
         "EgressEnded",
         "Infrastructure",
-        "the [egress sidecar](egress.md) of a pod was killed from outside (status 137 without OOMKilled, or 255), or ended before "
-        "the first step: what ran meanwhile had no network",
+        "the [egress sidecar](../how-to/egress.md) of a pod was killed from outside (status 137 without OOMKilled, or 255), or "
+        "ended before the first step: what ran meanwhile had no network",
         "check the node",
     ),
     Failure(
@@ -200,7 +200,7 @@ FAILED = (
         "ImageBuildFailed",
         "Task",
         "the cluster could not build the image of a Dockerfile; the message has the last lines of the build's log",
-        "correct the Dockerfile; `multistep logs --build TRIAL` has the whole log ([builds](builds.md))",
+        "correct the Dockerfile; `multistep logs --build TRIAL` has the whole log ([builds](../how-to/builds.md))",
     ),
     Failure(
         "ImageBuildLimit",
@@ -213,7 +213,7 @@ FAILED = (
         "Infrastructure",
         "more pods of one build were lost in a row than the chart's value builds.retries allows, or a base image could not "
         "be pulled as often",
-        "read the message; check the nodes, and the registries of the base images ([builds](builds.md#base-images))",
+        "read the message; check the nodes, and the registries of the base images ([builds](../how-to/builds.md#base-images))",
     ),
     Failure("InvalidImageName", "Task", "the image's name is invalid", "correct it"),
     Failure(
@@ -277,7 +277,7 @@ FAILED = (
         SOURCE_CHECKPOINT_MISSING,
         "Configuration",
         "the trial in `spec.from` does not exist, or has no checkpoint after the step and never will",
-        "run it with `spec.checkpoints: {policy: AfterStep, keep: WithResults}` ([start from a step](branching.md))",
+        "run it with `spec.checkpoints: {policy: AfterStep, keep: WithResults}` ([start from a step](../how-to/branching.md))",
     ),
     Failure(
         SOURCE_UNUSABLE,

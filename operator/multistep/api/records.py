@@ -1,4 +1,4 @@
-"""The runner's answers and records as typed values (docs/runner-protocol.md).
+"""The runner's answers and records as typed values (docs/internals/runner-protocol.md).
 
 The runner shares a container with hostile code, so type and size of every field are checked before use. An invalid answer
 raises ``RunnerError`` with code ``Protocol``, never a ``KeyError`` later.
@@ -129,7 +129,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Fault:
-    """The error in the result of an operation. code: one of the codes in docs/runner-protocol.md."""
+    """The error in the result of an operation. code: one of the codes in docs/internals/runner-protocol.md."""
 
     code: str
     message: str

@@ -150,7 +150,7 @@ class SweepSpec(Model):
     attempts: Annotated[int, Field(ge=1, le=1000)] = 1
     """Number of trials per task and agent."""
     regrade: SweepRegrade | None = None
-    """Verify the trials of another sweep again instead of running agents, which must be nop; docs/regrade.md."""
+    """Verify the trials of another sweep again instead of running agents, which must be nop; docs/how-to/regrade.md."""
     parallelism: Annotated[int, Field(ge=1, le=10_000)] = 10
     """Maximum number of active trials. Lowering it stops no trial."""
     prestart: Annotated[int, Field(ge=0, le=1000)] = 0

@@ -86,7 +86,7 @@ class URLSource(_AtURL):
     path: Annotated[str, AfterValidator(names.path_in_source), Field(max_length=4096)] = ""
     """Directory of the task in the archive; unset: the root."""
     secret_ref: SecretReference | None = None
-    """A Secret with username and password, token, AWS_ACCESS_KEY_ID, ...; docs/task-sources.md lists the keys."""
+    """A Secret with username and password, token, AWS_ACCESS_KEY_ID, ...; docs/how-to/task-sources.md lists the keys."""
 
 
 _SOURCES = ("bundle", "inline", "oci", "git", "url")

@@ -26,7 +26,7 @@ _MEGABYTES = {"K": 1 / 1024, "M": 1, "G": 1024}
 
 
 class _Table(BaseModel):
-    """A table of task.toml. The tables of docs/task-format.md are generated from the docstrings of the fields."""
+    """A table of task.toml. The tables of docs/reference/task-format.md are generated from the docstrings of the fields."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -200,7 +200,7 @@ class EnvironmentConfig(_Table):
     skills_dir: str | None = None
     """Directory of skills for agents of Harbor; ignored, with a warning, by oracle, nop and command."""
     network_mode: NetworkMode = "public"
-    """Network access. Other modes than `public` need an operator that enforces them; docs/egress.md."""
+    """Network access. Other modes than `public` need an operator that enforces them; docs/how-to/egress.md."""
     allowed_hosts: AllowedHosts = None
     """Host names, also with a leading `*.`, addresses and CIDRs; only with network_mode `allowlist`. Names need the sidecar."""
     memory: OldSize = Field(default=None, exclude=True)

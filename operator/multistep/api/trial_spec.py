@@ -173,7 +173,7 @@ class _TaskAndAgent(Model):
     agent: AgentSpec = AgentSpec(name="oracle")
     """The agent; the oracle if unset."""
     regrade: RegradeSpec | None = None
-    """Verify the steps of another trial again instead of running an agent, which must be nop; docs/regrade.md."""
+    """Verify the steps of another trial again instead of running an agent, which must be nop; docs/how-to/regrade.md."""
 
 
 class TrialSpec(TrialTemplateSpec, _TaskAndAgent):

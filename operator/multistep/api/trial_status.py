@@ -67,7 +67,7 @@ class StepException(TrialException):
 
 
 class TrialFailure(Model):
-    """Why the trial finished early; docs/failures.md lists all reasons."""
+    """Why the trial finished early; docs/reference/failures.md lists all reasons."""
 
     class_: Annotated[FailureClass, Field(alias="class")]
     """Failure class: who caused it."""
@@ -185,7 +185,7 @@ class StepStatus(Model):
 
 
 class Tampering(Model):
-    """What was found in the agent's environment that could change a verdict; docs/tampering.md."""
+    """What was found in the agent's environment that could change a verdict; docs/reference/tampering.md."""
 
     attempt: int
     """Number of the attempt."""

@@ -24,8 +24,12 @@ class UnknownKey:
     path: str
     suggestion: str | None
 
+    @property
+    def text(self) -> str:
+        return f"did you mean {self.suggestion}?" if self.suggestion else "unknown key"
+
     def __str__(self) -> str:
-        return f"{self.path}: {f'did you mean {self.suggestion}?' if self.suggestion else 'unknown key'}"
+        return f"{self.path}: {self.text}"
 
 
 def unknown_keys(task: str | Mapping[str, Any], *, most: int | None = None) -> list[UnknownKey]:

@@ -1,4 +1,4 @@
-"""Every reason why a trial waits, and when the wait ends. docs/failures.md shows the table."""
+"""Every reason why a trial waits, and when the wait ends. docs/reference/failures.md shows the table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WAITING = (
     Waiting(
         "QueuedByKueue",
         "the pod is queued by Kueue; the message names the queue",
-        "when Kueue admits the pod ([queueing](queueing.md)); the time does not count toward `spec.activeDeadlineSeconds`",
+        "when Kueue admits the pod ([queueing](../how-to/queueing.md)); the wait is not part of `spec.activeDeadlineSeconds`",
     ),
     Waiting(
         "SchedulingGated",

@@ -12,7 +12,7 @@ class Exit(IntEnum):
 
     OK = 0  # the trial is Complete, without an exception or a failed gate; the sweep is Complete, and all of its trials are scored
     FAULT = 1  # the trial is Complete with an exception or a failed gate; the sweep is Complete, but trials are excluded; fetched
-    # results differ from their evidence
+    # results differ from their evidence; a task has warnings, with `check --strict`
     BAD_INPUT = 2  # invalid usage, task, image or manifest
     FAILED = 3  # the trial or sweep is Failed: it could not be run completely, or not at all
     UNREACHABLE = 4  # the cluster or its results cannot be reached

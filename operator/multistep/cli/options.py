@@ -121,7 +121,7 @@ def agent_option(function: F) -> F:
         "--agent",
         metavar="AGENT",
         help="oracle, nop, command, an agent of Harbor such as claude-code, or a class (package.module:Class). Default: "
-        "command if a -- COMMAND is given, else oracle.",
+        "command if a -- COMMAND or --agent-file is given, else oracle.",
     )(function)
 
 
@@ -219,6 +219,27 @@ def agent_env_option(function: F) -> F:
     )(function)
 
 
+def agent_secret_option(function: F) -> F:
+    """Add --agent-env-from-secret: environment variables of the agent from existing Secrets."""
+    return click.option(
+        "--agent-env-from-secret",
+        "secret_agent_env",
+        multiple=True,
+        metavar="NAME=SECRET:KEY",
+        help="A variable of the agent's environment, from a Secret that exists.",
+    )(function)
+
+
+def agent_file_option(function: F) -> F:
+    """Add --agent-file: the command agent of a script, for a trial."""
+    return click.option(
+        "--agent-file",
+        type=click.Path(path_type=Path),
+        metavar="SCRIPT",
+        help="Run this local script as the command agent, by its #! line; COMMAND has its arguments. At most 32 KiB.",
+    )(function)
+
+
 def queue_option(function: F) -> F:
     """Add --queue, for Kueue."""
     return click.option("--queue", metavar="NAME", help="Kueue's LocalQueue to wait in; default: none.")(function)
@@ -259,19 +280,14 @@ def trial_options(function: F) -> F:
             metavar="NAME=SECRET:KEY",
             help="A variable for ${NAME} in task.toml, from a Secret that exists.",
         ),
-        click.option(
-            "--agent-env-from-secret",
-            "secret_agent_env",
-            multiple=True,
-            metavar="NAME=SECRET:KEY",
-            help="A variable of the agent's environment, from a Secret that exists.",
-        ),
+        agent_secret_option,
         queue_option,
         *_PART,
         click.option("--resume", is_flag=True, help="The agent resumes its trajectory in each step, if it can."),
         hosted_options,
         click.option("--model", metavar="PROVIDER/NAME", help="The model of one of Harbor's agents."),
         click.option("--name", metavar="NAME", help="Name of the trial; default: TASK-AGENT-RANDOM."),
+        agent_file_option,
         agent_option,
     ):
         function = option(function)

@@ -89,8 +89,8 @@ def print_err(text: str) -> None:
 def report_view(report: Report) -> Group:
     """Return the output of `check`."""
     lines: list[RenderableType] = [_steps_of_report(report.steps)] if report.steps else []
-    lines += [_line("problem", f"{each.field}: {each.message}" if each.field else each.message, "red") for each in report.problems]
-    lines += [_line("warning", each, "yellow") for each in report.warnings]
+    lines += [_line("problem", str(each), "red") for each in report.problems]
+    lines += [_line("warning", str(each), "yellow") for each in report.warnings]
     lines += [_line("needs", f"--var {name} (for {where})", "cyan") for name, where in report.variables.items()]
     verdict = f"{len(report.steps)} {_plural('step', len(report.steps))}, ready to run"
     if not report.ok:

@@ -1,4 +1,4 @@
-"""The Python client: run sweeps from notebooks, scripts and training loops (docs/python.md)."""
+"""The Python client: run sweeps from notebooks, scripts and training loops (docs/how-to/python.md)."""
 
 from multistep.client.async_client import AsyncClient
 from multistep.client.blocking import Client, Run

@@ -82,7 +82,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         """Create a sweep of tasks x agents x attempts.
 
         Args:
-            tasks: Directories of tasks, or entries of a sweep's spec.tasks (docs/sweeps.md). The image of a directory's
+            tasks: Directories of tasks, or entries of a sweep's spec.tasks (docs/reference/sweeps.md). The image of a directory's
                 environment must exist: build it first (`multistep build`), and name it in task.toml or as ``image``.
             agents: As --agent of `multistep sweep run`, such as "oracle" or "mine=./agent.sh", or entries of spec.agents.
             attempts: Trials per task and agent.

@@ -1,4 +1,4 @@
-"""The operations of a trial: requests to the pod's runner (docs/runner-protocol.md), each with an id.
+"""The operations of a trial: requests to the pod's runner (docs/internals/runner-protocol.md), each with an id.
 
 Ids are ``ATTEMPT/STEP/OPERATION``. Operations are idempotent by their id: a restarted operator repeats a request under the same
 id.

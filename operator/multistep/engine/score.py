@@ -1,4 +1,4 @@
-"""The score of a trial, from the rewards of its steps. docs/statistics.md has the rules as a table.
+"""The score of a trial, from the rewards of its steps. docs/reference/statistics.md has the rules as a table.
 
 The score is over all declared steps: those that the trial was to run and verify. A step without a result counts 0, so a trial that
 ends earlier never has a higher score. For the same reason a step counts at least 0.

@@ -1,4 +1,4 @@
-"""The script of a trial: its operations in order (Harbor 0.25, multi-step trial; docs/semantics.md).
+"""The script of a trial: its operations in order (Harbor 0.25, multi-step trial; docs/reference/semantics.md).
 
 The script consists of generators that yield operations and receive their records. The generators depend on records only and have
 no side effects except on the journal, so ``replay`` can run them any number of times.

@@ -1,7 +1,7 @@
 """Traces of tampering: what the runner finds in the agent's environment before a verification that could change the verdict.
 
 With isolation Shared, an agent can change what the verifier runs. This cannot be prevented there, so it is detected and reported.
-Root can hide its traces, so a finding is evidence, and no finding is no proof. docs/tampering.md describes what is found.
+Root can hide its traces, so a finding is evidence, and no finding is no proof. docs/reference/tampering.md describes what is found.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Means, pass@k and differences, with confidence intervals. docs/statistics.md has the formulas and their sources.
+"""Means, pass@k and differences, with confidence intervals. docs/reference/statistics.md has the formulas and their sources.
 
 The task is the unit of analysis: trials of one task are correlated, so they are first averaged per task (over the scored trials),
 and the tasks are treated as a sample of possible tasks. So every task has the same weight, however many of its trials are

@@ -1,6 +1,6 @@
 """Warnings about the validity of means: uneven exclusions, tampering, and tasks that fail even with the agent oracle.
 
-docs/statistics.md has the criteria.
+docs/reference/statistics.md has the criteria.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parses the runner's answers, and builds parts of requests to it (docs/runner-protocol.md). Answers are not trusted."""
+"""Parses the runner's answers, and builds parts of requests to it (docs/internals/runner-protocol.md). Answers are not trusted."""
 
 from __future__ import annotations
 

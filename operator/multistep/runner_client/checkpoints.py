@@ -1,4 +1,4 @@
-"""Requests for checkpoints of the environment's files (docs/runner-protocol.md), and the runner's answers to them."""
+"""Requests for checkpoints of the environment's files (docs/internals/runner-protocol.md), and the runner's answers to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The framing of a session with the runner (docs/runner-protocol.md, Frames): pure, no IO.
+"""The framing of a session with the runner (docs/internals/runner-protocol.md, Frames): pure, no IO.
 
 A frame is its type (1 byte), the length of its payload (4 bytes, big endian), and the payload.
 """

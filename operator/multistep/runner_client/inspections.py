@@ -1,4 +1,4 @@
-"""Requests for inspections of the environment (docs/runner-protocol.md)."""
+"""Requests for inspections of the environment (docs/internals/runner-protocol.md)."""
 
 from __future__ import annotations
 

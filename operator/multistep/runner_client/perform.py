@@ -1,4 +1,4 @@
-"""Sends the engine's operations as requests to the runner (docs/runner-protocol.md)."""
+"""Sends the engine's operations as requests to the runner (docs/internals/runner-protocol.md)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Messages for the agent host's runner that pass through the environment's runner (docs/runner-protocol.md, Sealed requests).
+"""Messages for the agent host's runner that pass through the environment's runner.
 
+The protocol is in docs/internals/runner-protocol.md, Sealed requests.
 An agent may control the environment's container. So messages are encrypted and authenticated, and an answer belongs to one request.
 """
 

@@ -1,4 +1,4 @@
-"""Condition reasons for tasks that cannot be read or fetched (docs/failures.md)."""
+"""Condition reasons for tasks that cannot be read or fetched (docs/reference/failures.md)."""
 
 from __future__ import annotations
 

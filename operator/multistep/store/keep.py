@@ -1,4 +1,4 @@
-"""Unpacks a step's download (docs/runner-protocol.md): its first sources are logs, the others are artifact entries."""
+"""Unpacks a step's download (docs/internals/runner-protocol.md): its first sources are logs, the others are artifact entries."""
 
 from __future__ import annotations
 

@@ -25,12 +25,14 @@ from tests.unit.api.test_crd import pruned
 
 ROOT = Path(__file__).parents[3]
 SKILL = "skills/create-task/SKILL.md"
-TEXTS = {page: (ROOT / page).read_text() for page in (*PAGES, "docs/semantics.md", SKILL)}
+TEXTS = {page: (ROOT / page).read_text() for page in (*PAGES, "docs/reference/semantics.md", SKILL)}
 MODELS = [each for module in MODULES for each in vars(module).values() if isinstance(each, type) and issubclass(each, BaseModel)]
 NAMES = {name for model in MODELS for name in field_names(model)} | {"shareProcessNamespace", "podPidsLimit"}
 NAMES |= {f"{each.name}_total" for each in Metrics().registry.collect()}
 OF_TASKS, OF_RESOURCES = dict.fromkeys(TaskConfig.model_fields, TaskConfig), ("spec", "status", "metadata")
-ROOTS = {page: OF_TASKS | dict.fromkeys(OF_RESOURCES, TrialSweep if page == "docs/sweeps.md" else MultiStepTrial) for page in TEXTS}
+ROOTS = {
+    page: OF_TASKS | dict.fromkeys(OF_RESOURCES, TrialSweep if page.endswith("/sweeps.md") else MultiStepTrial) for page in TEXTS
+}
 
 
 @pytest.fixture(params=TEXTS)

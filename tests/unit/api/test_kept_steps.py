@@ -1,4 +1,4 @@
-"""Steps that later attempts kept (docs/checkpoints.md): each is listed once, for the attempt that ran it."""
+"""Steps that later attempts kept (docs/how-to/checkpoints.md): each is listed once, for the attempt that ran it."""
 
 from __future__ import annotations
 

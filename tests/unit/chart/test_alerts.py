@@ -124,11 +124,11 @@ def test_promtool_takes_the_rules() -> None:
 
 def test_each_alert_has_a_case_a_severity_a_summary_and_a_runbook() -> None:
     assert CASES.keys() == ALERTS.keys()
-    anchors = pages.read(ROOT / "docs/alerts.md").anchors
+    anchors = pages.read(ROOT / "docs/reference/alerts.md").anchors
     for name, rule in ALERTS.items():
         assert rule["labels"]["severity"] in ("critical", "warning")
         assert rule["annotations"]["summary"].endswith(".")
-        assert rule["annotations"]["runbook_url"] == f"docs/alerts.md#{name.lower()}" and name.lower() in anchors
+        assert rule["annotations"]["runbook_url"] == f"docs/reference/alerts.md#{name.lower()}" and name.lower() in anchors
 
 
 def test_each_alert_fires_when_it_should_and_only_then(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The operator's RBAC rights are those that docs/security.md explains, and audit logs are parsed correctly."""
+"""The operator's RBAC rights are those that docs/reference/security.md explains, and audit logs are parsed correctly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTIONAL = {
 
 
 def test_the_documented_rights_are_those_of_the_chart(program: str) -> None:
-    shown = documented((ROOT / "docs" / "security.md").read_text())
+    shown = documented((ROOT / "docs" / "reference" / "security.md").read_text())
     assert sorted(shown) == sorted(granted(program))
 
 

@@ -50,7 +50,7 @@ def task(tmp_path: Path) -> Path:
     for path, text in {
         "task.toml": TASK_TOML,
         "steps/a/instruction.md": "do it",
-        "steps/a/tests/test.sh": "#!/bin/sh\n",
+        "steps/a/tests/test.sh": "#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n",
         "steps/a/solution/solve.sh": "#!/bin/sh\n",
     }.items():
         (directory / path).parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hack import image
+from multistep.cli.task.findings import key_lines
 
 from .conftest import TASK_TOML, Invoke
 
@@ -23,25 +24,41 @@ def test_a_good_task_is_a_table(task: Path, invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize(
-    ("toml", "field", "message"),
+    ("toml", "field", "place", "step", "message"),
     [
-        ("x = = 1", "task.toml", "is not TOML: Invalid value (at line 1, column 5)"),
-        ("[[steps]]\nmin_reward = 1", "steps[0].name", "is required, but missing"),
-        ("[[steps]]\nname = 'a/b'", "steps[0].name", "must be one portable directory name, without '/'; got 'a/b'"),
-        ("[[steps]]\nname = 'b'", "steps/b/", "is missing: each step has a directory"),
+        ("x = = 1", "task.toml", "task.toml:1", "", "is not TOML: Invalid value (at line 1, column 5)"),
+        ("[[steps]]\nmin_reward = 1", "steps[0].name", "task.toml:1", "", "is required, but missing"),
+        (
+            "[[steps]]\nname = 'a/b'",
+            "steps[0].name",
+            "task.toml:2",
+            "a/b",
+            "must be one portable directory name, without '/'; got 'a/b'",
+        ),
+        ("[[steps]]\nname = 'b'", "steps/b/", "steps/b/", "b", "is missing: each step has a directory"),
         (
             "[[steps]]\nname = 'a'",
             "environment/Dockerfile",
+            "environment/Dockerfile",
+            "",
             "is missing, and so are environment.docker_image and spec.environment.image",
         ),
-        (TASK_TOML.replace("[[steps]]", "os = 'windows'\n[[steps]]"), "environment.os", "windows is not supported; only linux"),
+        (
+            TASK_TOML.replace("[[steps]]", "os = 'windows'\n[[steps]]"),
+            "environment.os",
+            "task.toml:6",
+            "",
+            "windows is not supported; only linux",
+        ),
     ],
 )
-def test_problems_name_field_and_value(task: Path, invoke: Invoke, toml: str, field: str, message: str) -> None:
+def test_problems_name_field_place_and_value(
+    task: Path, invoke: Invoke, toml: str, field: str, place: str, step: str, message: str
+) -> None:
     (task / "task.toml").write_text(toml)
     result = invoke("check", task, "-o", "json")
     assert result.exit_code == 2
-    assert json.loads(result.stdout)["problems"] == [{"field": field, "message": message}]
+    assert json.loads(result.stdout)["problems"] == [{"field": field, "message": message, "place": place, "step": step}]
 
 
 def test_all_problems_of_the_schema_are_reported(task: Path, invoke: Invoke) -> None:
@@ -53,11 +70,12 @@ def test_all_problems_of_the_schema_are_reported(task: Path, invoke: Invoke) -> 
 @pytest.mark.parametrize(
     ("more", "warning"),
     [
-        ("min_rewards = 1", "steps[0].min_rewards: did you mean min_reward?"),
-        ("zzz = 1", "steps[0].zzz: unknown key"),
+        ("min_rewards = 1", "task.toml:10 (step a): steps[0].min_rewards: did you mean min_reward?"),
+        ("zzz = 1", "task.toml:10 (step a): steps[0].zzz: unknown key"),
         (
             "[verifier]\ntimeout_sec = 5",
-            "verifier.timeout_sec: is not inherited by the steps; each has steps.verifier.timeout_sec, 600 by default",
+            "task.toml:11: verifier.timeout_sec: is not inherited by the steps; each has "
+            "steps.verifier.timeout_sec, 600 by default",
         ),
     ],
 )
@@ -86,11 +104,11 @@ def test_features_that_are_ignored_are_warnings_by_name(task: Path, invoke: Invo
     (task / "task.toml").write_text(TASK_TOML.replace("[[steps]]", keys))
     (task / "steps/a/trajectory.json").write_text("{}")
     warnings = json.loads(invoke("check", task, "-o", "json").stdout)["warnings"]
-    assert [each.partition(": ")[0] for each in warnings] == [
-        "environment.gpu_types",
-        "environment.mcp_servers",
-        "environment.skills_dir",
-        "steps/a/trajectory.json",
+    assert [(each["field"], each["place"]) for each in warnings] == [
+        ("environment.gpu_types", "task.toml:7"),
+        ("environment.mcp_servers", "task.toml:9"),
+        ("environment.skills_dir", "task.toml:8"),
+        ("steps/a/trajectory.json", "steps/a/trajectory.json"),
     ]
 
 
@@ -127,20 +145,147 @@ def test_no_task_directory(tmp_path: Path, invoke: Invoke, path: str, reported: 
 GATED = TASK_TOML + '[[steps]]\nname = "b"\nmin_reward = { correctness = 0.5 }\n'
 
 
+def warnings_of(task: Path, invoke: Invoke) -> list[str]:
+    return [f"{each['place']}: {each['message']}" for each in json.loads(invoke("check", task, "-o", "json").stdout)["warnings"]]
+
+
+def write(task: Path, files: dict[str, str]) -> None:
+    for path, text in files.items():
+        (task / path).parent.mkdir(parents=True, exist_ok=True)
+        (task / path).write_bytes(text.encode())
+
+
 def test_rewards_with_and_without_the_key_reward_are_a_warning(task: Path, invoke: Invoke) -> None:
-    (task / "steps/b").mkdir()
-    (task / "steps/b/instruction.md").write_text("go on")
-    (task / "steps/b/tests").mkdir()
-    (task / "steps/b/tests/test.sh").write_text("echo '{\"correctness\": 1}' > /logs/verifier/reward.json\n")
-    (task / "task.toml").write_text(GATED)
-    (warning,) = json.loads(invoke("check", task, "-o", "json").stdout)["warnings"]
-    assert warning.startswith("rewards of step b have no key reward, but those of other steps do")
-    (task / "steps/b/tests/test.sh").write_text('echo \'{"reward": 1, "correctness": 1}\' > /logs/verifier/reward.json\n')
-    assert json.loads(invoke("check", task, "-o", "json").stdout)["warnings"] == []
+    test = "#!/bin/sh\necho '%s' > /logs/verifier/reward.json\n"
+    write(task, {"steps/b/instruction.md": "go on", "steps/b/solution/solve.sh": "#!/bin/sh", "task.toml": GATED})
+    write(task, {"steps/b/tests/test.sh": test % '{"correctness": 1}'})
+    (warning,) = warnings_of(task, invoke)
+    assert warning.startswith("steps/b/tests/test.sh:2: the rewards have no key reward, but those of other steps do")
+    write(task, {"steps/b/tests/test.sh": test % '{"reward": 1, "correctness": 1}'})
+    assert warnings_of(task, invoke) == []
 
 
 def test_rewards_that_all_lack_the_key_reward_are_a_warning(task: Path, invoke: Invoke) -> None:
     (task / "task.toml").write_text(TASK_TOML.replace("min_reward = 1.0", "min_reward = { style = 1 }"))
-    (task / "steps/a/tests/test.sh").write_text("cp /tmp/rewards /logs/verifier/reward.json\n")
-    (warning,) = json.loads(invoke("check", task, "-o", "json").stdout)["warnings"]
+    (task / "steps/a/tests/test.sh").write_text("#!/bin/sh\ncp /tmp/rewards /logs/verifier/reward.json\n")
+    (warning,) = warnings_of(task, invoke)
     assert "a sweep can choose one with spec.scoring.key" in warning
+
+
+@pytest.mark.parametrize(
+    ("files", "warning"),
+    [
+        ({"steps/a/tests/test.sh": "echo 1 > /logs/verifier/reward.txt\n"}, "steps/a/tests/test.sh:1: has no shebang"),
+        ({"steps/a/solution/solve.sh": ""}, "steps/a/solution/solve.sh:1: has no shebang"),
+        (
+            {"steps/a/solution/solve.sh": "#!/bin/sh\ntrue\r\n"},
+            "steps/a/solution/solve.sh:2: has CRLF line endings, which no shell understands: convert it with "
+            "sed -i 's/\\r$//' steps/a/solution/solve.sh",
+        ),
+        ({"steps/a/workdir/setup.sh": "true\r\n"}, "steps/a/workdir/setup.sh:1: has CRLF line endings"),
+        ({"steps/a/workdir/run": "#!/usr/bin/env python\r\n"}, "steps/a/workdir/run:1: has CRLF line endings"),
+        (
+            {"steps/a/instruction.md": "<!-- a canary -->\n\n \n"},
+            "steps/a/instruction.md:1: is empty: the agent gets no instruction",
+        ),
+        (
+            {"steps/a/tests/test.sh": "#!/bin/sh\nmake check\n"},
+            "steps/a/tests/test.sh: no file of the tests names /logs/verifier/reward.txt or reward.json",
+        ),
+    ],
+)
+def test_likely_mistakes_are_warnings_with_their_place(task: Path, invoke: Invoke, files: dict[str, str], warning: str) -> None:
+    write(task, files)
+    (found,) = warnings_of(task, invoke)
+    assert found.startswith(warning)
+    assert invoke("check", task).exit_code == 0 and invoke("check", "--strict", task).exit_code == 1
+
+
+def test_a_missing_solution_is_a_warning_unless_the_steps_share_one(task: Path, invoke: Invoke) -> None:
+    (task / "steps/a/solution/solve.sh").unlink()
+    (task / "steps/a/solution").rmdir()
+    (found,) = warnings_of(task, invoke)
+    assert found.startswith("steps/a/solution/solve.sh: is missing: the oracle agent fails here")
+    write(task, {"solution/solve.sh": "#!/bin/sh\n"})
+    assert warnings_of(task, invoke) == []
+
+
+def test_data_with_carriage_returns_and_rewards_of_shared_helpers_are_fine(task: Path, invoke: Invoke) -> None:
+    write(task, {"steps/a/workdir/table.csv": "a,b\r\n", "steps/a/tests/test.sh": "#!/bin/sh\n. /tests/helpers.sh\n"})
+    write(task, {"tests/helpers.sh": "echo 1 > /logs/verifier/reward.txt\n"})
+    assert warnings_of(task, invoke) == []
+
+
+@pytest.mark.parametrize(
+    ("workdir", "dockerfile", "warned"),
+    [
+        ("/app", "FROM x\nWORKDIR /app\n", False),
+        ("/app/", "FROM x\nRUN git clone https://example.com/x /app && true\n", False),
+        ("/", "FROM x\n", False),
+        ("/app", "FROM x\nWORKDIR /application\n", True),
+        ("app", "FROM x\nWORKDIR /app\n", True),
+    ],
+)
+def test_a_workdir_that_the_dockerfile_does_not_name_is_a_warning(
+    task: Path, invoke: Invoke, workdir: str, dockerfile: str, warned: bool
+) -> None:
+    toml = TASK_TOML.replace('docker_image = "registry.example/image:1"', f'workdir = "{workdir}"')
+    write(task, {"task.toml": toml, "environment/Dockerfile": dockerfile})
+    found = warnings_of(task, invoke)
+    assert [each.startswith(f"task.toml:5: '{workdir}' is ") for each in found] == [True] * warned
+
+
+def test_a_single_step_task_is_examined_at_its_root(tmp_path: Path, invoke: Invoke) -> None:
+    toml = '[environment]\ndocker_image = "registry.example/image:1"\n'
+    write(tmp_path, {"task.toml": toml, "instruction.md": "", "tests/test.sh": "true"})
+    assert [each.partition(": ")[0] for each in warnings_of(tmp_path, invoke)] == [
+        "instruction.md:1",
+        "solution/solve.sh",
+        "tests/test.sh",
+        "tests/test.sh:1",
+    ]
+
+
+def test_a_fault_is_a_problem_under_strict_too_and_a_clean_task_passes(task: Path, invoke: Invoke) -> None:
+    assert invoke("check", "--strict", task).exit_code == 0
+    (task / "steps/a/solution/solve.sh").write_text("true")
+    (task / "steps/a/instruction.md").unlink()
+    assert invoke("check", "--strict", task).exit_code == 2
+
+
+def test_a_link_out_of_the_task_is_a_problem_with_its_place(task: Path, invoke: Invoke) -> None:
+    (task / "steps/a/tests/test.sh").unlink()
+    (task / "steps/a/tests/test.sh").symlink_to("/etc/passwd")
+    result = invoke("check", task)
+    assert result.exit_code == 2
+    assert "problem: steps/a/tests/test.sh (step a): leads out of the task" in result.stdout
+
+
+def test_keys_have_the_line_on_which_their_statement_starts() -> None:
+    text = """# a comment
+top = 1
+
+[a]
+"quoted key" = [
+  1, # two lines
+]
+b.c = {d = 1}
+text = '''
+[[steps]]
+not = "a key"
+'''
+[[steps]]
+name = "x"
+[steps.verifier.env]
+A = "\u2028"
+[[steps]]
+[[steps.artifacts]]
+source = "y"
+[[steps.artifacts]]
+"""
+    lines = key_lines(text)
+    assert {key: line for key, line in lines.items() if "[" not in key or key.startswith("steps")} == {
+        **{"top": 2, "a": 4, 'a."quoted key"': 5, "a.b": 8, "a.b.c": 8, "a.b.c.d": 8, "a.text": 9},
+        **{"steps[0]": 13, "steps[0].name": 14, "steps[0].verifier.env": 15, "steps[0].verifier.env.A": 16},
+        **{"steps[1]": 17, "steps[1].artifacts[0]": 18, "steps[1].artifacts[0].source": 19, "steps[1].artifacts[1]": 20},
+    }

@@ -184,7 +184,10 @@ def test_a_bad_task_is_refused_with_all_its_problems(task: Path, invoke: Invoke,
     (task / "task.toml").write_text("artifacts = 3\n[[steps]]\n")
     result = invoke("run", task)
     assert result.exit_code == 2 and cluster.objects == {}
-    assert "  artifacts: should be a valid list; got 3\n  steps[0].name: is required, but missing\n" in result.stderr
+    assert (
+        "  task.toml:1: artifacts: should be a valid list; got 3\n  task.toml:2: steps[0].name: is required, but missing\n"
+        in result.stderr
+    )
 
 
 def test_a_trajectory_is_refused_for_the_command_agent_and_a_warning_for_others(
@@ -193,9 +196,9 @@ def test_a_trajectory_is_refused_for_the_command_agent_and_a_warning_for_others(
     (task / "steps/a/trajectory.json").write_text("{}")
     refused = invoke("run", task, "--", "true")
     assert refused.exit_code == 2 and cluster.objects == {}
-    assert "  steps/a/trajectory.json: is not supported: agent 'command'" in refused.stderr
+    assert "  steps/a/trajectory.json (step a): is not supported: agent 'command'" in refused.stderr
     warned = invoke("run", task, "--agent", "oracle")
-    assert warned.exit_code == 0 and "warning: steps/a/trajectory.json: is ignored" in warned.stderr
+    assert warned.exit_code == 0 and "warning: steps/a/trajectory.json (step a): is ignored" in warned.stderr
 
 
 def test_without_verification_tests_may_be_missing(task: Path, invoke: Invoke, cluster: CliCluster) -> None:

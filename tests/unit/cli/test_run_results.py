@@ -69,7 +69,7 @@ def test_results_of_a_deleted_trial_are_elsewhere(invoke: Invoke, cluster: CliCl
     result = invoke("results", "t", tmp_path / "out", "-n", "evals")
     assert result.exit_code == 2
     assert "trial 't' does not exist in namespace 'evals'" in result.stderr
-    assert "may still be on the operator's volume, in evals/t/" in result.stderr and "docs/operations.md" in result.stderr
+    assert "may still be on the operator's volume, in evals/t/" in result.stderr and "docs/how-to/operations.md" in result.stderr
     assert not (tmp_path / "out").exists()
 
 

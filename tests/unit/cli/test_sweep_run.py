@@ -137,6 +137,23 @@ def test_a_directory_of_tasks_becomes_a_sweep_that_owns_them(tasks: Path, invoke
         assert (owner["kind"], owner["name"], owner["uid"]) == ("TrialSweep", "nightly", "uid-nightly")
 
 
+def test_scripts_are_agents_of_a_sweep_with_variables_of_secrets(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.story = [GOOD]
+    for name in ("My_agent.py", "other.sh"):
+        (task.parent / name).write_text(f"#!/usr/bin/env python3\n# {name}\n")
+    files = ("--agent-file", task.parent / "My_agent.py", "--agent-file", f"new={task.parent / 'other.sh'}")
+    result = invoke("sweep", "run", task, *files, "--agent-env-from-secret", "KEY=keys:mine")
+    assert result.exit_code == 0, result.stderr
+    agents = made(cluster)["spec"]["agents"]
+    assert [each["name"] for each in agents] == ["my-agent", "new"]
+    assert [each["agent"]["command"][3:] for each in agents] == [
+        ["My_agent.py", "#!/usr/bin/env python3\n# My_agent.py\n"],
+        ["other.sh", "#!/usr/bin/env python3\n# other.sh\n"],
+    ]
+    env = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "mine"}}}]
+    assert [each["agent"]["env"] for each in agents] == [env, env] and cluster.of("Secret") == []
+
+
 def test_a_variable_that_no_task_uses_is_refused_for_a_command_agent(tasks: Path, invoke: Invoke, cluster: CliCluster) -> None:
     result = invoke("sweep", "run", tasks, "--agent", "mine=x", "--var", "KEY=v")
     assert (result.exit_code, cluster.objects) == (2, {})
@@ -186,7 +203,14 @@ def test_a_manifest_that_is_none_is_reported(tmp_path: Path, invoke: Invoke, clu
 
 def test_what_a_manifest_sets_itself_is_refused_beside_it(tmp_path: Path, invoke: Invoke, cluster: CliCluster) -> None:
     (tmp_path / "x.yaml").write_text("{}")
-    for options in (("--attempts", 2), ("--agent", "nop"), ("--var", "A=1"), ("--name", "x")):
+    for options in (
+        ("--attempts", 2),
+        ("--agent", "nop"),
+        ("--agent-file", "x"),
+        ("--agent-env-from-secret", "A=s:k"),
+        ("--var", "A=1"),
+        ("--name", "x"),
+    ):
         result = invoke("sweep", "run", tmp_path / "x.yaml", *options)
         assert (result.exit_code, f"{options[0]} applies to directories of tasks only" in result.stderr) == (2, True)
     assert "one file alone" in invoke("sweep", "run", tmp_path / "x.yaml", tmp_path).stderr
@@ -196,6 +220,9 @@ def test_what_a_manifest_sets_itself_is_refused_beside_it(tmp_path: Path, invoke
     ("options", "reported"),
     [
         (("--agent", "claude"), "--agent claude: must be oracle, nop, AGENT@MODEL, or NAME=COMMAND"),
+        (("--agent-file", "=x"), "--agent-file =x: must be SCRIPT or NAME=SCRIPT"),
+        (("--agent-file", "/nowhere"), "--agent-file /nowhere: No such file or directory"),
+        (("--agent-env-from-secret", "A"), "--agent-env-from-secret A: must be NAME=SECRET:KEY"),
         (("--agent", "mine="), "--agent mine=: must be NAME=COMMAND"),
         (("--agent", "=x"), "--agent =x: must be NAME=COMMAND"),
         (("--agent", "mine=sh -c 'x"), "--agent mine=sh -c 'x: quotes are not balanced: No closing quotation"),

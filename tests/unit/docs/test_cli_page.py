@@ -1,4 +1,4 @@
-"""docs/cli.md matches the commands' help."""
+"""docs/reference/cli.md matches the commands' help."""
 
 from __future__ import annotations
 

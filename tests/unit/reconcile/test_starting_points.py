@@ -1,4 +1,4 @@
-"""Trials that start from another trial's checkpoint, or from the reference state (docs/branching.md)."""
+"""Trials that start from another trial's checkpoint, or from the reference state (docs/how-to/branching.md)."""
 
 from __future__ import annotations
 

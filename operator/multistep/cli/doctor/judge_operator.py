@@ -187,13 +187,13 @@ def _network_policies(seen: Observation) -> Iterator[Finding]:
         return
     match settings_of(seen.operator).get("MULTISTEP_EGRESS", "Disabled"):
         case "NetworkPolicy":
-            text = "trials get NetworkPolicies; does the cluster's network enforce them? docs/security.md"
+            text = "trials get NetworkPolicies; does the cluster's network enforce them? docs/reference/security.md"
             yield Finding("networks", "ok", text)
         case "Sidecar":
-            yield Finding("networks", "ok", "trials get a sidecar that limits their network: docs/egress.md")
+            yield Finding("networks", "ok", "trials get a sidecar that limits their network: docs/how-to/egress.md")
         case _:
             text = "nothing limits the networks of trials: tasks with a network_mode other than public are rejected"
-            yield Finding("networks", "warning", text, "helm upgrade with trials.egress=Sidecar (docs/egress.md)")
+            yield Finding("networks", "warning", text, "helm upgrade with trials.egress=Sidecar (docs/how-to/egress.md)")
 
 
 OF_OPERATOR: Final[tuple[Callable[[Observation], Iterator[Finding]], ...]] = (

@@ -13,6 +13,7 @@ from multistep.cli.groups import SuggestingGroup
 from multistep.cli.options import (
     Target,
     agent_env_option,
+    agent_secret_option,
     complete_sweeps,
     dataset_options,
     hosted_options,
@@ -38,6 +39,7 @@ _RUN_EPILOG = """\b
 Examples:
   multistep sweep run examples/hello-multi-step-advanced --agent oracle --agent nop --attempts 3
   multistep sweep run tasks/ --agent 'mine=sh -c "my-agent < $MULTISTEP_INSTRUCTION_FILE"' --parallelism 50 --name nightly
+  multistep sweep run tasks/ --agent-file old=agent.sh --agent-file new=agent2.sh --agent-env-from-secret API_KEY=keys:mine
   multistep sweep run -d bench@2.0 --registry https://example.com/registry.json --task 'web-*' --limit 10
   multistep sweep run sweep.yaml --detach
 
@@ -78,7 +80,7 @@ OUTPUT is a file that ends in .html, .csv, .json or .parquet, or one of table (d
 html is one page that needs nothing else; csv and parquet have a row for each trial; json has all of the report, and
 `multistep sweep compare` reads it. An active sweep has a report, too.
 
-docs/statistics.md explains scoring and all numbers. This needs Multistep's extra: pip install 'multistep[report]'.
+docs/reference/statistics.md explains scoring and all numbers. This needs Multistep's extra: pip install 'multistep[report]'.
 """
 
 _RESULTS_EPILOG = """\b
@@ -103,7 +105,7 @@ Examples:
   multistep sweep compare nightly monday.json           # a report of a sweep that is gone
 
 A SIDE is SWEEP, SWEEP/AGENT, or a file that `multistep sweep report -o FILE.json` wrote (FILE.json/AGENT). Two are compared by
-the tasks in which both have scored trials (docs/statistics.md). This needs Multistep's extra:
+the tasks in which both have scored trials (docs/reference/statistics.md). This needs Multistep's extra:
 pip install 'multistep[report]'.
 
 Exit codes: 0 whatever the verdict, 2 bad input or usage, 4 the cluster could not be reached.
@@ -127,6 +129,13 @@ def sweep() -> None:
     help="oracle, nop, [NAME=]AGENT@MODEL for an agent of Harbor, or NAME=COMMAND for a command of your own; repeatable. Default: "
     "oracle.",
 )
+@click.option(
+    "--agent-file",
+    "agent_files",
+    multiple=True,
+    metavar="[NAME=]SCRIPT",
+    help="A local script as an agent, run by its #! line; NAME: default the script's name; repeatable. At most 32 KiB.",
+)
 @click.option("--attempts", type=click.IntRange(1, 1000), metavar="N", help="Trials per task and agent; default: 1.")
 @click.option("--parallelism", type=click.IntRange(1, 10_000), metavar="N", help="Maximum number of active trials; default: 10.")
 @click.option(
@@ -141,6 +150,7 @@ def sweep() -> None:
     "--var", "variables", multiple=True, metavar="NAME[=VALUE]", help="A value for ${NAME} in task.toml; stored in a Secret."
 )
 @agent_env_option
+@agent_secret_option
 @hosted_options
 @queue_option
 @click.option("--detach", is_flag=True, help="Print the sweep's name and exit instead of following it.")

@@ -55,7 +55,7 @@ Examples:
   multistep sweep delete --yes nightly weekly -n evals
 
 The trials of a sweep are deleted with it, active ones too. Results stay for as long as the operator keeps them
-(docs/operations.md, Results), but only the trials have their addresses: fetch them before.
+(docs/how-to/operations.md, Results), but only the trials have their addresses: fetch them before.
 """
 
 COLUMNS: Final = (

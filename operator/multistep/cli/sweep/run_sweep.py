@@ -47,6 +47,7 @@ class SweepSession:
     chosen: DatasetOptions = field(default_factory=DatasetOptions)
     as_json: bool = False
     agents: Sequence[str] = ()
+    agent_files: Sequence[str] = ()
     attempts: int | None = None
     parallelism: int | None = None
     name: str | None = None
@@ -54,6 +55,7 @@ class SweepSession:
     queue: str | None = None
     variables: Sequence[str] = ()
     agent_env: Sequence[str] = ()
+    secret_agent_env: Sequence[str] = ()
     model: ModelOptions = field(default_factory=ModelOptions)
     image: str | None = None
     runner_in_image: bool = False
@@ -94,7 +96,17 @@ class SweepSession:
     def _options(self, name: str) -> SweepOptions:
         values = given_values(self.variables, self.agent_env)
         return SweepOptions(
-            name, self.agents, self.attempts, self.parallelism, self.timeout_multiplier, values, self.queue, self.model, self.budget
+            name,
+            agents=self.agents,
+            agent_files=self.agent_files,
+            attempts=self.attempts,
+            parallelism=self.parallelism,
+            timeout_multiplier=self.timeout_multiplier,
+            values=values,
+            secret_agent_env=self.secret_agent_env,
+            queue=self.queue,
+            model=self.model,
+            budget=self.budget,
         )
 
     def _run_file(self) -> Exit:
@@ -107,6 +119,7 @@ class SweepSession:
                 "--agent-env": self.agent_env,
                 "--image": self.image,
             },
+            **{"--agent-file": self.agent_files, "--agent-env-from-secret": self.secret_agent_env},
             **{"--queue": self.queue, "--budget": self.budget, "the options of a model": self.model.given},
         }
         if more:

@@ -17,6 +17,7 @@ from multistep.api.sweep import SWEEP_KIND, parse_sweep
 from multistep.cli.options import ModelOptions
 from multistep.cli.task.task_directory import TaskDirectory
 from multistep.cli.trial.agent_choice import agent_entry, check_images, hosted_choice, label
+from multistep.cli.trial.agent_script import script_command
 from multistep.cli.trial.manifests import (
     Manifest,
     TrialImage,
@@ -28,7 +29,7 @@ from multistep.cli.trial.manifests import (
     placed,
     queue_labels,
 )
-from multistep.cli.values import Values
+from multistep.cli.values import Values, from_secret
 from multistep.errors import UsageError
 
 _QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
@@ -40,15 +41,17 @@ _PROGRAM = re.compile(r"[\w./-]+")
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """The options of `sweep run`. agents: values of --agent; values: --var and --agent-env; model: options of Harbor's agents;
-    budget: US dollars."""
+    """The options of `sweep run`. agents, agent_files, secret_agent_env: values of --agent, --agent-file and
+    --agent-env-from-secret; values: --var and --agent-env; model: options of Harbor's agents; budget: US dollars."""
 
     name: str
     agents: Sequence[str] = ()
+    agent_files: Sequence[str] = ()
     attempts: int | None = None
     parallelism: int | None = None
     timeout_multiplier: float | None = None
     values: Values = field(default_factory=Values)
+    secret_agent_env: Sequence[str] = ()
     queue: str | None = None
     model: ModelOptions = field(default_factory=ModelOptions)
     budget: float | None = None
@@ -125,8 +128,7 @@ def _sweep(
     tasks: Manifest, owned: Sequence[Manifest], template_spec: Manifest, options: SweepOptions, namespace: str | None
 ) -> SweepSubmission:
     name = options.name
-    variables, agent_env = options.values.variable_entries(name), options.values.agent_entries(name)
-    agents = [_agent(each, options.model, agent_env) for each in options.agents or ("oracle",)]
+    variables, agents = options.values.variable_entries(name), _agents(options)
     check_images(options.model, [each["agent"] for each in agents])
     spec = {**template_spec, **optional(timeoutMultiplier=options.timeout_multiplier, variables=variables or None)}
     labels = queue_labels(options.queue)
@@ -148,6 +150,23 @@ def _sweep(
     }
     parse_sweep(sweep)
     return SweepSubmission(placed(sweep, namespace), [*owned, *options.values.secrets(name, namespace)])
+
+
+def _agents(options: SweepOptions) -> list[Manifest]:
+    """Return spec.agents. Raises UsageError."""
+    env = [from_secret("--agent-env-from-secret", each) for each in options.secret_agent_env]
+    env += options.values.agent_entries(options.name)
+    texts = options.agents or (() if options.agent_files else ("oracle",))
+    return [*(_agent(each, options.model, env) for each in texts), *(_scripted(each, env) for each in options.agent_files)]
+
+
+def _scripted(text: str, env: Sequence[Manifest]) -> Manifest:
+    """Parse ``[NAME=]SCRIPT``. Raises UsageError."""
+    name, separator, path = text.rpartition("=")
+    if separator and not name:
+        raise UsageError(f"--agent-file {text}: must be SCRIPT or NAME=SCRIPT")
+    entry = agent_entry("command", ModelOptions(), command=script_command(Path(path)), env=env)
+    return {"name": name or dns_label(Path(path).stem), "agent": entry}
 
 
 def agent_of_text(text: str) -> Manifest:

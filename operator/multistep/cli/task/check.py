@@ -12,26 +12,38 @@ from multistep.cli.options import output_option, task_argument
 _EPILOG = """\b
 Examples:
   multistep check my-task
-  multistep check my-task -o json | jq .problems
+  multistep check --strict my-task
+  multistep check my-task -o json | jq '.problems[], .warnings[] | {place, step, message}'
 
-Exits with 2 if the task has problems. Warnings are about what has no effect, such as a misspelt key.
+Each problem and warning starts with its place, FILE:LINE, and the name of its step. Warnings are about what has no effect,
+such as a misspelt key, and about likely mistakes: scripts without a shebang or with CRLF line endings, a workdir that the
+Dockerfile does not name, an empty instruction, a missing solution, rewards without the key reward or no reward at all.
+
+\b
+Exit codes:
+  0  the task can be run (with --strict: and there are no warnings)
+  1  with --strict: the task can be run, but there are warnings
+  2  the task has problems, or bad usage
 """
 
 
 @click.command(epilog=_EPILOG)
 @task_argument
+@click.option("--strict", is_flag=True, help="Exit with 1 if there are warnings.")
 @output_option
-def check(task: Path, output: str) -> None:
+def check(task: Path, strict: bool, output: str) -> None:
     """Validate the task in directory TASK and list its steps."""
     from multistep.cli.task.examine import examine
     from multistep.cli.task.task_directory import TaskDirectory
     from multistep.cli.terminal import print_json, print_out, report_view
 
     directory = TaskDirectory.open(task)
-    report = examine(directory.bundle(), directory.directory_name)
+    report = examine(directory.bundle(), directory.directory_name, mistakes=True)
     if output == "json":
         print_json(report.to_json())
     else:
         print_out(report_view(report))
     if not report.ok:
         raise click.exceptions.Exit(Exit.BAD_INPUT)
+    if strict and report.warnings:
+        raise click.exceptions.Exit(Exit.FAULT)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -19,6 +19,8 @@ from multistep.api.task_source import TaskSource
 from multistep.api.task_toml import TaskConfig, toml_table
 from multistep.api.trial_spec import EnvironmentSpec, TrialSpec, VerifierSpec
 from multistep.api.unknown import unknown_keys
+from multistep.cli.task.findings import Finding, Places
+from multistep.cli.task.lint import lint
 from multistep.cli.task.reward_keys import reward_key_warnings
 from multistep.engine.devices import node_terms
 from multistep.engine.make_plan import make_plan
@@ -31,14 +33,6 @@ from multistep.errors import InvalidSpec, InvalidTask, SourceError
 from multistep.sources.bundle import Bundle
 from multistep.sources.links import lookup
 from multistep.sources.task import CONFIG_FILE, Task, load_task
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A reason why the task cannot be run. field: the key or path with the problem, "" for the task as a whole."""
-
-    field: str
-    message: str
 
 
 @dataclass(frozen=True)
@@ -56,12 +50,12 @@ class StepSummary:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of all checks. variables: name of each variable without a default -> a field whose template uses it; used: names
-    of all variables that templates use, with or without a default."""
+    """The result of all checks. problems: why the task cannot be run; variables: name of each variable without a default -> a field
+    whose template uses it; used: names of all variables that templates use, with or without a default."""
 
     name: str
-    problems: tuple[Problem, ...] = ()
-    warnings: tuple[str, ...] = ()
+    problems: tuple[Finding, ...] = ()
+    warnings: tuple[Finding, ...] = ()
     steps: tuple[StepSummary, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     used: frozenset[str] = frozenset()
@@ -74,36 +68,60 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON document."""
         steps = [_json_step(each) for each in self.steps]
-        found = {"name": self.name, "ok": self.ok, "warnings": list(self.warnings), "variables": dict(self.variables)}
-        return {**found, "problems": [asdict(each) for each in self.problems], "steps": steps}
+        found = {"problems": [asdict(each) for each in self.problems], "warnings": [asdict(each) for each in self.warnings]}
+        return {"name": self.name, "ok": self.ok, **found, "variables": dict(self.variables), "steps": steps}
 
 
 def examine(
-    bundle: Bundle, directory_name: str, *, verification: bool = True, agents: Sequence[AgentSpec] = (), image: str | None = None
+    bundle: Bundle,
+    directory_name: str,
+    *,
+    verification: bool = True,
+    agents: Sequence[AgentSpec] = (),
+    image: str | None = None,
+    mistakes: bool = False,
 ) -> Report:
     """Return the report on a task.
 
     verification: see sources.task.load_task. agents: agents of the trials, if known. image: replaces the task's image.
+    mistakes: whether to warn of likely mistakes, too.
     """
     try:
         table = toml_table(_config_text(bundle))
     except InvalidTask as error:
-        return Report(directory_name, (_problem(error),))
-    warnings = [*map(str, unknown_keys(table))]
+        report, table = Report(directory_name, (_problem(error),)), {}
+    else:
+        report = _examined(bundle, table, directory_name, verification, agents, image)
+        if mistakes:
+            report = replace(report, warnings=(*report.warnings, *lint(bundle, table)))
+    places = Places(table, bundle)
+    problems, warnings = (tuple(map(places.located, found)) for found in (report.problems, report.warnings))
+    return replace(report, problems=problems, warnings=warnings)
+
+
+def _examined(
+    bundle: Bundle,
+    table: Mapping[str, Any],
+    directory_name: str,
+    verification: bool,
+    agents: Sequence[AgentSpec],
+    image: str | None,
+) -> Report:
+    warnings = [Finding(each.path, each.text) for each in unknown_keys(table)]
     try:
         config = TaskConfig.model_validate(table)
     except ValidationError as error:
-        found = [Problem(each.path, each.message) for each in schema_problems(error, table)]
+        found = [Finding(each.path, each.message) for each in schema_problems(error, table)]
         return Report(directory_name, tuple(found), tuple(warnings))
     name = config.task.name if config.task else directory_name
     warnings += [*_ineffective(table, config), *_limited(config), *_devices(config), *_undeclared(bundle, config)]
-    warnings += reward_key_warnings(bundle, config.steps or [])
     variables = dict(_variables(config))
     try:
+        warnings += reward_key_warnings(bundle, config.steps or [])
         task = load_task(bundle, verification=verification, oracle=any(each.name == "oracle" for each in agents))
         parts = dict.fromkeys(part for agent in agents or (None,) for part in unsupported(task.config, task.layout, agent))
-        warnings += [str(each) for each in parts if not each.refused]
-        if refused := [Problem(each.path, each.message) for each in parts if each.refused]:
+        warnings += [Finding(each.path, each.message) for each in parts if not each.refused]
+        if refused := [Finding(each.path, each.message) for each in parts if each.refused]:
             return Report(name, tuple(refused), tuple(warnings), variables=variables)
         plan = _plan(task, name, variables, verification, image)
     except (InvalidTask, InvalidSpec, SourceError) as error:
@@ -113,12 +131,12 @@ def examine(
     return Report(name, (), tuple(warnings), steps, variables, used_variables(config))
 
 
-def _devices(config: TaskConfig) -> Iterator[str]:
+def _devices(config: TaskConfig) -> Iterator[Finding]:
     """Warn of a type of device that not every installation knows."""
     try:
         node_terms(config.environment, GPU_TYPES)
     except InvalidTask as error:
-        yield str(error)
+        yield _problem(error)
 
 
 def _config_text(bundle: Bundle) -> str:
@@ -129,9 +147,9 @@ def _config_text(bundle: Bundle) -> str:
         raise InvalidTask(f"is not UTF-8 text: {error}", kind="ValueError", field=CONFIG_FILE) from error
 
 
-def _problem(error: InvalidTask | InvalidSpec | SourceError) -> Problem:
+def _problem(error: InvalidTask | InvalidSpec | SourceError) -> Finding:
     where = error.field if isinstance(error, InvalidTask) else ""
-    return Problem(where, str(error).removeprefix(f"{where}: ") if where else str(error))
+    return Finding(where, str(error).removeprefix(f"{where}: ") if where else str(error))
 
 
 def _plan(task: Task, name: str, variables: Mapping[str, str], verification: bool, image: str | None) -> TrialPlan:
@@ -151,24 +169,26 @@ def _plan(task: Task, name: str, variables: Mapping[str, str], verification: boo
     return make_plan(task.config, task.layout, spec, env, name=name, egress="Sidecar")
 
 
-def _ineffective(table: Mapping[str, Any], config: TaskConfig) -> Iterator[str]:
+def _ineffective(table: Mapping[str, Any], config: TaskConfig) -> Iterator[Finding]:
     """Warn that steps do not inherit the task's verifier.timeout_sec (as in Harbor)."""
     verifier = table.get("verifier")
     if config.steps and isinstance(verifier, Mapping) and "timeout_sec" in verifier:
-        yield "verifier.timeout_sec: is not inherited by the steps; each has steps.verifier.timeout_sec, 600 by default"
+        text = "is not inherited by the steps; each has steps.verifier.timeout_sec, 600 by default"
+        yield Finding("verifier.timeout_sec", text)
 
 
-def _limited(config: TaskConfig) -> Iterator[str]:
+def _limited(config: TaskConfig) -> Iterator[Finding]:
     """Warn of networks that an operator rejects unless its settings enable them."""
     for where, mode in limits(config):
-        yield f"{where}.network_mode: {mode} needs an operator with trials.egress Sidecar, or NetworkPolicy if no host is a name"
+        text = f"{mode} needs an operator with trials.egress Sidecar, or NetworkPolicy if no host is a name"
+        yield Finding(f"{where}.network_mode", text)
 
 
-def _undeclared(bundle: Bundle, config: TaskConfig) -> Iterator[str]:
+def _undeclared(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
     declared = {step.name for step in config.steps or []}
     for name in bundle.children("steps"):
         if name not in declared and bundle.entries[f"steps/{name}"].kind == "dir":
-            yield f"steps/{name}/: is no step, as task.toml has no [[steps]] of this name"
+            yield Finding(f"steps/{name}/", "is no step, as task.toml has no [[steps]] of this name")
 
 
 def _variables(config: TaskConfig) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ from multistep.errors import InvalidTask, UsageError
 _ORGANISATION: Final = "example"
 
 _TASK: Final = """\
-# A multi-step task. All keys: docs/task-format.md. `multistep check` reports errors and unknown keys.
+# A multi-step task. All keys: docs/reference/task-format.md. `multistep check` reports errors and unknown keys.
 schema_version = "1.4"
 
 # How the trial's reward is computed: "mean" of the rewards of the steps that ran, or "final": the last step's reward.

@@ -18,8 +18,8 @@ Examples:
   multistep list -l team=evals -o name | xargs multistep stop
   multistep list -o json | jq '.items[].status.rewards'
 
-The columns are those of `kubectl get mst`. PHASE is Pending, Running, Suspended, Complete or Failed; docs/trial-reference.md lists
-the outcomes. Both options may be repeated, and take any case.
+The columns are those of `kubectl get mst`. PHASE is Pending, Running, Suspended, Complete or Failed; the outcomes are
+listed in docs/reference/trial-reference.md. Both options may be repeated, and take any case.
 """
 
 COLUMNS: Final = (

@@ -47,7 +47,7 @@ async def _results(target: Target, trial: str, directory: Path) -> None:
             raise UsageError(
                 f"trial {trial!r} does not exist in namespace {namespace!r}: `multistep list -A` lists all. If it was deleted, "
                 f"its results may still be on the operator's volume, in {namespace}/{trial}/, but only its status had their "
-                "key: ask whoever runs the operator (docs/operations.md, Results)"
+                "key: ask whoever runs the operator (docs/how-to/operations.md, Results)"
             )
         status = parse_status(found)
         unpacked = await fetch_results(connected, trial, status, directory)

@@ -23,6 +23,7 @@ _EPILOG = """\b
 Examples:
   multistep run my-task --agent oracle
   multistep run my-task --results out/ --agent-env API_KEY -- bash -c 'my-agent < "$MULTISTEP_INSTRUCTION_FILE"'
+  multistep run my-task --agent-file agent.py --agent-env-from-secret API_KEY=keys:mine -- --fast
   multistep run my-task --agent claude-code --model anthropic/claude-sonnet-4-5 --key-from-secret keys:anthropic
   multistep run my-task --agent nop --var API_KEY --var MODE=fast -o json | jq .status.rewards
   multistep run my-task --agent nop --from-step deploy --to-step deploy

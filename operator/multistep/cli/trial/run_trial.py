@@ -149,8 +149,7 @@ def check(
     for warning in report.warnings:
         print_err(f"warning: {warning}")
     if not report.ok:
-        lines = [f"{each.field}: {each.message}" if each.field else each.message for each in report.problems]
-        raise InvalidTask("\n".join([f"the task {directory.directory_name} cannot be run:", *lines]))
+        raise InvalidTask("\n".join([f"the task {directory.directory_name} cannot be run:", *map(str, report.problems)]))
     missing = [name for name in report.variables if name not in given]
     if missing:
         raise UsageError(f"{report.variables[missing[0]]} needs a variable: give --var {' --var '.join(missing)}")

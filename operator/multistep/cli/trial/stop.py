@@ -21,8 +21,8 @@ Examples:
   multistep stop -o json my-task-oracle-x7k2p | jq '.[].why'
 
 A stopped trial fails with reason Stopped and has no reward. The operator deletes its pod and keeps the status and results
-of its steps. It cannot be resumed; suspend it instead to continue later (docs/trial-reference.md). Finished trials do not
-change.
+of its steps. It cannot be resumed; suspend it instead to continue later (docs/reference/trial-reference.md).
+Finished trials do not change.
 
 \b
 Exit codes:

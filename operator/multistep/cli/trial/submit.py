@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from multistep.cli.cluster import Cluster, find_trial
 from multistep.cli.image.images import plan_build
 from multistep.cli.options import ModelOptions
 from multistep.cli.task.task_directory import TaskDirectory
 from multistep.cli.trial.agent_choice import agent_entry, check_images, label
+from multistep.cli.trial.agent_script import script_command
 from multistep.cli.trial.manifests import (
     Manifest,
     TrialImage,
@@ -34,6 +36,7 @@ class TrialOptions:
     """The values of the options that options.trial_options adds."""
 
     agent: str | None = None
+    agent_file: Path | None = None
     command: Sequence[str] = ()
     name: str | None = None
     secret_variables: Sequence[str] = ()
@@ -62,8 +65,13 @@ def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImag
     """Return the request for a trial with these options. make_submission adds the names of the bundle's ConfigMaps. Raises
     UsageError."""
     env = [from_secret("--agent-env-from-secret", each) for each in options.secret_agent_env]
-    chosen = options.agent or ("command" if options.command else "oracle")
-    agent = agent_entry(chosen, options.model, command=options.command, env=env)
+    command = options.command
+    if options.agent_file is not None:
+        if options.agent not in (None, "command"):
+            raise UsageError(f"--agent {options.agent} and --agent-file exclude each other: the script is the agent")
+        command = script_command(options.agent_file, command)
+    chosen = options.agent or ("command" if command else "oracle")
+    agent = agent_entry(chosen, options.model, command=command, env=env)
     check_images(options.model, [agent])
     return TrialRequest(
         name=checked_name(options.name) if options.name else new_name(task.name, label(agent)),

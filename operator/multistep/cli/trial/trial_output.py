@@ -84,7 +84,7 @@ class Reader:
                 raise
             raise UsageError(
                 f"reading what a running pod prints needs the right to exec into it (get and create on pods/exec in namespace "
-                f"{self._namespace!r}), which you lack; without it logs can be read when the trial has finished: docs/logs.md"
+                f"{self._namespace!r}), which you lack; without it logs can be read after the trial: docs/how-to/logs.md"
             ) from error
 
     @asynccontextmanager

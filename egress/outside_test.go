@@ -1,0 +1,134 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// playOutside runs the servers of the outside in this network namespace, which has their addresses: on the node of a real cluster, for
+// the attacks of a trial's agent. It serves this program to the agent on ownPort, once all others listen.
+func playOutside() error {
+	if err := serveOutside(); err != nil {
+		return err
+	}
+	if err := each(good, ownPort, func(conn net.Conn) {
+		if program, err := os.Open("/proc/self/exe"); err == nil {
+			_, _ = io.Copy(conn, program)
+			_ = program.Close()
+		}
+	}); err != nil {
+		return err
+	}
+	select {}
+}
+
+// serveOutside listens, on the thread of the outside: HTTP on 80 and 8080, a server that speaks first on 7000, an echo on 7001, UDP on
+// 5353, DNS on the node.
+func serveOutside() error {
+	for _, address := range []string{good, evil, evilSix} {
+		for _, port := range []string{"80", "8080", "8081", "443"} {
+			listener, err := net.Listen("tcp", net.JoinHostPort(address, port))
+			if err != nil {
+				return err
+			}
+			go func() {
+				_ = http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					_, _ = fmt.Fprintf(w, "%s host=%s", address, r.Host)
+				}))
+			}()
+		}
+		if err := each(address, "7000", func(conn net.Conn) {
+			_, _ = io.WriteString(conn, "hello\n")
+			_, _ = io.Copy(conn, conn)
+		}); err != nil {
+			return err
+		}
+		if err := each(address, "7001", func(conn net.Conn) { _, _ = io.Copy(conn, conn) }); err != nil {
+			return err
+		}
+	}
+	for _, address := range []string{good + ":5353", evil + ":5353", node + ":5353", evil + ":443", "[" + evilSix + "]:5353"} {
+		if err := echoUDP(address); err != nil {
+			return err
+		}
+	}
+	for _, address := range []string{node, evil} {
+		packets, err := net.ListenPacket("udp", address+":53")
+		if err != nil {
+			return err
+		}
+		listener, err := net.Listen("tcp", address+":53")
+		if err != nil {
+			return err
+		}
+		go func() { _ = (&dns.Server{PacketConn: packets, Handler: dns.HandlerFunc(resolve)}).ActivateAndServe() }()
+		go func() { _ = (&dns.Server{Listener: listener, Handler: dns.HandlerFunc(resolve)}).ActivateAndServe() }()
+	}
+	return nil
+}
+
+func each(address, port string, handle func(net.Conn)) error {
+	listener, err := net.Listen("tcp", net.JoinHostPort(address, port))
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = conn.Close() }()
+				handle(conn)
+			}()
+		}
+	}()
+	return nil
+}
+
+func echoUDP(address string) error {
+	packets, err := net.ListenPacket("udp", address)
+	if err != nil {
+		return err
+	}
+	go func() {
+		buffer := make([]byte, 1500)
+		for {
+			size, from, err := packets.ReadFrom(buffer)
+			if err != nil {
+				return
+			}
+			_, _ = packets.WriteTo(buffer[:size], from)
+		}
+	}()
+	return nil
+}
+
+// resolve plays the cluster's resolver.
+func resolve(writer dns.ResponseWriter, request *dns.Msg) {
+	answer := new(dns.Msg).SetReply(request)
+	addresses := map[string]string{
+		goodName: good, "www." + goodName: good, evilName: evil, "secret." + evilName: evil, "metadata." + goodName: "169.254.169.254",
+		gatewayName + ".cluster.local": good, "short.default.svc.cluster.local": good,
+	}
+	question := request.Question[0]
+	address, ok := addresses[strings.TrimSuffix(question.Name, ".")]
+	switch {
+	case !ok:
+		answer.Rcode = dns.RcodeNameError
+	case question.Qtype == dns.TypeA:
+		header := dns.RR_Header{Name: question.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 30}
+		answer.Answer = []dns.RR{&dns.A{Hdr: header, A: net.ParseIP(address)}}
+	case question.Qtype == dns.TypeTXT:
+		header := dns.RR_Header{Name: question.Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 30}
+		answer.Answer = []dns.RR{&dns.TXT{Hdr: header, Txt: []string{"leaked"}}}
+	}
+	_ = writer.WriteMsg(answer)
+}

@@ -1,0 +1,116 @@
+"""Warns of what makes a valid task fail later: scripts, instructions, solutions and a workdir that cannot work. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from multistep.api.task_toml import StepConfig, TaskConfig
+from multistep.cli.task.findings import Finding, line_of
+from multistep.engine.verifier_environment import verifier_mode
+from multistep.errors import InvalidTask
+from multistep.sources.bundle import Bundle, Entry
+from multistep.sources.links import is_directory, lookup, resolve
+from multistep.sources.task import strip_canary
+
+_SCRIPTS: Final = ("tests/test.sh", "solution/solve.sh")  # run directly; bash is given setup.sh and resume.sh
+_REWARD_FILE: Final = re.compile(rb"reward\.(txt|json)|/logs/verifier|rewardkit", re.IGNORECASE)
+_MOST_BYTES: Final = 1 << 20  # larger files are data, no scripts
+
+
+def lint(bundle: Bundle, table: Mapping[str, Any]) -> list[Finding]:
+    """Return what most likely is a mistake, though the operator accepts it; nothing about a task.toml or a link that it refuses."""
+    try:
+        return list(_lint(bundle, TaskConfig.model_validate(table)))
+    except (ValidationError, InvalidTask):
+        return []
+
+
+def _lint(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
+    steps = [step.name for step in config.steps or []]
+    directories = [f"steps/{name}/" for name in steps] or [""]
+    yield from _workdir(bundle, config)
+    for directory in directories:
+        yield from _instruction(bundle, f"{directory}instruction.md")
+        yield from _solution(bundle, directory)
+    yield from _rewards(bundle, config)
+    for directory in dict.fromkeys((*directories, "")):
+        yield from _shebangs(bundle, directory)
+    yield from _line_endings(bundle)
+
+
+def _workdir(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
+    """Warn of a workdir that the Dockerfile does not name. Images that are not built from the task are unknown."""
+    workdir, dockerfile = config.environment.workdir, lookup(bundle, "environment/Dockerfile")
+    if workdir is None:
+        return
+    if not workdir.startswith("/"):
+        yield Finding("environment.workdir", f"{workdir!r} is a relative path: give it from /")
+    elif dockerfile and not config.environment.docker_image and not _named(workdir, dockerfile):
+        yield Finding(
+            "environment.workdir",
+            f"{workdir!r} is not named in environment/Dockerfile: unless the base image has it, processes start in an empty "
+            f"directory that root owns; add WORKDIR {workdir}",
+        )
+
+
+def _named(workdir: str, dockerfile: Entry) -> bool:
+    path = workdir.rstrip("/")
+    return not path or re.search(rf"{re.escape(path)}(?![\w.-])".encode(), bytes(dockerfile.data)) is not None
+
+
+def _instruction(bundle: Bundle, path: str) -> Iterator[Finding]:
+    entry = lookup(bundle, path)
+    if entry and entry.kind == "file" and not strip_canary(bytes(entry.data).decode(errors="replace")).strip():
+        yield Finding(f"{path}:1", "is empty: the agent gets no instruction")
+
+
+def _solution(bundle: Bundle, directory: str) -> Iterator[Finding]:
+    path = f"{directory}solution/solve.sh" if is_directory(bundle, f"{directory}solution") else "solution/solve.sh"
+    if lookup(bundle, path) is None:
+        yield Finding(
+            f"{directory}solution/solve.sh",
+            "is missing: the oracle agent fails here, so nothing shows that full marks are possible",
+        )
+
+
+def _rewards(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
+    """Warn of tests of which no file names a reward file. Tests in an image of their own are unknown."""
+    for step in config.steps or [StepConfig(name="task")]:
+        own = f"steps/{step.name}/tests" if config.steps else "tests"
+        script = f"{own}/test.sh" if lookup(bundle, f"{own}/test.sh") else "tests/test.sh"
+        if verifier_mode(config, step) == "separate" or lookup(bundle, script) is None:
+            continue
+        if not any(_REWARD_FILE.search(bytes(entry.data)) for top in {own, "tests"} for _, entry in _files(bundle, top)):
+            text = "no file of the tests names /logs/verifier/reward.txt or reward.json: without either a step has no reward"
+            yield Finding(script, text)
+
+
+def _shebangs(bundle: Bundle, directory: str) -> Iterator[Finding]:
+    for name in _SCRIPTS:
+        entry = lookup(bundle, f"{directory}{name}")
+        if entry and entry.kind == "file" and not bytes(entry.data[:4]).startswith((b"#!", b"\x7fELF")):
+            text = "has no shebang: bash runs it, or /bin/sh where there is none; name the interpreter, such as #!/bin/bash"
+            yield Finding(f"{directory}{name}:1", text)
+
+
+def _line_endings(bundle: Bundle) -> Iterator[Finding]:
+    """Warn of scripts with CRLF: the carriage return becomes part of the interpreter's name, or of the words of the line."""
+    for path, entry in _files(bundle, ""):
+        data = bytes(entry.data)
+        script = path.endswith(".sh") or data.startswith(b"#!")
+        if script and (line := line_of(data, lambda each: each.endswith(b"\r"))):
+            yield Finding(
+                f"{path}:{line}", f"has CRLF line endings, which no shell understands: convert it with sed -i 's/\\r$//' {path}"
+            )
+
+
+def _files(bundle: Bundle, top: str) -> Iterator[tuple[str, Entry]]:
+    """Yield the small files below a directory by path; links are not followed below it."""
+    real = resolve(bundle, top)
+    for path, entry in bundle.entries.items():
+        if entry.kind == "file" and (not real or path.startswith(f"{real}/")) and len(entry.data) <= _MOST_BYTES:
+            yield path, entry

@@ -1,0 +1,64 @@
+"""The ways out of a trial's pod that egress/attacks_test.go tries, and their targets, on the node of localkube's cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from hack.places import ROOT, cached, digest_of, files_below
+from hack.tools import go, go_environment
+from localkube.commands import stream
+from tests.support.machine import localkube, on_node
+
+RESOLVER, GOOD, EVIL = "10.99.0.1", "10.99.0.10", "10.99.0.66"  # as in egress/world_test.go
+GOOD_NAME: Final = "good.example.com"
+_ADDRESSES: Final = (RESOLVER, GOOD, EVIL, "fd99::66")
+_PROGRAM_AT: Final = f"/dev/tcp/{GOOD}/7002"
+_PLACE: Final = "/tmp/ways-out"
+
+GET: Final = f"cat < {_PROGRAM_AT} > {_PLACE} && chmod 755 {_PLACE}"
+"""A command of bash that fetches the program into the pod."""
+TRY: Final = f"EGRESS_TEST_AGENT=all {_PLACE}"
+"""A command that tries all ways out, and prints the results: read it with ``reached``."""
+POD: Final[Mapping[str, Any]] = {
+    "dnsPolicy": "None",
+    "dnsConfig": {"nameservers": [RESOLVER]},
+    "securityContext": {"sysctls": [{"name": "net.ipv4.ping_group_range", "value": "0 2147483647"}]},
+}
+"""The pod spec with which every way but NOWHERE leads to its target: a resolver of the outside, and pings by everybody."""
+NOWHERE: Final = frozenset({"IPv6", "IPv6 by HTTP", "UDP over IPv6", "ping over IPv6", "past the routing table"})
+"""Ways that lead nowhere in localkube: its pods have no address of IPv6, and the targets are not on their link."""
+
+
+def reached(printed: str) -> dict[str, bool]:
+    """Return whether each way reached its target, by name."""
+    return {name: error == "" for name, error in json.loads(printed).items()}
+
+
+@asynccontextmanager
+async def targets() -> AsyncIterator[None]:
+    """Run the servers that the ways lead to, on addresses of their own."""
+    program = await asyncio.to_thread(_program)
+    for each in _ADDRESSES:
+        await localkube("node", "ip", "address", "replace", each, "dev", "lo")
+    try:
+        async with on_node(["env", "EGRESS_TEST_OUTSIDE=1", str(program)]):
+            await localkube("node", "timeout", "60", "bash", "-c", f"until exec 3<>{_PROGRAM_AT}; do sleep 0.1; done 2>/dev/null")
+            yield
+    finally:
+        for each in _ADDRESSES:
+            await localkube("node", "ip", "address", "delete", each, "dev", "lo")
+
+
+def _program() -> Path:
+    """Build the tests of egress/ as a program, unless they are built, and return its path."""
+    digest = digest_of(files_below(ROOT / "egress"))
+    return cached("ways-out", digest, _build) / "ways-out"
+
+
+def _build(directory: Path) -> None:
+    stream([str(go()), "test", "-c", "-o", str(directory / "ways-out"), "."], env=go_environment(), cwd=ROOT / "egress")
