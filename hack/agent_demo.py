@@ -47,9 +47,7 @@ def prepared(cluster: Cluster, agent: str) -> Iterator[list[str]]:
     if agent not in MODELS:
         raise Failure(f"AGENT={agent}: the demo has {', '.join(MODELS)}; `multistep agent list` lists all agents")
     if isinstance(cluster.target, targets.Current):
-        raise Failure(
-            "CLUSTER=current has no access to the image of the demo: push one, as docs/how-to/agents/programs.md shows"
-        )
+        raise Failure("CLUSTER=current has no access to the image of the demo: push one, as docs/how-to/agents/programs.md shows")
     model = MODELS[agent]
     key = os.environ.get(model.key_variable, "")
     with ExitStack() as stack:
