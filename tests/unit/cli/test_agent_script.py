@@ -13,6 +13,7 @@ from multistep.cli.trial.agent_script import MOST_BYTES, script_command
 
 from .conftest import Invoke
 from .fakes import CliCluster
+from .test_sweep_run import GOOD, made
 
 
 def started(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -82,3 +83,20 @@ def test_a_trial_gets_the_script_and_its_arguments(task: Path, invoke: Invoke, c
 def test_a_script_beside_another_agent_is_refused(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     result = invoke("run", task, "--agent-file", "x", "--agent", "nop")
     assert result.exit_code == 2 and "--agent nop and --agent-file exclude each other" in result.stderr
+
+
+def test_scripts_are_agents_of_a_sweep_with_variables_of_secrets(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.story = [GOOD]
+    for name in ("My_agent.py", "other.sh"):
+        (task.parent / name).write_text(f"#!/usr/bin/env python3\n# {name}\n")
+    files = ("--agent-file", task.parent / "My_agent.py", "--agent-file", f"new={task.parent / 'other.sh'}")
+    result = invoke("sweep", "run", task, *files, "--agent-env-from-secret", "KEY=keys:mine")
+    assert result.exit_code == 0, result.stderr
+    agents = made(cluster)["spec"]["agents"]
+    assert [each["name"] for each in agents] == ["my-agent", "new"]
+    assert [each["agent"]["command"][3:] for each in agents] == [
+        ["My_agent.py", "#!/usr/bin/env python3\n# My_agent.py\n"],
+        ["other.sh", "#!/usr/bin/env python3\n# other.sh\n"],
+    ]
+    env = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "mine"}}}]
+    assert [each["agent"]["env"] for each in agents] == [env, env] and cluster.of("Secret") == []

@@ -137,23 +137,6 @@ def test_a_directory_of_tasks_becomes_a_sweep_that_owns_them(tasks: Path, invoke
         assert (owner["kind"], owner["name"], owner["uid"]) == ("TrialSweep", "nightly", "uid-nightly")
 
 
-def test_scripts_are_agents_of_a_sweep_with_variables_of_secrets(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
-    cluster.story = [GOOD]
-    for name in ("My_agent.py", "other.sh"):
-        (task.parent / name).write_text(f"#!/usr/bin/env python3\n# {name}\n")
-    files = ("--agent-file", task.parent / "My_agent.py", "--agent-file", f"new={task.parent / 'other.sh'}")
-    result = invoke("sweep", "run", task, *files, "--agent-env-from-secret", "KEY=keys:mine")
-    assert result.exit_code == 0, result.stderr
-    agents = made(cluster)["spec"]["agents"]
-    assert [each["name"] for each in agents] == ["my-agent", "new"]
-    assert [each["agent"]["command"][3:] for each in agents] == [
-        ["My_agent.py", "#!/usr/bin/env python3\n# My_agent.py\n"],
-        ["other.sh", "#!/usr/bin/env python3\n# other.sh\n"],
-    ]
-    env = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "mine"}}}]
-    assert [each["agent"]["env"] for each in agents] == [env, env] and cluster.of("Secret") == []
-
-
 def test_a_variable_that_no_task_uses_is_refused_for_a_command_agent(tasks: Path, invoke: Invoke, cluster: CliCluster) -> None:
     result = invoke("sweep", "run", tasks, "--agent", "mine=x", "--var", "KEY=v")
     assert (result.exit_code, cluster.objects) == (2, {})

@@ -21,6 +21,10 @@ _REPOSITORY = "localhost/multistep"
 _DIGEST_LENGTH = 12
 
 
+class BuildFailed(UsageError):
+    """Raised if an image cannot be built from its Dockerfile."""
+
+
 @dataclass(frozen=True)
 class ImageBuild:
     """An image to build. name: name of the final image; base: name of the image before the runner is added (the same if none is
@@ -60,9 +64,15 @@ def choose_engine(cluster: CurrentCluster | None) -> Engine:
 
 
 def build_image(build: ImageBuild, engine: Engine, *, verbose: bool = False) -> None:
-    """Build the Dockerfile's image and add the runner as a layer. The layer keeps USER, WORKDIR, ENTRYPOINT and CMD."""
+    """Build the Dockerfile's image and add the runner as a layer. The layer keeps USER, WORKDIR, ENTRYPOINT and CMD.
+
+    Raises BuildFailed if the Dockerfile cannot be built.
+    """
     with working(f"building {build.name} with {engine.name}"):
-        execute(engine.build(build.base, build.context, build.context / "Dockerfile"), verbose=verbose)
+        try:
+            execute(engine.build(build.base, build.context, build.context / "Dockerfile"), verbose=verbose)
+        except UsageError as error:
+            raise BuildFailed(str(error)) from error
         if build.runner is None:
             return
         with tempfile.TemporaryDirectory(prefix="multistep-") as directory:

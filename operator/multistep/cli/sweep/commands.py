@@ -44,16 +44,18 @@ Examples:
   multistep sweep run sweep.yaml --detach
 
 A DIRECTORY is a task, or holds tasks side by side: all of them. Each task is checked, its Dockerfile built (unless it names an
-image), and goes to the cluster with the sweep, which owns it. COMMAND is split as a shell does, but no shell runs it: for
-pipes, redirections and variables write 'mine=sh -c "SCRIPT"'. --var gives values to templates in task.toml only; agents
-receive --agent-env. A FILE is a manifest with a TrialSweep, and goes there as it is.
+image), and goes to the cluster with the sweep, which owns it. An invalid task is refused before anything is built. A task whose
+Dockerfile cannot be built is named and left out: the others run, and the exit code is 1. COMMAND is split as a shell does, but
+no shell runs it: for pipes, redirections and variables write 'mine=sh -c "SCRIPT"'. --var gives values to templates in task.toml
+only; agents receive --agent-env. A FILE is a manifest with a TrialSweep, and goes there as it is.
 The operator fetches the tasks of a dataset from git repositories; those at local paths go to the cluster as a DIRECTORY does.
 Ctrl-C stops following only; `multistep sweep stop NAME` ends a sweep, `delete` deletes it and its trials.
 
 \b
 Exit codes:
   0    the sweep completed and all trials are scored (or it was submitted, with --detach)
-  1    the sweep completed, but some trials are excluded (infrastructure, task or user failures)
+  1    the sweep completed, but some trials are excluded (infrastructure, task or user failures), or some tasks are not in it, as
+       their images could not be built (with --detach, too)
   2    bad input or usage
   3    the sweep failed: one of its limits stopped it, or it could not be run; or it is suspended as its budget is spent
   4    the cluster could not be reached

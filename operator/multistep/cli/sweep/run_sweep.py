@@ -14,6 +14,7 @@ from multistep.cli import cluster
 from multistep.cli.cluster import Cluster, existing_sweep, find_sweep
 from multistep.cli.dataset.registry import DatasetOptions
 from multistep.cli.exits import Exit
+from multistep.cli.image.images import BuildFailed
 from multistep.cli.options import ModelOptions, Target
 from multistep.cli.sweep.follow_sweep import follow_sweep
 from multistep.cli.sweep.sweep_manifest import (
@@ -138,9 +139,29 @@ class SweepSession:
         if len(here) == len(tasks):
             check_used(given, frozenset().union(*(each.used for each in reports)), agents=agents)
         asyncio.run(self._reserve(name, lambda namespace: sweep_of_tasks(tasks, {}, options, namespace)))
-        images = {task.name: image for task in here if (image := self._image(task)) is not None}
-        elsewhere = self._given_image
-        return asyncio.run(self._submit(lambda namespace: sweep_of_tasks(tasks, images, options, namespace, elsewhere)))
+        images, unbuilt = self._images(here)
+        built, elsewhere = [each for each in tasks if each not in unbuilt], self._given_image
+        code = asyncio.run(self._submit(lambda namespace: sweep_of_tasks(built, images, options, namespace, elsewhere)))
+        if not unbuilt:
+            return code
+        names = ", ".join(each.name for each in unbuilt)
+        print_err(f"error: {len(unbuilt)} of {len(tasks)} tasks could not be built and are not in the sweep: {names}")
+        return code or Exit.FAULT
+
+    def _images(self, tasks: Sequence[TaskDirectory]) -> tuple[dict[str, TrialImage], list[TaskDirectory]]:
+        """Return the images by task, and the tasks whose Dockerfile cannot be built. Raises BuildFailed if that is each task."""
+        images: dict[str, TrialImage] = {}
+        unbuilt: list[TaskDirectory] = []
+        for task in tasks:
+            try:
+                if (image := self._image(task)) is not None:
+                    images[task.name] = image
+            except BuildFailed as error:
+                if len(unbuilt) + 1 == len(tasks):
+                    raise
+                unbuilt.append(task)
+                print_err(f"error: task {task.name} is left out of the sweep, as its image cannot be built: {error}")
+        return images, unbuilt
 
     def submitted(self, submission: SweepSubmission) -> Exit:
         """Create a sweep and follow it."""

@@ -1,0 +1,75 @@
+"""`multistep sweep run` with tasks whose images are built, one of which cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from multistep.cli.image.engines import Command, Localkube
+
+from .conftest import TASK_TOML, Invoke
+from .fakes import CliCluster
+from .test_sweep_run import GOOD, LOSSY, made
+
+
+class Programs(Localkube):
+    """An engine that builds a Dockerfile by running it as a shell script, and loads nothing."""
+
+    def build(self, image: str, context: Path, dockerfile: Path) -> Command:
+        return Command(["/bin/sh", str(dockerfile)])
+
+    def load(self, image: str) -> Command:
+        return Command(["/bin/true"])
+
+
+@pytest.fixture
+def tasks(task: Path, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a directory with the tasks good and bad, of which bad cannot be built."""
+    monkeypatch.setattr("multistep.cli.trial.run_trial.choose_engine", lambda _: Programs())
+    cluster.story = [GOOD]
+    directory = task.parent / "tasks"
+    for name, dockerfile in {"bad": "echo no such package >&2; exit 7\n", "good": "exit 0\n"}.items():
+        for path in (each for each in task.rglob("*") if each.is_file()):
+            copy = directory / name / path.relative_to(task)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+        toml = TASK_TOML.replace("My_Task", name).replace('docker_image = "registry.example/image:1"', "")
+        (directory / name / "task.toml").write_text(toml)
+        (directory / name / "environment").mkdir()
+        (directory / name / "environment/Dockerfile").write_text(dockerfile)
+    return directory
+
+
+@pytest.mark.parametrize("options", [(), ("--detach",)])
+def test_a_task_that_cannot_be_built_is_named_and_the_others_run(
+    tasks: Path, invoke: Invoke, cluster: CliCluster, options: tuple[str, ...]
+) -> None:
+    result = invoke("sweep", "run", tasks, *options)
+    assert result.exit_code == 1
+    assert [each["name"] for each in made(cluster)["spec"]["tasks"]] == ["good"]
+    assert made(cluster)["spec"]["tasks"][0]["environment"]["image"].startswith("localhost/multistep/good:")
+    assert "error: task bad is left out of the sweep, as its image cannot be built: `/bin/sh" in result.stderr
+    assert "no such package" in result.stderr
+    assert result.stderr.endswith("error: 1 of 2 tasks could not be built and are not in the sweep: bad\n")
+
+
+def test_excluded_trials_and_unbuilt_tasks_have_the_same_exit_code(tasks: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.story = [LOSSY]
+    assert invoke("sweep", "run", tasks).exit_code == 1
+
+
+def test_no_sweep_starts_if_no_task_can_be_built(tasks: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    (tasks / "good/environment/Dockerfile").write_text("exit 1\n")
+    result = invoke("sweep", "run", tasks)
+    assert result.exit_code == 2 and cluster.of("TrialSweep") == []
+    assert "error: task bad is left out" in result.stderr and "failed with status 1" in result.stderr
+
+
+def test_a_cluster_that_takes_no_image_aborts_the_sweep(
+    tasks: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Programs, "load", lambda *_: Command(["/bin/false"]))
+    result = invoke("sweep", "run", tasks)
+    assert result.exit_code == 2 and cluster.of("TrialSweep") == []
+    assert "`/bin/false` failed" in result.stderr
