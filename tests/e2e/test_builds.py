@@ -154,6 +154,36 @@ async def test_the_images_of_environment_and_verifier_are_built_once(pulls: Give
     assert not await builders_of(pulls, *tags)
 
 
+COMPOSE = """\
+services:
+  main: {volumes: ["data:/data"]}
+  db:
+    build: {context: ./db, args: {NONCE: "${NONCE}"}}
+    command: [sleep, infinity]
+    volumes: ["data:/data"]
+    healthcheck: {test: [CMD, test, -s, /data/nonce], interval: 1s}
+volumes: {data: {}}
+"""
+
+
+async def test_the_image_of_a_service_is_built(pulls: Given, registries: Registries) -> None:
+    nonce = secrets.token_hex(8)
+    check = f"#!/bin/sh\n[ $(cat /data/nonce) = {nonce} ] && echo 1 > /logs/verifier/reward.txt\n"
+    made = with_dockerfile("served", f"{FROM}RUN echo main-{nonce}\n", test=check)
+    task = made["spec"]["task"]["inline"]
+    task["config"]["environment"] = {"env": {"NONCE": nonce}}
+    task["files"] |= {
+        "environment/docker-compose.yaml": COMPOSE,
+        "environment/db/Dockerfile": f"{FROM}ARG NONCE\nRUN mkdir /data && echo $NONCE > /data/nonce\n",
+    }
+    before = len(registries.pushed)
+    done = await pulls.ended(made)
+    assert holds(done, "Complete") and done["status"]["reward"] == "1", done["status"]
+    images = {image["name"]: image["build"] for image in done["status"]["images"]}
+    assert set(images) == {"environment", "environment/docker-compose.yaml/db"}
+    assert sorted(registries.pushed[before:]) == sorted(images.values())
+
+
 async def test_a_broken_dockerfile_fails_its_own_trials_with_the_last_lines(pulls: Given) -> None:
     nonce = secrets.token_hex(8)
     broken = f"{FROM}RUN echo this-goes-wrong-{nonce} && false\n"

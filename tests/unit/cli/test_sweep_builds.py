@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from multistep.cli.image.engines import Command, Localkube
+from multistep.cli.image.kubeconfig import CurrentCluster
 
 from .conftest import TASK_TOML, Invoke
 from .fakes import CliCluster
@@ -27,6 +28,9 @@ class Programs(Localkube):
 def tasks(task: Path, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a directory with the tasks good and bad, of which bad cannot be built."""
     monkeypatch.setattr("multistep.cli.trial.run_trial.choose_engine", lambda _: Programs())
+    monkeypatch.setattr(
+        "multistep.cli.trial.run_trial.current_cluster", lambda *_: CurrentCluster("localkube", "https://10.243.0.2:6443")
+    )
     cluster.story = [GOOD]
     directory = task.parent / "tasks"
     for name, dockerfile in {"bad": "echo no such package >&2; exit 7\n", "good": "exit 0\n"}.items():
