@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from multistep.api.score import Level, outcome_level, outcome_words
 from multistep.report.branches import Branches
+from multistep.report.excerpts import Excerpts
 from multistep.report.rows import Row
 from multistep.report.statistics import FEWEST, Estimate
 from multistep.report.summary import About, Standing, Summary, TaskSteps
@@ -21,12 +22,9 @@ from multistep.report.summary import About, Standing, Summary, TaskSteps
 _SHADES = 5
 _MOST_FULL = 5000  # maximum number of trials with details of all; in a larger report, only those that did not pass have them
 
-Tails = Mapping[str, Sequence[tuple[str, str]]]
-"""Ends of outputs by trial, each with a title."""
 
-
-def page(about: About, summary: Summary, tails: Tails | None = None) -> str:
-    """Return the report as the text of an HTML file."""
+def page(about: About, summary: Summary, excerpts: Mapping[str, Excerpts] | None = None) -> str:
+    """Return the report as the text of an HTML file. excerpts: by trial."""
     script = resources.files("multistep.report").joinpath("templates/report.js").read_text()
     environment = Environment(
         loader=PackageLoader("multistep.report", "templates"),
@@ -45,7 +43,7 @@ def page(about: About, summary: Summary, tails: Tails | None = None) -> str:
         columns=max((len(each.steps) for each in summary.tasks), default=0) or 1,
         passes=sorted({k for each in summary.standings for k in each.passes}),
         full=len(summary.rows) <= _MOST_FULL,
-        tails=tails or {},
+        excerpts=excerpts or {},
         branches=[(task, list(found)) for task, found in groupby(summary.branches.steps, key=lambda each: each.task)],
         branch_passes=branch_passes(summary.branches),
         active=sum(row.state == "Active" for row in summary.rows),

@@ -133,7 +133,8 @@ def test_several_outputs_are_written_at_once(invoke: Invoke, cluster: CliCluster
     files = [tmp_path / f"r.{form}" for form in ("html", "csv", "json", "parquet")]
     result = invoke("sweep", "report", "s", *(word for file in files for word in ("-o", file)))
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr.splitlines() == [f"wrote {file}" for file in files]
+    progress = [f"reading the output of trials without a pass: {done} of 31" for done in (20, 31)]
+    assert result.stderr.splitlines() == [*progress, *(f"wrote {file}" for file in files)]
     assert "32 of 40 trials" in files[0].read_text()
     assert len(files[1].read_text().splitlines()) == 33
     assert json.loads(files[2].read_text())["planned"] == 40

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from multistep.report.excerpts import Excerpts, FailingTest
 from multistep.report.page import number, page, probability, seconds
 from multistep.report.rows import Row, row
 from multistep.report.summary import About, summarize
@@ -104,6 +105,18 @@ def test_names_are_text_whatever_is_in_them(hostile: str) -> None:
     document = made([row(trial(hostile, hostile, reward=1.0, steps=[step(hostile, 1.0)], resultsStore=hostile))])
     assert " ".join(hostile.split()) in document.text
     assert [tag for tag, _ in document.elements].count("script") == 1
+
+
+@pytest.mark.parametrize("hostile", ["<script>alert(1)</script>", "</pre></details></table><video>", "{{ 7 * 7 }}", "\"'><video>"])
+def test_outputs_and_failing_tests_are_text_that_can_be_folded(hostile: str) -> None:
+    failed = row(trial(reward=0.0, steps=[step("one", 0.0)]))
+    found = Excerpts(((f"step 1 {hostile}", hostile),), (FailingTest(hostile, hostile, hostile),))
+    about = About("nightly", "evals", datetime(2026, 1, 2, tzinfo=UTC), 1, "Complete")
+    document = Document(page(about, summarize([failed]), {failed.trial: found}))
+    assert f"Failing tests {hostile} {hostile} {hostile} step 1 {hostile} {hostile}" in document.text
+    assert [tag for tag, _ in document.elements].count("script") == 1 and "video" not in [tag for tag, _ in document.elements]
+    plain = made([failed])
+    assert [tag for tag, _ in document.elements].count("details") == [tag for tag, _ in plain.elements].count("details") + 1
 
 
 def test_a_sweep_without_trials_has_a_page() -> None:

@@ -75,12 +75,14 @@ _REPORT_EPILOG = """\b
 Examples:
   multistep sweep report nightly
   multistep sweep report nightly -o nightly.html
-  multistep sweep report nightly -o nightly.html -o nightly.csv -o nightly.parquet
+  multistep sweep report nightly --no-logs -o nightly.html -o nightly.csv -o nightly.parquet
   multistep sweep report nightly -o json | jq '.agents[] | {agent, mean}'
 
 OUTPUT is a file that ends in .html, .csv, .json or .parquet, or one of table (default), html, csv, json, parquet for stdout.
-html is one page that needs nothing else; csv and parquet have a row for each trial; json has all of the report, and
-`multistep sweep compare` reads it. An active sweep has a report, too.
+html is one page that needs nothing else. Of the first 200 trials without a pass it has the last 4 KiB of what agent and verifier
+printed in the steps without a pass, and the failing tests that a verifier left in ctrf.json or junit.xml, unless --no-logs.
+csv and parquet have a row for each trial; json has all of the report, and `multistep sweep compare` reads it.
+An active sweep has a report, too.
 
 docs/reference/statistics.md explains scoring and all numbers. This needs Multistep's extra: pip install 'multistep[report]'.
 """
@@ -199,16 +201,19 @@ def status(name: str, follow: bool, namespace: str | None, kubeconfig: str | Non
 @sweep.command(epilog=_REPORT_EPILOG)
 @click.argument("name", metavar="SWEEP", shell_complete=complete_sweeps)
 @click.option("-o", "--output", "outputs", multiple=True, metavar="OUTPUT", default=["table"], help="See below; several at once.")
+@click.option("--no-logs", is_flag=True, help="Leave outputs and failing tests out of the html page.")
 @namespace_option
 @kubeconfig_options
-def report(name: str, outputs: tuple[str, ...], namespace: str | None, kubeconfig: str | None, context: str | None) -> None:
+def report(
+    name: str, outputs: tuple[str, ...], no_logs: bool, namespace: str | None, kubeconfig: str | None, context: str | None
+) -> None:
     """Report the results of SWEEP as a table, an HTML page, CSV, JSON or Parquet."""
     from multistep.cli.extras import require_report
 
     require_report()
     from multistep.cli.sweep.sweep_report import write_report
 
-    asyncio.run(write_report(Target(kubeconfig, context, namespace), name, outputs))
+    asyncio.run(write_report(Target(kubeconfig, context, namespace), name, outputs, logs=not no_logs))
 
 
 @sweep.command(epilog=_RESULTS_EPILOG)

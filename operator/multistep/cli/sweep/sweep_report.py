@@ -14,9 +14,11 @@ from rich.text import Text
 from multistep.cli import cluster
 from multistep.cli.options import Target
 from multistep.cli.sweep.branch_tables import branch_tables
+from multistep.cli.sweep.report_excerpts import read_excerpts
 from multistep.cli.sweep.sweep_rows import read
 from multistep.cli.terminal import STYLES, clean, print_err, print_out, table
 from multistep.errors import UsageError
+from multistep.report.excerpts import Excerpts
 from multistep.report.files import csv_text, document, json_text, parquet_bytes
 from multistep.report.page import interval, number, page, probability
 from multistep.report.summary import About, Pair, Standing, Summary, summarize
@@ -42,8 +44,9 @@ class Output:
         return cls(form, Path(text))
 
 
-async def write_report(target: Target, sweep: str, texts: Sequence[str]) -> None:
-    """Read a sweep's trials and write its reports. texts: values of --output. Raises UsageError, ClusterError."""
+async def write_report(target: Target, sweep: str, texts: Sequence[str], *, logs: bool = True) -> None:
+    """Read a sweep's trials and write its reports. texts: values of --output; logs: show the ends of outputs and failing tests on
+    the page. Raises UsageError, ClusterError."""
     outputs = [Output.parse(each) for each in texts]
     if sum(each.path is None for each in outputs) > 1:
         raise UsageError(f"-o {' -o '.join(texts)}: only one of them can go to stdout, the others need files")
@@ -52,7 +55,9 @@ async def write_report(target: Target, sweep: str, texts: Sequence[str]) -> None
             raise UsageError(f"-o {each.path}: directory {each.path.parent} does not exist")
     async with cluster.connect(target) as connected:
         about, rows = await read(connected, target.namespace or connected.namespace, sweep)
-    summary = summarize(rows)
+        summary = summarize(rows)
+        wanted = logs and any(each.form == "html" for each in outputs)
+        excerpts = await read_excerpts(connected, summary.rows) if wanted else {}
     for warning in summary.warnings:
         print_err(f"warning: {clean(warning)}")
     for each in outputs:
@@ -60,18 +65,18 @@ async def write_report(target: Target, sweep: str, texts: Sequence[str]) -> None
             notes = [Text(each) for each in (about.spending, about.retries) if each]
             print_out(standings_table(summary), *notes, *differences(summary), *branch_tables(summary.branches))
         elif each.path:
-            _write(each.path, _content(each.form, about, summary))
+            _write(each.path, _content(each.form, about, summary, excerpts))
             print_err(f"wrote {each.path}")
         else:
             sys.stdout.flush()
-            sys.stdout.buffer.write(_content(each.form, about, summary))
+            sys.stdout.buffer.write(_content(each.form, about, summary, excerpts))
 
 
-def _content(form: str, about: About, summary: Summary) -> bytes:
+def _content(form: str, about: About, summary: Summary, excerpts: Mapping[str, Excerpts]) -> bytes:
     if form == "parquet":
         return parquet_bytes(summary.rows)
     if form == "html":
-        return page(about, summary).encode()
+        return page(about, summary, excerpts).encode()
     return (csv_text(summary.rows) if form == "csv" else json_text(document(about, summary))).encode()
 
 

@@ -86,15 +86,15 @@ async def download(cluster: Cluster, uri: str, directory: Path) -> Unpacked:
 async def read_part(cluster: Cluster, uri: str, path: str, offset: int, limit: int) -> bytes | None:
     """Return at most ``limit`` bytes of a result file; None if the file is missing. path: URL-quoted; offset: counted from the end
     if negative."""
-    return await _part(cluster, uri, f"/files/{path}?offset={offset}&limit={limit}")
+    return await _part(cluster, uri, f"/files/{path}?offset={offset}&limit={limit}", limit)
 
 
 async def read_log(cluster: Cluster, uri: str, offset: int, limit: int) -> bytes | None:
     """Return at most ``limit`` bytes of the log of a build; None if it does not exist."""
-    return await _part(cluster, uri, f"?offset={offset}&limit={limit}")
+    return await _part(cluster, uri, f"?offset={offset}&limit={limit}", limit)
 
 
-async def _part(cluster: Cluster, uri: str, asked: str) -> bytes | None:
+async def _part(cluster: Cluster, uri: str, asked: str, limit: int) -> bytes | None:
     place = locate(uri)
     source = _patient(cluster, place.path + asked) if isinstance(place, ServicePath) else _get(place.url + asked)
     found = b""
@@ -102,9 +102,11 @@ async def _part(cluster: Cluster, uri: str, asked: str) -> bytes | None:
         async with aclosing(source):
             async for chunk in source:
                 found += chunk
+                if len(found) >= limit:
+                    break
     except NotFound:
         return None
-    return found
+    return found[:limit]
 
 
 async def _read(cluster: Cluster, uri: str) -> AsyncGenerator[bytes, None]:

@@ -1,0 +1,118 @@
+"""Fetches what the report page shows of the files of trials that did not pass. Bounded in trials, bytes and time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Final
+from urllib.parse import quote
+
+from rich.text import Text
+
+from multistep.api.trial import parse_status
+from multistep.api.trial_status import TrialStatus
+from multistep.cli.cluster import Cluster, find_trial
+from multistep.cli.terminal import Following, print_err
+from multistep.cli.trial.fetch import read_part
+from multistep.cli.trial.pieces import Piece, Wanted, pieces
+from multistep.cli.trial.printing import MAX_TAIL_BYTES
+from multistep.engine.journal import AGENT, VERIFIER
+from multistep.errors import ClusterError, StoreError
+from multistep.report.excerpts import TEST_FILES, Excerpts, FailingTest, failing_tests, visible
+from multistep.report.rows import Row
+
+MOST_TRIALS: Final = 200
+MOST_STEPS: Final = 3  # of a trial: the first that did not pass
+TAIL_BYTES: Final = 4096  # of each output
+MOST_SECONDS: Final = 300.0
+_AT_ONCE: Final = 4  # the operator serves 8 requests of all its readers at once
+_EACH: Final = 20  # trials per line of progress where stderr is no terminal
+
+
+async def read_excerpts(cluster: Cluster, rows: Sequence[Row]) -> dict[str, Excerpts]:
+    """Return excerpts of the first trials that finished without a pass, by name. A trial that cannot be read has none."""
+    unpassed = [each for each in rows if each.state != "Active" and not each.passed]
+    if not unpassed:
+        return {}
+    fetch = _Fetch(cluster, unpassed[:MOST_TRIALS])
+    await fetch.run()
+    if len(unpassed) > MOST_TRIALS:
+        print_err(
+            f"the page has the output of {MOST_TRIALS} of {len(unpassed)} trials without a pass: `multistep logs` shows others"
+        )
+    if fetch.problem:
+        print_err(f"warning: the output of {fetch.failed} trials is not on the page: {fetch.problem}")
+    return fetch.found
+
+
+class _Fetch:
+    """found: excerpts by trial; failed: number of trials without, because of the problem."""
+
+    def __init__(self, cluster: Cluster, rows: Sequence[Row]) -> None:
+        self._cluster, self._rows = cluster, rows
+        self._done = 0
+        self.found: dict[str, Excerpts] = {}
+        self.failed, self.problem = 0, ""
+
+    async def run(self) -> None:
+        waiting = iter(self._rows)
+        with Following(lambda: Text(self._progress)) as following:
+            try:
+                async with asyncio.timeout(MOST_SECONDS), asyncio.TaskGroup() as group:
+                    for _ in range(_AT_ONCE):
+                        group.create_task(self._work(waiting, following))
+            except TimeoutError:
+                self._give_up(f"reading took longer than {MOST_SECONDS:.0f} s")
+
+    @property
+    def _progress(self) -> str:
+        return f"reading the output of trials without a pass: {self._done} of {len(self._rows)}"
+
+    async def _work(self, waiting: Iterator[Row], following: Following) -> None:
+        for each in waiting:
+            if self.problem:
+                return
+            try:
+                if (found := await self._read(each)) is not None:
+                    self.found[each.trial] = found
+            except (StoreError, ClusterError) as error:  # most likely the server is away, or the right is missing: for all trials
+                self._give_up(str(error))
+            self._done += 1
+            if self._done % _EACH == 0 or self._done == len(self._rows):
+                following.line(self._progress)
+
+    def _give_up(self, why: str) -> None:
+        self.problem = self.problem or why
+        self.failed = len(self._rows) - len(self.found)
+
+    async def _read(self, row: Row) -> Excerpts | None:
+        trial = await find_trial(self._cluster, row.namespace, row.trial)
+        status = parse_status(trial) if trial else None
+        if status is None or status.results is None:
+            return None
+        steps = [each.name for each in row.steps if not each.passed] or [each.name for each in row.steps][-1:]
+        tails: list[tuple[str, str]] = []
+        tests: list[FailingTest] = []
+        for piece in pieces(status, Wanted()):
+            if piece.step in steps[:MOST_STEPS] and piece.phase in (AGENT, VERIFIER):
+                tails += await self._tail(status, status.results, piece)
+                tests += await self._tests(status, status.results, piece) if piece.phase == VERIFIER else ()
+        return Excerpts(tuple(tails), tuple(tests))
+
+    async def _tail(self, status: TrialStatus, uri: str, piece: Piece) -> list[tuple[str, str]]:
+        for path in piece.files(status):
+            if (data := await read_part(self._cluster, uri, quote(path), -TAIL_BYTES, TAIL_BYTES)) is not None:
+                cut = len(data) >= TAIL_BYTES
+                text = visible(data, cut=cut)
+                return [(f"{piece.title}{f', last {TAIL_BYTES} bytes' if cut else ''}", text)] if text else []
+        return []
+
+    async def _tests(self, status: TrialStatus, uri: str, piece: Piece) -> list[FailingTest]:
+        """Return the failing tests of a step. A file that is larger than one part is left out, as it would be incomplete."""
+        for path in piece.files(status):
+            for name in TEST_FILES:
+                file = f"{path.rpartition('/')[0]}/{name}"
+                data = await read_part(self._cluster, uri, quote(file), 0, MAX_TAIL_BYTES)
+                if data is not None and len(data) < MAX_TAIL_BYTES:
+                    return await asyncio.to_thread(failing_tests, piece.step, name, data)
+        return []

@@ -1,0 +1,82 @@
+"""What the report page shows of a trial's files: ends of outputs and failing tests. Pure; agents wrote all of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+from xml.etree import ElementTree
+
+from multistep.loglines import escaped
+
+TEST_FILES: Final = ("ctrf.json", "junit.xml")
+"""Files in which verifiers leave the outcome of each test: the Common Test Report Format, and JUnit's."""
+MOST_TESTS: Final = 20
+_NAME_CHARACTERS, _MESSAGE_CHARACTERS = 200, 500
+_COLOURS: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # what remains of other sequences is escaped
+
+
+@dataclass(frozen=True, slots=True)
+class FailingTest:
+    """A test that failed. step: name of the step; message: the test's own, cut."""
+
+    step: str
+    name: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpts:
+    """Parts of a trial's files. tails: ends of outputs, each with a title."""
+
+    tails: tuple[tuple[str, str], ...] = ()
+    tests: tuple[FailingTest, ...] = ()
+
+
+def visible(data: bytes, *, cut: bool = False) -> str:
+    """Return output as text that commands nothing: without colours, other control characters escaped. cut: whether it starts in
+    the middle of a line, which is left out then."""
+    if cut and b"\n" in data:
+        data = data.partition(b"\n")[2]
+    text = _COLOURS.sub("", data.decode(errors="replace")).replace("\r\n", "\n")
+    return "\n".join(map(escaped, text.rstrip().split("\n")))
+
+
+def failing_tests(step: str, file: str, data: bytes) -> list[FailingTest]:
+    """Return the first failing tests of a verifier's file, one of TEST_FILES; none of a file that is malformed."""
+    try:
+        found = _of_ctrf(json.loads(data)) if file.endswith(".json") else _of_junit(data.decode())
+        return [_test(step, name, message) for name, message in islice(found, MOST_TESTS)]
+    except (ValueError, RecursionError, ElementTree.ParseError):
+        return []
+
+
+def _test(step: str, name: str, message: str) -> FailingTest:
+    return FailingTest(step, visible(name.encode(errors="replace"))[:_NAME_CHARACTERS], _shortened(message))
+
+
+def _shortened(message: str) -> str:
+    text = visible(message[: 4 * _MESSAGE_CHARACTERS].encode(errors="replace"))
+    return text if len(text) <= _MESSAGE_CHARACTERS else f"{text[:_MESSAGE_CHARACTERS]} ..."
+
+
+def _of_ctrf(document: Any) -> Iterator[tuple[str, str]]:
+    results = document.get("results") if isinstance(document, Mapping) else None
+    tests = results.get("tests") if isinstance(results, Mapping) else None
+    for each in tests if isinstance(tests, list) else ():
+        if isinstance(each, Mapping) and each.get("status") == "failed":
+            yield str(each.get("name") or "unnamed"), str(each.get("message") or each.get("trace") or "")
+
+
+def _of_junit(text: str) -> Iterator[tuple[str, str]]:
+    if "<!DOCTYPE" in text or "<!ENTITY" in text:  # entities could expand to far more than the file
+        raise ValueError("a document type is refused")
+    for case in ElementTree.fromstring(text).iter("testcase"):
+        failure = case.find("failure")
+        failure = case.find("error") if failure is None else failure
+        if failure is not None:
+            name = "::".join(filter(None, (case.get("classname"), case.get("name")))) or "unnamed"
+            yield name, failure.get("message") or failure.text or ""
