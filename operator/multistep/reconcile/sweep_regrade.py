@@ -12,7 +12,7 @@ from multistep.kube.resources import SWEEPS
 from multistep.reconcile.starting_points import GRACE_SECONDS
 
 SOURCE_ACTIVE: Final = "SourceActive"
-SOURCE_SECONDS: Final = 10.0  # between two looks at the source
+SOURCE_SECONDS: Final = 10.0  # between two checks of the source
 
 
 async def unfinished_source(cluster: Cluster, sweep: TrialSweep, now: float) -> str:

@@ -255,7 +255,7 @@ async def test_a_result_is_fetched_within_a_minute_though_the_probe_always_fails
     await world.run()
     agents = [(each.completion_time - each.start_time).total_seconds() for each in world.status.steps if each.completion_time]  # type: ignore[operator]
     assert world.condition[0] == "Complete" and agents[0] < 2100 and agents[1] < 60
-    assert world.looks < 120
+    assert world.reconciles < 120
 
 
 @pytest.mark.parametrize(
