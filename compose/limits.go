@@ -11,7 +11,7 @@ const (
 )
 
 // limit bounds this process, because a task's author wrote what it reads: CPU time, memory, files to write and to open. The parent
-// bounds the wall time; a parent that dies takes this process along.
+// bounds the wall time. If the parent dies, this process ends, too.
 func limit() error {
 	debug.SetMemoryLimit(memoryBytes / 2)
 	for which, most := range map[int]uint64{

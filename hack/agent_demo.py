@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ from localkube.commands import capture
 from localkube.config import load_config
 
 TASK = "examples/scripted-model"
-_SECRET, _SECRET_KEY = "multistep-demo", "key"
+_SECRET_KEY = "key"
 _LISTENING = "listening on port "  # what the scripted model prints once it can be called
 
 
@@ -40,7 +41,7 @@ MODELS: Mapping[str, Model] = {
 
 @contextmanager
 def prepared(cluster: Cluster, agent: str) -> Iterator[list[str]]:
-    """Build the image of the agent's program, and yield the options with which `multistep run` runs the agent.
+    """Build the image of the agent's program, and yield the options with which `multistep sweep run` runs it.
 
     Meanwhile the key is in a Secret of the cluster, and the scripted model runs if there is no key.
     """
@@ -52,16 +53,19 @@ def prepared(cluster: Cluster, agent: str) -> Iterator[list[str]]:
     key = os.environ.get(model.key_variable, "")
     with ExitStack() as stack:
         url = "" if key else stack.enter_context(_scripted_model(cluster, model))
-        stack.enter_context(_secret(cluster, key or "none"))
+        secret = stack.enter_context(_secret(cluster, key or "none"))
         with stage(f"multistep agent build {agent}"):
             program = [str(VENV / "bin" / "multistep"), "agent", "build", agent]
             image = capture(program, env=cluster.environment, cwd=ROOT).strip()
-        yield options(agent, model.name, image, url)
+        yield options(f"{agent}@{model.name}", image, secret, url)
 
 
-def options(agent: str, model: str, image: str, url: str) -> list[str]:
-    """Return the options of `multistep run`. image: of the agent's program; url: of the model's API, "" for the provider's own."""
-    found = ["--agent", agent, "--model", model, "--agent-image", image, "--key-from-secret", f"{_SECRET}:{_SECRET_KEY}"]
+def options(agent: str, image: str, secret: str, url: str) -> list[str]:
+    """Return the options of `multistep sweep run`.
+
+    agent: program and model; image: of the program; secret: with the key; url: of the model's API, "" for the provider's own.
+    """
+    found = ["--agent", agent, "--agent-image", image, "--key-from-secret", f"{secret}:{_SECRET_KEY}"]
     return [*found, *(["--base-url", url] if url else [])]
 
 
@@ -95,17 +99,21 @@ def _port(process: subprocess.Popen[str]) -> int:
 
 
 @contextmanager
-def _secret(cluster: Cluster, key: str) -> Iterator[None]:
-    """Keep the key in a Secret. It is passed by stdin, because every user of this machine can read a program's arguments."""
+def _secret(cluster: Cluster, key: str) -> Iterator[str]:
+    """Keep the key in a Secret, and yield its name, which is random: demos may run at the same time.
+
+    The key is passed by stdin, because every user of this machine can read a program's arguments.
+    """
+    name = f"multistep-demo-{secrets.token_hex(3)}"
     secret = {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": _SECRET},
+        "metadata": {"name": name},
         "data": {_SECRET_KEY: base64.b64encode(key.encode()).decode()},
     }
     kubectl = [cluster.kubectl, "--kubeconfig", str(cluster.kubeconfig)]
     capture([*kubectl, "apply", "--server-side", "-f", "-"], stdin=json.dumps(secret))
     try:
-        yield
+        yield name
     finally:
-        capture([*kubectl, "delete", "secret", _SECRET, "--ignore-not-found"])
+        capture([*kubectl, "delete", "secret", name, "--ignore-not-found"])

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -25,20 +26,32 @@ _MEASURES = "measures"  # name of a section of `make bench` and of the pytest ma
 
 
 def demo() -> None:
-    """Deploy the operator and run a trial of an example until it finishes. AGENT: the agent; default: oracle."""
+    """Deploy the operator and run an example until it finishes. AGENT: the agent; default: oracle.
+
+    The oracle runs as a trial. Another agent runs as a sweep of one trial, because only a sweep has a report.
+    """
     cluster = deployment.deploy()
     shutil.rmtree(ROOT / _DEMO_RESULTS, ignore_errors=True)  # results of an earlier demo
     agent = os.environ.get("AGENT") or "oracle"
     if agent == "oracle":
-        _run_example(cluster, _EXAMPLE, ["--agent", agent])
+        _multistep(cluster, "run", _EXAMPLE, "--agent", agent, "--results", _DEMO_RESULTS)
     else:
         with agent_demo.prepared(cluster, agent) as options:
-            _run_example(cluster, agent_demo.TASK, options)
+            _run_sweep(cluster, options)
     print_line(_next_steps(cluster))
 
 
-def _run_example(cluster: Cluster, task: str, options: Sequence[str]) -> None:
-    command = ["multistep", "run", task, *options, "--results", _DEMO_RESULTS]
+def _run_sweep(cluster: Cluster, options: Sequence[str]) -> None:
+    """Run the agent's example as a sweep; fetch its results and its report."""
+    sweep, report = f"demo-{secrets.token_hex(3)}", f"{_DEMO_RESULTS}/report.html"
+    _multistep(cluster, "sweep", "run", agent_demo.TASK, *options, "--name", sweep)
+    _multistep(cluster, "sweep", "results", sweep, _DEMO_RESULTS)
+    _multistep(cluster, "sweep", "report", sweep, "-o", "table", "-o", report)
+    print_line(f"report: {ROOT / report}; `multistep open {sweep}` opens it in a browser")
+
+
+def _multistep(cluster: Cluster, *arguments: str) -> None:
+    command = ["multistep", *arguments]
     with stage(" ".join(command)):
         _run(command, cluster)
 

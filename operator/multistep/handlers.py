@@ -69,7 +69,7 @@ class NoDiffs(kopf.DiffBaseStorage):
         return None
 
     def store(self, **_: Any) -> None:
-        """Do nothing."""
+        """Store nothing."""
 
 
 async def operate(settings: Settings) -> None:

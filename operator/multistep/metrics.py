@@ -44,7 +44,7 @@ class Metrics:
     sweeps = by_phase("sweeps", "Sweeps by phase.", ("Pending", "Running", "Suspended", "Halting", "Complete", "Failed"))
     sweep_trials = counter("sweep_trials_created", "Trials that sweeps created.")
     trials_finished = bounded_counter(
-        "trials_finished", "Finished trials, by failure.", "outcome", "reason", "class", choices=_BY_AGENT
+        "trials_finished", "Finished trials, by how they ended.", "outcome", "reason", "class", choices=_BY_AGENT
     )
     tampering = bounded_counter(
         "trials_tampering", "Finished trials with each kind of status.tampering, evidence and hints.", "kind", choices=_BY_AGENT

@@ -202,7 +202,7 @@ class _Runner:
         if failed and not _expects_trial_exception(case):
             raise Unexplained(f"the trial is Failed, {failed.reason}: {failed.message}")
         if status.results is None:
-            raise Unexplained(f"the trial is over, but has no results: {failed.message if failed else 'no reason given'}")
+            raise Unexplained(f"the trial is finished, but has no results: {failed.message if failed else 'no reason given'}")
         with tempfile.TemporaryDirectory(prefix="conformance-") as directory:
             await self._fetch(status.results, Path(directory))
             return await asyncio.to_thread(outcome, status, Path(directory), case.declared)

@@ -27,7 +27,7 @@ _NOT_IN_ANCHORS = re.compile(r"[^\w\- ]")
 
 
 class BadPage(Exception):
-    """A page violates the convention; the message tells its author how."""
+    """A page violates the convention; the message says how."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _read_block(path: Path, token: Token, commands: list[Command], not_run: list
 def _reason(rest: str) -> str:
     reason = rest.removeprefix(NOT_RUN).strip()
     if len(reason.split()) < 2:
-        raise BadPage(f"{NOT_RUN} must tell why, in words")
+        raise BadPage(f"{NOT_RUN} needs the reason, in words")
     return reason
 
 

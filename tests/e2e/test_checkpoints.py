@@ -17,7 +17,7 @@ from tests.e2e.test_cli import multistep
 from tests.support import servers
 
 NAMES = [f"s{number}" for number in range(1, 7)]
-# Tells the server outside of the cluster that a step began, changes files, and in the first pod's fifth step works for ever.
+# Reports the start of a step to the server outside of the cluster, changes files, and in the first pod's fifth step works for ever.
 WORK = """#!/bin/bash
 set -e
 body='{{"model": "m", "messages": [{{"role": "user", "content": "{name}"}}]}}'

@@ -207,8 +207,9 @@ async def series_of_single_trials_are_those_of_the_statuses(seen: Seen) -> None:
 async def times_failures_and_attempts_are_counted(seen: Seen) -> None:
     own = f'exported_namespace="{seen.namespace}"'
     assert await seen.prometheus.query(f"sum by (outcome, reason) (multistep_trials_finished_total{{{own}}})") == {
-        ("Complete",): 3,  # the label reason is empty, and Prometheus drops empty labels
-        ("Complete", "RewardFileNotFoundError"): 1,
+        ("NotPassed",): 2,  # the label reason is empty, and Prometheus drops empty labels
+        ("Passed",): 1,
+        ("VerifierError", "RewardFileNotFoundError"): 1,
     }
     for name, count in {"trial_queue_duration_seconds": 4, "pod_startup_duration_seconds": 5, "trial_duration_seconds": 4}.items():
         assert await seen.prometheus.query(f"sum(multistep_{name}_count{{{own}}})") == {(): count}, name

@@ -1,4 +1,4 @@
-"""Verification in a fresh pod with restored files, on the real cluster: changed programs do not come along."""
+"""Verification in a fresh pod with restored files, on the real cluster: changed programs are not restored."""
 
 from __future__ import annotations
 

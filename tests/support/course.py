@@ -87,18 +87,18 @@ class Course:
     """A recorded run of a trial.
 
     options: arguments of World. states: World.save() at each fault point.
-    looks: for each reconcile, the number of fault points passed before it, World.save() at its start, and the operator's PodHints.
+    reconciles: for each one, the number of fault points passed before it, World.save() at its start, and the PodHints.
     """
 
     options: Mapping[str, Any]
     states: list[bytes] = field(default_factory=list)
-    looks: list[tuple[int, bytes, bytes]] = field(default_factory=list)
+    reconciles: list[tuple[int, bytes, bytes]] = field(default_factory=list)
 
     async def record(self) -> Self:
         """Run the trial until it is finished, and record the run."""
         self.world = world = World(**self.options)
         world.faults.at_point = lambda: self.states.append(world.save())
-        world.at_look = lambda: self.looks.append((len(self.states), world.save(), pickle.dumps(world.reconciler.hints)))
+        world.at_reconcile = lambda: self.reconciles.append((len(self.states), world.save(), pickle.dumps(world.reconciler.hints)))
         await world.run()
         self.trace = world.faults.trace
         self.end = end_of(world)
@@ -118,7 +118,7 @@ class Course:
 
     def alive(self, at: int, what: BaseException | Callable[[World], None]) -> World:
         """Return the world before the reconcile that reaches fault point `at` (from 0); that point then raises or calls `what`."""
-        start, saved, hints = next(each for each in reversed(self.looks) if each[0] <= at)
+        start, saved, hints = next(each for each in reversed(self.reconciles) if each[0] <= at)
         world = World(**self.options, plans=self.world.plans).restore(saved)
         world.reconciler.hints._by_trial.update(pickle.loads(hints)._by_trial)
         world.faults.fail(at - start + 1, what if isinstance(what, BaseException) else lambda: what(world))

@@ -177,7 +177,7 @@ class World(Observed):
     def __post_init__(self) -> None:
         self.now = START
         self.happened = 0
-        self.looks = 0
+        self.reconciles = 0
         self.errors: list[Exception] = []
         self.waits: list[float | None] = []
         self.metrics = Metrics(SETTINGS.model_copy(update=dict(self.settings)))
@@ -188,7 +188,7 @@ class World(Observed):
         if self.source is not None:
             self.source.put_into(self)
         self.reconciler = self.fresh()
-        self.at_look: Callable[[], None] = lambda: None
+        self.at_reconcile: Callable[[], None] = lambda: None
         self._failures = 0
 
     def fresh(self) -> Reconciler:
@@ -217,8 +217,8 @@ class World(Observed):
         """Reconcile the trial as the operator's work queue does: back off after an error. Replace an operator that died."""
         wait: float | None = None
         for _ in range(times):
-            self.looks += 1
-            self.at_look()
+            self.reconciles += 1
+            self.at_reconcile()
             try:
                 wait = (await self.reconciler.reconcile(KEY)).after
                 self._failures = 0
@@ -238,7 +238,7 @@ class World(Observed):
         """
         wait = await self.reconcile(2 if self.events == "duplicated" else 1) if first is None else first
         while not (until and until()):
-            assert self.looks < most, f"no end in sight after {most} looks: {self.status.phase}, {self.errors[-1:]}"
+            assert self.reconciles < most, f"no end in sight after {most} reconciles: {self.status.phase}, {self.errors[-1:]}"
             ends = self._next_end()
             if wait is None and ends is None:
                 return

@@ -51,10 +51,12 @@ def test_an_agent_of_the_demo_has_a_program_and_uses_the_gateway(agent: str) -> 
 
 
 def test_the_options_name_the_scripted_models_url_only_if_there_is_one() -> None:
-    found = agent_demo.options("claude-code", "anthropic/m", "image:1", "")
-    assert found[:6] == ["--agent", "claude-code", "--model", "anthropic/m", "--agent-image", "image:1"]
-    assert "--base-url" not in found
-    assert agent_demo.options("claude-code", "anthropic/m", "image:1", "http://x:1")[-2:] == ["--base-url", "http://x:1"]
+    found = agent_demo.options("claude-code@anthropic/m", "image:1", "secret", "")
+    assert found == [
+        *("--agent", "claude-code@anthropic/m", "--agent-image", "image:1"),
+        *("--key-from-secret", "secret:key"),
+    ]
+    assert agent_demo.options("claude-code@anthropic/m", "image:1", "secret", "http://x:1")[-2:] == ["--base-url", "http://x:1"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-// Command pause does nothing until it is told to stop. It holds a pod's namespaces, once per pod, so it is a program of
+// Command pause does nothing until it gets a signal to stop. It holds a pod's namespaces, once per pod, so it is a program of
 // its own: the one with all of Kubernetes in it would take tens of megabytes each time.
 package main
 

@@ -25,7 +25,8 @@ from multistep.engine.suspensions import SWEEP_BUDGET_SPENT
 _GRACE_SECONDS: Final = 60.0  # time for the agent host to collect usage and logs of an agent that it stopped
 _CLOCK_SECONDS: Final = 5.0  # tolerance, as the agent host and the runner measure separately
 _MAX_STALLED_SECONDS: Final = 3600.0
-_NAMES: Final[Mapping[Literal["setup", "step"], str]] = {"setup": "agent-setup", "step": "agent"}  # command -> part of the ids
+# by command of the agent host: the name in ids of operations
+_NAMES: Final[Mapping[Literal["setup", "step"], str]] = {"setup": "agent-setup", "step": "agent"}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ class SweepRegrade(Model):
     """The sweep whose trials are regraded."""
 
     sweep: ObjectName
-    """Name of the source, which must have the same tasks, agents, attempts and order: trial N regrades its trial N."""
+    """Name of the source, which must have the same tasks, agents, attempts and order: trial N regrades the trial that counts
+    for its number N."""
 
 
 class SourceException(Model):

@@ -114,7 +114,7 @@ class Services:
 
     @property
     def main(self) -> Service:
-        """Return what the file says of the trial's own container."""
+        """Return the file's entry for the trial's own container."""
         return next((each for each in self.services if each.name == MAIN), Service(MAIN, same_image=True))
 
     @property

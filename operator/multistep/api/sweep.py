@@ -156,7 +156,8 @@ class SweepSpec(Model):
     prestart: Annotated[int, Field(ge=0, le=1000)] = 0
     """Number of further trials whose pods are created early, suspended before their first step."""
     branch: SweepBranch | None = None
-    """Trials of single steps, which start when the ordinary trials have finished. These get checkpoints that are kept with their
+    """Trials of single steps, which start when the ordinary trials have finished. The ordinary
+    trials get checkpoints that are kept with their
     results."""
     order: Literal["Attempts", "Tasks"] = "Attempts"
     """Attempts: first attempts of all tasks before second ones, for an early estimate; Tasks: one task after the other."""
@@ -170,7 +171,7 @@ class SweepSpec(Model):
     """Budget of the trials' model requests, which the model gateway never lets them exceed. When it has no room for a request, the
     sweep is suspended; raise it to continue. Every agent with a model needs access Gateway."""
     scoring: Scoring = Scoring()
-    """What trials count."""
+    """How trials are scored."""
     active_deadline_seconds: DeadlineSeconds | None = None
     """Timeout in seconds of the whole sweep, excluding suspended time; active trials are stopped then, and the sweep is Failed."""
     lease: SweepLease | None = None

@@ -61,11 +61,11 @@ class VerifierSpec(Model):
 
     isolation: Literal["Declared", "Separate", "Both"] = "Declared"
     """Declared: as the task declares. Separate: also the steps of a task that declares no separate environment are verified in a
-    fresh pod of the same image, in which the environment's files are restored from a checkpoint; its processes are not there.
+    fresh pod of the same image, in which the environment's files are restored from a checkpoint; processes are not restored.
     Both: these steps are verified in place, and once more in such a pod; status.tampering reports different verdicts."""
     paths: Annotated[list[_AbsolutePath], Field(max_length=64)] = []
-    """With isolation Separate or Both, the directories whose files are restored: programs that the agent changed elsewhere do not
-    come along. Empty: all files."""
+    """With isolation Separate or Both, the directories whose files are restored: programs that the agent changed elsewhere are
+    not restored. Empty: all files."""
     disable: bool = False
     """Skip verification: no rewards, and gates are ignored."""
     env: EnvVars = []

@@ -175,7 +175,7 @@ class StepStatus(Model):
     usage: Usage | None = None
     """What the agent's model requests used; unset without an agent of Harbor."""
     egress: EgressStatus | None = None
-    """What was refused to the step's pods; unset without an egress sidecar."""
+    """Network targets that were refused to the step's pods; unset without an egress sidecar."""
     gate: bool | None = None
     """Whether min_reward was met; null if there is no gate or no result."""
     checkpoint: CheckpointStatus | None = None
@@ -235,7 +235,7 @@ class AttemptStatus(Model):
     image_id: Annotated[str | None, Field(alias="imageID")] = None
     """Image of the pod, with its digest, as resolved by the kubelet."""
     runner_image_id: Annotated[str | None, Field(alias="runnerImageID")] = None
-    """Image that the pod's runner comes from, likewise."""
+    """Image that the pod's runner comes from, with its digest."""
     start_time: datetime | None = None
     """Start time."""
     end_time: datetime | None = None
@@ -294,9 +294,9 @@ class TrialStatus(Model):
     image_id: Annotated[str | None, Field(alias="imageID")] = None
     """Image of the pod, with its digest, as resolved by the kubelet."""
     runner_image_id: Annotated[str | None, Field(alias="runnerImageID")] = None
-    """Image that the pod's runner comes from, likewise: the operator's, or one of `multistep build`."""
+    """Image that the pod's runner comes from, with its digest: the operator's, or one of `multistep build`."""
     agent_host_image_id: Annotated[str | None, Field(alias="agentHostImageID")] = None
-    """Image of the agent host, likewise; unset without an agent of Harbor."""
+    """Image of the agent host, with its digest; unset without an agent of Harbor."""
     container_id: Annotated[str | None, Field(alias="containerID")] = None
     """ID of the pod's main container when the first step started; another one means that the container was restarted."""
     image_user: str | None = None

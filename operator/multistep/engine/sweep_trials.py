@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -31,12 +31,14 @@ _ACTIVE_PHASES: Final[Mapping[str, ActivePhase]] = {"Running": "Running", "Suspe
 
 @dataclass(frozen=True)
 class Plan:
-    """The inputs of a sweep's trials. sources: the trials' spec.task, by task index; names: the trials' names, by trial number."""
+    """The inputs of a sweep's trials. sources: the trials' spec.task, by task index; names: the trials' names, by trial number.
+    counting: of a regrade, the names of the source's retries that count, by number."""
 
     spec: SweepSpec
     grid: Grid
     sources: Sequence[Mapping[str, Any]]
     names: Sequence[str]
+    counting: Mapping[int, str] = field(default_factory=dict)
 
 
 def plan(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> Plan:
@@ -161,9 +163,11 @@ def _labels(sweep: TrialSweep, plan: Plan, number: int) -> dict[str, str]:
 
 
 def _regrade(plan: Plan, number: int) -> dict[str, Any]:
-    """Return the fields of a trial that regrades the trial with the same number of another sweep; {} for other trials."""
-    source = plan.spec.regrade
-    return {"regrade": {"trial": plan.grid.trial_name(source.sweep, plan.grid.counts_for(number))}} if source else {}
+    """Return the fields of a trial that regrades the trial that counts for its number in another sweep; {} for other trials."""
+    source, counts_for = plan.spec.regrade, plan.grid.counts_for(number)
+    if source is None:
+        return {}
+    return {"regrade": {"trial": plan.counting.get(counts_for) or plan.grid.trial_name(source.sweep, counts_for)}}
 
 
 def _started(plan: Plan, cell: Cell, merged: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -33,7 +33,7 @@ class GatewaySettings(BaseSettings):
     plain_upstreams: bool = False
     """Whether credentials may have base URLs without TLS. For tests only: keys are sent to them."""
     hold_seconds: float = Field(default=240.0, gt=0)
-    """Longest time that a request waits for its turn and for the provider's Retry-After; then it is answered with 529."""
+    """Maximum time for which a request is queued and waits for the provider's Retry-After; then it is answered with 529."""
     drain_seconds: float = Field(default=60.0, ge=0)
     """How long the answer to an agent that has left is read on, for its usage."""
     answer_timeout_seconds: float = Field(default=600.0, gt=0)

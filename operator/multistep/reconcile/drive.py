@@ -84,7 +84,7 @@ class Drive:
 
     @property
     def prefix(self) -> str:
-        """Return how the ids of this attempt's operations begin."""
+        """Return the prefix of the ids of this attempt's operations."""
         return f"{self.scope.attempt}/"
 
     @property

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from multistep.api import labels
@@ -31,7 +31,7 @@ from multistep.reconcile.requeue import AT_NEXT_EVENT, Requeue, earliest
 from multistep.reconcile.sweep_book import Book, Page
 from multistep.reconcile.sweep_branches import load_branches
 from multistep.reconcile.sweep_events import transitions
-from multistep.reconcile.sweep_regrade import SOURCE_ACTIVE, SOURCE_SECONDS, unfinished_source
+from multistep.reconcile.sweep_regrade import SOURCE_ACTIVE, SOURCE_SECONDS, counting_retries, unfinished_source
 from multistep.reconcile.sweep_tasks import SweepTasks
 from multistep.reconcile.writer import emit_events
 
@@ -143,7 +143,8 @@ class _SweepReconcile:
         started = self._sweep.status.start_time is not None
         if not started or self._page.plan is None or self._page.plan[0] != generation:
             tasks, pinned = await self._s.tasks.load(self._sweep)
-            self._page.plan = generation, plan(self._sweep, tasks)
+            new = plan(self._sweep, tasks)
+            self._page.plan = generation, replace(new, counting=await counting_retries(self._cluster, self._sweep, new))
         assert self._page.plan is not None
         found = self._page.plan[1]
         return await self._with_branches(found) if self._sweep.status.branches and found.grid.branches is None else found, pinned

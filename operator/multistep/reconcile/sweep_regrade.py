@@ -1,18 +1,24 @@
-"""Lets a sweep that regrades another one start when that one is finished."""
+"""Lets a sweep that regrades another one start when that one is finished, and finds the retries that count there."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 from multistep.api.conditions import is_finished
-from multistep.api.sweep import TrialSweep, parse_sweep_status
+from multistep.api.labels import RETRY_OF, SWEEP
+from multistep.api.sweep import TrialSweep, parse_scoring, parse_sweep_status
+from multistep.engine.scoring import counted_score
+from multistep.engine.sweep_retries import current
+from multistep.engine.sweep_trials import Plan, facts, number_of, owner_of, retry_of
 from multistep.errors import NotFound
-from multistep.kube.protocols import Cluster
-from multistep.kube.resources import SWEEPS
+from multistep.kube.protocols import Cluster, Object
+from multistep.kube.resources import SWEEPS, TRIALS
 from multistep.reconcile.starting_points import GRACE_SECONDS
 
 SOURCE_ACTIVE: Final = "SourceActive"
-SOURCE_SECONDS: Final = 10.0  # between two looks at the source
+SOURCE_SECONDS: Final = 10.0  # between two checks of the source
 
 
 async def unfinished_source(cluster: Cluster, sweep: TrialSweep, now: float) -> str:
@@ -28,3 +34,30 @@ async def unfinished_source(cluster: Cluster, sweep: TrialSweep, now: float) -> 
         young = created is not None and now - created.timestamp() < GRACE_SECONDS
         return f"spec.regrade.sweep: sweep {regrade.sweep} does not exist" if young else ""
     return "" if is_finished(parse_sweep_status(found)) else f"sweep {regrade.sweep} is to be regraded and is not finished"
+
+
+async def counting_retries(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> Mapping[int, str]:
+    """Return the names of the retries that count in the sweep that is regraded, by the number that they count for. {} for a sweep
+    that is no regrade, and if the source is deleted."""
+    regrade, namespace, found = sweep.spec.regrade, sweep.metadata.namespace, list[Object]()
+    if regrade is None:
+        return {}
+    try:
+        source = await cluster.get(SWEEPS, namespace, regrade.sweep)
+    except NotFound:
+        return {}
+    async for each in cluster.each(TRIALS, namespace, label_selector=f"{SWEEP}={regrade.sweep},{RETRY_OF}"):
+        if _counts_for(each) < plan.grid.total:
+            found.append(each)
+    for number in sorted(set(map(_counts_for, found))):
+        with suppress(NotFound):
+            found.append(await cluster.get(TRIALS, namespace, plan.grid.trial_name(regrade.sweep, number)))
+    owner, scoring = (regrade.sweep, source["metadata"]["uid"]), parse_scoring(source)
+    own = [(_counts_for(each), number_of(each), each) for each in found if owner_of(each) == owner]
+    chosen = current(own, lambda each: counted_score(facts(each, scoring), scoring) is not None)
+    return {number: each["metadata"]["name"] for number, each in chosen.items() if retry_of(each) is not None}
+
+
+def _counts_for(trial: Object) -> int:
+    number = retry_of(trial)
+    return number_of(trial) if number is None else number

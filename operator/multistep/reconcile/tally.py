@@ -130,7 +130,7 @@ class Tally:
         reason, class_ = (failures.label(status.failure.reason), status.failure.class_) if status.failure else ("", "")
         for kind in {each.kind for each in status.tampering}:
             self._metrics.tampering.of(kind, **names).inc()
-        self._metrics.trials_finished.of(str(status.phase), reason, class_, **names).inc()
+        self._metrics.trials_finished.of(str(status.outcome), reason, class_, **names).inc()
         if status.start_time and status.completion_time:
             self._metrics.trial_seconds.of(**names).observe((status.completion_time - status.start_time).total_seconds())
         if status.score is not None:  # an excluded trial is not 0

@@ -17,12 +17,12 @@ from multistep.runner_client.frame_stream import FrameStream
 
 CHECKPOINT_PROTOCOL = 4  # first version with checkpoints
 PACK_SECONDS: Final = 300.0  # limit of the runner's work for a checkpoint that the trial can do without
-# Limit for one without which a step has no verdict: more than the other limits allow to pack with a tenth of a core, as an attempt
-# that ends for being too slow counts as an infrastructure failure.
+# Limit for a checkpoint without which a step has no verdict. It suffices to pack, with a tenth of a core, all that the other limits
+# allow: an attempt that exceeds it counts as an infrastructure failure, and no agent may cause one.
 VERDICT_PACK_SECONDS: Final = 1800.0
 RESTORE_SECONDS: Final = 3600.0  # limit of the runner's work for a restore
-_TOTAL_FACTOR: Final = 3  # the runner's limit with the time in which it waits for the operator, as a multiple
-_SLACK_SECONDS: Final = 300.0  # until the runner's refusal must have arrived; a hostile runner can send signs of life for ever
+_TOTAL_FACTOR: Final = 3  # the runner's limit including the time in which it waits for the operator, as a multiple of its own
+_SLACK_SECONDS: Final = 300.0  # time for the runner's error to arrive; a hostile runner can send keep-alive frames for ever
 RESTORE_LIMIT_SECONDS: Final = _TOTAL_FACTOR * RESTORE_SECONDS + _SLACK_SECONDS
 _DIGEST_CHARACTERS: Final = 64
 
@@ -126,7 +126,7 @@ class CheckpointRequests:
 
 @asynccontextmanager
 async def _deadline(limit: float) -> AsyncIterator[None]:
-    """Limit the seconds of an exchange. Raises StreamLost at its end."""
+    """Raise StreamLost if the exchange takes longer than ``limit`` seconds."""
     try:
         async with asyncio.timeout(limit) as deadline:
             yield

@@ -172,7 +172,7 @@ func (p *packer) content(file *os.File, fd int, path string, stat *syscall.Stat_
 	if entry.Size > maxSize {
 		return false, wire.Errorf(wire.CodeTooLarge, "%.300q has %d bytes (at most %d, with holes)", path, entry.Size, int64(maxSize))
 	}
-	if entry.Packed() > p.raw.limit-p.raw.bytes { // before the content is read and sent in vain
+	if entry.Packed() > p.raw.limit-p.raw.bytes { // before content is read and sent that does not fit
 		return false, wire.Errorf(wire.CodeTooLarge, "the increment has more than maxBytes (%d): %.300q alone has %d", p.limits.Bytes, path, entry.Packed())
 	}
 	if err := p.header(entry); err != nil {

@@ -78,7 +78,7 @@ CASES = {
     ),
     "MultistepAttemptsFailed": Case(lost("Evicted", "0+1x120", "0+2x120"), lost("Evicted", "0+1x120", "0+20x120")),
     "MultistepInfrastructureFailures": Case(
-        failed("Failed", "Infrastructure", "0+1x120"), failed("Failed", "Task", "0+1x120"), minute=30
+        failed("Excluded", "Infrastructure", "0+1x120"), failed("Excluded", "Task", "0+1x120"), minute=30
     ),
     "MultistepTrialsStuck": Case(pending("5x120", "7x120"), pending("5x120", "7+0.1x120")),
     "MultistepResultsVolumeFull": Case(

@@ -14,7 +14,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def judged(**seen: Any) -> dict[str, Finding]:
-    """Return the findings by check; of several of one check the worst."""
+    """Return the worst finding of each check, by check."""
     order = ["ok", "unknown", "warning", "fault"]
     found = sorted(judge(Observation(NOW, "n", **seen)), key=lambda each: order.index(each.verdict))
     return {each.check: each for each in found}

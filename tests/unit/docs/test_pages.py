@@ -53,7 +53,7 @@ def test_what_is_not_run_has_a_reason() -> None:
         ("text:\n\n    ls\n", "must say what it is"),
         ("```bash\nls\n```", "none of"),
         ("```sh norun\nls\n```", "none of"),
-        ("```sh not-run:\nls\n```", "tell why"),
+        ("```sh not-run:\nls\n```", "needs the reason"),
         ("```sh\necho 'a\n```", "does not end"),
         ("```yaml ../x\na: 1\n```", "no relative path"),
         ("```console\nls\n```", "begins with"),

@@ -157,3 +157,11 @@ def test_the_retry_of_a_regrade_verifies_the_same_trial_again() -> None:
     found = sweep(retries=[1], regrade={"sweep": "source"})
     plan = plan_of(found)
     assert manifest(found, plan, 4)["spec"]["regrade"] == manifest(found, plan, 1)["spec"]["regrade"]
+
+
+def test_a_regrade_verifies_the_retry_that_counts_in_the_source() -> None:
+    found = sweep(retries=[1], regrade={"sweep": "source"})
+    plan = replace(plan_of(found), counting={1: "source-retry"})
+    assert [manifest(found, plan, number)["spec"]["regrade"]["trial"] == "source-retry" for number in range(5)] == [
+        number in (1, 4) for number in range(5)
+    ]

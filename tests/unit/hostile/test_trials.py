@@ -89,7 +89,7 @@ async def test_a_runner_that_talks_nonsense_for_good_ends_the_trial_without_a_re
     await assert_clear_end(world)
     assert world.condition[:2] == ("Failed", "RunnerBroken")
     assert (world.status.rewards, world.status.attempts, world.pods) == (None, [], [])
-    assert world.looks < 15
+    assert world.reconciles < 15
     assert all(set(runner.starts.values()) <= {1} for runner in world.cluster.runners.values())
 
 
@@ -174,7 +174,7 @@ async def test_any_status_that_somebody_writes_ends_clearly(apart: bool, data: s
     await world.run(until=lambda: world.status_writes >= writes)
     there = world.object.get("status") or GOOD_STATUS
     world.cluster.put({**world.object, "status": data.draw(json_values | spoilt(there) | spoilt(GOOD_STATUS))})
-    await world.run(most=world.looks + 120)
+    await world.run(most=world.reconciles + 120)
     assert [error for error in world.errors if not isinstance(error, MultistepError)] == []
     json.dumps(world.object, ensure_ascii=False).encode(errors="replace")
 

@@ -96,24 +96,26 @@ async def test_what_can_be_no_pod_is_the_tasks_fault() -> None:
     await world.run()
     assert world.condition[:2] == ("Failed", "InvalidSpec") and "spec.nodeSelector" in world.condition[2]
     assert world.status.failure == TrialFailure(class_="Task", reason="InvalidSpec")
+    labels = {"agent": "oracle", "outcome": "Excluded", "reason": "InvalidSpec", "class": "Task"}
+    assert world.metrics.registry.get_sample_value("multistep_trials_finished_total", labels) == 1
 
 
 @pytest.mark.parametrize(
-    ("id", "result", "wanted"),
+    ("id", "result", "wanted", "outcome"),
     [
-        ("b/agent", {"exitCode": None, "timedOut": True}, ("Agent", "AgentTimeoutError", "b")),
-        ("b/verifier", {"captures": {}}, ("Verifier", "RewardFileNotFoundError", "b")),
-        ("a/setup", {"exitCode": 3}, ("Task", "RuntimeError", "a")),
+        ("b/agent", {"exitCode": None, "timedOut": True}, ("Agent", "AgentTimeoutError", "b"), "AgentError"),
+        ("b/verifier", {"captures": {}}, ("Verifier", "RewardFileNotFoundError", "b"), "VerifierError"),
+        ("a/setup", {"exitCode": 3}, ("Task", "RuntimeError", "a"), "Excluded"),
     ],
 )
 async def test_a_complete_trial_reports_what_ended_it_and_metrics_count_it(
-    id: str, result: dict[str, Any], wanted: tuple[str, str, str]
+    id: str, result: dict[str, Any], wanted: tuple[str, str, str], outcome: str
 ) -> None:
     world = World(results={id: result})
     await world.run()
     failure = world.status.failure
     assert world.condition[0] == "Complete" and failure and (failure.class_, failure.reason, failure.step) == wanted
-    labels = {"agent": "oracle", "outcome": "Complete", "reason": wanted[1], "class": wanted[0]}
+    labels = {"agent": "oracle", "outcome": outcome, "reason": wanted[1], "class": wanted[0]}
     assert world.metrics.registry.get_sample_value("multistep_trials_finished_total", labels) == 1
 
 
@@ -255,7 +257,7 @@ async def test_a_result_is_fetched_within_a_minute_though_the_probe_always_fails
     await world.run()
     agents = [(each.completion_time - each.start_time).total_seconds() for each in world.status.steps if each.completion_time]  # type: ignore[operator]
     assert world.condition[0] == "Complete" and agents[0] < 2100 and agents[1] < 60
-    assert world.looks < 120
+    assert world.reconciles < 120
 
 
 @pytest.mark.parametrize(

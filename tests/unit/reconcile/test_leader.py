@@ -114,33 +114,33 @@ class Sleeper:
         assert (self.first.held, self.second.held) == (False, True)
         return running
 
-    async def run(self, looks: int) -> None:
+    async def run(self, reconciles: int) -> None:
         """Suspend and resume the first replica, and run the trial to its end.
 
-        looks: how often the second replica reconciles while the first one is suspended.
+        reconciles: number of reconciles of the second replica while the first one is suspended.
         """
         running = await self.fall_asleep()
-        woken = self.world.looks + looks
-        await self.world.run(until=lambda: self.world.looks >= woken)
+        woken = self.world.reconciles + reconciles
+        await self.world.run(until=lambda: self.world.reconciles >= woken)
         self.nap.wake.set()
         await running
         await self.world.run()
 
 
-# For each story: options of the world, the argument `looks` of ``Sleeper.run``, and n: the test suspends before every n-th call.
+# For each story: options of the world, the argument `reconciles` of ``Sleeper.run``, and n: it suspends before every n-th call.
 STORIES = [(LONG, 1, 2), (LONG, 4, 5), (LONG, 1000, 5), (APART, 1, 7), (APART, 1000, 13)]
 
 
 @pytest.mark.parametrize(
-    ("options", "looks", "step"),
+    ("options", "reconciles", "step"),
     STORIES,
     ids=["wakes soon", "wakes later", "wakes after the end", "verified apart, wakes soon", "verified apart, wakes after the end"],
 )
-async def test_a_replica_that_wakes_past_its_lease_does_nothing(options: Mapping[str, Any], looks: int, step: int) -> None:
+async def test_a_replica_that_wakes_past_its_lease_does_nothing(options: Mapping[str, Any], reconciles: int, step: int) -> None:
     wanted, points = end_of(await undisturbed(options)), await calls_of(options)
     for at in range(1, points + 1, step):
         story = Sleeper(options, at)
-        await story.run(looks)
+        await story.run(reconciles)
         assert end_of(story.world) == wanted, f"asleep before call {at}"
         assert_each_phase_once(story.world)
         started = [name for name in story.did if name not in STARTS_NOTHING | READS]
@@ -150,12 +150,12 @@ async def test_a_replica_that_wakes_past_its_lease_does_nothing(options: Mapping
 
 
 @pytest.mark.parametrize(
-    ("options", "looks", "step"),
+    ("options", "reconciles", "step"),
     STORIES,
     ids=["arrives soon", "arrives later", "arrives after the end", "verified apart, soon", "verified apart, after the end"],
 )
 async def test_a_request_that_arrives_after_the_lease_was_lost_changes_nothing(
-    options: Mapping[str, Any], looks: int, step: int
+    options: Mapping[str, Any], reconciles: int, step: int
 ) -> None:
     """The lease check cannot stop a sent request: resource versions, uids, names and operation ids make it harmless.
 
@@ -164,7 +164,7 @@ async def test_a_request_that_arrives_after_the_lease_was_lost_changes_nothing(
     wanted, points = without_idle_pods(await undisturbed(options)), await calls_of(options)
     for at in range(1, points + 1, step):
         story = Sleeper(options, at, on_the_wire=True)
-        await story.run(looks)
+        await story.run(reconciles)
         assert without_idle_pods(story.world) == wanted, f"late: call {at}"
         assert_each_phase_once(story.world)
     print(f"\nlate: each {step}. of {points} calls")

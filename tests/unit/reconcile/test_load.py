@@ -123,8 +123,8 @@ class World:
                 found["metadata"]["creationTimestamp"] = datetime.fromtimestamp(EPOCH + self.time(), UTC).isoformat()
                 asyncio.get_running_loop().call_soon(self._schedule, namespace, name)
             heard = self.event_filter.pod({**found, "status": found.get("status") or {}}, reported)
-            looks = heard is not None and self.reconciler.on_pod_event(heard, reported) is not None
-            key = heard.key if heard is not None and looks else None
+            wanted = heard is not None and self.reconciler.on_pod_event(heard, reported) is not None
+            key = heard.key if heard is not None and wanted else None
         if key is not None:
             self.queue.add(key)
 

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from multistep.api.sweep import parse_sweep
+from multistep.engine.sweep_trials import Plan, manifest, plan
 from multistep.reconcile.starting_points import GRACE_SECONDS
 from multistep.reconcile.sweep_regrade import SOURCE_SECONDS
-from tests.support.sweep_world import KEY, START, SweepWorld, assert_each_once, sweep
+from tests.support.faults import Faults, Killed
+from tests.support.sweep_world import KEY, START, SweepWorld, assert_each_once, ended, sweep
 
 REGRADE = sweep(regrade={"sweep": "former"})
 
@@ -41,3 +44,58 @@ async def test_a_sweep_that_does_not_exist_is_awaited_shortly_as_it_may_be_creat
     assert (world.trials == []) == waits
     await world.run()
     assert world.why == ("Complete", "SweepComplete")
+
+
+def source_plan(*retries: int) -> tuple[Any, Plan]:
+    found = parse_sweep({**former("Complete"), "spec": {**sweep()["spec"], "retries": list(retries)}})
+    return found, plan(found, found.spec.tasks)
+
+
+def put_source(world: SweepWorld, numbers: dict[int, int], *retries: int, uid: str = "former-uid") -> Plan:
+    """Put trials of the source into the cluster. numbers: by the number of the trial, that of the status `ended` to give it."""
+    found, its = source_plan(*retries)
+    for number, status in numbers.items():
+        made = manifest(found, its, number)
+        owners = [{**made["metadata"]["ownerReferences"][0], "uid": uid}]
+        metadata = {**made["metadata"], "uid": f"former-{number}", "ownerReferences": owners}
+        world.cluster.put({**made, "metadata": metadata, "status": ended(status)})
+    return its
+
+
+async def regraded(world: SweepWorld, its: Plan) -> dict[int, int]:
+    """Run the regrade. Return the number of the source's trial by the number of the regrade's."""
+    await world.run()
+    trials = [each for each in world.trials if "regrade" in each["spec"]]
+    assert len(trials) == 8
+    by_number = {int(each["metadata"]["labels"]["multistep.dev/number"]): each["spec"]["regrade"]["trial"] for each in trials}
+    return {number: its.names.index(name) for number, name in by_number.items() if its.names.index(name) != number}
+
+
+async def test_the_trial_that_counts_for_a_number_is_regraded() -> None:
+    """4 has no score, but its second retry has one; neither 5 nor its retry has one; 2 has one, which a retry does not replace; the
+    retry of 3 is missing."""
+    world = SweepWorld(manifest=REGRADE)
+    world.cluster.put(former("Complete"))
+    its = put_source(world, {2: 2, 3: 4, 4: 4, 5: 4, 8: 4, 9: 1, 10: 4, 11: 1}, 4, 4, 5, 2, 3)
+    assert await regraded(world, its) == {4: 9, 5: 10}
+
+
+async def test_retries_of_a_deleted_sweep_of_that_name_do_not_count() -> None:
+    world = SweepWorld(manifest=REGRADE)
+    world.cluster.put(former("Complete"))
+    its = put_source(world, {8: 1}, 4, uid="another")
+    assert await regraded(world, its) == {}
+
+
+async def test_wherever_the_operator_dies_the_same_trials_are_regraded() -> None:
+    def world(faults: Faults) -> tuple[SweepWorld, Plan]:
+        made = SweepWorld(manifest=REGRADE, faults=faults)
+        made.cluster.put(former("Complete"))
+        return made, put_source(made, {4: 4, 8: 1}, 4)
+
+    calm, its = world(Faults())
+    assert await regraded(calm, its) == {4: 8}
+    for at in range(1, len(calm.faults.trace) + 1):
+        hit, its = world(Faults().fail(at, Killed()))
+        assert await regraded(hit, its) == {4: 8}, f"point {at}: {calm.faults.trace[at - 1]}"
+        assert_each_once(hit)

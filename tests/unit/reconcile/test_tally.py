@@ -36,7 +36,7 @@ async def test_a_trials_end_is_counted_with_its_score() -> None:
     world = given()
     await world.run()
     assert world.status.rewards is not None
-    assert value(world, "trials_finished_total", agent="oracle", outcome="Complete", reason="", **{"class": ""}) == 1
+    assert value(world, "trials_finished_total", agent="oracle", outcome="NotPassed", reason="", **{"class": ""}) == 1
     assert value(world, "trial_score_sum", agent="oracle") == world.status.rewards["reward"] == 0.5
     assert value(world, "step_phase_duration_seconds_count", agent="oracle", phase="agent") == 3
     assert value(world, "steps_finished_total", agent="oracle", outcome="Complete") == 3

@@ -39,8 +39,8 @@ class Worker:
         return Requeue(answer)
 
 
-async def settled(queue: WorkQueue, looks: int = 20) -> None:
-    for _ in range(2 * looks):
+async def settled(queue: WorkQueue, turns: int = 20) -> None:
+    for _ in range(2 * turns):
         await asyncio.sleep(0)
     assert queue.depth == 0
 
@@ -122,7 +122,7 @@ async def test_few_keys_of_a_namespace_do_not_wait_behind_many_of_another() -> N
     for key in [*crowd, *(("few", str(number)) for number in range(5))]:
         queue.add(key)
     queue.start()
-    await settled(queue, looks=6000)
+    await settled(queue, turns=6000)
     assert [key for key in worker.calls[:10] if key[0] == "few"] == [("few", str(number)) for number in range(5)]
     assert [key for key in worker.calls if key[0] == "crowd"] == crowd  # first come, first served
     await queue.stop()

@@ -1,4 +1,4 @@
-"""Evidence of results: whatever is changed in fetched results is found and named, and nothing that is there breaks the check."""
+"""Evidence of results: every change of fetched results is found and named, and no content of the files makes the check crash."""
 
 from __future__ import annotations
 

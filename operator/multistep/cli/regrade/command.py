@@ -24,10 +24,10 @@ Examples:
   multistep regrade nightly --task tasks/my-task --name nightly-v2
   multistep regrade sweep/nightly --detach -o json
 
-The verifiers run again, on the checkpoints that SOURCE stored after its steps; no agent and no model. SOURCE ran with
-`checkpoints: {policy: AfterStep, keep: WithResults}`, and stays as it is. It is the name of a trial or a sweep; trial/NAME
-and sweep/NAME tell them apart. A directory of --tests has tests/ and steps/NAME/tests/, as in a task's directory; what it has
-replaces that of the task. Of a deleted trial whose results are kept, --task names the task.
+The verifiers run again, on the checkpoints that SOURCE stored after its steps; no agent and no model runs. SOURCE must have
+run with `checkpoints: {policy: AfterStep, keep: WithResults}`; it does not change. It is the name of a trial or a sweep; trial/NAME
+and sweep/NAME distinguish them. A directory of --tests has tests/ and steps/NAME/tests/, as in a task's directory; they
+replace those of the task. For a deleted trial whose results are kept, --task names the task.
 
 \b
 Exit codes:

@@ -33,7 +33,7 @@ from multistep.pods.kueue import QUEUE
 # What applies to an agent's trial only, or to the source itself.
 _OF_AGENTS: Final = ("agent", "suspend", "prestart", "stop", "checkpoints", "resumeTrajectory", "activeDeadlineSeconds")
 _NOT_TAKEN: Final = (*_OF_AGENTS, "from", "fromStep", "regrade")
-_NOT_OF_SWEEP: Final = (*_NOT_TAKEN, "agents", "tasks", "tasksFrom", "stopWhen", "budget", "branch")
+_NOT_OF_SWEEP: Final = (*_NOT_TAKEN, "agents", "tasks", "tasksFrom", "stopWhen", "budget", "branch", "retries")
 
 
 @dataclass(frozen=True)

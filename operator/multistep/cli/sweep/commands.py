@@ -98,7 +98,7 @@ directory for each trial, so Harbor's models load it and `harbor view DIRECTORY`
 own, SWEEP.excluded, because Harbor counts a trial without a reward as 0; trials of single steps are in SWEEP.branches.
 Run it again to resume or to fetch newly finished trials: complete trials are not fetched again.
 
-Exit codes: 0 all finished trials are there, 2 bad input or usage, 4 some could not be fetched, or the cluster was not reached.
+Exit codes: 0 all finished trials are fetched, 2 bad input or usage, 4 some could not be fetched, or the cluster was not reached.
 """
 
 _COMPARE_EPILOG = """\b
@@ -106,7 +106,7 @@ Examples:
   multistep sweep compare nightly                       # its agents, each with each
   multistep sweep compare nightly yesterday             # agents of the same name
   multistep sweep compare nightly/mine nightly/oracle
-  multistep sweep compare nightly monday.json           # a report of a sweep that is gone
+  multistep sweep compare nightly monday.json           # a report of a deleted sweep
 
 A SIDE is SWEEP, SWEEP/AGENT, or a file that `multistep sweep report -o FILE.json` wrote (FILE.json/AGENT). Two are compared by
 the tasks in which both have scored trials (docs/reference/statistics.md). This needs Multistep's extra:

@@ -17,17 +17,20 @@ Examples:
   multistep package my-task --to oci://registry.example/tasks/my-task:1 --source-secret registry | kubectl apply -f -
   multistep package my-task --to s3://my-bucket/tasks --source-secret my-bucket > trial.yaml
 
-The task's files travel in immutable ConfigMaps, which many trials of the same task may share. Nobody owns them: they and
-the trials carry the label multistep.dev/bundle=DIGEST, and
-  kubectl delete multisteptrial,configmap -l multistep.dev/bundle=DIGEST
-removes all of them. (What `multistep run` makes goes with its trial.)
+The task's files are stored in immutable ConfigMaps, which many trials of the same task may share. The ConfigMaps have no
+owner: they and the trials have the label multistep.dev/bundle=DIGEST. To delete all of them:
 
-With --to they go to a registry or bucket instead, and the trial names them by digest; existing content is not sent
-again. Credentials are those of `docker login`, and the variables AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION,
+\b
+  kubectl delete multisteptrial,configmap -l multistep.dev/bundle=DIGEST
+
+The objects that `multistep run` creates are deleted with their trial.
+
+With --to the files are pushed to a registry or bucket instead, and the trial names them by digest; existing content is not
+sent again. Credentials are those of `docker login`, and the variables AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION,
 AWS_ENDPOINT_URL (with AWS_ALLOW_HTTP=true where that is http://); the operator's are in the Secret of --source-secret.
 
-Nothing is validated here but that TASK has a task.toml; `multistep check` does that, and so does the operator. A task
-with nothing but a Dockerfile gets the image name that `multistep build` gives it: build first.
+This command checks only that TASK has a task.toml; `multistep check` and the operator validate the task. A task that has a
+Dockerfile and no image gets the image name that `multistep build` gives it: build first.
 """
 
 

@@ -41,7 +41,7 @@ COLUMNS: Final = (
 @click.command("list", epilog=_EPILOG)
 @click.option("--sweep", metavar="SWEEP", shell_complete=complete_sweeps, help="Only trials of this sweep.")
 @click.option("--phase", "phases", multiple=True, metavar="PHASE", help="Only trials in this phase.")
-@click.option("--outcome", "outcomes", multiple=True, metavar="OUTCOME", help="Only trials that ended so.")
+@click.option("--outcome", "outcomes", multiple=True, metavar="OUTCOME", help="Only trials with this outcome.")
 @list_options
 def list_(
     sweep: str | None,

@@ -49,7 +49,7 @@ Exit codes:
 @trial_argument
 @click.option("--step", metavar="N|NAME", shell_complete=complete_steps, help="Only this step: its number, from 1, or its name.")
 @click.option("--phase", type=click.Choice(["setup", "healthcheck", "agent", "verifier"]), help="Only this phase.")
-@click.option("--service", metavar="NAME", help="What this service of the task's compose file printed, instead of the phases.")
+@click.option("--service", metavar="NAME", help="Output of this service of the task's compose file, instead of the phases' output.")
 @click.option(
     "--attempt",
     type=click.IntRange(min=1),
@@ -80,7 +80,7 @@ def logs(
     context: str | None,
     output: str,
 ) -> None:
-    """Show what the phases of TRIAL printed, while it runs and afterwards."""
+    """Show the output of the phases of TRIAL, while it runs and afterwards."""
     from multistep.cli.trial.pieces import Wanted
 
     target = Target(kubeconfig, context, namespace)

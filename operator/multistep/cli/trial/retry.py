@@ -31,7 +31,7 @@ of a sweep runs again in its sweep, where its number counts once; the sweep's na
 @namespace_option
 @kubeconfig_options
 def retry(trial: str, namespace: str | None, kubeconfig: str | None, context: str | None) -> None:
-    """Run TRIAL again, which has no score."""
+    """Run TRIAL again if it has no score."""
     asyncio.run(_retry(Target(kubeconfig, context, namespace), trial))
 
 

@@ -12,11 +12,11 @@ _EPILOG = """\b
 Examples:
   multistep shell my-task-oracle-x7k2p
   multistep shell my-task-oracle-x7k2p -- ls -l /logs/verifier
-  multistep run my-task --agent nop --keep --name look && multistep shell look
+  multistep run my-task --agent nop --keep --name try && multistep shell try
   echo 'cat notes.txt' | multistep shell my-task-oracle-x7k2p
 
 Starts bash, or sh, or COMMAND in the container of a trial that runs, or of a finished one whose pod is kept (`multistep run
---keep`). It has the rights of the image's user. What is changed in a trial that runs may change its results. Needs the right to
+--keep`). It has the rights of the image's user. Changes in a running trial may change its results. Needs the right to
 create pods/exec. The exit code is that of the command.
 """
 _SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash || exec sh")
