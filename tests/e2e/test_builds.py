@@ -230,6 +230,7 @@ sleep 2
 """
 
 
+@pytest.mark.long
 async def test_no_run_finds_the_push_secret_and_none_survives_until_the_push(pulls: Given, registries: Registries) -> None:
     host, _, port = registries.base.host.partition(":")
     files = {"search_sh": SEARCH.replace("HOST", host).replace("PORT", port) + f"# {secrets.token_hex(8)}\n"}
@@ -247,6 +248,7 @@ def _times(request: str, log: str) -> list[datetime]:
     return [datetime.strptime(found, "%d/%b/%Y:%H:%M:%S %z") for found in re.findall(f'{_TIME} "{request}', log)]
 
 
+@pytest.mark.long
 async def test_a_registry_that_is_away_for_a_while_loses_nothing(pulls: Given, registries: Registries) -> None:
     before = len(registries.pushed)
     running = with_dockerfile("running", f"{FROM}RUN sleep 5 && echo {secrets.token_hex(8)}\n")
