@@ -2,7 +2,7 @@
 //
 //	egress serve    closes the pod's network, then obeys the control socket
 //	egress call     connects stdin and stdout to the control socket
-//	egress ready    waits until the network is closed
+//	egress ready    waits until the network is closed, and the runner installed
 package main
 
 import (
@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -35,6 +36,7 @@ const (
 	proxyPort    = 15001
 	namesPort    = 15053
 	resolverFile = "resolv.conf"
+	runner       = "/multistep/runner" // beside this program in the operator's image
 	readyTimeout = 30 * time.Second
 )
 
@@ -56,6 +58,7 @@ func run(command string, arguments []string) error {
 		options := options{}
 		flags.StringVar(&options.gateway, "gateway", "", "HOST:PORT of the model gateway")
 		flags.StringVar(&options.probes, "probes", "", "ports of the kubelet's probes, with commas")
+		flags.StringVar(&options.runnerDir, "runner", "", "directory to install the runner in, once")
 		flags.StringVar(&options.resolver, "resolver", "/etc/resolv.conf", "file that names the pod's resolver, read at the first start only")
 		_ = flags.Parse(arguments)
 		options.socket, options.node = *socket, os.Getenv("NODE_IP")
@@ -72,7 +75,7 @@ func run(command string, arguments []string) error {
 }
 
 type options struct {
-	socket, gateway, probes, resolver, node string
+	socket, gateway, probes, resolver, runnerDir, node string
 }
 
 // sidecar is the running sidecar.
@@ -85,6 +88,7 @@ type sidecar struct {
 }
 
 func serve(given options) error {
+	installed := installRunner(given.runnerDir)
 	wall, err := newFirewall(given)
 	if err != nil {
 		return err
@@ -107,12 +111,33 @@ func serve(given options) error {
 	if err := own.listen(); err != nil {
 		return err
 	}
+	if err := <-installed; err != nil {
+		return err
+	}
 	listener, err := control.Listen(given.socket)
 	if err != nil {
 		return err
 	}
 	log.Printf("no network, until the operator allows one")
 	return (&control.Control{Boot: rand.Text(), Switch: own.change}).Serve(listener)
+}
+
+// installRunner starts the runner's installation into a volume of the pod, unless it is there, and returns its result. With an init
+// container of its own the pod would start later.
+func installRunner(directory string) <-chan error {
+	result := make(chan error, 1)
+	if _, err := os.Stat(filepath.Join(directory, filepath.Base(runner))); directory == "" || err == nil {
+		result <- nil
+		return result
+	}
+	go func() {
+		out, err := exec.Command(runner, "install", directory).CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("%s install %s: %w: %s", runner, directory, err, out)
+		}
+		result <- err
+	}()
+	return result
 }
 
 // change puts a policy in force and returns what was refused before.

@@ -11,6 +11,9 @@ Sections, in order:
   agent host's memory; and time and memory of the reports on 1,000 trials with usage
 - checkpoints: time and memory of packing and restoring changed files, a checkpoint without changes, and the wall time of 8 trials
   of the example with checkpoints, compared with trials without
+- egress: wall time of trials of the example whose networks the sidecar limits, compared with trials without one; time of a switch
+  and of a request through the sidecar
+- services: for 1 and for 8 trials of the example with two services, wall time compared with pods of the same containers
 - store: upload of a large artifact to an object store
 - simulated: 5,000 concurrent trials (variable BENCH_TRIALS) on nodes that KWOK simulates, run twice; the size of a trial of
   100 steps
@@ -26,27 +29,26 @@ import secrets
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from localkube.config import load_config
+from localkube.targets import Local, choose
 from multistep.api.task_toml import parse_task
 from multistep.api.trial import parse_trial
-from multistep.cli.trial.manifests import TrialImage, TrialRequest, bundle_config_maps, trial_manifest
 from multistep.kube.client import Client
 from multistep.pods import manifest as pods
 from multistep.settings import Settings
-from multistep.sources.bundle import digest_of, pack
-from tests.bench import agents, checkpoints, harbor, reports, simulated, store, trials
+from tests.bench import agents, checkpoints, egress, harbor, reports, services, simulated, store, trials
+from tests.bench.example import EXAMPLE, Example
 from tests.bench.measure import transfer
 from tests.bench.simulation.nodes import available
 from tests.bench.trials import Manifests
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "hello-multi-step-advanced"
-SECTIONS = ("trials", "agents", "transfers", "checkpoints", "store", "simulated")
+SECTIONS = ("trials", "agents", "transfers", "checkpoints", "egress", "services", "store", "simulated")
 COUNTS = (1, 40)
 TRANSFERS = (64, 1024)  # MiB; two sizes show whether memory grows with the file
 
@@ -80,6 +82,7 @@ class Bench:
     manifests: Manifests
     settings: Settings
     sections: Sequence[str]
+    example: Example
 
     async def run(self) -> bool:
         """Run all selected sections. Return whether their measurements are within all limits."""
@@ -92,6 +95,10 @@ class Bench:
             await self._transfers()
         if "checkpoints" in self.sections:
             await self._checkpoints()
+        if "egress" in self.sections:
+            await self._egress()
+        if "services" in self.sections:
+            await self._services()
         if "store" in self.sections:
             held = await self._store() and held
         if "simulated" in self.sections:
@@ -140,6 +147,19 @@ class Bench:
         found = await checkpoints.measure(self.client, self.namespace, self.manifests)
         _print(checkpoints.table(found), *checkpoints.judgement(found))
 
+    async def _egress(self) -> None:
+        if not isinstance(choose(load_config()), Local):
+            _print("egress: left out, as its server needs the cluster of localkube (CLUSTER=local)")
+            return
+        _log("limited networks")
+        found = await egress.measure(self.example, self.settings)
+        _print(egress.table(found), *egress.judgement(found))
+
+    async def _services(self) -> None:
+        _log("services")
+        found = await services.measure(self.example, self.settings)
+        _print(trials.times(found), *services.judgement(found))
+
     async def _store(self) -> bool:
         _log("a large artifact into an object store")
         cost = await store.artifact(self.client, self.namespace)
@@ -170,23 +190,12 @@ async def run(image: str, settings: Settings, sections: Sequence[str], *, runner
     """
     namespace = f"bench-{secrets.token_hex(3)}"
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
-    packed = pack(EXAMPLE)
-    maps = bundle_config_maps(packed, "bench", digest_of(packed), namespace)
-    request = TrialRequest(
-        name="bench",
-        task_name="bench",
-        digest=digest_of(packed),
-        config_maps=[each["metadata"]["name"] for each in maps],
-        agent={"name": "oracle"},
-        image=TrialImage(image, runner=runner_in_image),
-    )
     async with await Client.connect() as client:
         await client.create(space)
         try:
-            for config_map in maps:
-                await client.create(config_map)
-            manifests = _manifests(trial_manifest(request), image, settings)
-            return await Bench(client, namespace, manifests, settings, sections).run()
+            example = Example(client, namespace, image, runner_in_image)
+            manifests = _manifests(await example.trial(), image, settings)
+            return await Bench(client, namespace, manifests, settings, sections, example).run()
         finally:
             await client.delete(await client.resource_of(space), None, namespace)
 

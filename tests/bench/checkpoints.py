@@ -20,7 +20,7 @@ from multistep.pods.identity import CONTAINER
 from multistep.pods.manifest import RUNNER_CALL
 from multistep.runner_client.checkpoints import CheckpointRequest, Packed
 from multistep.runner_client.session import Session
-from tests.bench.measure import DEADLINE_SECONDS, remove_trials, start_pod, time_trials, until_without_pods
+from tests.bench.measure import DEADLINE_SECONDS, start_pod, time_ratio, until_without_pods
 from tests.bench.trials import ROUNDS, Manifests, line, spread
 
 SIZES: Final = (1, 100, 1000)  # MiB of random data, which do not compress
@@ -64,7 +64,8 @@ async def measure(client: Client, namespace: str, manifests: Manifests) -> Found
     pod = _with_checkpoints(manifests.shape)
     costs = [await _changed(client, namespace, pod, each) for each in SIZES]
     files, unchanged = await _unchanged(client, namespace, pod)
-    ratios = [await _ratio(client, namespace, manifests.trial) for _ in range(ROUNDS)]
+    with_them = {**manifests.trial, "spec": {**manifests.trial["spec"], "checkpoints": {"policy": "AfterStep"}}}
+    ratios = [await time_ratio(client, namespace, manifests.trial, with_them, TRIALS) for _ in range(ROUNDS)]
     return Found(costs, files, unchanged, ratios)
 
 
@@ -146,16 +147,6 @@ async def _unchanged(client: Client, namespace: str, pod: Object) -> tuple[int, 
         with tempfile.TemporaryFile() as layer, tempfile.TemporaryFile() as manifest:
             await _pack(session, layer, manifest)
             return count, [(await _pack(session, layer, manifest))[0] for _ in range(5)]
-
-
-async def _ratio(client: Client, namespace: str, trial: Object) -> float:
-    """Return the wall time of trials with checkpoints, relative to the mean of trials without, before and after them."""
-    with_them = {**trial, "spec": {**trial["spec"], "checkpoints": {"policy": "AfterStep"}}}
-    seconds = []
-    for each in (trial, with_them, trial):
-        seconds.append(await time_trials(client, namespace, each, TRIALS))
-        await remove_trials(client, namespace)
-    return seconds[1] / ((seconds[0] + seconds[2]) / 2)
 
 
 def table(found: Found) -> Table:

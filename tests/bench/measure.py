@@ -106,6 +106,15 @@ async def time_trials(client: Client, namespace: str, trial: Mapping[str, Any], 
     return seconds
 
 
+async def time_ratio(client: Client, namespace: str, trial: Mapping[str, Any], other: Mapping[str, Any], count: int) -> float:
+    """Return the wall time of ``count`` of the other trials, relative to the mean of that of trials before and after them."""
+    seconds = []
+    for each in (trial, other, trial):
+        seconds.append(await time_trials(client, namespace, each, count))
+        await remove_trials(client, namespace)
+    return seconds[1] / ((seconds[0] + seconds[2]) / 2)
+
+
 @dataclass(frozen=True)
 class TransferCost:
     """Cost of sending a file into a pod and back. grown_bytes: growth of the bench process's peak memory."""

@@ -27,6 +27,7 @@ SIDE_BY_SIDE = 4
 _COPIED = ("Makefile", "Dockerfile", "README.md", "pyproject.toml", ".dockerignore")
 _COPIED_TREES = (
     "agent-host",
+    "builder",
     "charts",
     "compose",
     "crds",

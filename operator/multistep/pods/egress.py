@@ -1,6 +1,7 @@
 """The egress sidecar: it owns the way out of a pod's network namespace. Pure functions on manifests.
 
-It is the first init container, so nothing in the pod runs before the network is closed. No other container may change the rules:
+It is the first init container, so nothing in the pod runs before the network is closed. It also installs the runner, because each
+init container makes a pod start about a second later. No other container may change the rules:
 all of them drop NET_RAW, with which a process could mark its packets as the sidecar's or send them past the rules, and none adds
 another capability than those of the Pod Security Standard ``baseline``.
 """
@@ -12,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from multistep.errors import InvalidSpec
+from multistep.pods import runner_mount
 from multistep.settings import Settings
 
 CONTAINER: Final = "egress"
@@ -53,7 +55,7 @@ def _container(settings: Settings, probes: list[int], *, gateway: bool) -> dict[
         "image": settings.operator_image,
         **({"imagePullPolicy": policy} if policy else {}),
         "restartPolicy": "Always",
-        "command": [_PROGRAM, "serve", "--probes", ",".join(map(str, probes)), *to_gateway],
+        "command": [_PROGRAM, "serve", "--runner", runner_mount.INSTALL_DIR, "--probes", ",".join(map(str, probes)), *to_gateway],
         "env": [{"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}],
         # The next container starts when this hook has ended. A probe would take up to a second longer.
         "lifecycle": {"postStart": {"exec": {"command": [_PROGRAM, "ready"]}}},
@@ -66,7 +68,7 @@ def _container(settings: Settings, probes: list[int], *, gateway: bool) -> dict[
             "runAsGroup": 0,
             "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN"]},
         },
-        "volumeMounts": [{"name": _STATE, "mountPath": "/run/egress"}],
+        "volumeMounts": [{"name": _STATE, "mountPath": "/run/egress"}, runner_mount.install_mount()],
     }
 
 

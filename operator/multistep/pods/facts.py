@@ -21,7 +21,8 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
     metadata, status, spec = pod["metadata"], pod.get("status") or {}, pod.get("spec") or {}
     labels, container = metadata.get("labels") or {}, container_status.named(CONTAINER, status.get("containerStatuses"))
     conditions = {each["type"]: each for each in status.get("conditions") or []}
-    queue = kueue.queue(metadata)
+    queue, inits = kueue.queue(metadata), status.get("initContainerStatuses")
+    installers = [container_status.named(name, inits) for name in (egress.CONTAINER, runner_mount.INSTALLER)]
     return PodFacts(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -39,7 +40,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         init_failed=container_status.ended_init(status) is not None,
         container_id=str(container.get("containerID") or "")[:_CONTAINER_ID_CHARACTERS],
         image_id=_image_id(container),
-        runner_image_id=_image_id(container_status.named(runner_mount.INSTALLER, status.get("initContainerStatuses"))),
+        runner_image_id=next(filter(None, map(_image_id, installers)), ""),
         host_image_id=_image_id(container_status.named(agent_host.CONTAINER, status.get("containerStatuses"))),
         memory_limit=_memory_limit(spec),
         host_key=_host_key(spec),
@@ -49,7 +50,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         **_disruption(status, conditions, managed=queue is not None),
         **_container(status, container),
         **_agent_host(container_status.named(agent_host.CONTAINER, status.get("containerStatuses"))),
-        **_egress(container_status.named(egress.CONTAINER, status.get("initContainerStatuses"))),
+        **_egress(container_status.named(egress.CONTAINER, inits)),
     )
 
 

@@ -38,7 +38,6 @@ _DRAINS = {
     "Wait": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"},
 }
 _FEW_RESOURCES: Mapping[str, Any] = {"requests": {"cpu": "10m", "memory": "16Mi"}}
-_INSTALL_DIR = "/multistep-install"
 # The default hostname is the pod's name, which contains the trial's name and attempt: an agent could adapt its behaviour to them.
 _HOSTNAME = "multistep"
 
@@ -180,10 +179,7 @@ def _labels(request: PodRequest) -> dict[str, str]:
 
 def _runner_parts(request: PodRequest) -> dict[str, Any]:
     """Return the volumes and the init containers that fill them: the runner's, which is read-only in the container, the agent
-    host's, and the agent's program.
-
-    An image that contains a runner needs the volume, too: root in the container could replace the runner in the image.
-    """
+    host's, and the agent's program."""
     settings, spec = request.settings, request.trial.spec.environment
     image, policy = settings.operator_image, settings.operator_image_pull_policy
     if request.runner_in_image:
@@ -199,18 +195,26 @@ def _runner_parts(request: PodRequest) -> dict[str, Any]:
             *added.pop("volumes", []),
         ],
         "initContainers": [
-            {
-                "name": runner_mount.INSTALLER,
-                **own,
-                "command": [RUNNER, "install", _INSTALL_DIR],
-                "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
-                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-                "volumeMounts": [{"name": runner_mount.VOLUME, "mountPath": _INSTALL_DIR}],
-            },
+            *([] if request.sidecar else [_installer(own)]),
             *(agent_program.init_containers(program, how) if program else []),
             *added.pop("initContainers", []),
         ],
         **added,
+    }
+
+
+def _installer(own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the init container that installs the runner. own: image that has the runner, with its pull policy.
+
+    An image that contains a runner needs the volume, too: root in the container could replace the runner in the image.
+    """
+    return {
+        "name": runner_mount.INSTALLER,
+        **own,
+        "command": [RUNNER, "install", runner_mount.INSTALL_DIR],
+        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [runner_mount.install_mount()],
     }
 
 

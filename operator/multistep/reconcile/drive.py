@@ -20,6 +20,7 @@ from multistep.engine.scope import KeptStep, Scope
 from multistep.engine.script import AgentScript
 from multistep.engine.status import step_status
 from multistep.engine.tampering import merged
+from multistep.kube.protocols import ExecStream
 from multistep.pods.manifest import chooses_user
 from multistep.reconcile.concurrency_limit import Key
 from multistep.runner_client.session import Session
@@ -54,7 +55,8 @@ class Hooks:
 class Drive:
     """The state of one ``Driver.drive`` call. sessions: the open sessions; under_way: ids of the operations that were already
     running when their session opened; deadline: timeout of the sessions; workdir: working directory of the verifier's environment;
-    chain: layers of the checkpoint from which the attempt continues; journal: the progress."""
+    chain: layers of the checkpoint from which the attempt continues; journal: the progress; sidecars: the open exec sessions with
+    egress sidecars, by their pods' UIDs."""
 
     trial: MultiStepTrial
     loaded: Loaded
@@ -72,6 +74,7 @@ class Drive:
     chain: Sequence[Commit] = ()
     protocol: int = 1
     journal: Journal = field(default_factory=Journal)
+    sidecars: dict[str, ExecStream] = field(default_factory=dict)
 
     @property
     def key(self) -> TrialKey:

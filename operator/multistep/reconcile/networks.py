@@ -9,6 +9,7 @@ from typing import Any
 
 from multistep.api.records import Record
 from multistep.engine import egress as rules
+from multistep.engine.decisions import PodFacts
 from multistep.engine.operations import SwitchNetwork, place_of
 from multistep.errors import EgressError, StreamLost
 from multistep.kube.protocols import Cluster, ExecStream
@@ -36,7 +37,7 @@ class NetworkSwitch:
         pod = drive.pod(operation.where)
         try:
             async with asyncio.timeout(self._timeout):
-                answer = await self._ask(drive.trial.metadata.namespace, pod.name, _request(operation))
+                answer = await ask(pod.name, await self._stream(drive, pod), _request(operation))
         except TimeoutError:
             raise StreamLost(f"the egress sidecar of pod {pod.name} did not answer within {self._timeout:g} s") from None
         if (error := answer.get("error")) is not None:
@@ -47,13 +48,19 @@ class NetworkSwitch:
             raise EgressError(f"the egress sidecar of pod {pod.name} has restarted")
         return await session.note(operation.id, {name: answer[name] for name in ("boot", "refused", "others") if name in answer})
 
-    async def _ask(self, namespace: str, pod: str, request: bytes) -> Mapping[str, Any]:
-        stream = await self._cluster.open_exec(namespace, pod, egress.CONTAINER, egress.CALL)
-        try:
-            await stream.send(request)
-            return _answer(pod, await _line(pod, stream))
-        finally:
-            await stream.close()
+    async def _stream(self, drive: Drive, pod: PodFacts) -> ExecStream:
+        """Return the drive's exec session with a pod's sidecar: one for all switches, as it takes longer to open than they do."""
+        if (stream := drive.sidecars.get(pod.uid)) is None:
+            stream = await self._cluster.open_exec(drive.trial.metadata.namespace, pod.name, egress.CONTAINER, egress.CALL)
+            drive.stack.push_async_callback(stream.close)
+            drive.sidecars[pod.uid] = stream
+        return stream
+
+
+async def ask(pod: str, stream: ExecStream, request: bytes) -> Mapping[str, Any]:
+    """Send the sidecar a request, a line of JSON, and return its answer. stream: an exec session that runs pods.egress.CALL."""
+    await stream.send(request)
+    return _answer(pod, await _line(pod, stream))
 
 
 def _request(operation: SwitchNetwork) -> bytes:

@@ -150,6 +150,17 @@ async def test_output_is_sent_while_the_trial_runs_and_escaped(cluster: CliClust
         assert b"fine\n" in await answer.content.read()
 
 
+async def test_the_output_of_a_trial_that_is_deleted_meanwhile_ends_with_the_reason(cluster: CliCluster) -> None:
+    runner = cluster.runners["t-1"] = FakeRunner()
+    running(runner, "1/a/agent", b"work\n", done=False)
+    running_status = status("Running", step("a", "Agent"), podName="t-1", podUID="pod-uid", attempt=1)
+    cluster.put("MultiStepTrial", "t", spec={"agent": {"name": "oracle"}}, status=running_status)
+    async with visited(cluster) as (session, address), session.get(f"{address}trials/default/t/logs") as answer:
+        await answer.content.readuntil(b"work\n")
+        del cluster.objects["MultiStepTrial", "t"]
+        assert b"trial t in namespace default was deleted before it finished\n" in await answer.content.read()
+
+
 async def test_a_port_that_is_in_use_is_an_error_of_the_option(cluster: CliCluster) -> None:
     async with serve(cluster, Board(), None, 0) as url:
         port = int(url.rpartition(":")[2].partition("/")[0])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.api.trial_status import TrialStatus
-from multistep.cli.trial import logs, printing
+from multistep.cli.trial import polling, printing
 from multistep.cli.trial.pieces import Piece, Wanted, pieces
 from multistep.cli.trial.printing import MAX_LINE_CHARACTERS, Escaped, Json, Raw, Tail
 from multistep.errors import ClusterError, StreamLost, UsageError
@@ -28,7 +28,7 @@ POD: dict[str, Any] = {"podName": "t-1", "podUID": "pod-uid", "attempt": 1}
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(polling, "_PAUSE_SECONDS", 0.0)
 
 
 def running(runner: FakeRunner, id: str, text: bytes, *, done: bool = True) -> None:

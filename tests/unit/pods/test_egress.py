@@ -31,11 +31,11 @@ def pod(template: Any = None, *, sidecar: bool = True, **spec: Any) -> Any:
 
 
 def test_the_sidecar_is_the_first_container_and_runs_as_long_as_the_pod() -> None:
-    first, installer = pod()["spec"]["initContainers"]
+    [first] = pod()["spec"]["initContainers"]
     assert (first["name"], first["image"], first["restartPolicy"]) == ("egress", "op:1", "Always")
-    assert first["command"] == ["/multistep/egress", "serve", "--probes", "9876"]
+    assert first["command"] == ["/multistep/egress", "serve", "--runner", "/multistep-install", "--probes", "9876"]
+    assert {"name": "multistep-runner", "mountPath": "/multistep-install"} in first["volumeMounts"]
     assert first["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN"]}
-    assert installer["name"] == "install-runner"
     assert pod(sidecar=False)["spec"]["initContainers"][0]["name"] == "install-runner"
 
 
@@ -51,7 +51,6 @@ def test_no_other_container_has_raw_sockets() -> None:
     assert dropped == {
         "egress": ["ALL"],
         "seed": ["NET_RAW"],
-        "install-runner": ["ALL"],
         "main": ["NET_RAW"],
         "log": ["CHOWN", "NET_RAW"],
     }
@@ -64,12 +63,12 @@ def test_the_kubelet_reaches_all_probes() -> None:
         "startupProbe": {"exec": {"command": ["true"]}},
     }
     template = {"containers": [{"name": "web", "image": "x", "ports": [{"name": "web", "containerPort": 8000}], **probes}]}
-    assert pod(template)["spec"]["initContainers"][0]["command"][3] == "99,8000,9876"
+    assert pod(template)["spec"]["initContainers"][0]["command"][5] == "99,8000,9876"
 
 
 def test_only_a_pod_whose_agent_calls_the_gateway_reaches_it() -> None:
     command = pod(agent=MODEL)["spec"]["initContainers"][0]["command"]
-    assert command[3:] == ["9876,9877", "--gateway", "gateway.system.svc:8080"]
+    assert command[5:] == ["9876,9877", "--gateway", "gateway.system.svc:8080"]
 
 
 def main(**context: Any) -> Any:
@@ -118,3 +117,7 @@ def test_a_restart_shows_how_it_ended_before() -> None:
     facts = pod_facts(status(state={"running": {}}, restartCount=1, **killed))
     assert (facts.egress_ended, facts.egress_out_of_memory) == ("ended with status 137 (OOMKilled)", True)
     assert pod_facts(status(state={"running": {}}, restartCount=0)).egress_ended == ""
+
+
+def test_the_runner_comes_from_the_sidecars_image() -> None:
+    assert pod_facts(status(imageID="operator@sha256:3")).runner_image_id == "operator@sha256:3"

@@ -28,6 +28,14 @@ async def test_each_switch_is_confirmed_before_its_phase_starts() -> None:
     assert trial.runner.records["1/a/network-agent"]["result"]["boot"] == "boot-1"
 
 
+async def test_all_switches_of_a_session_share_one_exec_session() -> None:
+    trial = world()
+    await trial.run()
+    trace = trial.cluster.faults.trace
+    opened = [each for each in trace if each.startswith("open_exec ")]
+    assert (len(opened), trace.count("switch before") > 3) == (2, True), trace  # the other is with the runner
+
+
 async def test_what_was_refused_is_in_the_status_and_the_result() -> None:
     trial = world()
     await trial.run()

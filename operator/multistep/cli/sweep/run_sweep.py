@@ -139,7 +139,7 @@ class SweepSession:
         if len(here) == len(tasks):
             check_used(given, frozenset().union(*(each.used for each in reports)), agents=agents)
         asyncio.run(self._reserve(name, lambda namespace: sweep_of_tasks(tasks, {}, options, namespace)))
-        images, unbuilt = self._images(here)
+        images, unbuilt = self._images(here, len(tasks))
         built, elsewhere = [each for each in tasks if each not in unbuilt], self._given_image
         code = asyncio.run(self._submit(lambda namespace: sweep_of_tasks(built, images, options, namespace, elsewhere)))
         if not unbuilt:
@@ -148,8 +148,9 @@ class SweepSession:
         print_err(f"error: {len(unbuilt)} of {len(tasks)} tasks could not be built and are not in the sweep: {names}")
         return code or Exit.FAULT
 
-    def _images(self, tasks: Sequence[TaskDirectory]) -> tuple[dict[str, TrialImage], list[TaskDirectory]]:
-        """Return the images by task, and the tasks whose Dockerfile cannot be built. Raises BuildFailed if that is each task."""
+    def _images(self, tasks: Sequence[TaskDirectory], total: int) -> tuple[dict[str, TrialImage], list[TaskDirectory]]:
+        """Return the images by task, and the tasks whose Dockerfile cannot be built. total: number of the sweep's tasks, also those
+        from elsewhere. Raises BuildFailed if none of them is left."""
         images: dict[str, TrialImage] = {}
         unbuilt: list[TaskDirectory] = []
         for task in tasks:
@@ -157,7 +158,7 @@ class SweepSession:
                 if (image := self._image(task)) is not None:
                     images[task.name] = image
             except BuildFailed as error:
-                if len(unbuilt) + 1 == len(tasks):
+                if len(unbuilt) + 1 == total:
                     raise
                 unbuilt.append(task)
                 print_err(f"error: task {task.name} is left out of the sweep, as its image cannot be built: {error}")

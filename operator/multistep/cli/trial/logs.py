@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,9 +16,6 @@ if TYPE_CHECKING:
     from multistep.cli.trial.pieces import Wanted
     from multistep.cli.trial.printing import Form
     from multistep.cli.trial.trial_output import Reader
-
-_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 5.0
-_PATIENCE_SECONDS = 120.0  # if the API server does not answer for longer, the command fails
 
 _EPILOG = """\b
 Examples:
@@ -153,19 +149,13 @@ def _nothing(trial: str, status: TrialStatus) -> str:
 async def _once(cluster: Cluster, namespace: str, name: str, reader: Reader, wanted: Wanted) -> TrialStatus:
     from multistep.api.trial import parse_status
     from multistep.cli.cluster import existing_trial
+    from multistep.cli.trial.polling import is_hosted
 
     found = await existing_trial(cluster, namespace, name)
     status = parse_status(found)
     _check_step(status, wanted, name)
     await reader.show_new(status, hosted=is_hosted(found))
     return status
-
-
-def is_hosted(trial: Mapping[str, Any]) -> bool:
-    """Report whether the agent host runs the trial's agent."""
-    from multistep.api.agent_spec import BUILT_IN
-
-    return trial["spec"]["agent"].get("name") not in BUILT_IN
 
 
 def _check_step(status: TrialStatus, wanted: Wanted, name: str) -> None:
@@ -178,54 +168,12 @@ def _check_step(status: TrialStatus, wanted: Wanted, name: str) -> None:
 
 
 async def _follow(cluster: Cluster, namespace: str, name: str, reader: Reader, wanted: Wanted) -> TrialStatus:
-    """Poll for output until the trial finishes. Retry after errors while the pod starts or ends; no output is shown twice."""
-    from multistep.api.conditions import is_finished
-    from multistep.api.trial import parse_status
     from multistep.cli.terminal import print_err
-    from multistep.cli.trial.trial_output import LATER
-    from multistep.errors import UsageError
+    from multistep.cli.trial.polling import following
 
-    allowed, pause = True, _PAUSE_SECONDS
-    async for found in _versions(cluster, namespace, name):
-        status = parse_status(found)
-        before, finished = reader.shown, is_finished(status)
-        try:
-            if finished or allowed:
-                await reader.show_new(status, hosted=is_hosted(found))
-        except LATER:
-            if finished:
-                raise
-        except UsageError as error:
-            if finished:
-                raise
-            print_err(f"{error}; waiting until the trial finishes")
-            allowed = False
-        if finished:
-            _check_step(status, wanted, name)
-            return status
-        pause = _PAUSE_SECONDS if reader.shown > before else min(pause * 1.5, _LONGEST_PAUSE_SECONDS)
-        await asyncio.sleep(pause)
-    raise AssertionError("versions() ends only with an exception")
-
-
-async def _versions(cluster: Cluster, namespace: str, name: str) -> AsyncIterator[Mapping[str, Any]]:
-    """Yield the trial at each poll; retry while the API server is unavailable for a short time."""
-    from multistep.cli.cluster import existing_trial, find_trial
-    from multistep.cli.exits import Gone
-    from multistep.errors import Unavailable
-
-    found = await existing_trial(cluster, namespace, name)
-    uid, clock = found["metadata"]["uid"], asyncio.get_running_loop().time
-    answered = clock()
-    while True:
-        yield found
-        try:
-            newer = await find_trial(cluster, namespace, name)
-            answered = clock()
-        except Unavailable:
-            if clock() - answered > _PATIENCE_SECONDS:
-                raise
-            continue
-        if newer is None or newer["metadata"]["uid"] != uid:
-            raise Gone(f"trial {name} in namespace {namespace} was deleted before it finished")
-        found = newer
+    async for status in following(
+        cluster, namespace, name, reader, lambda why: print_err(f"{why}; waiting until the trial finishes")
+    ):
+        last = status
+    _check_step(last, wanted, name)
+    return last

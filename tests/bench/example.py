@@ -1,0 +1,49 @@
+"""The example task of the bench, as it is or changed."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from multistep.cli.trial.manifests import TrialImage, TrialRequest, bundle_config_maps, trial_manifest
+from multistep.kube.client import Client
+from multistep.sources.bundle import digest_of, pack
+
+EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "hello-multi-step-advanced"
+
+Object = dict[str, Any]
+Change = Callable[[Path], None]
+
+
+@dataclass(frozen=True)
+class Example:
+    """The example in a namespace, with the image that `multistep build` made. runner_in_image: whether that has the runner."""
+
+    client: Client
+    namespace: str
+    image: str
+    runner_in_image: bool
+
+    async def trial(self, name: str = "bench", change: Change = lambda _: None) -> Object:
+        """Create the task's ConfigMaps, and return a trial's manifest. change: changes a copy of the task's directory."""
+        with tempfile.TemporaryDirectory() as made:
+            directory = Path(made) / "task"
+            shutil.copytree(EXAMPLE, directory)
+            change(directory)
+            packed = pack(directory)
+        maps = bundle_config_maps(packed, name, digest_of(packed), self.namespace)
+        for config_map in maps:
+            await self.client.create(config_map)
+        request = TrialRequest(
+            name=name,
+            task_name="bench",
+            digest=digest_of(packed),
+            config_maps=[each["metadata"]["name"] for each in maps],
+            agent={"name": "oracle"},
+            image=TrialImage(self.image, runner=self.runner_in_image),
+        )
+        return trial_manifest(request)

@@ -1,0 +1,81 @@
+"""Compare trials of a task with two services with pods of the same containers."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from multistep.api.task_toml import parse_task
+from multistep.api.trial import parse_trial
+from multistep.engine.services import plan_services
+from multistep.pods import manifest as pods
+from multistep.settings import Settings
+from multistep.sources.bundle import Bundle
+from multistep.sources.compose import read_services
+from tests.bench import trials
+from tests.bench.example import EXAMPLE, Example
+from tests.bench.trials import Comparison, Manifests, line, spread
+
+COUNTS: Final = (1, 8)
+MOST_RATIO: Final = 1.3  # maximum wall time of trials, relative to pods of the same containers
+_COMPOSE: Final = "environment/docker-compose.yaml"
+# A process 1 ends with SIGTERM only if it handles it.
+_SERVICE: Final = """\
+  {0}:
+    image: debian:bookworm-slim
+    command: [perl, -e, '$$SIG{{TERM}} = sub {{ exit }}; sleep']
+"""
+
+Object = dict[str, Any]
+
+
+async def measure(example: Example, settings: Settings) -> list[Comparison]:
+    """Run the measurements."""
+    trial = await example.trial("services", _add_services)
+    shape = _shape(trial, example.image, settings)
+    task = parse_task((EXAMPLE / "task.toml").read_text())
+    manifests = Manifests(trial, shape, _bare(shape), len(task.steps or []))
+    return [await trials.compare(example.client, example.namespace, manifests, count) for count in COUNTS]
+
+
+def _add_services(directory: Path) -> None:
+    (directory / _COMPOSE).write_text("services:\n" + "".join(_SERVICE.format(each) for each in ("db", "web")))
+
+
+def _shape(trial: Object, image: str, settings: Settings) -> Object:
+    """Return the manifest of a pod that is built like the trial's, but stays idle."""
+    task = parse_task((EXAMPLE / "task.toml").read_text())
+    with tempfile.TemporaryDirectory() as made:
+        (Path(made) / _COMPOSE).parent.mkdir()
+        _add_services(Path(made))
+        bundle = Bundle.from_directory(Path(made))
+    services = plan_services(read_services(bundle, "environment", task.environment), image, {}, {})
+    parsed = parse_trial({**trial, "status": {"podName": "idle", "attempt": 1}})
+    pod = pods.manifest(pods.PodRequest(parsed, task.environment, image, "bench", settings, services=services))
+    pod["metadata"] = {"name": "idle", "labels": {"bench": "idle"}}
+    return pod
+
+
+def _bare(shape: Object) -> Object:
+    """Return the manifest of a pod of the same containers, all started at once: no init container, no probe, no grace period."""
+    given = [each for each in shape["spec"]["initContainers"] if each.get("restartPolicy") == "Always"]
+    main = {**shape["spec"]["containers"][0], "command": ["sleep", "3600"]}
+    kept = ("name", "image", "command", "args", "resources")
+    containers = [{name: each[name] for name in kept if name in each} for each in (main, *given)]
+    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": containers}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": shape["metadata"], "spec": spec}
+
+
+def judgement(found: Sequence[Comparison]) -> Sequence[str]:
+    """Return two lines per number of trials. Time cannot fail the bench: it depends on the machine."""
+    return [
+        line(
+            median(ratios) <= MOST_RATIO,
+            f"{each.count} trials take {spread(ratios, 2)} times as long as {what}, at most {MOST_RATIO:g}",
+        )
+        for each in found
+        for what, ratios in (("idle pods of their shape", each.of_shape), ("bare pods of the same containers", each.of_bare))
+    ]
