@@ -29,7 +29,7 @@ from tests.bench.trials import line, spread
 from tests.support import servers
 
 COUNTS: Final = (1, 8)
-ROUNDS: Final = 5
+ROUNDS: Final = 3
 SWITCHES: Final = 60
 REQUESTS: Final = 300
 MOST_RATIO: Final = 1.1  # maximum wall time of trials with a sidecar, relative to those without
