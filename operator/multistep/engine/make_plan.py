@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from multistep.api.layout import StepLayout, TaskLayout
-from multistep.api.task_toml import HealthcheckConfig, StepConfig, TaskConfig, User
+from multistep.api.task_toml import ArtifactConfig, HealthcheckConfig, StepConfig, TaskConfig, User
 from multistep.api.trial_spec import CheckpointsSpec, TrialSpec
 from multistep.engine.artifacts import pass_entries
 from multistep.engine.branching import branch_of
@@ -45,6 +45,11 @@ class _Inputs:
     def image(self) -> str:
         """Return the image of the environment."""
         return trial_image(self.config, self.layout, self.spec, self.images)
+
+    @cached_property
+    def artifacts(self) -> list[ArtifactConfig]:
+        """Return the spec's artifacts, which are those of every step."""
+        return [each.config() for each in self.spec.artifacts]
 
     @cached_property
     def own_env(self) -> dict[str, str]:
@@ -134,7 +139,7 @@ def _step_plan(inputs: _Inputs, index: int, step: StepConfig) -> StepPlan:
         ),
         verifier=None if spec.verifier.disable else _verifier_plan(inputs, reach, step, files),
         min_reward=step.min_reward,
-        artifacts=pass_entries(config.artifacts, [each.config() for each in spec.artifacts], step.artifacts),
+        artifacts=pass_entries(config.artifacts, inputs.artifacts, step.artifacts),
         network=reach.agent,
     )
 
