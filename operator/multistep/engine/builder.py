@@ -223,6 +223,11 @@ def _pushes(records: Mapping[str, Record]) -> Sequence[Record]:
     return sorted((each for id, each in records.items() if id.startswith(_PUSH)), key=lambda each: int(each.id[len(_PUSH) :]))
 
 
+def pushed(records: Mapping[str, Record]) -> bool:
+    """Return whether a push has ended, so that the registry may have the image."""
+    return any(each.done for each in _pushes(records))
+
+
 def _push_error(records: Mapping[str, Record]) -> str:
     tried = [each for each in _pushes(records) if each.done]
     return last_lines(PhaseResult.from_record(tried[-1]).tail) if tried else "nothing was pushed"

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from multistep.api.content import Content
 from multistep.api.layout import TaskLayout
 from multistep.api.services import MAIN, Build, Service, Services
-from multistep.api.task_toml import EnvironmentConfig, TaskConfig
+from multistep.api.task_toml import StepConfig, TaskConfig
 from multistep.api.trial_spec import TrialSpec
 from multistep.engine.services import BUILDS_OFF, with_values
 from multistep.engine.task_steps import files_of, steps_of
@@ -53,47 +53,58 @@ class ImageBuild:
 def needed(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, variables: Mapping[str, str]) -> list[ImageBuild]:
     """Return the builds of the images that a trial needs and that neither the spec nor task.toml names. variables: the trial's,
     for arguments of builds in compose files. Raises InvalidSpec and InvalidTask."""
-    found = list(_environment(config, layout, spec))
-    if layout.compose:
-        found += _services(layout.compose, Content("environment"), spec, config.environment, variables)
+    found = list(_environment(config, layout, spec, variables))
     for step in () if spec.verifier.disable else steps_of(config):
         defined = definition(config, layout, step, files_of(config, layout, step))
         if defined is not None and defined.tests:
-            content = Content("verifier", step.name if defined.tests != TESTS else None)
-            found += [ImageBuild(defined.tests, content, defined.tests)] if defined.image is None else []
-            if defined.services:
-                found += _services(defined.services, content, spec, defined.config, variables)
+            found += _verifier(defined, step, spec, variables)
     return list({each.name: each for each in found}.values())
 
 
-def _environment(config: TaskConfig, layout: TaskLayout, spec: TrialSpec) -> Iterator[ImageBuild]:
-    """Yield the build of environment/Dockerfile if the trial's image is made from it."""
-    main = layout.compose.main if layout.compose else Service(MAIN)
-    named = spec.environment.image or config.environment.docker_image or main.image
-    if layout.dockerfile and not named and main.build in (None, FROM_DOCKERFILE):
-        yield ImageBuild(ENVIRONMENT, Content("environment"), ENVIRONMENT)
+def _environment(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, variables: Mapping[str, str]) -> Iterator[ImageBuild]:
+    """Yield the builds of the trial's image and of the services in environment/."""
+    content, compose = Content("environment"), layout.compose
+    main = compose.main if compose else Service(MAIN)
+    named = config.environment.docker_image or main.image
+    if layout.dockerfile and not (spec.environment.image or named) and main.build in (None, FROM_DOCKERFILE):
+        yield ImageBuild(ENVIRONMENT, content, ENVIRONMENT)
+    if compose is None:
+        return
+    env = resolved_field("environment.env", config.environment.env, variables)
+    if main.build not in (None, FROM_DOCKERFILE) and not spec.environment.image:
+        yield _service(compose, main, content, env)
+    yield from _services(compose, content, spec, env)
 
 
-def _services(
-    services: Services, content: Content, spec: TrialSpec, config: EnvironmentConfig, variables: Mapping[str, str]
-) -> Iterator[ImageBuild]:
-    """Yield the builds of a compose file's services. content: the upload of the file's directory; config: the table of task.toml
-    whose env the arguments may name."""
-    root = posixpath.dirname(services.path)
-    for each in services.services:
-        named = spec.environment.image if each.name == MAIN else spec.environment.service_images.get(each.name)
-        if each.build is None or named or (each.name == MAIN and each.build == Build(root)):
-            continue
-        if each.build.context != root and not each.build.context.startswith(f"{root}/"):
-            text = f"must be {root}/ or a directory in it, which is all that a build gets, got {each.build.context!r}"
-            field = f"{services.path}:{each.line}: services.{each.name}.build.context"
-            raise InvalidTask(text, kind="ValueError", field=field)
-        directory = each.build.context.removeprefix(root).lstrip("/")
-        env = resolved_field("environment.env", config.env, variables)
-        args = {name: with_values(value, env) for name, value in each.build.args.items()}
-        yield ImageBuild(
-            service_build(services, each.name), content, root, directory, each.build.dockerfile, args, each.build.target
-        )
+def _verifier(defined: Definition, step: StepConfig, spec: TrialSpec, variables: Mapping[str, str]) -> Iterator[ImageBuild]:
+    """Yield the builds of a separate verifier's own image and of its services."""
+    content = Content("verifier", step.name if defined.tests != TESTS else None)
+    if defined.image is None:
+        yield ImageBuild(defined.tests, content, defined.tests)
+    if defined.services:
+        env = resolved_field(f"{defined.where}.env", defined.config.env, variables)
+        yield from _services(defined.services, content, spec, env)
+
+
+def _services(services: Services, content: Content, spec: TrialSpec, env: Mapping[str, str]) -> Iterator[ImageBuild]:
+    """Yield the builds of a compose file's services other than main."""
+    for each in services.others:
+        if each.build is not None and each.name not in spec.environment.service_images:
+            yield _service(services, each, content, env)
+
+
+def _service(services: Services, service: Service, content: Content, env: Mapping[str, str]) -> ImageBuild:
+    """Return the build of a service. content: the upload of the compose file's directory; env: what the arguments may name. Raises
+    InvalidTask for a context outside of the upload."""
+    assert service.build is not None
+    build, root = service.build, posixpath.dirname(services.path)
+    if build.context != root and not build.context.startswith(f"{root}/"):
+        text = f"must be {root}/ or a directory in it, which is all that a build gets, got {build.context!r}"
+        field = f"{services.path}:{service.line}: services.{service.name}.build.context"
+        raise InvalidTask(text, kind="ValueError", field=field)
+    directory = build.context.removeprefix(root).lstrip("/")
+    args = {name: with_values(value, env) for name, value in build.args.items()}
+    return ImageBuild(service_build(services, service.name), content, root, directory, build.dockerfile, args, build.target)
 
 
 def service_build(services: Services, service: str) -> str:

@@ -49,9 +49,8 @@ def services_of(
     if services is None:
         return None
     _refuse_restores(spec)
-    built = {each.name: images.get(service_build(services, each.name), "") for each in services.services}
-    named = {name: image for name, image in built.items() if image} | dict(spec.environment.service_images)
-    return plan_services(services, image, named, env)
+    built = {each.name: images[name] for each in services.others if (name := service_build(services, each.name)) in images}
+    return plan_services(services, image, {**built, **spec.environment.service_images}, env)
 
 
 def _refuse_restores(spec: TrialSpec) -> None:

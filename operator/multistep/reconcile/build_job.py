@@ -95,17 +95,18 @@ class BuildJob:
                 return self._retries.lost(decision) if isinstance(decision, Lost) else decision
             case builder.CreateBuilder():
                 await self._create()
+                return Pause("is being built")
             case builder.StartBuild() | builder.StartPush():
                 await self._start(seen, decision)
+                return Pause("is being built", seconds=0.0)
             case Pause():
-                return replace(decision, message=f"{decision.message}{self._step}") if self._step else decision
-        return Pause("is being built", seconds=0.0 if not isinstance(decision, builder.CreateBuilder) else builder.POLL_SECONDS)
+                return replace(decision, message=f"{decision.message}{self._step}")
 
     async def _observe(self) -> Seen:
         pod, push_ended = await self._pod()
         records = await self._records(pod) if pod is not None and pod.running and not pod.deleting and not push_ended else None
         seen = Seen(self._t.clock(), pod=pod, push_ended=push_ended, records=records)
-        if pod is not None and not _pushed(records or {}):
+        if pod is not None and not builder.pushed(records or {}):
             return seen  # the registry cannot have the image yet, as only this pod pushes it
         try:
             return replace(seen, image=await self._t.registry.digest(self._id))
@@ -184,7 +185,3 @@ class BuildJob:
         limit = self._t.settings.answer_timeout_seconds
         async with Session(stream, pod_uid=pod.uid, answer_timeout_seconds=limit) as session:
             yield session
-
-
-def _pushed(records: dict[str, Record]) -> bool:
-    return any(each.done and id.startswith("push/") for id, each in records.items())

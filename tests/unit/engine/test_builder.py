@@ -27,6 +27,7 @@ from multistep.engine.builder import (
     StartPush,
     decide,
     last_lines,
+    pushed,
 )
 from multistep.engine.decisions import PodFacts
 from tests.support.phase_results import DEFAULTS
@@ -163,6 +164,11 @@ def test_a_failed_push_is_retried_without_a_build() -> None:
     assert isinstance(decided(BUILT, failed, second), Pause), "the pause doubles"
     many = [replace(failed, id=f"push/{number}", ended_at=NOW - 61) for number in range(1, 20)]
     assert decided(BUILT, *many) == StartPush("push/20")
+
+
+def test_the_registry_is_asked_only_after_a_push_has_ended() -> None:
+    tried = [(), (BUILT,), (BUILT, phase("push/1", ended=None)), (BUILT, phase("push/1", exitCode=1))]
+    assert [pushed({each.id: each for each in records}) for records in tried] == [False, False, False, True]
 
 
 def test_a_pushed_image_has_to_be_in_the_registry() -> None:

@@ -106,6 +106,12 @@ def test_a_separate_verifiers_compose_file_is_built_from_tests() -> None:
     ]
 
 
+def test_a_verifier_whose_image_is_named_has_none_of_main_built() -> None:
+    compose = composed(service(MAIN, "tests/own", dockerfile="D"), service("judge", "tests/judge"), directory="tests")
+    toml = f'{SEPARATE}[verifier.environment]\ndocker_image = "i"\n'
+    assert [each.name for each in builds(toml, root=replace(FILES, tests_compose=compose))] == ["tests/docker-compose.yaml/judge"]
+
+
 def test_a_plan_has_the_built_images_of_services() -> None:
     compose = composed(service(MAIN, "environment/app"), service("db", "environment/db"))
     file = compose.path

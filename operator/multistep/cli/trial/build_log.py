@@ -9,10 +9,11 @@ from multistep.api.conditions import is_finished
 from multistep.api.image_status import ImageStatus
 from multistep.api.trial import parse_status
 from multistep.api.trial_status import TrialStatus
-from multistep.cli.cluster import Cluster, existing_trial
+from multistep.cli.cluster import Cluster
 from multistep.cli.trial.fetch import read_log
 from multistep.cli.trial.outcome import outcome
 from multistep.cli.trial.pieces import BUILD, Piece
+from multistep.cli.trial.polling import versions
 from multistep.cli.trial.printing import Form
 from multistep.errors import UsageError
 
@@ -23,8 +24,8 @@ _PAUSE_SECONDS = 1.0
 async def show_build_logs(cluster: Cluster, namespace: str, name: str, form: Form, *, follow: bool) -> None:
     """Show the logs of the builds. follow: until all images exist or the trial has finished. Raises UsageError without a log."""
     offsets = dict[str, int]()
-    while True:
-        status = parse_status(await existing_trial(cluster, namespace, name))
+    async for found in versions(cluster, namespace, name):
+        status = parse_status(found)
         for each in status.images:
             await _show_new(cluster, each, offsets, form)
         done = is_finished(status) or (status.images and all(each.image for each in status.images))

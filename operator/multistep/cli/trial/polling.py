@@ -29,7 +29,7 @@ async def following(
     deleted meanwhile, UsageError, ClusterError.
     """
     allowed, pause = True, _PAUSE_SECONDS
-    async for found in _versions(cluster, namespace, name):
+    async for found in versions(cluster, namespace, name):
         status = parse_status(found)
         before, finished = reader.shown, is_finished(status)
         try:
@@ -55,7 +55,7 @@ def is_hosted(trial: Mapping[str, Any]) -> bool:
     return trial["spec"]["agent"].get("name") not in BUILT_IN
 
 
-async def _versions(cluster: Cluster, namespace: str, name: str) -> AsyncIterator[Mapping[str, Any]]:
+async def versions(cluster: Cluster, namespace: str, name: str) -> AsyncIterator[Mapping[str, Any]]:
     """Yield the trial at each poll; retry while the API server is unavailable for a short time."""
     found = await existing_trial(cluster, namespace, name)
     uid, clock = found["metadata"]["uid"], asyncio.get_running_loop().time
