@@ -14,7 +14,7 @@ from multistep.api.layout import TaskLayout
 from multistep.api.services import MAIN, Build, Service, Services
 from multistep.api.task_toml import EnvironmentConfig, TaskConfig
 from multistep.api.trial_spec import TrialSpec
-from multistep.engine.services import BUILDS_OFF, with_values
+from multistep.engine.services import BUILDS_OFF, values_of, with_values
 from multistep.engine.task_steps import files_of, steps_of
 from multistep.engine.templates import resolved_field
 from multistep.engine.verifier_environment import Definition, definition
@@ -89,7 +89,7 @@ def _services(
             field = f"{services.path}:{each.line}: services.{each.name}.build.context"
             raise InvalidTask(text, kind="ValueError", field=field)
         directory = each.build.context.removeprefix(root).lstrip("/")
-        env = resolved_field("environment.env", config.env, variables)
+        env = values_of(services, resolved_field("environment.env", config.env, variables), variables)
         args = {name: with_values(value, env) for name, value in each.build.args.items()}
         yield ImageBuild(
             service_build(services, each.name), content, root, directory, each.build.dockerfile, args, each.build.target

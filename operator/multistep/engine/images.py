@@ -9,7 +9,7 @@ from multistep.api.services import Services
 from multistep.api.task_toml import TaskConfig
 from multistep.api.trial_spec import TrialSpec
 from multistep.engine.image_builds import ENVIRONMENT, FROM_DOCKERFILE, Images, service_build
-from multistep.engine.services import BUILDS_OFF, PodServices, plan_services
+from multistep.engine.services import BUILDS_OFF, PodServices, plan_services, values_of
 from multistep.errors import InvalidSpec, InvalidTask
 
 
@@ -41,17 +41,17 @@ def trial_image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, images:
 
 
 def services_of(
-    services: Services | None, image: str, spec: TrialSpec, env: Mapping[str, str], images: Images
+    services: Services | None, image: str, spec: TrialSpec, env: Mapping[str, str], variables: Mapping[str, str], images: Images
 ) -> PodServices | None:
     """Return the plan of a pod's services; None for a pod without. image: of the trial's container; env: values of
-    environment.env; images: those that the cluster built. Raises InvalidTask, InvalidSpec for images, and for what would lose the
-    services' state."""
+    environment.env; variables: the trial's; images: those that the cluster built. Raises InvalidTask, InvalidSpec for images, and
+    for what would lose the services' state."""
     if services is None:
         return None
     _refuse_restores(spec)
     built = {each.name: images.get(service_build(services, each.name), "") for each in services.services}
     named = {name: image for name, image in built.items() if image} | dict(spec.environment.service_images)
-    return plan_services(services, image, named, env)
+    return plan_services(services, image, named, values_of(services, env, variables))
 
 
 def _refuse_restores(spec: TrialSpec) -> None:
