@@ -21,7 +21,7 @@ from multistep.gateway.prices import cost_usd
 from multistep.gateway.settings import GatewaySettings
 from tests.support.fake_model import fake_model
 from tests.support.servers import HERE, ROOT, free_port
-from tests.unit.gateway.world import ADMIN_TOKEN, MODELS, World, step_of, token_for, write_secrets
+from tests.unit.gateway.world import ADMIN_TOKEN, MODELS, Seen, World, step_of, token_for, write_secrets
 
 STREAMS, REQUESTS = 20, 6
 LONG = "say: " + "word " * 60
@@ -36,12 +36,12 @@ class Process:
     running: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        """Start the gateway and wait until its admin port answers."""
+        """Start the gateway and wait until its admin port answers, and then the port of agents, which it opens later."""
         self.running = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "multistep.gateway", env=self.environment, cwd=ROOT, stderr=asyncio.subprocess.DEVNULL
         )
         async with asyncio.timeout(60):
-            while not await self._answers():
+            while not (await self._answers() and await self._accepts()):
                 await asyncio.sleep(0.05)
 
     async def stop(self, number: signal.Signals) -> int:
@@ -55,6 +55,15 @@ class Process:
             await self.admin.wanted()
         except GatewayUnavailable:
             return False
+        return True
+
+    async def _accepts(self) -> bool:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", int(self.environment["MULTISTEP_GATEWAY_PORT"]))
+        except ConnectionRefusedError:
+            return False
+        writer.close()
+        await writer.wait_closed()
         return True
 
 
@@ -83,6 +92,13 @@ async def complete_one(it: World, token: str) -> None:
         if seen.status == 200 and not seen.error and b"message_stop" in seen.body:
             return
         await asyncio.sleep(0.1)
+
+
+async def reached(it: World, call: asyncio.Task[Seen]) -> None:
+    """Wait until the provider has the request of this call."""
+    while not it.model.entries:
+        assert not call.done(), call.result()
+        await asyncio.sleep(0.02)
 
 
 async def streams_in_flight(it: World, least: int) -> None:
@@ -122,8 +138,7 @@ async def test_two_kills_under_twenty_streams_neither_lose_nor_double_a_request(
 async def test_a_lost_request_is_the_providers_failure_and_not_zero(tmp_path: Path) -> None:
     async with process(tmp_path) as (it, gateway):
         call = asyncio.create_task(it.call("messages", "-slow-3000", stream=True))
-        while not it.model.entries:
-            await asyncio.sleep(0.02)
+        await reached(it, call)
         await gateway.stop(signal.SIGKILL)
         assert (await call).error
         await gateway.start()
@@ -147,8 +162,7 @@ async def test_a_closed_step_stays_closed_after_a_restart(tmp_path: Path) -> Non
 async def test_on_shutdown_open_requests_may_finish(tmp_path: Path) -> None:
     async with process(tmp_path) as (it, gateway):
         call = asyncio.create_task(it.call("messages", "-slow-150", stream=True))
-        while not it.model.entries:
-            await asyncio.sleep(0.02)
+        await reached(it, call)
         assert await gateway.stop(signal.SIGTERM) == 0
         seen = await call
         assert (seen.status, seen.error) == (200, "")
@@ -165,10 +179,10 @@ async def test_three_kills_under_twenty_agents_do_not_exceed_a_budget_of_one_dol
 
         ended = asyncio.gather(*map(agent, range(STREAMS)))
         for least in (STREAMS // 2, STREAMS // 2, 1):  # a killed request counts with its reservation of 0.02 US dollars
-            reached = asyncio.create_task(streams_in_flight(it, least))
-            either: set[asyncio.Future[Any]] = {reached, ended}
+            flying = asyncio.create_task(streams_in_flight(it, least))
+            either: set[asyncio.Future[Any]] = {flying, ended}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            reached.cancel()
+            flying.cancel()
             await gateway.stop(signal.SIGKILL)
             await gateway.start()
             await it.register()
