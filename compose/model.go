@@ -15,6 +15,14 @@ type Answer struct {
 	Needs    []Need    `json:"needs,omitempty"`
 	Services []Service `json:"services,omitempty"`
 	Hosts    []Host    `json:"hosts,omitempty"`
+	// Variables by name: those that have placeholders in the model, as their values are the trial's.
+	Variables map[string]Variable `json:"variables,omitempty"`
+}
+
+// Variable is the place where the file uses a variable without a default.
+type Variable struct {
+	Key  string `json:"key"`
+	Line int    `json:"line"`
 }
 
 // Need is an env_file, by its path in the task. Line: of the key that names it.

@@ -36,6 +36,9 @@ func Read(request Request) Answer {
 	if file.walk(file.root, nil, nil); len(file.refused) > 0 {
 		return Answer{Refused: file.refused}
 	}
+	for name := range file.ofTrial {
+		variables[name] = placeholderStart + name + placeholderEnd
+	}
 	project, err := load(request)
 	if err != nil {
 		return Answer{Refused: []Refusal{failure(err)}}
@@ -48,6 +51,7 @@ func Read(request Request) Answer {
 	if len(reading.needs) > 0 {
 		return Answer{Needs: reading.needs}
 	}
+	answer.Variables = file.ofTrial
 	return answer
 }
 

@@ -16,10 +16,11 @@ type Refusal struct {
 	Message string `json:"message"`
 }
 
-// document is the file as a tree of nodes, which have lines.
+// document is the file as a tree of nodes, which have lines. ofTrial: the variables whose values are the trial's.
 type document struct {
 	root      *yaml.Node
 	variables map[string]string
+	ofTrial   map[string]Variable
 	refused   []Refusal
 	visits    int
 }
@@ -33,9 +34,9 @@ func parse(text string, variables map[string]string) (*document, error) {
 		return nil, err
 	}
 	if len(root.Content) == 0 {
-		return &document{root: &yaml.Node{Kind: yaml.MappingNode}, variables: variables}, nil
+		return &document{root: &yaml.Node{Kind: yaml.MappingNode}, variables: variables, ofTrial: map[string]Variable{}}, nil
 	}
-	return &document{root: root.Content[0], variables: variables}, nil
+	return &document{root: root.Content[0], variables: variables, ofTrial: map[string]Variable{}}, nil
 }
 
 // refuse adds a refusal of the key at a path.
@@ -62,15 +63,38 @@ func (d *document) walk(node *yaml.Node, path, pattern []string) {
 	}
 }
 
-// unset refuses variables without a value and without a default, for which Compose would take an empty text.
+// unset gives variables without a value and without a default a placeholder, where the trial can replace it: their values are the
+// trial's, as they are those of Harbor's own environment. Elsewhere it refuses them.
 func (d *document) unset(node *yaml.Node, path []string) {
 	for name, variable := range template.ExtractVariables(map[string]any{"": node.Value}, template.DefaultPattern) {
-		if _, set := d.variables[name]; !set && variable.DefaultValue == "" && variable.PresenceValue == "" && !hasDefault(node.Value, name) {
-			text := fmt.Sprintf("uses ${%s}, which is not set: add it to environment.env of task.toml, or write ${%s:-DEFAULT}", name, name)
-			d.refused = append(d.refused, Refusal{strings.Join(path, "."), node.Line, text})
+		if _, set := d.variables[name]; set || variable.DefaultValue != "" || variable.PresenceValue != "" || hasDefault(node.Value, name) {
+			continue
 		}
+		if replaceable(path) {
+			if _, known := d.ofTrial[name]; !known {
+				d.ofTrial[name] = Variable{strings.Join(path, "."), node.Line}
+			}
+			continue
+		}
+		text := fmt.Sprintf("uses ${%s}, which is not set: add it to environment.env of task.toml, or write ${%s:-DEFAULT}", name, name)
+		d.refused = append(d.refused, Refusal{strings.Join(path, "."), node.Line, text})
 	}
 }
+
+// replaceable returns whether the operator replaces placeholders in the value of a key.
+func replaceable(path []string) bool {
+	if len(path) < 3 || path[0] != "services" {
+		return false
+	}
+	switch path[2] {
+	case "environment", "command", "entrypoint", "image", "healthcheck":
+		return true
+	}
+	return path[2] == "build" && len(path) > 3 && path[3] == "args"
+}
+
+// placeholderStart and placeholderEnd enclose a variable whose value only the trial knows (engine/services.py).
+const placeholderStart, placeholderEnd = "\ue000", "\ue001"
 
 // hasDefault returns whether the text gives the variable a default, which may be empty.
 func hasDefault(text, name string) bool {

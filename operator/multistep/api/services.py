@@ -105,12 +105,13 @@ class Host:
 @dataclass(frozen=True)
 class Services:
     """The services of one compose file. path: the file's, in the task; files: the task's files that they mount, as a tar.gz in
-    base64, "" for none."""
+    base64, "" for none; variables: names of the variables whose values are the trial's, and where the file uses them."""
 
     path: str
     services: tuple[Service, ...]
     hosts: tuple[Host, ...] = ()
     files: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def main(self) -> Service:

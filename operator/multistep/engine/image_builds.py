@@ -14,7 +14,7 @@ from multistep.api.layout import TaskLayout
 from multistep.api.services import MAIN, Build, Service, Services
 from multistep.api.task_toml import StepConfig, TaskConfig
 from multistep.api.trial_spec import TrialSpec
-from multistep.engine.services import BUILDS_OFF, with_values
+from multistep.engine.services import BUILDS_OFF, values_of, with_values
 from multistep.engine.task_steps import files_of, steps_of
 from multistep.engine.templates import resolved_field
 from multistep.engine.verifier_environment import Definition, definition
@@ -70,7 +70,7 @@ def _environment(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, variab
         yield ImageBuild(ENVIRONMENT, content, ENVIRONMENT)
     if compose is None:
         return
-    env = resolved_field("environment.env", config.environment.env, variables)
+    env = values_of(compose, resolved_field("environment.env", config.environment.env, variables), variables)
     if main.build not in (None, FROM_DOCKERFILE) and not spec.environment.image:
         yield _service(compose, main, content, env)
     yield from _services(compose, content, spec, env)
@@ -82,7 +82,8 @@ def _verifier(defined: Definition, step: StepConfig, spec: TrialSpec, variables:
     if defined.image is None:
         yield ImageBuild(defined.tests, content, defined.tests)
     if defined.services:
-        env = resolved_field(f"{defined.where}.env", defined.config.env, variables)
+        resolved = resolved_field(f"{defined.where}.env", defined.config.env, variables)
+        env = values_of(defined.services, resolved, variables)
         yield from _services(defined.services, content, spec, env)
 
 

@@ -9,7 +9,7 @@ from multistep.api.services import Services
 from multistep.api.task_toml import TaskConfig
 from multistep.api.trial_spec import TrialSpec
 from multistep.engine.image_builds import ENVIRONMENT, FROM_DOCKERFILE, Images, service_build
-from multistep.engine.services import BUILDS_OFF, PodServices, plan_services
+from multistep.engine.services import BUILDS_OFF, PodServices, plan_services, values_of
 from multistep.errors import InvalidSpec, InvalidTask
 
 
@@ -41,16 +41,16 @@ def trial_image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, images:
 
 
 def services_of(
-    services: Services | None, image: str, spec: TrialSpec, env: Mapping[str, str], images: Images
+    services: Services | None, image: str, spec: TrialSpec, env: Mapping[str, str], variables: Mapping[str, str], images: Images
 ) -> PodServices | None:
     """Return the plan of a pod's services; None for a pod without. image: of the trial's container; env: values of
-    environment.env; images: those that the cluster built. Raises InvalidTask, InvalidSpec for images, and for what would lose the
-    services' state."""
+    environment.env; variables: the trial's; images: those that the cluster built. Raises InvalidTask, InvalidSpec for images, and
+    for what would lose the services' state."""
     if services is None:
         return None
     _refuse_restores(spec)
     built = {each.name: images[name] for each in services.others if (name := service_build(services, each.name)) in images}
-    return plan_services(services, image, {**built, **spec.environment.service_images}, env)
+    return plan_services(services, image, {**built, **spec.environment.service_images}, values_of(services, env, variables))
 
 
 def _refuse_restores(spec: TrialSpec) -> None:

@@ -108,7 +108,7 @@ def _trial_plan(inputs: _Inputs, steps: Sequence[StepConfig], name: str) -> Tria
 
 def _with_services(plan: TrialPlan, inputs: _Inputs) -> TrialPlan:
     """Return the plan with its services. What task.toml says of main goes before what the compose file says."""
-    services = services_of(inputs.layout.compose, inputs.image, inputs.spec, inputs.own_env, inputs.images)
+    services = services_of(inputs.layout.compose, inputs.image, inputs.spec, inputs.own_env, inputs.env.variables, inputs.images)
     if services is None:
         return plan
     main = services.main
@@ -185,7 +185,9 @@ def _verifier_environment(inputs: _Inputs, reach: StepNetworks, defined: Definit
     config, layout, spec, env = inputs.config, inputs.layout, inputs.spec, inputs.env
     own, image = defined.config, verifier_image(defined, inputs.images) or inputs.image
     own_env = resolved_field(f"{defined.where}.env", own.env, env.variables)
-    services = services_of(defined.services if defined.bundled else layout.compose, image, spec, own_env, inputs.images)
+    services = services_of(
+        defined.services if defined.bundled else layout.compose, image, spec, own_env, env.variables, inputs.images
+    )
     return VerifierEnvironment(
         config=own,
         image=image,

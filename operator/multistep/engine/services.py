@@ -111,6 +111,16 @@ def startup_probe(check: ServiceHealthcheck) -> StartupProbe:
     return StartupProbe(check.argv, period, max(1, math.ceil(check.timeout)), max(1, math.ceil(seconds / period)))
 
 
+def values_of(services: Services, env: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of the placeholders in a compose file. env: values of environment.env; variables: the trial's. Raises
+    InvalidTask for a variable that is not set."""
+    for name, place in services.variables.items():
+        if name not in variables:
+            text = f"uses ${{{name}}}, which is not set: add it to spec.variables, or write ${{{name}:-DEFAULT}}"
+            raise InvalidTask(text, kind="ValueError", field=place)
+    return {**{name: variables[name] for name in services.variables}, **env}
+
+
 def with_values(text: str, env: Mapping[str, str]) -> str:
     """Return the text with its placeholders replaced."""
     return _PLACEHOLDER.sub(lambda found: env.get(found[1], ""), text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from multistep.api.layout import TaskLayout
 from multistep.api.task_toml import TaskConfig
 from multistep.api.trial_spec import TrialSpec
 from multistep.engine.templates import referenced
@@ -22,13 +23,20 @@ def template_tables(config: TaskConfig) -> Iterator[tuple[str, Mapping[str, str]
             yield f"{where}.environment.env", verifier.environment.env
 
 
-def used_variables(config: TaskConfig) -> frozenset[str]:
-    """Return the names of all variables that templates of task.toml refer to."""
-    return frozenset(name for _, env in template_tables(config) for value in env.values() if (name := referenced(value)))
+def compose_variables(layout: TaskLayout) -> dict[str, str]:
+    """Return the names of the trial's variables that compose files of a task use, with the places."""
+    files = [layout.compose, *(each.tests_compose for each in (layout.root, *layout.steps.values()))]
+    return {name: place for each in files if each for name, place in each.variables.items()}
 
 
-def unused_variables(config: TaskConfig, spec: TrialSpec) -> list[str]:
+def used_variables(config: TaskConfig, layout: TaskLayout) -> frozenset[str]:
+    """Return the names of all variables that templates of task.toml and compose files refer to."""
+    named = (name for _, env in template_tables(config) for value in env.values() if (name := referenced(value)))
+    return frozenset((*named, *compose_variables(layout)))
+
+
+def unused_variables(config: TaskConfig, layout: TaskLayout, spec: TrialSpec) -> list[str]:
     """Return the names of spec.variables that no template refers to, and that therefore no process receives."""
     values = [each.value or "" for each in (*spec.agent.env, *spec.verifier.env)]
-    used = used_variables(config).union(filter(None, map(referenced, values)))
+    used = used_variables(config, layout).union(filter(None, map(referenced, values)))
     return [each.name for each in spec.variables if each.name not in used]

@@ -67,7 +67,7 @@ def task_warnings(task: ReadTask, spec: TrialSpec) -> list[Transition]:
         found.append(_warning("UnknownKeys", f"ignored in task.toml: {'; '.join(map(str, task.unknown))}"))
     if parts := ignored(task.config, task.layout, spec.agent):
         found.append(_warning("UnsupportedFeatures", "; ".join(map(str, parts))))
-    if unused := unused_variables(task.config, spec):
+    if unused := unused_variables(task.config, task.layout, spec):
         names = ", ".join(unused)
         found.append(_warning("UnusedVariables", f"spec.variables: no template of the task uses {names}; {_AGENT_ENV_HINT}"))
     return found

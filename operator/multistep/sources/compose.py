@@ -142,6 +142,7 @@ def _services(bundle: Bundle, path: str, answer: Mapping[str, Any]) -> Services:
         services=_SERVICES.validate_python(services),
         hosts=_HOSTS.validate_python(answer.get("hosts") or ()),
         files=base64.b64encode(files).decode(),
+        variables={name: f"{_place(path, each['line'])}: {each['key']}" for name, each in (answer.get("variables") or {}).items()},
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from multistep.api.services import MAIN, Build, Dependency, Mount, Service, ServiceHealthcheck, Services
 from multistep.api.trial_spec import FromSpec
+from multistep.engine.plan import TrialEnv
 from multistep.engine.services import FILES_VOLUME, PodServices, placeholder, plan_mounts, plan_services
 from multistep.errors import InvalidSpec, InvalidTask
 from tests.support.played import IMAGE, plan
@@ -46,6 +47,16 @@ def test_images_are_those_of_the_trial_the_file_or_main() -> None:
         InvalidSpec, match=r"serviceImages: the image of service 'built' must be built from environment/built/Docker"
     ):
         services(built)
+
+
+def test_the_values_of_a_files_variables_are_the_trials() -> None:
+    db = service("db", environment={"K": placeholder("KEY"), "E": placeholder("ENV")})
+    files = Services(FILE, (db,), variables={"KEY": f"{FILE}:3: services.db.environment.K"})
+    toml = '[environment]\ndocker_image = "i"\nenv = {ENV = "${V}"}\n'
+    made = plan(toml, compose=files, env=TrialEnv(variables={"KEY": "k", "V": "v"}))
+    assert made.services and made.services.order[0].service.environment == {"K": "k", "E": "v"}
+    with pytest.raises(InvalidTask, match=r":3: services\.db\.environment\.K: uses \$\{KEY\}, which is not set"):
+        plan(IMAGE, compose=files)
 
 
 def test_a_healthcheck_is_a_probe_that_allows_as_much_time() -> None:

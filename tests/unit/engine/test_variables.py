@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from multistep.api.layout import StepLayout, TaskLayout
+from multistep.api.services import Services
 from multistep.api.task_toml import parse_task
 from multistep.api.trial_spec import TrialSpec
-from multistep.engine.variables import unused_variables, used_variables
+from multistep.engine.variables import compose_variables, unused_variables, used_variables
 
 _STEPS = '[[steps]]\nname = "a"\n'
 
@@ -23,11 +25,20 @@ _STEPS = '[[steps]]\nname = "a"\n'
     ],
 )
 def test_every_table_of_templates_counts(toml: str) -> None:
-    assert used_variables(parse_task(toml)) == {"KEY"}
+    assert used_variables(parse_task(toml), TaskLayout()) == {"KEY"}
 
 
 def test_a_literal_value_uses_no_variable() -> None:
-    assert used_variables(parse_task('[verifier.env]\nA = "pre-${KEY}"\nKEY = "$KEY"')) == frozenset()
+    assert used_variables(parse_task('[verifier.env]\nA = "pre-${KEY}"\nKEY = "$KEY"'), TaskLayout()) == frozenset()
+
+
+def test_compose_files_of_environment_and_tests_count() -> None:
+    files = [
+        Services(f"{name}/docker-compose.yaml", (), variables={name.upper(): f"{name}:1"}) for name in ("environment", "tests")
+    ]
+    layout = TaskLayout(compose=files[0], steps={"a": StepLayout(tests_compose=files[1])})
+    assert compose_variables(layout) == {"ENVIRONMENT": "environment:1", "TESTS": "tests:1"}
+    assert used_variables(parse_task(""), layout) == {"ENVIRONMENT", "TESTS"}
 
 
 def test_templates_of_the_spec_count() -> None:
@@ -45,4 +56,4 @@ def test_templates_of_the_spec_count() -> None:
             },
         }
     )
-    assert unused_variables(parse_task('[verifier.env]\nA = "${TASKS}"'), spec) == ["NOBODYS"]
+    assert unused_variables(parse_task('[verifier.env]\nA = "${TASKS}"'), TaskLayout(), spec) == ["NOBODYS"]

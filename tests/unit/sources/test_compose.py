@@ -10,6 +10,7 @@ import pytest
 
 from hack import image
 from multistep.api.services import Build, Dependency, Mount, Service, Services
+from multistep.engine.services import placeholder
 from multistep.errors import InvalidTask
 from multistep.sources.reader.order import Answer, parse_answer
 from multistep.sources.task import load_task
@@ -137,9 +138,16 @@ def test_variables_are_those_of_the_environments_table() -> None:
     assert service(keys, toml=toml).environment == {"PLAIN": "p", "K": "\ue000KEY\ue001", "C": "2"}
 
 
-def test_a_variable_without_a_value_is_refused() -> None:
-    text = str(error("services:\n  db:\n    image: x\n    environment: {K: '${KEY}', L: '${LATER:-}'}\n"))
-    assert "KEY" in text and "environment.env" in text and "LATER" not in text
+def test_a_variable_without_a_value_is_the_trials() -> None:
+    read = services("services:\n  db:\n    image: x\n    environment: {K: '${KEY}', L: '${LATER:-}', M: '${KEY}'}\n")
+    assert read.variables == {"KEY": f"{FILE}:4: services.db.environment.K"}
+    assert read.others[0].environment == {"K": placeholder("KEY"), "L": "", "M": placeholder("KEY")}
+
+
+@pytest.mark.parametrize("keys", ["user: '${KEY}'", "build: {context: '${KEY}'}", "ports: ['${KEY}:1']"])
+def test_a_variable_without_a_value_is_refused_where_the_trial_cannot_set_it(keys: str) -> None:
+    text = str(error(f"services:\n  db:\n    image: x\n    {keys}\n"))
+    assert f"{FILE}:4: services.db." in text and "uses ${KEY}, which is not set: add it to environment.env" in text
 
 
 def test_a_file_that_is_no_compose_file_is_refused() -> None:

@@ -28,7 +28,7 @@ from multistep.engine.phase_networks import limits
 from multistep.engine.plan import StepPlan, TrialEnv, TrialPlan
 from multistep.engine.templates import Unresolved, resolve
 from multistep.engine.unsupported import unsupported
-from multistep.engine.variables import template_tables, used_variables
+from multistep.engine.variables import compose_variables, template_tables, used_variables
 from multistep.errors import InvalidSpec, InvalidTask, SourceError
 from multistep.sources.bundle import Bundle
 from multistep.sources.links import lookup
@@ -119,6 +119,7 @@ def _examined(
     try:
         warnings += reward_key_warnings(bundle, config.steps or [])
         task = load_task(bundle, verification=verification, oracle=any(each.name == "oracle" for each in agents))
+        variables |= compose_variables(task.layout)
         parts = dict.fromkeys(part for agent in agents or (None,) for part in unsupported(task.config, task.layout, agent))
         warnings += [Finding(each.path, each.message) for each in parts if not each.refused]
         if refused := [Finding(each.path, each.message) for each in parts if each.refused]:
@@ -128,7 +129,7 @@ def _examined(
         found = [_problem(each) for each in (error.parts if isinstance(error, InvalidTask) else (error,))]
         return Report(name, tuple(found), tuple(warnings), variables=variables)
     steps = tuple(_summary(task, step) for step in plan.steps)
-    return Report(name, (), tuple(warnings), steps, variables, used_variables(config))
+    return Report(name, (), tuple(warnings), steps, variables, used_variables(config, task.layout))
 
 
 def _devices(config: TaskConfig) -> Iterator[Finding]:
