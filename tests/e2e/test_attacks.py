@@ -194,3 +194,21 @@ async def test_nothing_in_the_pod_tells_an_agent_its_sweep(given: Given) -> None
     done = await given.sweep_until(name, finished)
     (result,) = done["status"]["agents"]
     assert (result["counted"], result["mean"]) == (2, 1.0), done["status"]
+
+
+READS_TESTS = "setsid sh -c 'while cat /tests/test.sh >> /tmp/seen; echo >> /tmp/rounds; do sleep 0.05; done' > /dev/null 2>&1 &\n"
+AWAITS_READS = """#!/bin/sh
+rounds() { wc -l < /tmp/rounds; }
+before=$(rounds)
+until [ "$(rounds)" -gt $((before + 2)) ]; do sleep 0.05; done
+[ ! -s /tmp/seen ]
+echo $((! $?)) > /logs/verifier/reward.txt
+"""
+
+
+async def test_a_process_that_an_agent_left_cannot_read_the_tests(given: Given) -> None:
+    """Otherwise it could solve a later step that uses them again."""
+    step = Step("a", solve=f"#!/bin/sh\n{READS_TESTS}", test=AWAITS_READS)
+    done = await given.ended(trial(step, Step("b", test=AWAITS_READS), config={"agent": {"user": "nobody"}}))
+    status = done["status"]
+    assert (status["isolation"], status["rewards"]) == ("User", {"reward": 1.0}), status

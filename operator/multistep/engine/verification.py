@@ -202,11 +202,12 @@ def _clean_for_verification(scope: Scope, verifier: VerifierPlan, run: StepRun) 
 
 def _verdict_directories(scope: Scope, verifier: VerifierPlan) -> tuple[Directory, ...]:
     """Return the directories of tests and verdicts, with their permissions. In a multi-step trial all users may write to them, as
-    in Harbor. Exception: if file permissions can protect verdicts from agents (Scope.isolated), agents may not write to them."""
+    in Harbor. Exception: if file permissions can protect verdicts from agents (Scope.isolated), agents may not write to them, and
+    may not read the tests, which the next step may use again."""
     if scope.plan.single:
         return (Directory(LOGS_VERIFIER, keep=True), Directory(TESTS, mode=0o755, keep=True))
     if scope.isolated:
-        return (Directory(LOGS_VERIFIER, mode=0o755, user=verifier.user), Directory(TESTS, mode=0o755))
+        return (Directory(LOGS_VERIFIER, mode=0o755, user=verifier.user), Directory(TESTS, mode=0o700, user=verifier.user))
     return (Directory(LOGS_VERIFIER), Directory(TESTS))
 
 

@@ -120,7 +120,7 @@ def test_the_root_as_workdir_makes_no_double_slash() -> None:
 
 def test_verdicts_are_the_verifiers_alone_when_it_is_isolated() -> None:
     directories = everything(isolated=True).operation("a/verify").directories
-    assert directories == (Directory("/logs/verifier", mode=0o755, user="judge"), Directory("/tests", mode=0o755))
+    assert directories == (Directory("/logs/verifier", mode=0o755, user="judge"), Directory("/tests", mode=0o700, user="judge"))
 
 
 def test_times_and_collections_are_reported() -> None:

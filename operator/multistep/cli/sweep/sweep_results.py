@@ -163,7 +163,8 @@ class _Fetch:
 
 def _report(fetched: Fetched) -> None:
     there = f", {fetched.present} were there already" if fetched.present else ""
-    print_err(f"fetched {fetched.fetched} trials ({fetched.files} files, {bytes_text(fetched.bytes)}){there}")
+    trials = "1 trial" if fetched.fetched == 1 else f"{fetched.fetched} trials"
+    print_err(f"fetched {trials} ({fetched.files} files, {bytes_text(fetched.bytes)}){there}")
     print_err(f"harbor jobs: {', '.join(fetched.jobs)}; open them: multistep view {fetched.directory}")
     if fetched.left_out:
         print_err(f"warning: {fetched.left_out} files were left out, as their names or kinds are impossible here")
