@@ -27,7 +27,7 @@ def main() -> None:
     try:
         target = Path(json.loads(request)["outcome"])
     except (ValueError, KeyError, TypeError):
-        print("multistep-host: stdin is no JSON object with a field `outcome`", file=sys.stderr)
+        print("multistep-host: stdin is not a JSON object with a field `outcome`", file=sys.stderr)
         sys.exit(2)
     directory = Path(os.environ.get(DIRECTORY_VARIABLE, _DEFAULT_DIRECTORY))
     send = _setup if sys.argv[1] == "setup" else _step

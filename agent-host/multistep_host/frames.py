@@ -147,7 +147,7 @@ def _object(payload: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise GuestError("the environment's runner sent invalid JSON") from error
     if not isinstance(value, dict):
-        raise GuestError("the environment's runner sent JSON that is no object")
+        raise GuestError("the environment's runner sent JSON that is not an object")
     return value
 
 

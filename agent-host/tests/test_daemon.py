@@ -183,7 +183,7 @@ async def test_a_command_without_a_valid_request_fails(host: Host) -> None:
     process = await host.command("setup", "no JSON")
     _, errors = await process.communicate()
     assert process.returncode == 2
-    assert b"no JSON object with a field `outcome`" in errors
+    assert b"not a JSON object with a field `outcome`" in errors
 
 
 async def test_the_socket_is_the_users_own(host: Host) -> None:

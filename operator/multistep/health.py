@@ -95,7 +95,7 @@ class Health:
             return f"held by this replica, {self._lease.replica}"
         if self._lease.acquired.is_set():
             raise CheckFailed("lost")
-        return f"standby; held by {self._lease.holder or 'nobody'}"
+        return f"standby; held by {self._lease.holder or 'no replica'}"
 
     async def _check_shard(self) -> str:
         return str(self._shard)

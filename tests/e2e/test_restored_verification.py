@@ -66,7 +66,7 @@ async def test_a_forged_verdict_differs_from_that_of_a_fresh_pod(solve: str, rew
     status = (await given.ended(made))["status"]
     assert [each.get("rewards") for each in status["steps"]] == [{"reward": reward}] * 2, status
     found = [(each["step"], each["detail"]) for each in status.get("tampering", []) if each["kind"] == "VerdictsDiffer"]
-    assert found == [(step, "reward: 1 in place, 0 apart") for step in ("one", "two")] * differ, status
+    assert found == [(step, "reward: 1 in place, 0 in a fresh pod") for step in ("one", "two")] * differ, status
     assert not any(each["kind"] == "ComparisonIncomplete" for each in status.get("tampering", []))
     assert status["isolation"] == "Shared" and status.get("verifier") is None
 

@@ -221,7 +221,7 @@ class Fields:
         if not isinstance(value, str):
             raise self.wrong(name, "a text")
         if len(value) > limit:
-            raise self.wrong(name, f"a text of at most {limit} characters")
+            raise self.wrong(name, f"a string of at most {limit} characters")
         return value
 
     def one_of(self, name: str, choices: frozenset[str] | set[str]) -> str:
@@ -272,7 +272,7 @@ class Fields:
             return ()
         values = self.sequence(name, limit)
         if not all(isinstance(each, str) and len(each) <= MAX_TEXT_CHARACTERS for each in values):
-            raise self.wrong(name, "a list of texts")
+            raise self.wrong(name, "a list of strings")
         return tuple(values)
 
     def optional_text(self, name: str, limit: int = MAX_TEXT_CHARACTERS) -> str | None:

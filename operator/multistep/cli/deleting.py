@@ -25,7 +25,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not _is_terminal():
-        raise UsageError("nobody can be asked without a terminal: give --yes to delete")
+        raise UsageError("stdin is not a terminal, so the deletion cannot be confirmed: give --yes")
     if not click.confirm(question, err=True):
         raise UsageError("nothing was deleted")
 

@@ -247,8 +247,8 @@ def table(*columns: str, numbers: Sequence[str] = ()) -> Table:
 
 
 def _steps_of_report(steps: Sequence[StepSummary]) -> Table:
-    limits = ("AGENT LIMIT", "VERIFIER LIMIT")
-    found = table("STEP", *limits, "GATE", "SETUP", "HEALTHCHECK", "TESTS", numbers=limits)
+    timeouts = ("AGENT TIMEOUT", "VERIFIER TIMEOUT")
+    found = table("STEP", *timeouts, "GATE", "SETUP", "HEALTHCHECK", "TESTS", numbers=timeouts)
     for step in steps:
         gate = ", ".join(f"{key} >= {value:.4g}" for key, value in step.gate.items())
         found.add_row(

@@ -22,7 +22,7 @@ from multistep.engine.verification import verify_there
 from multistep.engine.verifier_environment import VerifierEnvironment
 
 _LOST: Final = "podLost"
-_ENDED: Final = "the agent's container ended before the step was verified again"
+_ENDED: Final = "the agent's container ended before the step was verified in a fresh pod"
 
 
 def keep_files(scope: Scope, step: StepPlan, run: StepRun) -> Script[bool]:
@@ -75,8 +75,8 @@ def _differences(scope: Scope, first: Mapping[str, Number] | None, second: StepR
     keys = [key for key in dict.fromkeys([*here, *there]) if not _same(here.get(key), there.get(key))]
     if not keys:
         return ()
-    lines = [f"{key}: {_shown(here.get(key))} in place, {_shown(there.get(key))} apart" for key in keys]
-    lines += [f"apart: {second.exception.message}"] if second.exception else []
+    lines = [f"{key}: {_shown(here.get(key))} in place, {_shown(there.get(key))} in a fresh pod" for key in keys]
+    lines += [f"in a fresh pod: {second.exception.message}"] if second.exception else []
     return (Finding("VerdictsDiffer", scope.attempt, tuple(lines), len(lines)),)
 
 

@@ -51,7 +51,7 @@ def regrade(scope: Scope, source: RegradeStatus, journal: Journal) -> Script[Non
 
 def _incomplete(source: RegradeStatus, journal: Journal, step: StepPlan) -> AttemptLost:
     """Return the end of a regrade that would go on where the source ended. What its agent would have done there is unknown."""
-    former = f"step {journal.steps[-1].name} lets the trial go on" if journal.steps else "the trial has steps"
+    former = f"step {journal.steps[-1].name} lets the trial continue" if journal.steps else "the trial has steps"
     message = f"{former}, but trial {source.trial} ended before step {step.name}: it has no files of that step to verify"
     return AttemptLost(REGRADE_INCOMPLETE, message, final=True)
 

@@ -51,7 +51,7 @@ def parse_reward_txt(data: bytes) -> dict[str, Number]:
     try:
         value = float(data.decode())
     except ValueError as error:
-        raise _unparsable(REWARD_TXT, f"{_shown(data)} is no number") from error
+        raise _unparsable(REWARD_TXT, f"{_shown(data)} is not a number") from error
     return {"reward": _finite(value, REWARD_TXT)}
 
 
@@ -121,7 +121,7 @@ def _finite(value: object, where: str) -> Number:
     if isinstance(value, bool):
         return float(value)
     if not isinstance(value, int | float):
-        raise _unparsable(where, f"{_shown(repr(value).encode())} is no number")
+        raise _unparsable(where, f"{_shown(repr(value).encode())} is not a number")
     if isinstance(value, float) and not math.isfinite(value):
         raise _unparsable(where, f"{value!r} is not finite")
     return value

@@ -16,7 +16,7 @@ def check_services(config: TaskConfig, layout: TaskLayout) -> None:
     for field, entry in _entries(config):
         if entry.service not in (None, *known):
             where = (
-                "is no service of environment/docker-compose.yaml" if layout.compose else "needs environment/docker-compose.yaml"
+                "is not a service of environment/docker-compose.yaml" if layout.compose else "needs environment/docker-compose.yaml"
             )
             text = f"{entry.service!r} {where}; must be one of {', '.join(map(repr, known))}"
             raise InvalidTask(text, kind="ValueError", field=f"{field}.service")

@@ -327,7 +327,9 @@ def halt(counts: Tally, limits: Limits, now: float) -> Halt | None:
     if limits.stop:
         return Halt("Stopped", "spec.stop is true")
     if limits.lease is not None and now >= limits.lease:
-        return Halt("LeaseExpired", "the sweep's client did not renew its lease (spec.lease): it ended or lost the cluster")
+        return Halt(
+            "LeaseExpired", "the sweep's client did not renew its lease (spec.lease): it ended, or could not reach the cluster"
+        )
     if limits.deadline is not None and now >= limits.deadline:
         return Halt("DeadlineExceeded", "the sweep was active for longer than spec.activeDeadlineSeconds")
     if limits.pod_hours is not None and counts.pod_hours >= limits.pod_hours:

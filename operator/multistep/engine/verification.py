@@ -257,7 +257,7 @@ def _captured(result: PhaseResult, path: str) -> bytes | None:
     if capture is None:
         return None
     if capture.changed:
-        raise RewardError("VerifierOutputParseError", f"{path} changed while it was read, so it is no reward")
+        raise RewardError("VerifierOutputParseError", f"{path} changed while it was read, so it is not a reward")
     if capture.truncated:
         raise RewardError("VerifierOutputParseError", f"{path} has {capture.size} bytes, which is too large for a reward")
     return capture.data

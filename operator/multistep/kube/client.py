@@ -184,7 +184,7 @@ class Client(AbstractAsyncContextManager["Client"]):
             return self._kinds[api_version, kind]
         except (KeyError, NotFound):
             text = f"the cluster serves no {kind or 'object without kind'} of {api_version or 'no apiVersion'}"
-            raise NotFound(f"{text}: is its CRD installed?", status=404, reason="NoSuchKind") from None
+            raise NotFound(f"{text}: check that its CRD is installed", status=404, reason="NoSuchKind") from None
 
     async def _located(self, manifest: Mapping[str, Any]) -> tuple[Resource, str]:
         resource, metadata = await self.resource_of(manifest), manifest["metadata"]

@@ -135,7 +135,7 @@ class Http:
         async with self._open(request, aiohttp.ClientTimeout(total=self.timeout_seconds)) as response:
             answer = json.loads(await response.read())
         if not isinstance(answer, dict):
-            raise ClusterError(f"{request.what}: the answer is not a JSON object; is the address that of an API server?")
+            raise ClusterError(f"{request.what}: the answer is not a JSON object; check that the address is that of an API server")
         return answer
 
     @asynccontextmanager

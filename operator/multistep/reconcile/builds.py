@@ -138,7 +138,7 @@ class Builds:
             return found
         if (job := self._lookups.start(id, key, uid, partial(self._look_up, id))) is not None:
             job.waiting[uid] = key
-        raise SourceError("the registry is asked for the image", transient=True, reason=BUILDING, retry_seconds=None)
+        raise SourceError("checking whether the registry has the image", transient=True, reason=BUILDING, retry_seconds=None)
 
     async def _look_up(self, id: str) -> str:
         try:

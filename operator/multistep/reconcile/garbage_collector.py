@@ -66,7 +66,7 @@ class OrphanRemoval:
         """Run one pass; a failed part is retried in the next pass."""
         parts = [self._check_pods, self._check_results, self._tidy_volume]
         parts += [self._check_builders] if self.settings.builds.registry else []
-        await self._each(parts, lambda part: part(), "removing orphans")
+        await self._each(parts, lambda part: part(), "deleting orphans")
 
     async def _check_pods(self) -> None:
         seen: set[str] = set()

@@ -77,10 +77,10 @@ def failure(found: Object) -> Fail:
     name, status = found["metadata"]["name"], parse_status(found)
     ended = status.failure
     reasons = [each.message for each in status.conditions if each.type in ("Complete", "Failed") and each.status == "True"]
-    why = f"the reference trial {name}, which plays the task's solutions: {'; '.join(reasons)}"
+    why = f"the reference trial {name}, which runs the task's solutions: {'; '.join(reasons)}"
     if status.phase == "Complete" or (ended is not None and ended.class_ in _OF_TASK):
         return Fail(REFERENCE_FAILED, f"{why}. Correct the task")
-    return Fail(REFERENCE_LOST, f"{why}. Delete it, so that it is played again, and create a new trial")
+    return Fail(REFERENCE_LOST, f"{why}. Delete it, so that it runs again, and create a new trial")
 
 
 def manifest(trial: MultiStepTrial, loaded: Loaded) -> dict[str, Any]:
@@ -128,4 +128,4 @@ def waiting(name: str, step: str, found: Object | None, seconds: float) -> Wait:
     status = parse_status(found or {})
     reasons = [each.message for each in status.conditions if each.type == "Reconciling" and each.status == "True"]
     state = f" ({reasons[0]})" if reasons and reasons[0] else ""
-    return Wait("SourceNotReady", f"the reference trial {name} has not played step {step} yet{state}", seconds=seconds)
+    return Wait("SourceNotReady", f"the reference trial {name} has not finished step {step} yet{state}", seconds=seconds)

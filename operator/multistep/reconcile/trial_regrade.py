@@ -24,7 +24,7 @@ from multistep.store.evidence.stated import StatedStep
 from multistep.store.volume import TrialKey
 
 SOURCE_SECONDS: Final = 10.0  # between two checks of a source that is not finished
-_HINT: Final = "a trial can be regraded that ran with `checkpoints: {policy: AfterStep, keep: WithResults}`"
+_HINT: Final = "only a trial that ran with `checkpoints: {policy: AfterStep, keep: WithResults}` can be regraded"
 
 
 class TrialRegrade(TrialEnding):

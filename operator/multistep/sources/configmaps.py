@@ -55,7 +55,7 @@ async def spool(get: GetConfigMap, names: Sequence[str], path: Path, limits: Lim
                 raise SourceError(f"ConfigMap {name} does not exist: apply it together with the trial", transient=True) from error
             text = (found.get("binaryData") or {}).get(_KEY)
             if text is None:
-                raise SourceError(f"the ConfigMap {name} is no part of a bundle: no binaryData.{_KEY}")
+                raise SourceError(f"the ConfigMap {name} is not part of a bundle: it has no binaryData.{_KEY}")
             left -= len(text)
             if left < 0:
                 text = f"the bundle has more than {limits.compressed} bytes, which is the limit"
@@ -77,7 +77,7 @@ def _part(config_map: Mapping[str, Any]) -> bytes:
     try:
         return base64.b64decode(config_map["binaryData"][_KEY], validate=True)
     except (KeyError, TypeError, binascii.Error) as error:
-        raise SourceError(f"the ConfigMap {_name(config_map)} is no part of a bundle: no binaryData.{_KEY}") from error
+        raise SourceError(f"the ConfigMap {_name(config_map)} is not part of a bundle: it has no binaryData.{_KEY}") from error
 
 
 def _name(config_map: Mapping[str, Any]) -> str:

@@ -139,7 +139,7 @@ def _dataset(row: Any, where: str) -> Dataset:
         raise SourceError(f"{where} must be an object")
     for key in ("name", "version", "description"):
         if not isinstance(row.get(key), str):
-            raise SourceError(f"{where}.{key} must be text")
+            raise SourceError(f"{where}.{key} must be a string")
     tasks = row.get("tasks")
     if not isinstance(tasks, list) or not all(isinstance(each, dict) for each in tasks):
         raise SourceError(f"{where}.tasks must be a list of objects")
@@ -149,9 +149,9 @@ def _dataset(row: Any, where: str) -> Dataset:
 def _task(row: Mapping[str, Any], where: str, local_name: Callable[[str], str] | None) -> DatasetTask:
     path, url, ref = row.get("path"), row.get("git_url"), row.get("git_commit_id")
     if not isinstance(path, str) or not isinstance(row.get("name"), str):
-        raise SourceError(f"{where}: name and path must be texts")
+        raise SourceError(f"{where}: name and path must be strings")
     if not all(each is None or isinstance(each, str) for each in (url, ref)):
-        raise SourceError(f"{where}: git_url and git_commit_id must be texts")
+        raise SourceError(f"{where}: git_url and git_commit_id must be strings")
     if url is None:
         return DatasetTask((local_name or _last_part)(path), path)
     path = _normal(path, where)

@@ -53,7 +53,7 @@ class Remote:
             return self._checked(found, request.revision, pinned)
         fetched = self._fetching.ask(trial.metadata, request, started=pinned is not None)
         if (found := self._cached(request, fetched.revision)) is None:
-            raise SourceError("the fetched task was displaced from the cache before it was read", transient=True, retry_seconds=1.0)
+            raise SourceError("the fetched task was evicted from the cache before it was read", transient=True, retry_seconds=1.0)
         return self._checked(found, fetched.revision, pinned)
 
     async def tasks(self, sweep: TrialSweep) -> tuple[str, list[str]]:
@@ -81,8 +81,8 @@ class Remote:
 
     def _check_kinds(self, field: str, *kinds: str) -> None:
         if not set(kinds) <= set(self._kinds):
-            text = f"{field}: the operator takes tasks from {', '.join(self._kinds) or 'nowhere else'} only"
-            raise SourceError(f"{text} (its setting taskSources)", reason=NOT_ALLOWED)
+            text = f"{field}: the operator's setting taskSources must have {' and '.join(kinds)}"
+            raise SourceError(f"{text}; it has {', '.join(self._kinds) or 'no source'}", reason=NOT_ALLOWED)
 
     async def _request(self, namespace: str, source: TaskSource, revision: str, field: str) -> Request:
         self._check_kinds(f"{field}.{source.kind}", source.kind)

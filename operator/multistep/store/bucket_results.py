@@ -63,7 +63,7 @@ class BucketResults:
 
     async def _member(self, key: TrialKey, line: Line) -> AsyncGenerator[bytes, None]:
         if line.version and (there := await self._bucket.head(f"{key}/{line.object}")) != _expected(key, line, there):
-            yield _remark(line, "it is not what was collected: somebody changed it, probably with the presigned upload URL")
+            yield _remark(line, "it is not what was collected: it was changed later, probably with the presigned upload URL")
             return
         yield header(line.path, _TYPES[line.kind], line.mode, line.mtime, size=line.size, target=line.target)
         if not line.size:
@@ -87,7 +87,7 @@ class BucketResults:
         if own is not None or (line := await self._sent_line(key, path)) is None:
             return own
         if (there := await self._bucket.head(f"{key}/{line.object}")) is None or there != _expected(key, line, there):
-            raise StoreError(f"{path!a} is not what was collected: somebody changed it, probably with the presigned upload URL")
+            raise StoreError(f"{path!a} is not what was collected: it was changed later, probably with the presigned upload URL")
         return await self._bucket.get_part(there.name, offset, limit)
 
     async def _sent_line(self, key: TrialKey, path: str) -> Line | None:

@@ -59,7 +59,7 @@ def _outcome(run: StepRun) -> Iterable[str]:
         yield f"{run.collected.count} files collected, {run.collected.bytes} bytes"
         yield from (f"collected incompletely: {each}" for each in run.collected.incomplete)
     if run.gate_failure:
-        yield f"the gate was not passed: {run.gate_failure}"
+        yield f"the gate was not met: {run.gate_failure}"
     yield f"ended; rewards: {json.dumps(run.rewards)}"
 
 

@@ -53,8 +53,8 @@ def test_a_script_of_the_maximum_size_runs(tmp_path: Path) -> None:
         (b"#!" + b"x" * MOST_BYTES, "has more than 32 KiB, the limit"),
         (b" \n", "is empty"),
         (b"#!/bin/sh\r\ntrue\r\n", "has CRLF line endings"),
-        (b"\x7fELF\xff", "is no script: it is not UTF-8 text"),
-        (b"#!/bin/sh\n\0", "is no script: it has a NUL byte"),
+        (b"\x7fELF\xff", "is not a script: it is not UTF-8 text"),
+        (b"#!/bin/sh\n\0", "is not a script: it has a NUL byte"),
         (None, "No such file or directory"),
     ],
 )

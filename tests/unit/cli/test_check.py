@@ -17,8 +17,8 @@ def test_a_good_task_is_a_table(task: Path, invoke: Invoke) -> None:
     result = invoke("check", task)
     assert result.exit_code == 0
     assert [line.rstrip() for line in result.stdout.splitlines()] == [
-        "STEP  AGENT LIMIT  VERIFIER LIMIT  GATE         SETUP  HEALTHCHECK  TESTS",
-        "a            none          10 min  reward >= 1  -      -            own",
+        "STEP  AGENT TIMEOUT  VERIFIER TIMEOUT  GATE         SETUP  HEALTHCHECK  TESTS",
+        "a              none            10 min  reward >= 1  -      -            own",
         "org/My_Task: 1 step, ready to run",
     ]
 
@@ -114,7 +114,7 @@ def test_features_that_are_ignored_are_warnings_by_name(task: Path, invoke: Invo
 
 def test_an_undeclared_step_is_a_warning(task: Path, invoke: Invoke) -> None:
     (task / "steps/b").mkdir()
-    assert "warning: steps/b/: is no step" in invoke("check", task).stdout
+    assert "warning: steps/b/: is not a step" in invoke("check", task).stdout
 
 
 def test_needed_variables_are_reported(task: Path, invoke: Invoke) -> None:

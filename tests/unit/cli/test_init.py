@@ -77,7 +77,7 @@ def test_what_is_there_is_left_alone(tmp_path: Path, invoke: Invoke) -> None:
     for path in ("t", "t/file"):
         result = invoke("init", tmp_path / path)
         assert result.exit_code == 2
-        assert "exists already, and is no empty directory" in result.stderr
+        assert "exists and is not an empty directory" in result.stderr
     assert [path.name for path in (tmp_path / "t").iterdir()] == ["file"]
 
 

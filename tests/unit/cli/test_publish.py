@@ -92,7 +92,7 @@ async def test_a_task_goes_to_a_bucket_once_and_the_operator_finds_it(
     ("arguments", "code", "output"),
     [
         (["--to", "ftp://x"], 2, "must be oci://HOST/REPOSITORY:TAG or s3://BUCKET/PREFIX"),
-        (["--to", "oci://Bad/NAME"], 2, "no image reference"),
+        (["--to", "oci://Bad/NAME"], 2, "not an image reference"),
         (["--to", f"oci://h.example/r@sha256:{'0' * 64}"], 2, "a tag, not a digest"),
         (["--to", "oci://127.0.0.1:1/r:1", "--plain-http"], 4, "cannot be reached"),
         (["--plain-http"], 2, "are for --to"),

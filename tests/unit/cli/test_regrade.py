@@ -238,7 +238,7 @@ def test_tasks_from_elsewhere_stay_at_the_revision_of_the_source(task: Path, inv
         (("old", "--tests", "my-task/steps/a"), "has neither tests/ nor steps/NAME/tests/"),
         (("old", "--tests", "nowhere"), "nowhere is not a directory"),
         (("old", "--tests", "other"), "steps/x: the task has no such step"),
-        (("old", "--tests", "binary"), "is no text, and the task is inline"),
+        (("old", "--tests", "binary"), "is not UTF-8 text, and the task is inline"),
         (("remote", "--tests", "fixed"), "the task comes from git: name the directory of the whole task with --task instead"),
         (("lost",), "the ConfigMaps of the source's task were deleted"),
         (("nightly", "--tests", "fixed"), "--tests is for one task, and the sweep has 2"),

@@ -279,7 +279,7 @@ def test_any_two_agents_can_be_named(invoke: Invoke, cluster: CliCluster) -> Non
         (["a/none"], "a has no agent 'none'; it has 'good', 'poor'"),
         (["a/good"], "a has the agent 'good' only: name a second sweep"),
         (["a", "b"], "a has 'good', 'poor', and b has 'x', 'y': no agent is in both sweeps; name the agents: SWEEP/AGENT"),
-        (["a/good", "b/x"], "a/good and b/x share no task in which trials of both count"),
+        (["a/good", "b/x"], "a/good and b/x share no task in which both have scored trials"),
         (["a", "b", "c"], "compare takes one or two sides, not 3"),
     ],
 )

@@ -49,9 +49,13 @@ def test_the_second_verification_adds_no_time_to_the_step() -> None:
 @pytest.mark.parametrize(
     ("here", "there", "detail"),
     [
-        ("1", "0", "reward: 1 in place, 0 apart"),
-        ("1", None, "reward: 1 in place, none apart, apart: the verifier wrote neither /logs/verifier/reward.json"),
-        (None, "0.5", "reward: none in place, 0.5 apart"),
+        ("1", "0", "reward: 1 in place, 0 in a fresh pod"),
+        (
+            "1",
+            None,
+            "reward: 1 in place, none in a fresh pod, in a fresh pod: the verifier wrote neither /logs/verifier/reward.json",
+        ),
+        (None, "0.5", "reward: none in place, 0.5 in a fresh pod"),
     ],
 )
 def test_verdicts_that_differ_are_evidence_of_tampering_in_each_step_and_change_no_reward(
@@ -82,7 +86,7 @@ def test_equal_verdicts_are_none(here: str | None, there: str | None) -> None:
 def test_of_rewards_with_several_keys_those_that_differ_are_shown() -> None:
     one, other = (rewarded(json=f'{{"reward": 1, "style": {style}, {more}}}') for style, more in ((1, '"x": 2'), (0, '"y": 3')))
     played = play(plan(THREE, BOTH), {"a/verifier": one, "a/verifier/verifier": other})
-    detail = "style: 1 in place, 0 apart, x: 2 in place, none apart, y: none in place, 3 apart"
+    detail = "style: 1 in place, 0 in a fresh pod, x: 2 in place, none in a fresh pod, y: none in place, 3 in a fresh pod"
     assert found(played) == [("a", "VerdictsDiffer", detail)]
 
 

@@ -89,7 +89,7 @@ def test_a_gate_that_is_not_met_ends_the_trial() -> None:
     [
         (
             ran("a", "b"),
-            "step b lets the trial go on, but trial source ended before step c: it has no files of that step to verify",
+            "step b lets the trial continue, but trial source ended before step c: it has no files of that step to verify",
         ),
         (ran(), "the trial has steps, but trial source ended before step a: it has no files of that step to verify"),
     ],

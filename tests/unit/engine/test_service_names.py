@@ -28,7 +28,7 @@ def hook(service: str, table: str = "verifier") -> str:
     ],
 )
 def test_a_service_that_does_not_exist_is_refused_by_name(toml: str, field: str) -> None:
-    with pytest.raises(InvalidTask, match=r"'web' is no service of .*; must be one of 'main', 'db'") as caught:
+    with pytest.raises(InvalidTask, match=r"'web' is not a service of .*; must be one of 'main', 'db'") as caught:
         check_services(parse_task(toml), COMPOSED)
     assert caught.value.field == field
     with pytest.raises(InvalidTask, match=r"'web' needs environment/docker-compose.yaml; must be one of 'main'"):

@@ -229,7 +229,7 @@ async def test_any_kind_is_applied_once_its_plural_is_known() -> None:
 
 async def test_a_kind_the_cluster_does_not_serve_is_named() -> None:
     async with client_of(status(404)) as (client, _):
-        with pytest.raises(NotFound, match=r"no Widget of x.io/v1: is its CRD installed"):
+        with pytest.raises(NotFound, match=r"no Widget of x.io/v1: check that its CRD is installed"):
             await client.apply({"apiVersion": "x.io/v1", "kind": "Widget", "metadata": {"name": "w"}})
 
 

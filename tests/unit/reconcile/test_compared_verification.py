@@ -67,7 +67,7 @@ async def test_the_second_verification_gets_the_files_from_before_the_first_and_
 async def test_different_verdicts_are_reported_in_the_status_and_the_results() -> None:
     world = World(trial=manifest(BOTH), results={"b/verifier/verifier": rewarded(json='{"reward": 0, "style": 1}')})
     await world.run()
-    assert found(world) == [("b", "VerdictsDiffer", "reward: 0.5 in place, 0 apart")]
+    assert found(world) == [("b", "VerdictsDiffer", "reward: 0.5 in place, 0 in a fresh pod")]
     assert world.condition[0] == "Complete" and world.condition[2].endswith("; evidence of tampering: VerdictsDiffer")
     assert world.status.rewards == (await declared()).status.rewards
     assert json.loads(world.kept.files["result.json"])["tampering"][0]["kind"] == "VerdictsDiffer"
@@ -112,7 +112,9 @@ async def test_an_agent_that_ends_its_container_during_the_second_verification_d
         KEY[0], "t-1", phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": ended}}]
     )
     await world.run()
-    assert found(world) == [("a", "ComparisonIncomplete", "the agent's container ended before the step was verified again")]
+    assert found(world) == [
+        ("a", "ComparisonIncomplete", "the agent's container ended before the step was verified in a fresh pod")
+    ]
     assert json.loads(world.kept.files["result.json"])["tampering"][0]["kind"] == "ComparisonIncomplete"
     assert world.condition[0] == "Complete" and world.status.steps[0].rewards == {"reward": 1}
 

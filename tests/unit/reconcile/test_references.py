@@ -123,7 +123,7 @@ async def test_a_trial_waits_for_the_reference_trial_and_starts_from_it() -> Non
     world = await waiting()
     held = next(each for each in world.status.conditions if each.type == "Reconciling")
     ref = reference_of(world)
-    assert (held.reason, held.message) == ("SourceNotReady", f"the reference trial {ref} has not played step a yet")
+    assert (held.reason, held.message) == ("SourceNotReady", f"the reference trial {ref} has not finished step a yet")
     assert world.pods == []
     (await played(world)).put_into(world)
     await world.run()
@@ -205,7 +205,7 @@ async def test_a_reference_trial_that_ended_before_the_step_fails_the_trial(
     (await played(world, **options)).put_into(world)
     await world.run()
     assert world.condition[:2] == ("Failed", reason)
-    assert f"the reference trial {reference_of(world)}, which plays the task's solutions: " in world.condition[2]
+    assert f"the reference trial {reference_of(world)}, which runs the task's solutions: " in world.condition[2]
     assert world.pods == []
     assert world.status.failure is not None and world.status.failure.class_ == class_
 

@@ -160,7 +160,7 @@ async def test_changed_tests_give_other_rewards() -> None:
 async def test_a_regrade_that_goes_on_where_its_source_stopped_has_no_reward() -> None:
     of = await source(results={"a/verifier": rewarded(txt="0.25")})
     world = await regraded(of, results={"a/verifier/verifier": rewarded(txt="1")})
-    why = "step a lets the trial go on, but trial source ended before step b: it has no files of that step to verify"
+    why = "step a lets the trial continue, but trial source ended before step b: it has no files of that step to verify"
     assert world.condition == ("Failed", "RegradeIncomplete", why)
     assert [(each.name, each.rewards) for each in world.status.steps] == [("a", {"reward": 1.0})]
     assert world.status.rewards is None and world.status.failure is not None
@@ -232,7 +232,7 @@ def ran_nothing(found: Any) -> None:
     found["status"]["steps"] = []
 
 
-HINT = "; a trial can be regraded that ran with `checkpoints: {policy: AfterStep, keep: WithResults}`"
+HINT = "; only a trial that ran with `checkpoints: {policy: AfterStep, keep: WithResults}` can be regraded"
 
 
 @pytest.mark.parametrize(

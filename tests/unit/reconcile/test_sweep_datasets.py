@@ -154,7 +154,7 @@ async def test_an_operator_that_allows_no_git_or_no_urls_takes_no_datasets(place
     await reconciles(made, lambda made: started(made) or made.status.phase == "Failed")
     if wrong:
         assert made.why == ("Failed", "TaskSourceNotAllowed") and place.asked == []
-        assert "spec.tasksFrom.dataset: the operator takes tasks from" in made.status.conditions[0].message
+        assert "spec.tasksFrom.dataset: the operator's setting taskSources must have" in made.status.conditions[0].message
 
 
 async def test_a_secret_of_a_dataset_that_is_missing_is_waited_for(place: Place) -> None:

@@ -61,7 +61,7 @@ def test_other_bytes_are_refused() -> None:
     with pytest.raises(SourceError, match="limit of 3"):
         configmaps.join(parts, digest_of(b"some bytes"), Limits(compressed=3))
     for broken in ({}, {"metadata": {"name": "m"}, "binaryData": {"part": "!"}}, {"binaryData": None}):
-        with pytest.raises(SourceError, match="is no part of a bundle"):
+        with pytest.raises(SourceError, match="is not part of a bundle"):
             configmaps.join([broken], "")
 
 
@@ -87,10 +87,10 @@ async def test_parts_are_bounded_and_must_be_parts(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="limit") as caught:
         await configmaps.spool(Cluster(parts).get, names, tmp_path / "parts", Limits(compressed=3))
     assert caught.value.reason == "TaskTooLarge"
-    with pytest.raises(SourceError, match="is no part of a bundle"):
+    with pytest.raises(SourceError, match="is not part of a bundle"):
         await configmaps.spool(Cluster([{"metadata": {"name": "m"}, "binaryData": None}]).get, ["m"], tmp_path / "parts")
     (tmp_path / "parts").write_text("m !\n")
-    with pytest.raises(SourceError, match="ConfigMap m is no part of a bundle"):
+    with pytest.raises(SourceError, match="ConfigMap m is not part of a bundle"):
         await TaskReader(tmp_path).file("parts", tmp_path / "parts", "sha256:", verification=True, oracle=False)
 
 

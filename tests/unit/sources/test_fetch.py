@@ -144,7 +144,7 @@ async def test_an_image_is_its_layers_one_above_the_other(registry: servers.Regi
         (f"team/image@sha256:{'0' * 64}", "task", "TaskNotFound", "does not exist"),
         ("team/image:1", "none", "InvalidSpec", "no directory /none"),
         ("team/image:1", "", "InvalidSpec", "task.toml is missing"),
-        ("Team/IMAGE", "", "InvalidSpec", "no image reference"),
+        ("Team/IMAGE", "", "InvalidSpec", "not an image reference"),
     ],
 )
 async def test_what_is_not_in_a_registry_is_reported(
@@ -216,7 +216,7 @@ async def test_all_tasks_of_an_image_are_fetched_at_once(registry: servers.Regis
     found = await many(cache, Request("oci", f"{registry.host}/team/image:1", path="/all", many=True))
     assert {name: each.entries["task.toml"].data for name, each in found.items()} == {"a": b"a", "b": b"b"}
     error = await refused(cache, Request("oci", f"{registry.host}/team/image:1", path="/all/c", many=True))
-    assert error.reason == "TaskNotFound" and "no directory right below '/all/c' has a task.toml" in str(error)
+    assert error.reason == "TaskNotFound" and "no directory directly below '/all/c' has a task.toml" in str(error)
 
 
 async def test_all_tasks_of_a_file_are_fetched_at_once(git: servers.Server, cache: Cache, task: Path, tmp_path: Path) -> None:

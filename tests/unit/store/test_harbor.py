@@ -121,7 +121,7 @@ def test_the_log_reports_in_order_what_happened() -> None:
     sample = BY_NAME["early-stop"]
     lines = harbor_log.trial_log(sample.plan(), sample.trial(), sample.journal, BEGIN + 30).splitlines()
     assert lines == sorted(lines, key=lambda line: line.split()[0])
-    assert any("the gate was not passed: reward is 0" in line for line in lines)
+    assert any("the gate was not met: reward is 0" in line for line in lines)
     assert lines[-1].endswith('the trial ended; rewards: {"reward": 0}')
 
 

@@ -167,7 +167,10 @@ def _nodes(seen: Observation) -> Iterator[Finding]:
         yield Finding("nodes", "fault", text, "kubectl describe nodes shows why; kubectl uncordon NODE if one is cordoned")
     elif pressed:
         yield Finding(
-            "nodes", "warning", f"nodes are short of room ({', '.join(pressed)})", "free disk or memory: such nodes evict pods"
+            "nodes",
+            "warning",
+            f"nodes are short of disk, memory or process IDs ({', '.join(pressed)})",
+            "free it: such nodes evict pods",
         )
     else:
         yield Finding("nodes", "ok", f"{len(able)} of {len(seen.nodes)} nodes take pods")
@@ -270,7 +273,8 @@ def _images(seen: Observation) -> Iterator[Finding]:
     failing = {image: reason for pod in seen.trial_pods for image, reason, _ in waiting_reasons(pod) if reason in _IMAGE_REASONS}
     if failing:
         some = "; ".join(f"{image} ({reason})" for image, reason in sorted(failing.items())[:_SOME])
-        fix = "correct its name, push it, or give spec.environment.imagePullSecrets; `multistep build TASK` loads a local image"
+        fix = "correct its name, push it, or set imagePullSecrets in spec.environment.podTemplate"
+        fix += "; `multistep build TASK` loads a local image"
         yield Finding("image pull", "fault", f"images of trials in {seen.namespace} cannot be pulled: {some}", fix)
     else:
         yield Finding("image pull", "ok", f"no trial in {seen.namespace} waits for an image that cannot be pulled")
@@ -285,7 +289,7 @@ def _unseen_trials(seen: Observation) -> Iterator[Finding]:
     ]
     if unseen:
         text = f"no operator has seen {len(unseen)} trials of {seen.namespace}, such as {unseen[0]}"
-        fix = "is an operator ready, does it watch this namespace, and the trials' label multistep.dev/shard if they have one?"
+        fix = "check that an operator is ready, watches this namespace, and runs the trials' shard (label multistep.dev/shard)"
         yield Finding("trials", "fault", text, fix)
     else:
         yield Finding("trials", "ok", f"an operator has seen all trials of {seen.namespace}")

@@ -89,7 +89,7 @@ def _leader(seen: Observation) -> Iterator[Finding]:
     if seen.operator is None:
         return
     place, name = seen.operator["metadata"]["namespace"], seen.operator["metadata"]["name"]
-    logs = f"kubectl logs deployment/{name} -n {place}: it shows who leads, or what keeps it from the Lease"
+    logs = f"kubectl logs deployment/{name} -n {place}: it shows which replica leads, or why none can acquire the Lease"
     if seen.lease is None:
         if seen.errors.get("lease") == "it does not exist":
             yield Finding("leader", "fault", "no operator has ever led: its Lease does not exist", logs)
@@ -99,7 +99,7 @@ def _leader(seen: Observation) -> Iterator[Finding]:
     spec = seen.lease.get("spec") or {}
     holder, renewed, seconds = spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseDurationSeconds") or 15
     if not holder or not renewed:
-        yield Finding("leader", "fault", "nobody holds the operator's Lease", logs)
+        yield Finding("leader", "fault", "no replica holds the operator's Lease", logs)
         return
     now = seen.server_time or seen.now
     age = (now - datetime.fromisoformat(renewed)).total_seconds()
@@ -187,7 +187,7 @@ def _network_policies(seen: Observation) -> Iterator[Finding]:
         return
     match settings_of(seen.operator).get("MULTISTEP_EGRESS", "Disabled"):
         case "NetworkPolicy":
-            text = "trials get NetworkPolicies; does the cluster's network enforce them? docs/reference/security.md"
+            text = "trials get NetworkPolicies; check that the cluster's network plugin enforces them (docs/reference/security.md)"
             yield Finding("networks", "ok", text)
         case "Sidecar":
             yield Finding("networks", "ok", "trials get a sidecar that limits their network: docs/how-to/egress.md")

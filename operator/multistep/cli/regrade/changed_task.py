@@ -81,7 +81,7 @@ def _text(path: str, entry: Entry) -> str:
             return bytes(entry.data).decode()
     except UnicodeDecodeError:
         pass
-    raise UsageError(f"--tests: {path} is no text, and the task is inline: name the directory of the whole task with --task")
+    raise UsageError(f"--tests: {path} is not UTF-8 text, and the task is inline: name the directory of the whole task with --task")
 
 
 def _replaced(tests: Path, task: Mapping[str, Any], given: Mapping[str, Entry]) -> Sequence[str]:

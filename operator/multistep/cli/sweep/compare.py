@@ -57,7 +57,7 @@ async def write_comparison(target: Target, texts: Sequence[str], *, as_json: boo
     compared = [(each.first, each.second, compare(each.first_rows, each.second_rows)) for each in contests]
     pairs = judged(compared)
     if not pairs:
-        raise UsageError(f"{contests[0].first} and {contests[0].second} share no task in which trials of both count")
+        raise UsageError(f"{contests[0].first} and {contests[0].second} share no task in which both have scored trials")
     for warning in dict.fromkeys(warning for contest in contests for warning in _warnings(contest)):  # without duplicates
         print_err(f"warning: {warning}")
     if as_json:
@@ -65,7 +65,7 @@ async def write_comparison(target: Target, texts: Sequence[str], *, as_json: boo
         return
     print_out(pairs_table(pairs), "", *map(verdict, pairs))
     if len(pairs) > 1:
-        print_out(f"{len(pairs)} comparisons at once: each p is raised for that (Holm); intervals are those of each pair alone.")
+        print_out(f"{len(pairs)} comparisons at once: each p is adjusted for their number (Holm); the intervals are not.")
 
 
 async def _side(connected: Cluster, namespace: str, text: str) -> Side:
@@ -135,7 +135,7 @@ def verdict(pair: Pair) -> str:
     numbers = f"({span}p {_equals(probability(pair.p))})"
     if pair.is_real:
         return f"{result} over {tasks}, and the difference is real {numbers}."
-    return f"{result} over {tasks}, and no difference is shown {numbers}: chance alone explains it."
+    return f"{result} over {tasks}, and no difference is shown {numbers}: chance alone can explain it."
 
 
 def _equals(p: str) -> str:

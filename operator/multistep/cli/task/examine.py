@@ -189,7 +189,7 @@ def _undeclared(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
     declared = {step.name for step in config.steps or []}
     for name in bundle.children("steps"):
         if name not in declared and bundle.entries[f"steps/{name}"].kind == "dir":
-            yield Finding(f"steps/{name}/", "is no step, as task.toml has no [[steps]] of this name")
+            yield Finding(f"steps/{name}/", "is not a step: task.toml has no [[steps]] of this name")
 
 
 def _variables(config: TaskConfig) -> Iterator[tuple[str, str]]:

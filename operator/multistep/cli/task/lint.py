@@ -73,7 +73,7 @@ def _solution(bundle: Bundle, directory: str) -> Iterator[Finding]:
     if lookup(bundle, path) is None:
         yield Finding(
             f"{directory}solution/solve.sh",
-            "is missing: the oracle agent fails here, so nothing shows that full marks are possible",
+            "is missing: the oracle agent fails here, so nothing shows that the step can be solved",
         )
 
 

@@ -24,7 +24,7 @@ def reward_key_warnings(bundle: Bundle, steps: Sequence[StepConfig]) -> Iterator
             yield Finding(
                 where,
                 "the rewards have no key reward, but those of other steps do: the task's own reward counts a missing key "
-                "as 0, so full marks are less than 1; write the key reward, too",
+                "as 0, so the highest reward is less than 1; write the key reward, too",
             )
         elif not named:
             text = "the rewards have no key reward: the step's score is the mean of all keys"

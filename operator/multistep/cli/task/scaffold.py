@@ -99,7 +99,7 @@ def scaffold(directory: Path, steps: Sequence[str]) -> None:
     files = task_files(directory.resolve().name, steps)
     try:
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            raise UsageError(f"{directory} exists already, and is no empty directory: choose another name")
+            raise UsageError(f"{directory} exists and is not an empty directory: choose another name")
         for path, text in files.items():
             file = directory / path
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -42,7 +42,7 @@ def script_command(path: Path, arguments: Sequence[str] = ()) -> list[str]:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise UsageError(f"--agent-file {path} is no script: it is not UTF-8 text: {error}") from error
+        raise UsageError(f"--agent-file {path} is not a script: it is not UTF-8 text: {error}") from error
     if "\0" in text:
-        raise UsageError(f"--agent-file {path} is no script: it has a NUL byte")
+        raise UsageError(f"--agent-file {path} is not a script: it has a NUL byte")
     return ["sh", "-c", _STARTER, path.name, text, *arguments]

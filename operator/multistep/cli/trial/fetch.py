@@ -117,7 +117,7 @@ async def _read(cluster: Cluster, uri: str) -> AsyncGenerator[bytes, None]:
             async for chunk in source:
                 yield chunk
     except NotFound as error:
-        raise StoreError(f"no results exist at {_shown(uri)}: they were deleted, or the operator was") from error
+        raise StoreError(f"no results exist at {_shown(uri)}: they, or the operator, were deleted") from error
 
 
 async def _patient(cluster: Cluster, path: str) -> AsyncGenerator[bytes, None]:
@@ -145,11 +145,11 @@ async def _get(url: str) -> AsyncGenerator[bytes, None]:
             if response.status == 404:
                 raise NotFound(f"GET {_shown(url)}", status=404)
             if response.status != 200:
-                raise StoreError(f"GET {_shown(url)} was answered with HTTP {response.status}: are the results still there?")
+                raise StoreError(f"GET {_shown(url)} was answered with HTTP {response.status}: check the operator's log")
             async for chunk in response.content.iter_any():
                 yield chunk
     except (aiohttp.ClientError, OSError) as error:
-        raise StoreError(f"GET {_shown(url)}: {type(error).__name__}: can the operator be reached from here?") from error
+        raise StoreError(f"GET {_shown(url)}: {type(error).__name__}: check that this machine can reach the operator") from error
 
 
 def _shown(uri: str) -> str:

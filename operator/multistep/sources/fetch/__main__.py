@@ -78,9 +78,9 @@ def outcome(order: Order) -> Fetched | SourceError:
     except SourceError as error:
         return error
     except MemoryError:
-        return SourceError(f"{what} takes more memory to read than the limit", reason=TOO_LARGE)
+        return SourceError(f"reading {what} needs more memory than the operator allows", reason=TOO_LARGE)
     except (OSError, zlib.error) as error:
-        return SourceError(f"{what} could not be read or kept: {getattr(error, 'strerror', None) or error}", transient=True)
+        return SourceError(f"{what} could not be read or stored: {getattr(error, 'strerror', None) or error}", transient=True)
     except Exception as error:  # on hostile input, libraries can raise exceptions of any type
         return SourceError(f"{what} cannot be read: {type(error).__name__}")
 

@@ -75,7 +75,7 @@ def _commit(rules: Rules, request: Request) -> str:
     with closing(_remote(request, rules)) as remote:
         commit = remote.resolve(request.ref)
     if not COMMIT.fullmatch(commit):
-        raise SourceError(f"{request.location}: the server names a commit {commit[:80]!r}, which is none")
+        raise SourceError(f"{request.location}: the server reports {commit[:80]!r}, which is not a commit")
     return commit
 
 

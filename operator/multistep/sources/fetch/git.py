@@ -157,7 +157,7 @@ class Remote:
     def _check_known(self, revision: str) -> None:
         """Raise SourceError if no ref points to the commit. For an unknown commit, git's server may just close the connection."""
         if revision not in self._refs().values():
-            raise SourceError(f"{self._url} has no commit {revision}, or does not give it", reason=NOT_FOUND)
+            raise SourceError(f"{self._url} has no commit {revision}, or does not serve it", reason=NOT_FOUND)
 
     def _refs(self) -> dict[str, str]:
         found: Any = self._call(lambda: self._client.get_refs(self._path))
@@ -175,7 +175,7 @@ class Remote:
         except (HTTPError, OSError) as error:
             raise connection_error(error, self._url) from None
         except HangupException:
-            raise _BrokeOff(f"{self._url}: the server broke off", transient=True) from None
+            raise _BrokeOff(f"{self._url}: the server closed the connection", transient=True) from None
         except GitProtocolError as error:
             raise _refused(str(error), self._url, at) from None
 
@@ -199,7 +199,7 @@ class _OneHost:
             response.close()
             new = urllib3.util.parse_url(place) if "://" in place else None
             if new is not None and (new.host != self._host or (new.scheme != "https" and url.startswith("https"))):
-                raise SourceError(f"{host_of(url)} redirects to {new.host}: name that in spec.task.git.url, if it is what you want")
+                raise SourceError(f"{host_of(url)} redirects to {new.host}: use that host in the URL if you trust it")
             url = place if new is not None else f"{urlsplit(url).scheme}://{urlsplit(url).netloc}{place}"
         raise SourceError(f"{host_of(url)} redirects too often")
 
@@ -208,10 +208,10 @@ def _refused(response: str, url: str, at: str) -> SourceError:
     if "403" in response or "401" in response:
         return SourceError(f"{url}: access denied; check the Secret named in secretRef", reason=DENIED)
     if re.search(r"\b(429|5\d\d)\b", response):
-        return SourceError(f"{url}: the server does not serve it now", transient=True)
+        return SourceError(f"{url} is temporarily unavailable", transient=True)
     if "not our ref" in response or "not found" in response.lower() or "unadvertised" in response:
-        return SourceError(f"{url} has no commit {at}, or does not give it", reason=NOT_FOUND)
-    return SourceError(f"{url}: the server rejects the request, or does not speak git: {response[:200]!r}", transient=True)
+        return SourceError(f"{url} has no commit {at}, or does not serve it", reason=NOT_FOUND)
+    return SourceError(f"{url}: the server rejects the request, or is not a git server: {response[:200]!r}", transient=True)
 
 
 def files_at(repository: Repo, revision: str, path: str, budget: Budget, url: str) -> Files:
@@ -226,7 +226,7 @@ def _tree_at(repository: Repo, revision: str, path: str, url: str) -> Tree:
         while isinstance(found, Tag):
             found = repository[found.object[1]]
         if not isinstance(found, Commit):
-            raise SourceError(f"{url}: {revision} is no commit", reason=NOT_FOUND)
+            raise SourceError(f"{url}: {revision} is not a commit", reason=NOT_FOUND)
         tree = repository[found.tree]
         for part in path.split("/") if path else ():
             mode, sha = tree[part.encode()] if isinstance(tree, Tree) else (0, b"")

@@ -44,7 +44,7 @@ def host_of(url: str) -> str:
     try:
         port = f":{parts.port}" if parts.port is not None else ""
     except ValueError as error:
-        raise SourceError(f"the port in the URL of {parts.hostname} is no port") from error
+        raise SourceError(f"the URL of {parts.hostname} has an invalid port") from error
     if not parts.hostname:
         raise SourceError("the URL has no host")
     return (f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname) + port

@@ -39,7 +39,7 @@ def make_pool(ca: str = "") -> urllib3.PoolManager:
         try:
             context.load_verify_locations(cadata=ca)
         except ssl.SSLError as error:
-            raise SourceError("ca.crt in the Secret is no certificate in PEM") from error
+            raise SourceError("ca.crt in the Secret is not a PEM certificate") from error
     timeout = urllib3.Timeout(connect=_CONNECT_SECONDS, read=_READ_SECONDS)
     return urllib3.PoolManager(num_pools=4, retries=False, timeout=timeout, ssl_context=context)
 
@@ -118,7 +118,7 @@ def check_status(response: Response, what: str) -> Response:
     if status in (404, 410):
         raise SourceError(f"{what} does not exist (HTTP {status})", reason=NOT_FOUND)
     if status in (408, 425, 429) or status >= 500:
-        raise SourceError(f"{what}: the server does not serve it now (HTTP {status})", transient=True)
+        raise SourceError(f"{what} is temporarily unavailable (HTTP {status})", transient=True)
     raise SourceError(f"{what}: the server answers with HTTP {status}")
 
 
@@ -132,13 +132,13 @@ def connection_error(error: Exception, what: str) -> SourceError:
     requests are permanent errors, all others are transient.
     """
     if isinstance(error, SSLError) or isinstance(error.__cause__, ssl.SSLCertVerificationError):
-        return SourceError(f"{what}: its certificate is not trusted, or it speaks no TLS: {_plain(error)}")
+        return SourceError(f"{what}: its certificate is not trusted, or it does not use TLS: {_plain(error)}")
     if isinstance(error, LocationValueError | InvalidHeader | UnrewindableBodyError | ValueError):
-        return SourceError(f"{what}: that cannot be asked for: {_plain(error)}")
+        return SourceError(f"{what}: the request is invalid: {_plain(error)}")
     if isinstance(error, NameResolutionError):
-        return SourceError(f"{what}: no such host is known", transient=True)
+        return SourceError(f"{what}: the host name cannot be resolved", transient=True)
     if isinstance(error, TimeoutError) and not isinstance(error, NewConnectionError):
-        return SourceError(f"{what}: no answer in time", transient=True)
+        return SourceError(f"{what}: no response before the timeout", transient=True)
     return SourceError(f"{what} cannot be reached: {type(error).__name__}", transient=True)
 
 

@@ -52,7 +52,7 @@ class Layers:
                 for member in tar:
                     self._member(tar, member, below, own)
         except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, ValueError, RecursionError) as error:
-            raise SourceError(f"{self._what}: a layer is no tar, or is broken: {error}") from error
+            raise SourceError(f"{self._what}: a layer is not a tar file, or is damaged: {error}") from error
         for path, node in own.items():
             _remove(below, path, itself=node.kind != "dir" or below.get(path, node).kind != "dir", children=node.kind != "dir")
             _make_parents(below, path)
@@ -86,14 +86,14 @@ class Layers:
         if member.isdir():
             return _Node("dir", mode)
         if f"{self._root}/".startswith(f"{path}/"):
-            raise SourceError(f"{self._what}: /{path} is no directory, so that the task cannot be at or below it")
+            raise SourceError(f"{self._what}: /{path} is not a directory, so the task cannot be at or below it")
         if member.issym():
             self._budget.take(0)
             return _Node("link", 0o777, target=member.linkname)
         if member.islnk():
             target = known.get(_path(member.linkname))
             if target is None or target.kind != "file":
-                raise SourceError(f"{self._what}: /{path} is a hard link to what is not in the task: {member.linkname!r}")
+                raise SourceError(f"{self._what}: /{path} is a hard link to {member.linkname!r}, which is not in the task")
             self._budget.take(target.size)  # counts again: a hard link becomes a separate file in the task
             return replace(target, mode=mode)
         source = tar.extractfile(member) if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) else None

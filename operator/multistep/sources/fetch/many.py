@@ -32,7 +32,7 @@ def split(file: Path, path: str, order: Order, revision: str) -> Fetched:
     tasks = sorted(name for name, entries in found.items() if entries.get("task.toml", Entry("dir")).kind == "file")
     if not tasks:
         where = f"below {order.request.path!r}" if order.request.path.strip("/") else "below its top"
-        text = f"{order.request.location.partition('?')[0]} has no tasks: no directory right {where} has a task.toml"
+        text = f"{order.request.location.partition('?')[0]} has no tasks: no directory directly {where} has a task.toml"
         raise SourceError(text, reason=NOT_FOUND)
     for name in tasks:
         if not name.isprintable() or len(name) > _NAME_CHARACTERS:

@@ -43,7 +43,7 @@ def fetch(order: Order, incoming: Path) -> Fetched:
     limits = Limits(rules.compressed_bytes, rules.uncompressed_bytes, rules.entries)
     with Output(incoming) as output:
         if _is_artifact(manifest) and request.many:
-            raise SourceError(f"{what} holds one packed task, not directories of many")
+            raise SourceError(f"{what} has one packed task, not a directory of tasks")
         if _is_artifact(manifest):
             _fetch_artifact(registry, manifest, request.path, output, limits, what)
         else:
@@ -65,7 +65,7 @@ def _manifest(registry: Registry, reference: Reference, wanted: str) -> tuple[st
     if isinstance(content.get("manifests"), list):
         digest, content = registry.manifest(_chosen(content["manifests"], reference))
     if not isinstance(content.get("layers"), list):
-        raise SourceError(f"{reference} is no image or artifact of the OCI's or Docker's current format", reason=NOT_FOUND)
+        raise SourceError(f"{reference} is not an image or artifact in the current format of OCI or Docker", reason=NOT_FOUND)
     return digest, content
 
 

@@ -38,7 +38,7 @@ class Reference:
             registry, repository = "docker.io", repository if "/" in repository else f"library/{repository}"
         fits = _HOST.fullmatch(registry) and _REPOSITORY.fullmatch(repository)
         if not fits or (colon and not _TAG.fullmatch(tag)) or (at and not _DIGEST.fullmatch(digest)):
-            raise SourceError(f"{text!r} is no image reference: it must be HOST/REPOSITORY:TAG or HOST/REPOSITORY@sha256:DIGEST")
+            raise SourceError(f"{text!r} is not an image reference: must be HOST/REPOSITORY:TAG or HOST/REPOSITORY@sha256:DIGEST")
         return cls(registry, repository, tag, digest)
 
     @property
@@ -74,7 +74,7 @@ def login(docker_config: str, reference: Reference) -> tuple[str, str] | None:
         user, _, password = base64.b64decode(entry.get("auth", ""), validate=True).decode().partition(":")
         return (user, password) if user else None
     except (ValueError, AttributeError, TypeError, binascii.Error):
-        raise SourceError("the credentials for the registry are no docker config.json with auths") from None
+        raise SourceError("the credentials for the registry are not a docker config.json with auths") from None
 
 
 def _covers(entry: str, reference: Reference) -> bool:

@@ -117,7 +117,7 @@ class Registry:
             return f"Bearer {self._token(dict(_PARAMETER.findall(rest)), actions)}"
         if scheme.lower() == "basic" and self._login:
             return basic(*self._login)
-        given = "it does not accept the credentials" if self._login else "it wants credentials"
+        given = "it does not accept the credentials" if self._login else "it requires credentials"
         raise SourceError(f"{self._reference.name}: access denied: {given}", reason=DENIED)
 
     def _token(self, parameters: Mapping[str, str], actions: str) -> str:

@@ -38,7 +38,7 @@ def perform(order: Order) -> bytes:
     except (InvalidTask, InvalidSpec, SourceError) as error:
         return error_answer(error)
     except MemoryError:
-        return error_answer(SourceError("the task takes more memory to read than the operator gives it", reason=TOO_LARGE))
+        return error_answer(SourceError("reading the task needs more memory than the operator allows", reason=TOO_LARGE))
     except OSError as error:
         text = f"the task could not be read on the operator's disk: {error.strerror or error}"
         return error_answer(SourceError(text, transient=True))
@@ -79,7 +79,7 @@ def _packed(order: Order) -> BinaryIO:
         try:
             return Path(order.path).open("rb")
         except FileNotFoundError:
-            text = "the fetched task was displaced from the cache before it was read"
+            text = "the fetched task was evicted from the cache before it was read"
             raise SourceError(text, reason=DIGEST) from None
     whole = tempfile.TemporaryFile(dir=Path(order.path).parent)  # noqa: SIM115 - the caller closes it
     with Path(order.path).open("rb") as lines:
@@ -88,7 +88,7 @@ def _packed(order: Order) -> BinaryIO:
             try:
                 whole.write(base64.b64decode(encoded, validate=True))
             except binascii.Error as error:
-                problem = f"the ConfigMap {name.decode()} is no part of a bundle: binaryData.part is no base64"
+                problem = f"the ConfigMap {name.decode()} is not part of a bundle: binaryData.part is not base64"
                 raise SourceError(problem) from error
     whole.seek(0)
     return whole

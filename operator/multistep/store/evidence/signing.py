@@ -78,8 +78,8 @@ class PublicKey:
         try:
             envelope.verify([self.key], 1)
         except (VerificationError, ValueError, TypeError) as error:
-            known = ", ".join(str(each)[:64] for each in list(envelope.signatures)[:3]) or "nobody"
-            raise InvalidEnvelope(f"is not signed by the key {self.key.keyid}, but by {known}") from error
+            known = ", ".join(str(each)[:64] for each in list(envelope.signatures)[:3]) or "none"
+            raise InvalidEnvelope(f"is not signed by the key {self.key.keyid}; keys of its signatures: {known}") from error
 
 
 def statement_of(data: bytes) -> bytes:
