@@ -58,7 +58,7 @@ func run(args []string) error {
 		return supervise.Main(args[1:])
 	case "transfer":
 		kernel.Undumpable()
-		asuser.Main() // an error has no reader: PID 1 ended the transfer
+		asuser.Main() // ignores the error, which means that PID 1 ended the transfer
 		return nil
 	case "install":
 		return install(args[1:])

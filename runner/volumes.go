@@ -13,8 +13,9 @@ import (
 	"syscall"
 )
 
-// unpack writes the files of a tar.gz, given in base64 as one or more arguments, into a directory. A pod's manifest has the files of
-// the task that its services mount. The kubelet may run the container again after a crash, so the directory may hold a part of them.
+// unpack writes the files of a tar.gz, given in base64 as one or more arguments, into a directory. The pod's manifest contains the
+// task's files that services mount. The kubelet may run the container again after a crash, so the directory may already contain
+// some of them.
 func unpack(args []string) error {
 	if len(args) < 2 {
 		return errors.New("unpack takes a directory and a tar.gz in base64")
@@ -104,7 +105,7 @@ func copyOwned(source, target string) error {
 		}
 		return copyEntry(path, to, info)
 	})
-	for _, each := range directories { // last, as their permissions may forbid to write to them
+	for _, each := range directories { // last: their permissions may forbid writes
 		err = errors.Join(err, own(each.path, each.info))
 	}
 	return err
@@ -128,7 +129,7 @@ func copyEntry(path, to string, info fs.FileInfo) error {
 			return err
 		}
 	default:
-		return nil // sockets and devices are of processes that do not run
+		return nil // sockets, FIFOs and devices have no content
 	}
 	return own(to, info)
 }
@@ -147,7 +148,7 @@ func copyContent(path, to string) error {
 	return errors.Join(err, file.Close())
 }
 
-// own gives the file the owner and the permissions of another.
+// own sets the owner and permissions that info has.
 func own(path string, info fs.FileInfo) error {
 	status := info.Sys().(*syscall.Stat_t)
 	if err := os.Lchown(path, int(status.Uid), int(status.Gid)); err != nil || info.Mode()&fs.ModeSymlink != 0 {

@@ -25,7 +25,7 @@ func Main() error {
 	if err := work.User.Become(); err != nil {
 		return answer(reply{Error: wire.Errorf(wire.CodeRefused, "cannot transfer files as user %s: %v", work.User, err)})
 	}
-	kernel.Undumpable() // the switch to the user can undo the first call, depending on the node's fs.suid_dumpable
+	kernel.Undumpable() // again: the switch to the user can make the process dumpable, depending on the node's fs.suid_dumpable
 	if work.Target != "" {
 		return upload(work, requests)
 	}

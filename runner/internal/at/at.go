@@ -48,7 +48,7 @@ func OpenNode(directory int, name string) (int, error) {
 	return Open(directory, name, openPath, 0)
 }
 
-// Stat returns the attributes of name, also if it is a link.
+// Stat returns the attributes of name. It does not follow a link.
 func Stat(directory int, name string) (stat syscall.Stat_t, err error) {
 	terminated, err := syscall.BytePtrFromString(name)
 	if err != nil {
@@ -137,12 +137,13 @@ func unlink(directory int, name string, flags uintptr) error {
 	return call(syscall.SYS_UNLINKAT, uintptr(directory), uintptr(unsafe.Pointer(terminated)), flags, 0, 0)
 }
 
-// Chown changes the owner of name, also if it is a link.
+// Chown changes the owner of name. It does not follow a link.
 func Chown(directory int, name string, uid, gid int) error {
 	return syscall.Fchownat(directory, name, uid, gid, symlinkNoFollow)
 }
 
-// SetTime sets the modification and access time of name, also if it is a link. The name "" stands for the open file directory.
+// SetTime sets the modification and access time of name, without following a link. If name is "", it sets those of the open file
+// directory.
 func SetTime(directory int, name string, when time.Time) error {
 	stamp := syscall.Timespec{Sec: when.Unix(), Nsec: int64(when.Nanosecond())}
 	times := [2]syscall.Timespec{stamp, stamp}

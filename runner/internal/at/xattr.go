@@ -14,7 +14,8 @@ const (
 	maxValue = 64 << 10 // the kernel's limit for a value, in bytes
 )
 
-// ofSecurity is the prefix of attributes of the node's security modules (SELinux, IMA), which are none of the file's own, except its capabilities.
+// ofSecurity is the prefix of attributes that the node's security modules (SELinux, IMA) set. Of these, only the capabilities
+// belong to the file.
 const (
 	ofSecurity = "security."
 	capability = "security.capability"
@@ -65,7 +66,7 @@ func Xattrs(file int, limit int) (map[string][]byte, error) {
 	return found, nil
 }
 
-// XattrSize returns the size in bytes that an attribute needs on ext4, whose limit is the least.
+// XattrSize returns the size in bytes of an attribute on ext4, the filesystem with the lowest limit.
 func XattrSize(name string, value []byte) int {
 	const entry, aligned = 16, 4
 	return entry + (len(name)+aligned-1)/aligned*aligned + (len(value)+aligned-1)/aligned*aligned

@@ -18,7 +18,7 @@ import (
 
 const (
 	bufferBytes = 256 << 10
-	patience    = 10 * time.Second // PID 1 may still start, or have many callers
+	patience    = 10 * time.Second // timeout for the connection: PID 1 may still be starting, or have many callers
 	retryPause  = 20 * time.Millisecond
 )
 
@@ -61,8 +61,8 @@ func relayRefusal(conn net.Conn, response []byte) error {
 }
 
 // Relay copies stdin to the connection, and the connection to stdout. At the end of stdin it closes the sending direction; PID 1
-// closes the connection after the last response. If stdin fails, or nobody reads stdout any more, Relay closes both directions, so that
-// PID 1 stops what it does for this caller.
+// closes the connection after the last response. If stdin fails, or nobody reads stdout any more, Relay closes both directions, so
+// that PID 1 stops its work for this caller.
 func Relay(conn *net.UnixConn) error {
 	var asked atomic.Bool
 	go func() {
@@ -88,7 +88,7 @@ func Relay(conn *net.UnixConn) error {
 	return nil
 }
 
-// source is a reader that notes whether it failed before its end.
+// source is a reader that records whether it failed before its end.
 type source struct {
 	io.Reader
 	failed bool

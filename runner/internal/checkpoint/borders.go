@@ -8,14 +8,15 @@ import (
 	"multistep.dev/runner/internal/mounts"
 )
 
-// borders are the paths that no increment contains: mounts, the runner's directories, and what a request excludes.
+// borders holds the paths that no increment contains: mounts, the runner's directories, and the paths that a request excludes.
 type borders struct {
-	prefix  string // of the walk's root in the paths of foreign; is empty in a container
+	prefix  string // path of the walk's root, with which the paths in foreign start; "" in a container
 	foreign map[string]bool
 	exclude []string
 }
 
-// borders returns the current borders. They include the mounts of PID 1's start, which a container for a restore has.
+// borders returns the current borders. They include the mounts that existed when PID 1 started, because a container for a restore
+// has them.
 func (t *Tracker) borders(exclude []string) (*borders, error) {
 	foreign, err := mounts.Foreign(t.own)
 	if err != nil {
@@ -25,7 +26,7 @@ func (t *Tracker) borders(exclude []string) (*borders, error) {
 	return &borders{strings.TrimSuffix(t.root, "/"), foreign, exclude}, nil
 }
 
-// skips returns whether a walk does not visit the path.
+// skips returns whether a walk skips the path.
 func (b *borders) skips(path []byte) bool {
 	if b.prefix == "" && b.foreign[string(path)] || b.prefix != "" && b.foreign[b.prefix+string(path)] {
 		return true
@@ -33,7 +34,8 @@ func (b *borders) skips(path []byte) bool {
 	return b.excludes(path)
 }
 
-// holds returns whether a mount or a directory of the runner is below the path: then no restore can replace or delete it.
+// holds returns whether a mount or a directory of the runner is below the path. A restore can neither replace nor delete such a
+// path.
 func (b *borders) holds(path string) bool { return mounts.Below(b.foreign, b.prefix+path) }
 
 func (b *borders) excludes(path []byte) bool {
@@ -49,7 +51,7 @@ func (b *borders) excludes(path []byte) bool {
 	return false
 }
 
-// literal escapes what files.Matches takes for special in addition to * and ?.
+// literal escapes the special characters of files.Matches other than * and ?.
 var literal = strings.NewReplacer(`\`, `\\`, `[`, `\[`)
 
 // matchesPath returns whether an absolute pattern matches the path or a directory that leads to it. * and ? match within a name.

@@ -13,7 +13,7 @@ const (
 	maxWorkers = 4
 )
 
-// compressor compresses blocks in parallel. Each becomes one gzip member; a sequence of members is a valid gzip stream.
+// compressor compresses blocks in parallel. Each block becomes one gzip member; a sequence of members is a valid gzip stream.
 type compressor struct {
 	out     io.Writer
 	current *block
@@ -34,7 +34,7 @@ type block struct {
 func newCompressor(out io.Writer) *compressor {
 	c := &compressor{out: out, queue: make(chan *block, min(runtime.GOMAXPROCS(0), maxWorkers)), written: make(chan struct{})}
 	c.writers.New = func() any {
-		writer, _ := gzip.NewWriterLevel(io.Discard, gzip.BestSpeed) // the level is valid
+		writer, _ := gzip.NewWriterLevel(io.Discard, gzip.BestSpeed) // no error: the level is valid
 		return writer
 	}
 	c.free.New = func() any { return &block{data: make([]byte, 0, blockBytes)} }
@@ -65,7 +65,7 @@ func (c *compressor) submit() {
 	go func() {
 		writer := c.writers.Get().(*gzip.Writer)
 		writer.Reset(&next.out)
-		writer.Write(next.data) // a buffer takes every write
+		writer.Write(next.data) // a write to a buffer cannot fail
 		writer.Close()
 		c.writers.Put(writer)
 		close(next.done)
@@ -93,7 +93,7 @@ func (c *compressor) failure() error {
 	return c.err
 }
 
-// Close compresses and writes the rest. It must be called once, also after an error.
+// Close compresses and writes the last block. It must be called once, even after an error.
 func (c *compressor) Close() error {
 	if c.current != nil && len(c.current.data) > 0 {
 		c.submit()

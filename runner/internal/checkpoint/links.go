@@ -9,25 +9,26 @@ import (
 )
 
 const (
-	maxLinked  = 64 << 20 // bytes of memory for files that have several names, here and in a restore
+	maxLinked  = 64 << 20 // maximum bytes of memory for files that have several names, in a checkpoint and in a restore
 	linkedSize = 128      // bytes of memory for such a file in addition to its first name
-	maxLinks   = 60_000   // names of a file; ext4 permits 65,000
+	maxLinks   = 60_000   // maximum number of names of a file; ext4 permits 65,000
 )
 
-// linkedFile is a packed file with several names, of which the increment lacks some.
+// linkedFile is a packed file with several names. first: the name that it was packed under; missing: number of names that the
+// increment lacks.
 type linkedFile struct {
 	first   string
 	missing uint64
 }
 
-// linkedFiles are the packed files with several names, until the increment has all names of a file.
+// linkedFiles holds the packed files of which the increment lacks names.
 type linkedFiles struct {
 	files map[inode]*linkedFile
 	bytes int
-	names List // those that the increment contains, as its first sequence has them
+	names List // packed names of files with several names, in the order of the first walk
 }
 
-// remember notes that the increment contains a file by this name, the first of several.
+// remember adds a file that is packed under this name, the first of several.
 func (l *linkedFiles) remember(path string, stat *syscall.Stat_t) error {
 	if stat.Nlink > maxLinks {
 		return wire.Errorf(wire.CodeTooLarge, "%.300q has %d names (at most %d)", path, stat.Nlink, maxLinks)
@@ -39,7 +40,7 @@ func (l *linkedFiles) remember(path string, stat *syscall.Stat_t) error {
 	return l.names.add([]byte(path), state{})
 }
 
-// found notes that the increment contains a further name of a file.
+// found counts a further name that the increment contains. After the last one it drops the file.
 func (l *linkedFiles) found(stat *syscall.Stat_t, file *linkedFile) {
 	if file.missing--; file.missing == 0 {
 		delete(l.files, inode{stat.Dev, stat.Ino})
@@ -57,11 +58,11 @@ func (p *packer) link(path string, stat *syscall.Stat_t, file *linkedFile, uncha
 	return p.add(entry)
 }
 
-// linker is a visitor that packs the missing names of packed files. Without them a restore would make two files of one. A rename of a
-// directory gives the files in it new names, but does not change their inodes, so their names elsewhere count as unchanged.
+// linker is a visitor that packs the missing names of packed files. Without them a restore would split the file into two. A rename
+// of a directory gives the files in it new names, but does not change their inodes, so their names elsewhere count as unchanged.
 type linker struct {
 	*packer
-	known *reader // names that the increment has
+	known *reader // names that the increment contains
 }
 
 func (l *linker) Enter(*level) error { return nil }

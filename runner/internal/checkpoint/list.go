@@ -18,7 +18,8 @@ const (
 
 var errListFull = wire.Errorf(wire.CodeTooLarge, "the list of files needs more than %d bytes of memory", maxListBytes)
 
-// state is what a list keeps of a path. CTime is in nanoseconds since the Unix epoch; 0 is never equal to a file's.
+// state holds the attributes that a list contains for a path. CTime is in nanoseconds since the Unix epoch; a CTime of 0 is equal
+// to no other.
 type state struct {
 	CTime    int64
 	Ino      uint64
@@ -40,7 +41,7 @@ func stateOf(stat *syscall.Stat_t, now time.Time) state {
 
 func (s state) same(other state) bool { return s == other && s.CTime != 0 }
 
-// sameAccess returns whether a directory has the owner and the mode that it had.
+// sameAccess returns whether both states have the same owner and mode.
 func (s state) sameAccess(other state) bool {
 	return s.Mode == other.Mode && s.UID == other.UID && s.GID == other.GID
 }

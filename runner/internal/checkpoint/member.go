@@ -22,7 +22,7 @@ var typeflags = map[string]byte{
 	manifest.Fifo: tar.TypeFifo, manifest.Char: tar.TypeChar, manifest.Block: tar.TypeBlock,
 }
 
-// entryOf returns a file's entry without what only its content shows.
+// entryOf returns an entry with the attributes in stat. The caller adds those that depend on the content.
 func entryOf(path, kind string, stat *syscall.Stat_t) *manifest.Entry {
 	return &manifest.Entry{
 		Path: manifest.Text(path), Type: kind, Mode: stat.Mode & 0o7777, UID: int(stat.Uid), GID: int(stat.Gid),
@@ -32,10 +32,11 @@ func entryOf(path, kind string, stat *syscall.Stat_t) *manifest.Entry {
 
 const (
 	maxAttributes = 3584    // size in bytes of a file's extended attributes on ext4, which permits a little more
-	maxSize       = 8 << 40 // of a file, with holes; ext4 permits 16 TiB
+	maxSize       = 8 << 40 // bytes of a file, including holes; ext4 permits 16 TiB
 )
 
-// header writes the tar header of an entry. The manifest has all attributes; those of the header are for other programs.
+// header writes the tar header of an entry. A restore reads the attributes in the manifest; those in the header are for other
+// programs.
 func (p *packer) header(entry *manifest.Entry) error {
 	header := &tar.Header{
 		Typeflag: typeflags[entry.Type], Name: strings.TrimPrefix(string(entry.Path), "/"), Size: entry.Packed(), Mode: int64(entry.Mode),
@@ -55,14 +56,14 @@ func (p *packer) header(entry *manifest.Entry) error {
 		header.Devmajor, header.Devminor = int64(entry.Device[0]), int64(entry.Device[1])
 	}
 	for _, each := range entry.XAttrs {
-		if !strings.Contains(string(each.Name), "=") { // the format cannot hold such a name
+		if !strings.Contains(string(each.Name), "=") { // the PAX format cannot hold such a name
 			header.PAXRecords["SCHILY.xattr."+string(each.Name)] = string(each.Value)
 		}
 	}
 	return p.archive.WriteHeader(header)
 }
 
-// directory packs a directory. sameAccess is set if it had this owner and mode before, so that a restore need not set them.
+// directory packs a directory. sameAccess: the directory had this owner and mode before, so that a restore need not set them.
 func (p *packer) directory(dir *level, sameAccess, unchanged bool) error {
 	dir.packed = true
 	entry := entryOf(string(dir.path), manifest.Directory, &dir.stat)
@@ -82,7 +83,7 @@ func (p *packer) directory(dir *level, sameAccess, unchanged bool) error {
 	return p.add(entry)
 }
 
-// member packs a file that is no directory. stable is false if it changed meanwhile.
+// member packs a file that is not a directory. stable is false if the file changed while it was packed.
 func (p *packer) member(dir *level, path, name string, stat *syscall.Stat_t) (stable bool, err error) {
 	var entry *manifest.Entry
 	switch stat.Mode & syscall.S_IFMT {
@@ -172,7 +173,7 @@ func (p *packer) content(file *os.File, fd int, path string, stat *syscall.Stat_
 	if entry.Size > maxSize {
 		return false, wire.Errorf(wire.CodeTooLarge, "%.300q has %d bytes (at most %d, with holes)", path, entry.Size, int64(maxSize))
 	}
-	if entry.Packed() > p.raw.limit-p.raw.bytes { // before content is read and sent that does not fit
+	if entry.Packed() > p.raw.limit-p.raw.bytes { // checked before the content is read and sent
 		return false, wire.Errorf(wire.CodeTooLarge, "the increment has more than maxBytes (%d): %.300q alone has %d", p.limits.Bytes, path, entry.Packed())
 	}
 	if err := p.header(entry); err != nil {
@@ -243,8 +244,8 @@ const (
 	seekHole   = 4
 )
 
-// extents returns the parts of a file that are no holes. It returns false if the file has no holes. If it has too many parts, the only extent
-// is the whole file: then its holes are packed as zeros.
+// extents returns the parts of a file that are not holes. It returns false if the file has no holes. If the file has too many
+// parts, the only extent is the whole file: then its holes are packed as zeros.
 func extents(fd int, stat *syscall.Stat_t) (found []manifest.Extent, sparse bool) {
 	if stat.Size <= minSparse || stat.Blocks*512 >= stat.Size {
 		return nil, false

@@ -90,7 +90,7 @@ func pack(ctx context.Context, root string, borders *borders, old *List, out io.
 	if err == nil {
 		err = p.archive.Close()
 	}
-	if closed := zip.Close(); closed != nil { // the cause of an error of the archive
+	if closed := zip.Close(); closed != nil { // this error caused an error of the archive
 		err = closed
 	}
 	if err == nil {
@@ -126,7 +126,7 @@ func (p *packer) Enter(dir *level) error {
 	return p.directory(dir, was.sameAccess(now), false)
 }
 
-// File packs a file if it differs. Sockets are left out: nothing could listen on a restored one.
+// File packs a file if it differs. It omits sockets, because no process would listen on a restored socket.
 func (p *packer) File(dir *level, path []byte, name string, stat *syscall.Stat_t) error {
 	if stat.Mode&syscall.S_IFMT == syscall.S_IFSOCK {
 		return nil
@@ -152,7 +152,7 @@ func (p *packer) File(dir *level, path []byte, name string, stat *syscall.Stat_t
 	return p.fresh.add(path, now)
 }
 
-// Leave lists the deletion of all further paths that the directory had.
+// Leave adds deletions of the directory's paths that remain in the old list.
 func (p *packer) Leave(dir *level) error {
 	for p.old.ok && manifest.Below(p.old.path, dir.path) {
 		if err := p.deleted(dir); err != nil {
@@ -162,7 +162,7 @@ func (p *packer) Leave(dir *level) error {
 	return nil
 }
 
-// Skipped keeps what the old list has at this path, so that a later increment is right if it includes the path again.
+// Skipped keeps the old list's entries at and below the path, so that a later increment without the exclusion compares with them.
 func (p *packer) Skipped(dir *level, path []byte, stat *syscall.Stat_t) error {
 	if stat != nil {
 		now := stateOf(stat, time.Now())
@@ -179,7 +179,7 @@ func (p *packer) Skipped(dir *level, path []byte, stat *syscall.Stat_t) error {
 	return p.keep(path)
 }
 
-// keep keeps what the old list has at the path and below it.
+// keep copies the old list's entries at and below the path to the new list.
 func (p *packer) keep(path []byte) error {
 	for p.old.ok && manifest.Below(p.old.path, path) {
 		if err := p.fresh.add(p.old.path, p.old.state); err != nil {
@@ -190,7 +190,7 @@ func (p *packer) keep(path []byte) error {
 	return nil
 }
 
-// compare returns the file's state in the old list. The zero state of a new file is the same as no other.
+// compare returns the file's state in the old list. A new file has the zero state, which is the same as no other.
 func (p *packer) compare(dir *level, path []byte, now state) (was state, err error) {
 	if err := p.before(dir, path); err != nil {
 		return was, err
@@ -206,7 +206,8 @@ func (p *packer) compare(dir *level, path []byte, now state) (was state, err err
 	return was, nil
 }
 
-// place prepares the entry of a path that is no directory (any more), and refuses what no restore could put or delete there.
+// place prepares the entry of a path that is not (or no longer) a directory. It returns an error if a restore could not put a file
+// there, or could not delete what was there.
 func (p *packer) place(dir *level, path string, was state) error {
 	if isDirectory(was.Mode) && p.borders.holds(path) {
 		return wire.Errorf(wire.CodeUnreadable, "%.300q was renamed or replaced, and could not be restored: a mount or the runner's directory is below it", path)
@@ -217,7 +218,7 @@ func (p *packer) place(dir *level, path string, was state) error {
 	return p.ancestors(dir)
 }
 
-// before lists the deletion of all paths that precede path in the old list.
+// before adds deletions of all paths that precede path in the old list.
 func (p *packer) before(dir *level, path []byte) error {
 	for p.old.ok && manifest.Compare(p.old.path, path) < 0 {
 		if err := p.deleted(dir); err != nil {
@@ -227,7 +228,7 @@ func (p *packer) before(dir *level, path []byte) error {
 	return nil
 }
 
-// deleted lists the deletion of the old list's current path, which was in the directory.
+// deleted adds a deletion of the old list's current path, which was in the directory.
 func (p *packer) deleted(dir *level) error {
 	path := p.old.path
 	if p.replaced != nil && manifest.Below(path, p.replaced) {
@@ -247,7 +248,7 @@ func (p *packer) deleted(dir *level) error {
 }
 
 // ancestors packs the directories that lead to a changed path, even if they did not change: a restore that replaces a file changes
-// its directory's time, and takes the right one from the increment.
+// the modification time of its directory, and then sets the time that the increment contains.
 func (p *packer) ancestors(dir *level) error {
 	if dir == nil || dir.packed {
 		return nil

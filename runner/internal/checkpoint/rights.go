@@ -11,7 +11,8 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// rights are what PID 1 may do. A container for a restore gives it the same, so a file that PID 1 could not create here is refused.
+// rights holds PID 1's permissions. PID 1 of a container for a restore has the same, so a checkpoint refuses files that PID 1 could
+// not create.
 type rights struct {
 	uid          int
 	groups       []int
@@ -49,12 +50,13 @@ func (r rights) check(entry *manifest.Entry) error {
 		string(entry.Path), problem, entry.UID, entry.GID, entry.Mode)
 }
 
-// isWhiteout returns whether overlayfs would take the device for a deleted file.
+// isWhiteout returns whether overlayfs would treat the device as a deleted file.
 func isWhiteout(entry *manifest.Entry) bool {
 	return entry.Type == manifest.Char && entry.Device[0] == 0 && entry.Device[1] == 0
 }
 
-// replace returns an error if PID 1 could not create, replace or delete a file in an open directory. was is its former state.
+// replace returns an error if PID 1 could not create, replace or delete a file in an open directory. was is the file's former
+// state.
 func (r rights) replace(dir *level, path string, was state) error {
 	if dir == nil { // the path is the root directory
 		return nil

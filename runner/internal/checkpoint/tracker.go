@@ -1,9 +1,10 @@
 // Package checkpoint finds and packs the files that changed in the container.
 //
-// A Tracker keeps lists of all files with their ctime, inode number and mode: of the image, taken when PID 1 starts, and of the last
-// committed increment. A file differs if one of the three does. The ctime misses what is written through a memory mapping that is
-// already dirty (so the caller syncs the filesystem first), the inode number and mode cover renames of image directories and ctimes
-// of one clock tick. Overlayfs changes device numbers and the inode numbers of directories, so neither counts.
+// A Tracker keeps two lists of all files with their ctime, inode number and mode: the list of the image, made when PID 1 starts,
+// and that of the last committed increment. A file differs if one of the three does. The ctime does not show writes through a
+// memory mapping that is already dirty, so the caller syncs the filesystem first. The inode number and mode show renames of image
+// directories, and changes within one tick of the kernel's clock. Overlayfs changes device numbers and the inode numbers of
+// directories, so neither counts.
 package checkpoint
 
 import (
@@ -21,9 +22,9 @@ import (
 )
 
 const (
-	imageTimeout  = 50 * time.Second // of listing the image's files: until then no phase starts, and a caller waits at most a minute for an answer
+	imageTimeout  = 50 * time.Second // for the list of the image's files; until then phases wait, and a caller waits at most a minute for a response
 	maxImageFiles = 4_000_000
-	busyTimeout   = 20 * time.Second // wait for another checkpoint or restore
+	busyTimeout   = 20 * time.Second // timeout for the wait for another checkpoint or restore
 )
 
 // Tracker compares the files below a directory with earlier lists of them.
@@ -35,14 +36,14 @@ type Tracker struct {
 	busy    chan struct{} // holds an element during a checkpoint or restore
 
 	mu      sync.Mutex
-	holder  context.Context // of the last that was in progress
+	holder  context.Context // of the checkpoint or restore that last filled busy
 	image   *List
 	failure error // why image is missing
 	base    version
 	pending version // packed, but not committed
 }
 
-// version is a list and the digest of the manifest that led to it.
+// version is a list of files and the digest of the manifest that the list belongs to.
 type version struct {
 	digest string
 	list   *List
@@ -63,21 +64,21 @@ func Track(root string, own []string) *Tracker {
 	return t
 }
 
-// Untracked returns a Tracker without lists: it can only make restores wait for each other.
+// Untracked returns a Tracker without lists: it only makes restores wait for each other.
 func Untracked() *Tracker {
 	t := &Tracker{listed: make(chan struct{}), busy: make(chan struct{}, 1), failure: errors.New("the runner was started without --checkpoints")}
 	close(t.listed)
 	return t
 }
 
-// Wait returns when the image's files are listed. Until then nothing may change them: what is deleted before it is listed would be
-// missed by all checkpoints.
+// Wait returns when the image's files are listed. Until then no file may change: all checkpoints would miss the deletion of a file
+// that is deleted before it is listed.
 func (t *Tracker) Wait() {
 	<-t.listed
 }
 
-// Acquire waits until no other checkpoint or restore is in progress, and makes others wait until the caller calls release. It returns a
-// Conflict after busyTimeout, unless the other one was cancelled (its context is done) and only has to stop.
+// Acquire waits until no other checkpoint or restore is in progress, and makes others wait until the caller calls release. It
+// returns a Conflict after busyTimeout, unless the other one was cancelled (its context is done) and is about to stop.
 func (t *Tracker) Acquire(ctx context.Context) (release func(), err error) {
 	select {
 	case <-t.listed:
@@ -131,7 +132,7 @@ func (t *Tracker) Pack(ctx context.Context, request wire.Checkpoint, out, lines 
 	if request.Full {
 		base = version{list: t.image}
 	}
-	t.pending = version{} // its memory is needed for the next list
+	t.pending = version{} // frees memory for the next list
 	t.mu.Unlock()
 	writer, err := manifest.NewWriter(lines, manifest.Header{Version: manifest.Version, Previous: base.digest})
 	if err != nil {
@@ -167,12 +168,13 @@ func (t *Tracker) Commit(digest string) *wire.Error {
 	return wire.Errorf(wire.CodeNotFound, "%s is not the manifest of the last checkpoint", digest)
 }
 
-// Restored lists the files again: they are now those of the increment with this manifest.
+// Restored lists the files again, which are now those of the increment with this manifest, and makes them the base of the next
+// increment.
 func (t *Tracker) Restored(ctx context.Context, digest string) error {
 	if t.Listed() != nil {
 		return nil
 	}
-	time.Sleep(racy) // files of less age would count as changed
+	time.Sleep(racy) // more recent files would count as changed
 	list, err := t.list(ctx)
 	if err != nil {
 		return err

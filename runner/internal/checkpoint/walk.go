@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	maxDepth     = 800 // levels of directories; each open one needs a descriptor, of which a process may have only 1024
+	maxDepth     = 800 // levels of directories; each open directory needs a descriptor, of which a process may have only 1024
 	checkedEvery = 256 // entries between two checks of the context
 	direntBytes  = 64 << 10
 	maxNames     = 48 << 20 // bytes of memory for the names in all open directories
@@ -28,7 +28,7 @@ var (
 type visitor interface {
 	// Enter receives a directory before its content.
 	Enter(dir *level) error
-	// File receives everything else. name is the last element of path.
+	// File receives any file except a directory. name is the last element of path.
 	File(dir *level, path []byte, name string, stat *syscall.Stat_t) error
 	// Leave receives a directory after its content.
 	Leave(dir *level) error
@@ -144,7 +144,8 @@ func (w *walker) enter(dir *level, name string) error {
 	return w.directory(next)
 }
 
-// names are names of files, each with a NUL at its end, in blocks that are never copied. A place is a block's index and an offset in it.
+// names holds names of files, each with a NUL at its end, in blocks that are never copied. A place is a block's index and an offset
+// in the block.
 type names struct {
 	blocks [][]byte
 	places []uint32
@@ -166,7 +167,8 @@ func (n *names) at(place uint32) []byte {
 
 func (n *names) from(place uint32) []byte { return n.blocks[place>>blockBits][place%maxBlock:] }
 
-// sort sorts by the bytes of the names. A NUL is less than all others and no name occurs twice, so what follows a name does not matter.
+// sort sorts by the bytes of the names. A NUL is less than all other bytes and no name occurs twice, so the bytes after a name do
+// not matter.
 func (n *names) sort() {
 	slices.SortFunc(n.places, func(a, b uint32) int { return bytes.Compare(n.from(a), n.from(b)) })
 }
@@ -187,7 +189,7 @@ func (n *names) append(name []byte) {
 	*block = append(append(*block, name...), 0)
 }
 
-// names returns the sorted names in a directory. They count as held.
+// names returns the sorted names in a directory. It adds their memory to held.
 func (w *walker) names(fd int) (*names, error) {
 	found := &names{}
 	for {

@@ -52,9 +52,9 @@ func OpenDownload(wanted []wire.Source) *Download {
 	return download
 }
 
-// openSource opens a source. It follows all links in its path, but those that another user than root and PID 1's owns only to what
-// that user may read: an agent could otherwise hand in files that are hidden from it, such as the expected answer. For a guest (a
-// process of another container, package guests) without root this process has the permissions of the guest's user.
+// openSource opens a source. It follows all links in the path. If a user other than root and PID 1's owns one of the links, that
+// user must be able to read the source: otherwise an agent could submit files that are hidden from it, such as the expected answer.
+// For a guest (a process of another container, package guests) without root, this process has the permissions of the guest's user.
 func openSource(want wire.Source) source {
 	opened := follow(want)
 	if (opened.file == nil && opened.root == nil) || opened.isAllowed(want.Path) {
@@ -64,7 +64,8 @@ func openSource(want wire.Source) source {
 	return source{kind: "other", failed: true}
 }
 
-// isAllowed returns whether the opened source is what its path leads to now, and the user whose links the path has may read it.
+// isAllowed returns whether the path still leads to the opened source, and whether a user who owns links in the path may read the
+// source.
 func (s source) isAllowed(name string) bool {
 	info, err := s.stat()
 	if err != nil {
@@ -218,7 +219,7 @@ func (d *Download) sendEntry(dir directory, name string) error {
 			return d.header(member, tar.TypeSymlink, info, leadsTo, 0)
 		}
 	case err == nil:
-		return nil // a socket, a fifo, a device
+		return nil // omits sockets, FIFOs and devices
 	}
 	d.unreadable = list(d.unreadable, member)
 	return nil

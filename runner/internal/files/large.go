@@ -14,7 +14,7 @@ import (
 
 const (
 	sampleBytes = 8192 // a NUL among the first bytes marks a file as binary
-	maxName     = 512  // in bytes, because a record contains the names
+	maxName     = 512  // maximum bytes of a path, because a record contains the paths
 )
 
 // Large returns regular files of at least the given size in bytes that a download of the sources would send, at most limit files.

@@ -35,8 +35,8 @@ func TestCaptureReportsChanges(t *testing.T) {
 	}
 }
 
-// switches returns how often the byte changes in content. A file that is being rewritten has one switch, from its new pages to its old ones,
-// for as long as the scheduler does not continue the writer; with two switches it was read while it changed.
+// switches returns how often the byte changes in content. If the writer is paused within a rewrite, the file has one switch, from
+// new pages to old ones. Two switches mean that the file was read while it changed.
 func switches(content []byte) (count int) {
 	for i := 1; i < len(content); i++ {
 		if content[i] != content[i-1] {

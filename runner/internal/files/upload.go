@@ -21,7 +21,7 @@ type Upload struct {
 	stage  *os.Root
 	name   string // name of the staging directory in the target
 	owner  users.User
-	dirs   map[string]int64 // modes to set after the merge by name; keepMode: an existing directory keeps its mode
+	dirs   map[string]int64 // by name: the mode to set on a directory after the merge; keepMode: an existing directory keeps its mode
 	parent string           // last directory known to exist in the staging directory
 	buffer []byte
 }

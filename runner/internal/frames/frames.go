@@ -84,7 +84,8 @@ func (r *Reader) Payload() ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// singleWrite is the size in bytes of the largest payload that is copied, so that the frame takes one call of Write.
+// singleWrite is the maximum size in bytes of a payload that Write copies behind the header, so that one call of stream.Write
+// suffices.
 const singleWrite = 64 << 10
 
 // Write writes one frame, with a single call of stream.Write unless the payload is large.
@@ -100,7 +101,7 @@ func Write(stream io.Writer, kind byte, payload []byte) error {
 	return err
 }
 
-// header returns the header of a frame, with room for so many further bytes.
+// header returns the header of a frame, with capacity for room further bytes.
 func header(kind byte, length, room int) []byte {
 	header := make([]byte, headerBytes, headerBytes+room)
 	putHeader(header, kind, length)

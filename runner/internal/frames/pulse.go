@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Pulse is a writer of frames that can show the other side, with an empty D frame, that this side works although it has nothing to
-// send. Each Write must be a whole frame. After the first error all writes fail with it.
+// Pulse is a writer of frames that also sends keep-alive frames (empty D frames) while there is nothing else to send. Each Write
+// must be a whole frame. After the first error, all writes return this error.
 type Pulse struct {
 	mu   sync.Mutex
 	to   io.Writer
@@ -33,7 +33,7 @@ func (p *Pulse) write(frame []byte) (int, error) {
 	return n, err
 }
 
-// Beat writes an empty D frame if nothing was written for the pause, and nothing is being written.
+// Beat writes an empty D frame if nothing was written for the pause, and no write is in progress.
 func (p *Pulse) Beat(pause time.Duration) {
 	if !p.mu.TryLock() {
 		return

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	lastResort = time.Second      // processes that still fork after this time get the signal all at once
-	giveUp     = 10 * time.Second // a process that runs after this time hangs in the kernel
+	lastResort = time.Second      // if processes still fork after this time, one kill(-1, SIGSTOP) stops all at once
+	giveUp     = 10 * time.Second // a process that still runs after this time is assumed to hang in the kernel: freezing fails
 	firstPause = 200 * time.Microsecond
 	maxPause   = 20 * time.Millisecond
 )
@@ -40,8 +40,9 @@ type Frozen struct {
 	thawed    bool
 }
 
-// All stops all processes except this one, its supervisors (which the function returns by their PIDs; they only wait, and package reap resumes them)
-// and processes from outside the container, such as exec sessions. The caller must call Thaw, also after an error.
+// All stops all processes except this one, its supervisors, and processes from outside the container, such as exec sessions.
+// supervisors returns the PIDs of the supervisors; they only wait, and package reap resumes them. The caller must call Thaw, even
+// after an error.
 func All(ctx context.Context, supervisors func() map[int]bool) (*Frozen, error) {
 	f := &Frozen{stopped: map[identity]bool{}, supervise: supervisors}
 	return f, f.freeze(ctx)

@@ -8,10 +8,10 @@ import (
 
 const maxPlanted = 1000
 
-// pytestFiles are files that change what pytest runs, in the directory of the tests or in one above it.
+// pytestFiles lists files that change what pytest runs, in the directory of the tests or in a directory above it.
 var pytestFiles = []string{"conftest.py", "pytest.ini", "sitecustomize.py", "usercustomize.py"}
 
-// aboveTests are further ones, which are common in projects.
+// aboveTests lists further such files. They are common in working directories, so they count only in the root directory.
 var aboveTests = []string{"pyproject.toml", "tox.ini", "setup.cfg"}
 
 // hooks finds new or changed files that the loader or a shell reads at the start of programs.
@@ -36,7 +36,8 @@ func (s *search) hooks() {
 	}
 }
 
-// tests finds new or changed files that pytest reads: above the verifier's tests, and in the working directory.
+// tests finds new or changed files that pytest reads, in the working directory and its parents, and in the root directory (which is
+// above the verifier's tests).
 func (s *search) tests() {
 	for directory := path.Clean(s.scope.Workdir); directory != "/"; directory = path.Dir(directory) {
 		for _, name := range pytestFiles {
@@ -59,7 +60,7 @@ func (s *search) testHook(kind, file string) {
 	}
 }
 
-// planted finds files in the verifier's directories.
+// planted finds new and changed files in the verifier's directories.
 func (s *search) planted() {
 	for _, directory := range s.scope.Directories {
 		err := s.files.walk(s.ctx, directory, maxPlanted, func(file string, stat *syscall.Stat_t) {

@@ -1,10 +1,10 @@
 // Package inspect finds traces of tampering with a verification that runs in the agent's container: changed programs and libraries,
 // files that run code in other programs, files planted for the verifier, and processes that the agent left.
 //
-// Baseline notes which files exist before the first agent runs, and the time. Inspect reports what changed later and could change
-// the verification. The time of a change is a file's ctime, which no process in the container can set. What a package manager
-// installed is not reported: its content has the digest in the package database. Root can forge a database, so an inspection
-// finds evidence and proves nothing.
+// Baseline records which files exist before the first agent runs, and the time. Inspect reports later changes that could affect the
+// verification. The time of a change is a file's ctime, which no process in the container can set. Inspect does not report files
+// that a package manager installed: their content has the digest in the package database. Root can forge a database, so an
+// inspection finds evidence but proves nothing.
 package inspect
 
 import (
@@ -35,7 +35,7 @@ const (
 	VerifierFilesPlanted = "VerifierFilesPlanted" // files in the verifier's directories before the verification
 )
 
-// Scope is what an inspection depends on, besides the files.
+// Scope holds the inputs of an inspection other than the files.
 type Scope struct {
 	Env         map[string]string // variables of the verification, which name further files
 	Directories []string          // directories of the verifier
@@ -74,7 +74,8 @@ func New(root string) *Inspector {
 	return &Inspector{files: tree{root}, uploaded: map[string]int64{}}
 }
 
-// Baseline notes the present state, unless there is a baseline already.
+// Baseline records the container's programs, libraries, Python modules, verifier files and processes. It does nothing if a baseline
+// already exists.
 func (i *Inspector) Baseline(scope Scope) (wire.BaselineResult, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -120,10 +121,10 @@ func (i *Inspector) Baseline(scope Scope) (wire.BaselineResult, error) {
 	return wire.BaselineResult{Files: count, Seconds: time.Since(started).Seconds()}, nil
 }
 
-// ErrNoBaseline means that nothing is known about the state before the agent.
+// ErrNoBaseline means that the state before the agent ran is unknown.
 var ErrNoBaseline = errors.New("no baseline was taken before the agent ran")
 
-// Inspect returns what changed since the baseline and could change a verification.
+// Inspect returns the changes since the baseline that could affect a verification.
 func (i *Inspector) Inspect(scope Scope) (wire.InspectResult, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -148,7 +149,8 @@ func (i *Inspector) Inspect(scope Scope) (wire.InspectResult, error) {
 	return result, nil
 }
 
-// Uploaded trusts the hooks in a directory that changed since a time: the operator has uploaded them.
+// Uploaded marks the pytestFiles in a directory that changed since the given time (in nanoseconds since the Unix epoch) as uploaded
+// by the operator. Inspect does not report them.
 func (i *Inspector) Uploaded(directory string, since int64) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -160,8 +162,8 @@ func (i *Inspector) Uploaded(directory string, since int64) {
 	}
 }
 
-// separate returns a time between the ctimes of all changes so far and those of all later changes. Kernels take ctimes from a clock that
-// advances in ticks; newer ones also from the exact clock, which is ahead of it.
+// separate returns a time that is after the ctimes of all changes so far and before those of all later changes. Kernels take ctimes
+// from a clock that advances in ticks; newer kernels also take them from the exact clock, which is ahead of it.
 func separate() int64 {
 	now := time.Now().UnixNano()
 	for kernel.CoarseTime() <= now {
@@ -170,7 +172,8 @@ func separate() int64 {
 	return now
 }
 
-// environment returns the living processes of the container that no exec session started, without the runner's own.
+// environment returns the living processes of the container, except the runner's own and those from outside the container (exec
+// sessions).
 func environment(supervisors func() map[int]bool) []kernel.Process {
 	all, _ := kernel.Processes()
 	own, found := supervisors(), all[:0]

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// image is a directory with the files of an image, and the inspection of it.
+// image is a directory with the files of an image, and an Inspector of them.
 type image struct {
 	t         *testing.T
 	root      string
@@ -47,7 +47,7 @@ func newImage(t *testing.T) *image {
 	return i
 }
 
-// cache returns a cache of the dynamic loader.
+// cache returns the content of a dynamic loader's cache.
 func cache(libraries map[string]string) string {
 	header := make([]byte, headerBytes)
 	copy(header, cacheMagic)
@@ -74,7 +74,7 @@ func (i *image) write(file, content string) {
 	file = filepath.Join(i.root, file)
 	i.check(os.MkdirAll(filepath.Dir(file), 0o755))
 	if info, err := os.Lstat(file); err == nil && info.Mode().Type() == os.ModeSymlink {
-		i.check(os.Remove(file)) // its target is on the machine
+		i.check(os.Remove(file)) // a write would follow it to a file of this machine
 	}
 	i.check(os.WriteFile(file, []byte(content), 0o755))
 }

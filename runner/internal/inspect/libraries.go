@@ -15,12 +15,13 @@ const (
 	entryBytes    = 24
 )
 
-// loaders are directories and prefixes of names of dynamic loaders and C libraries, which are not in each cache.
+// loaders lists the directories and name prefixes of dynamic loaders and C libraries, which some caches lack.
 var loaders = []struct{ directory, prefix string }{
 	{"/lib", "ld-musl-"}, {"/lib", "libc.musl-"}, {"/lib", "ld-linux"}, {"/lib64", "ld-linux"}, {"/usr/lib64", "libc.so"}, {"/lib64", "libc.so"},
 }
 
-// core are prefixes of the names of libraries that nobody installs a second time under another path, unlike e.g. a newer libsqlite3.
+// core lists the name prefixes of libraries of which nobody installs a second copy under another path (unlike, for example, a newer
+// libsqlite3).
 var core = []string{"ld-", "libc.", "libm.", "libdl.", "libpthread.", "librt.", "libutil.", "libresolv.", "libnss_", "libpython", "libtinfo."}
 
 // cached returns the paths of the libraries in the dynamic loader's cache, by name.
@@ -50,7 +51,7 @@ func (t tree) cached() map[string]string {
 	return found
 }
 
-// loadable returns the final path of each library by the name that programs load it by, and of the dynamic loaders.
+// loadable returns the final path of each library, by the name that programs load it by, and of each dynamic loader, by its path.
 func (i *Inspector) loadable() map[string]string {
 	found := i.files.cached()
 	for _, each := range loaders {

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	maxDatabaseBytes = 256 << 20 // of all databases
+	maxDatabaseBytes = 256 << 20 // maximum bytes read from all databases
 	maxHashedBytes   = 1 << 30
 	maxLine          = 64 << 10
 )
@@ -23,7 +23,7 @@ const (
 // algorithms of digests, by their size.
 var algorithms = map[int]func() hash.Hash{md5.Size: md5.New, sha1.Size: sha1.New, sha256.Size: sha256.New}
 
-// packages collects the digests that package databases have of some files.
+// packages collects the digests that package databases contain for some files.
 type packages struct {
 	*search
 	wanted  map[string][]string // final paths of the wanted files by their key
@@ -31,8 +31,8 @@ type packages struct {
 	left    int64               // bytes of databases that may still be read
 }
 
-// vouched returns which of the files have the content of which the database of dpkg, apk or a Python package has the digest. They are hashed in
-// order; of those that exceed maxHashedBytes nothing is known.
+// vouched returns a verdict for each file whose digest is in the database of dpkg, apk or a Python package. It hashes the files in
+// order, up to maxHashedBytes in all; the verdict of the remaining files is notHashed.
 func (s *search) vouched(files []string) map[string]verdict {
 	found := map[string]verdict{}
 	if len(files) == 0 {
@@ -54,7 +54,7 @@ func (s *search) vouched(files []string) map[string]verdict {
 	return found
 }
 
-// key returns a path by which a database can name a file: with /usr merged, /usr/bin/x and /bin/x are one file.
+// key returns the path by which a database can name a file: with /usr merged, /usr/bin/x and /bin/x are one file.
 func key(file string) string {
 	for _, directory := range []string{"/bin/", "/sbin/", "/lib"} {
 		if rest, found := strings.CutPrefix(file, "/usr"); found && strings.HasPrefix(rest, directory) {
@@ -103,7 +103,7 @@ func (p *packages) lines(file string, visit func(line string)) {
 
 const dpkgInfo = "/var/lib/dpkg/info"
 
-// dpkg reads the digests of Debian's packages, and those of their configuration files, which the database has elsewhere.
+// dpkg reads the digests of Debian's packages, and those of their configuration files, which are in another file.
 func (p *packages) dpkg() {
 	for _, name := range p.files.names(dpkgInfo) {
 		if strings.HasSuffix(name, ".md5sums") {
@@ -177,11 +177,11 @@ func cutLast(text, separator string) (before, after string, found bool) {
 	return text, "", false
 }
 
-// verdict is what the databases say about a file.
+// verdict is the result of comparing a file with the package databases.
 type verdict int
 
 const (
-	unknownFile verdict = iota // no package has the file, or it has another content
+	unknownFile verdict = iota // no package contains the file, or its content differs
 	installed
 	notHashed // a limit was exceeded
 )

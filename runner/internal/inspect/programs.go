@@ -12,10 +12,11 @@ const (
 	maxDirectories = 64
 )
 
-// multicall are programs that are many programs, by the name that a link gives them.
+// multicall lists programs that implement many commands, selected by the name of a link to the program.
 var multicall = []string{"busybox", "coreutils", "toybox"}
 
-// programDirectories returns the directories in which programs are searched, in this order, without links and repetitions.
+// programDirectories returns the directories in which programs are searched, in the order of the search, without links and
+// duplicates.
 func (i *Inspector) programDirectories(env map[string]string) (found []string) {
 	for _, directory := range strings.Split(env["PATH"]+":"+standardPath, ":") {
 		if !path.IsAbs(directory) || len(found) == maxDirectories {
@@ -28,7 +29,7 @@ func (i *Inspector) programDirectories(env map[string]string) (found []string) {
 	return found
 }
 
-// programs finds programs that were changed, or that take the place of others of the same name.
+// programs finds programs that were changed, or that shadow others of the same name.
 func (s *search) programs() {
 	directories := s.programDirectories(s.scope.Env)
 	for number, directory := range directories {
@@ -43,7 +44,7 @@ func (s *search) programs() {
 				continue
 			}
 			if !known && !s.changed(file) && !s.changed(final) {
-				continue // of the task: it was there before the agent, in a directory that is new in PATH
+				continue // existed before the agent ran, in a directory that was not in PATH
 			}
 			kind := ProgramShadowed
 			if known {
@@ -54,8 +55,8 @@ func (s *search) programs() {
 	}
 }
 
-// shadows returns whether a new file in a directory is found before a program that was there before: a later directory has that, and no
-// earlier one has a program of this name.
+// shadows returns whether a new file in directories[number] is found before a program of the baseline: a later directory contains
+// the program, and no earlier directory contains a program of this name.
 func (s *search) shadows(name string, directories []string, number int) bool {
 	if slices.ContainsFunc(directories[:number], func(directory string) bool {
 		_, err := s.files.resolve(path.Join(directory, name))
@@ -69,8 +70,9 @@ func (s *search) shadows(name string, directories []string, number int) bool {
 	})
 }
 
-// program judges a program that was changed or that is new. It may be an honest choice between versions: a file of the same name but
-// for its version, an alternative of Debian's, or what npm installed in place of its former version.
+// program adds a finding for a changed or new program. A link to another version is no finding if that file did not change: the
+// names differ only in the version, or Debian's database of alternatives contains it. Nor is a program that npm replaced by another
+// version.
 func (s *search) program(kind, name, file, former, final string) {
 	target := path.Base(final)
 	same := stem(name) == stem(target) || slices.Contains(multicall, target) || name == "sh" && (target == "bash" || target == "dash")
@@ -92,7 +94,7 @@ func stem(name string) string {
 
 const alternatives = "/var/lib/dpkg/alternatives"
 
-// isAlternative returns whether Debian's database of alternatives has the final path for a link.
+// isAlternative returns whether Debian's database of alternatives contains the final path for a link.
 func (s *search) isAlternative(link, final string) bool {
 	return slices.ContainsFunc(s.files.names(alternatives), func(name string) bool {
 		lines := strings.Split(string(s.files.read(path.Join(alternatives, name), 1<<20)), "\n")

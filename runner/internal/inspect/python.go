@@ -14,18 +14,18 @@ const (
 	maxHookBytes = 1 << 20
 )
 
-// moduleFile is a file of a Python library. name is the name of its module if the file is directly in a directory in which Python searches, or
-// its package is.
+// moduleFile is a file of a Python library. name: the top-level module or package that contains it; top: whether the file is
+// directly in a directory on Python's search path, or is the __init__.py of a package there.
 type moduleFile struct {
 	path, name string
 	top        bool
 	stat       *syscall.Stat_t
 }
 
-// startupModules are modules that each Python imports at its start.
+// startupModules lists the modules that every Python interpreter imports at its start.
 var startupModules = []string{"sitecustomize", "usercustomize"}
 
-// pythonLibraries returns the directories lib/python3* of all prefixes in which programs are, and of the user.
+// pythonLibraries returns the directories lib/python3* beside the directories of programs, and in the user's ~/.local.
 func (i *Inspector) pythonLibraries(env map[string]string) (found []string) {
 	var prefixes []string
 	for _, directory := range i.programDirectories(env) {
@@ -72,7 +72,7 @@ func isModule(file string) bool {
 
 func isIn(file, directory string) bool { return strings.Contains(file, directory) }
 
-// moduleName returns the name of the module of a file in a library. top is whether Python finds it in a directory in which it searches.
+// moduleName returns the fields name and top of the moduleFile of a file in a library.
 func moduleName(library, file string) (name string, top bool) {
 	rest := strings.TrimPrefix(file, library+"/")
 	for _, packages := range []string{"site-packages/", "dist-packages/", "lib-dynload/"} {
@@ -83,7 +83,7 @@ func moduleName(library, file string) (name string, top bool) {
 	return name, !nested || base == "__init__.py"
 }
 
-// modules finds changed files of Python's libraries, and files that run code in each Python.
+// modules finds changed files of Python's libraries, and files that run code in every Python process.
 func (s *search) modules() {
 	err := s.walkModules(s.ctx, s.scope.Env, func(module moduleFile) {
 		final, later := module.path, s.isLater(module.stat)

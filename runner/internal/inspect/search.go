@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	maxPaths     = 20 // of each kind, in an answer
+	maxPaths     = 20 // maximum number of paths of each kind in a response
 	maxPathBytes = 300
 )
 
@@ -19,7 +19,7 @@ type search struct {
 	ctx        context.Context
 	scope      Scope
 	found      map[string]string // kind by path
-	suspects   []suspect         // programs and libraries before modules
+	suspects   []suspect         // in the order in which they are hashed: programs and libraries before modules
 	incomplete bool
 }
 
@@ -47,7 +47,7 @@ func (s *search) judge() {
 	for _, each := range s.suspects {
 		switch verdict := known[each.final]; {
 		case verdict == notHashed && isModule(each.final):
-			s.incomplete = true // large packages are common
+			s.incomplete = true // no finding: large packages are common
 		case verdict != installed:
 			s.report(each.kind, each.file)
 		}
@@ -61,12 +61,12 @@ func (s *search) report(kind, file string) {
 	}
 }
 
-// suspect adds a finding unless it turns out that a package manager has installed the file.
+// suspect adds a finding that judge drops if a package manager has installed the file.
 func (s *search) suspect(kind, file, final string) {
 	s.suspects = append(s.suspects, suspect{kind, file, final})
 }
 
-// findings returns the paths of each kind.
+// findings returns one Finding for each kind.
 func (s *search) findings() []wire.Finding {
 	kinds := map[string][]string{}
 	for file, kind := range s.found {

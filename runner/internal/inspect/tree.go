@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	maxNames = 50_000 // of a directory
+	maxNames = 50_000 // maximum number of names read from a directory
 	maxLinks = 40     // as in the kernel
 )
 
@@ -24,7 +24,7 @@ func (t tree) lstat(file string) (stat syscall.Stat_t, err error) {
 	return stat, syscall.Lstat(t.root+file, &stat)
 }
 
-// names returns the names in a directory, in no order; none if it cannot be read.
+// names returns the names in a directory, in no order. It returns none if it cannot read the directory.
 func (t tree) names(directory string) []string {
 	opened, err := os.OpenFile(t.root+directory, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -85,7 +85,7 @@ func (t tree) open(file string) (*os.File, error) {
 	return opened, nil
 }
 
-// read returns the first bytes of a regular file; none if it cannot be read.
+// read returns the first limit bytes of a regular file. It returns none if it cannot read the file.
 func (t tree) read(file string, limit int64) []byte {
 	final, err := t.resolve(file)
 	if err != nil {
@@ -102,7 +102,8 @@ func (t tree) read(file string, limit int64) []byte {
 
 var errTooMany = errors.New("too many files")
 
-// walk visits everything below a directory, without following links; the directory itself only if it is a link.
+// walk calls visit for each file and directory below a directory. It follows no links: if the directory is a link, it calls visit
+// only for the link.
 func (t tree) walk(ctx context.Context, directory string, limit int, visit func(file string, stat *syscall.Stat_t)) error {
 	if stat, err := t.lstat(directory); err == nil && stat.Mode&syscall.S_IFMT == syscall.S_IFLNK {
 		visit(directory, &stat)
@@ -133,12 +134,12 @@ func (t tree) walk(ctx context.Context, directory string, limit int, visit func(
 	return nil
 }
 
-// pathSet is a set of paths, of which it keeps hashes only: 8 bytes per path.
+// pathSet is a set of paths. It stores only their hashes: 8 bytes per path.
 type pathSet struct{ keys []uint64 }
 
 func (s *pathSet) add(file string) { s.keys = append(s.keys, hashed(file)) }
 
-// finish must be called after the last add.
+// finish sorts the set. It must be called after the last add and before has.
 func (s *pathSet) finish() {
 	slices.Sort(s.keys)
 	s.keys = slices.Clip(slices.Compact(s.keys))

@@ -87,7 +87,7 @@ func SetTime(file *os.File, when time.Time) error {
 	return nil
 }
 
-// Events of poll(2). The kernel always reports all but pollRDHUP.
+// Events of poll(2). The kernel reports all except pollRDHUP without a request.
 const (
 	pollERR   = 0x8
 	pollHUP   = 0x10
@@ -95,23 +95,23 @@ const (
 	pollRDHUP = 0x2000
 )
 
-// HungUp returns whether the other end of a socket was closed, in both directions.
+// HungUp returns whether the other end of a socket has closed both directions.
 func HungUp(socket uintptr) bool {
 	return poll(socket, 0, &syscall.Timespec{})&(pollHUP|pollERR) != 0
 }
 
-// Ended returns whether the other end of a socket was closed at least in its sending direction.
+// Ended returns whether the other end of a socket has closed at least its sending direction.
 func Ended(socket uintptr) bool {
 	return poll(socket, pollRDHUP, &syscall.Timespec{})&(pollHUP|pollERR|pollRDHUP) != 0
 }
 
-// WaitBroken returns when nobody can read any more what is written to a pipe or socket.
+// WaitBroken returns when no process can read any more from the pipe or socket that this process writes to.
 func WaitBroken(output uintptr) {
 	for poll(output, 0, nil) == 0 {
 	}
 }
 
-// poll returns the events of a descriptor, after the timeout at the latest; nil is none.
+// poll waits until a descriptor has events or the timeout expires, and returns the events. If timeout is nil, there is no timeout.
 func poll(fd uintptr, events int16, timeout *syscall.Timespec) int16 {
 	query := struct {
 		fd              int32
@@ -156,7 +156,8 @@ func Thread(pid, thread int) (Process, error) {
 	return parseStat(content)
 }
 
-// CoarseTime returns the time of the clock from which files get their ctime, in nanoseconds since the Unix epoch. It advances in ticks.
+// CoarseTime returns the time of the clock that sets files' ctimes, in nanoseconds since the Unix epoch. The clock advances in
+// ticks.
 func CoarseTime() int64 {
 	const clockRealtimeCoarse = 5
 	var now syscall.Timespec

@@ -52,7 +52,7 @@ func (w *Writer) Bytes() int64 { return w.bytes }
 // SHA256 returns the hexadecimal digest of the lines written so far.
 func (w *Writer) SHA256() string { return hex.EncodeToString(w.digest.Sum(nil)) }
 
-// maxLine is the maximum size of a line in bytes, of which no file needs more than a part.
+// maxLine is the maximum size of a line in bytes. No valid entry reaches it.
 const maxLine = 16 << 20
 
 // Reader reads a manifest and rejects entries that are invalid or not in order.
@@ -100,7 +100,7 @@ func (r *Reader) Next() (*Entry, error) {
 	return entry, nil
 }
 
-// restart returns whether the entry starts the second sequence, with further names of the first one's files.
+// restart returns whether the entry starts the second sequence, which has further names of files of the first sequence.
 func (r *Reader) restart(entry *Entry) bool {
 	first := !r.second && entry.Path == "/" && entry.Type == Directory
 	r.second = true

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// kernel are directories of the kernel. They are mounts in each container, but nothing must depend on that.
+// kernel lists directories of the kernel. They are mounts in every container, but Foreign does not depend on that.
 var kernel = []string{"/proc", "/sys", "/dev"}
 
-// Foreign returns the paths of all mounts except that of the root directory, of the kernel's directories, and of own.
+// Foreign returns a set of paths: those of all mounts other than the root directory, the kernel's directories, and own.
 func Foreign(own []string) (map[string]bool, error) {
 	file, err := os.Open("/proc/self/mountinfo")
 	if err != nil {

@@ -74,7 +74,8 @@ func open(name string, create bool) (*os.Root, error) {
 // NoStranger is the result of Resolve for a path without links of untrusted users.
 const NoStranger = -1
 
-// Resolve returns to what an absolute path leads, and the owner of the first link in it that neither root nor PID 1's user owns.
+// Resolve returns the file that an absolute path leads to, and the owner of the first link in the path that neither root nor PID
+// 1's user owns.
 func Resolve(name string) (info fs.FileInfo, stranger int, err error) {
 	top, err := os.OpenRoot("/")
 	if err != nil {
@@ -245,7 +246,8 @@ func Owner(info fs.FileInfo) int {
 	return int(info.Sys().(*syscall.Stat_t).Uid)
 }
 
-// IsPublic returns whether every user may read an open file: it is readable for others, and so is the way to it.
+// IsPublic returns whether every user may read an open file: others have the permission to read it, and to search all directories
+// in its path.
 func IsPublic(file *os.File, info fs.FileInfo) bool {
 	name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", file.Fd()))
 	if err != nil || !path.IsAbs(name) || info.Mode().Perm()&0o004 == 0 {

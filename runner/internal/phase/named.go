@@ -2,7 +2,7 @@ package phase
 
 import "sync"
 
-// named are the names of users that phases ran as.
+// named holds the names of the users that phases ran as.
 type named struct {
 	mu    sync.Mutex
 	users map[string]bool
@@ -17,7 +17,8 @@ func (n *named) add(user string) {
 	n.users[user] = true
 }
 
-// KnowsUsers returns an error if a user that a phase ran as does not exist any more: then no phase could run in this state of the files.
+// KnowsUsers returns an error if a user that a phase ran as does not exist any more. In a checkpoint of such files no phase could
+// run.
 func (h *Host) KnowsUsers() error {
 	h.named.mu.Lock()
 	defer h.named.mu.Unlock()

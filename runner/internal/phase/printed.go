@@ -10,7 +10,7 @@ import (
 
 const (
 	maxOpen    = 16       // output files that are kept open for reading
-	maxDeleted = 16 << 20 // bytes in open files that were deleted: the next step empties their directory
+	maxDeleted = 16 << 20 // maximum bytes of open files that were deleted: each step empties the directory of its output
 )
 
 // outputs holds the outputs of all started phases.

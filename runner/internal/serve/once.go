@@ -24,8 +24,9 @@ import (
 // interrupted is the error code of a command whose `runner once` was killed before it ended.
 const interrupted = "Interrupted"
 
-// Once runs the command `runner once`: one session on stdin and stdout in a container whose PID 1 is a service. It keeps the record of
-// the operation with the id in the directory state, so that the operation runs at most once, however many sessions ask for it.
+// Once runs the command `runner once`: one session on stdin and stdout in a container whose PID 1 is a service. It keeps the record
+// of the operation that --id names in the directory state, so that the operation runs at most once, even if several sessions
+// request it.
 func Once(version string, args []string) error {
 	flags := flag.NewFlagSet("once", flag.ContinueOnError)
 	state := flags.String("state", "", "directory for records; must exist")
@@ -57,7 +58,7 @@ func fileName(id string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// talkOnStdio serves one session. `runner call` relays in the same way.
+// talkOnStdio serves one session on stdin and stdout, which it relays as `runner call` does.
 func talkOnStdio(runner *session.Runner) error {
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -88,19 +89,19 @@ func connections(pair [2]int) (mine, theirs *net.UnixConn, err error) {
 	return both[0], both[1], nil
 }
 
-// keptRecord is the record of an operation, in a file. The file exists, empty and locked, while the operation runs.
+// keptRecord is the record of an operation, in a file. While the operation runs, the file is locked and contains only a newline.
 type keptRecord struct {
 	path, id string
 	file     *os.File
 }
 
-// load waits until no other process runs the operation, and adds its record to the store, if it ran.
+// load waits until no other process runs the operation. If the operation already ran, load adds its record to the store.
 func (k *keptRecord) load(store *records.Store) error {
 	file, err := os.OpenFile(k.path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
-	k.file = file // open until the process ends, as it holds the lock
+	k.file = file // stays open until the process ends, because it holds the lock
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
 		return err
 	}
@@ -124,14 +125,14 @@ func (k *keptRecord) load(store *records.Store) error {
 	return nil
 }
 
-// save waits until the operation ends, also if nobody listens any more, and writes its record.
+// save waits until the operation finishes, even if the session has ended, and writes its record.
 func (k *keptRecord) save(store *records.Store) error {
 	if k.file == nil {
 		return nil
 	}
 	record, missing := store.Wait(context.Background(), k.id)
 	if missing != nil {
-		return k.file.Truncate(0) // no session started it
+		return k.file.Truncate(0) // no session started the operation
 	}
 	content, err := json.Marshal(record)
 	if err != nil {

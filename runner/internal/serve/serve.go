@@ -119,7 +119,7 @@ func endStopped() {
 	}
 }
 
-// newRunner returns a runner. place: creates the runtime directory.
+// newRunner returns a runner. place creates the runtime directory and returns its path.
 func newRunner(version, defaultUser string, place func() (string, error)) (*session.Runner, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -150,8 +150,8 @@ func newRunner(version, defaultUser string, place func() (string, error)) (*sess
 	}, nil
 }
 
-// makeRuntimeDir creates the runtime directory, for files that are not the task's. It can trust the path, because no other process
-// runs in the container yet.
+// makeRuntimeDir creates the directory of the runner's own files. It can trust the path, because no other process runs in the
+// container yet.
 func makeRuntimeDir() (string, error) {
 	err := os.MkdirAll(runtimeDir, 0o755)
 	if err == nil {
@@ -184,7 +184,7 @@ func accept(callers *net.UnixListener, runner *session.Runner) error {
 			receive(runner, conn)
 			continue
 		}
-		if err != nil { // synchronous, which limits the number of goroutines: rejected callers can be very many
+		if err != nil { // not in a goroutine, because the number of rejected callers is unlimited
 			session.Refuse(conn, err)
 			continue
 		}

@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	watched       = 200 * time.Millisecond // interval between two checks whether the caller is gone
-	beat          = 10 * time.Second       // pause after which the caller gets a sign of life
-	takesNothing  = time.Minute            // timeout of a caller that reads nothing of a checkpoint
-	bringsNothing = 5 * time.Minute        // timeout of a caller that sends nothing of a restore
+	watched       = 200 * time.Millisecond // interval at which the runner checks whether the caller is gone
+	beat          = 10 * time.Second       // idle time after which the runner sends the caller a keep-alive frame
+	takesNothing  = time.Minute            // timeout if the caller reads no bytes of a checkpoint
+	bringsNothing = 5 * time.Minute        // timeout if the caller sends no bytes of a restore
 )
 
 var errGone = errors.New("the caller is gone: it ended its connection or its stdin")
 
-// alive is a checkpoint or restore in progress. While it lasts, the caller gets signs of life (empty D frames). It is cancelled, and the
-// connection is closed, when the caller ends its connection or only its sending direction: an exec session that is lost ends the
-// stdin of `runner call`, but not always its stdout.
+// alive is a checkpoint or restore in progress, during which the runner sends keep-alive frames (empty D frames) to the caller. It
+// is cancelled, and the connection is closed, when the caller closes its connection or only its sending direction: a lost exec
+// session ends the stdin of `runner call`, but not always its stdout.
 type alive struct {
 	ctx   context.Context
 	pulse *frames.Pulse
-	end   func() // ends the signs of life; must be called before the answer
+	end   func() // stops the keep-alive frames; must be called before the response
 }
 
 func (s *Session) keepAlive() *alive {
@@ -54,7 +54,7 @@ func (s *Session) keepAlive() *alive {
 	return a
 }
 
-// broken returns why a session broke: because of err, unless the caller is gone.
+// broken returns the error that broke the session: errGone if the caller is gone, else err.
 func (a *alive) broken(err error) error {
 	if cause := context.Cause(a.ctx); cause != nil {
 		return cause
@@ -76,7 +76,7 @@ func every(interval time.Duration, ended <-chan struct{}, do func()) {
 	}
 }
 
-// closed returns whether the other end closed a connection at least in its sending direction. It reads nothing.
+// closed returns whether the other end has closed the connection, or its sending direction. It reads no data.
 func closed(conn net.Conn) (closed bool) {
 	socket, ok := conn.(syscall.Conn)
 	if !ok {

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	maxProcesses = 100 // processes that an answer names
+	maxProcesses = 100 // maximum number of processes in a response
 	sharedMemory = "/dev/shm"
 )
 
@@ -29,14 +29,14 @@ type packed struct {
 	checkpoint.Packed
 	Processes     []wire.Process `json:"processes"`    // the first maxProcesses
 	ProcessCount  int            `json:"processCount"` // all living processes of the environment
-	SharedMemory  bool           `json:"sharedMemory"` // /dev/shm is not empty
+	SharedMemory  bool           `json:"sharedMemory"` // /dev/shm is not empty, or cannot be read
 	Seconds       float64        `json:"seconds"`
 	FrozenSeconds float64        `json:"frozenSeconds"`
 	lines         *os.File       // the compressed manifest
 }
 
-// checkpoint sends two bodies, the increment's files and its manifest, and then the result. It answers at once: what follows can take longer
-// than a caller waits for a frame, so a refusal comes after the first body.
+// checkpoint sends two bodies, the increment's files and its manifest, and then the result. It sends a first response at once,
+// because packing can take longer than the caller waits for a frame. So a failure is reported after the first body.
 func (s *Session) checkpoint(request wire.Checkpoint) error {
 	if err := s.answer(struct {
 		OK bool `json:"ok"`
@@ -66,7 +66,7 @@ func (s *Session) checkpoint(request wire.Checkpoint) error {
 	}{answerOK, result})
 }
 
-// sendFiles sends the body with the increment's files. It returns failure if the increment is not complete, and an error only if the
+// sendFiles sends the body with the increment's files. It returns failure if the increment is incomplete, and broken only if the
 // session broke.
 func (s *Session) sendFiles(alive *alive, request wire.Checkpoint) (result packed, failure *wire.Error, broken error) {
 	ctx, clock, cancel := limited(alive.ctx, request.CheckpointLimits, 0)
@@ -105,10 +105,10 @@ func (s *Session) pack(ctx context.Context, request wire.Checkpoint, out io.Writ
 		return result, err
 	}
 	result.ProcessCount, result.Processes, result.SharedMemory = len(frozen.Processes), describe(frozen.Processes), hasEntries(sharedMemory)
-	if result.lines, err = spool.New(s.RuntimeDir); err != nil { // while nobody could open it by its name
+	if result.lines, err = spool.New(s.RuntimeDir); err != nil { // before Thaw: no process can open the file by its name
 		return result, err
 	}
-	zip, _ := gzip.NewWriterLevel(result.lines, gzip.BestSpeed) // the level is valid
+	zip, _ := gzip.NewWriterLevel(result.lines, gzip.BestSpeed) // no error: the level is valid
 	result.Packed, err = s.Tracker.Pack(ctx, request, out, zip)
 	if err == nil {
 		err = zip.Close()
@@ -120,7 +120,8 @@ func (s *Session) pack(ctx context.Context, request wire.Checkpoint, out io.Writ
 	return result, err
 }
 
-// syncFiles writes the dirty pages of all files to disk. Nothing can interrupt the kernel in that, but the caller need not wait for it.
+// syncFiles writes the dirty pages of all files to disk. The system call cannot be interrupted; if ctx is done, syncFiles returns
+// without waiting for it.
 func syncFiles(ctx context.Context) error {
 	done := make(chan error, 1)
 	go func() { done <- at.SyncFilesystem("/") }()

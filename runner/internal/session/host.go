@@ -9,17 +9,18 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// hostConn is a connection with the agent host's runner, which the operator's requests for that runner pass through.
+// hostConn is a connection to the agent host's runner. It carries the operator's sealed requests.
 type hostConn struct {
 	net.Conn
 	frames *frames.Reader
 }
 
-// askHost sends a sealed message to the agent host's runner, and responds with its answer. This runner can read neither.
+// askHost sends a sealed message to the agent host's runner and returns its sealed answer to the caller. This runner can read
+// neither of them.
 func (s *Session) askHost(request wire.Host) error {
 	answer, err := s.ofHost(request.Message)
 	if err != nil {
-		s.leaveHost() // its next answer would belong to this request
+		s.leaveHost() // a late answer would be taken for that of the next request
 		return s.refuse(wire.Errorf(wire.CodeNoHost, "%v", err))
 	}
 	return frames.Write(s.stream, frames.JSON, answer)
@@ -49,14 +50,14 @@ func dialHost() (*hostConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := peer.Elsewhere(conn); err != nil { // it could not answer, but keep the caller waiting
+	if err := peer.Elsewhere(conn); err != nil { // a process of this container could not answer, but could keep the caller waiting
 		conn.Close()
 		return nil, err
 	}
 	return &hostConn{conn, frames.NewReader(conn)}, nil
 }
 
-// leaveHost ends the connection with the agent host's runner, if there is one.
+// leaveHost closes the connection to the agent host's runner, if it is open.
 func (s *Session) leaveHost() {
 	if s.host != nil {
 		s.host.Close()

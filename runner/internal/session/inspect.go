@@ -45,7 +45,7 @@ func (s *Session) inspect(request wire.Inspect) error {
 	}))
 }
 
-// scope returns what an inspection depends on, with the environment that the verification's phase will have.
+// scope returns the scope of a verification's inspection. Its environment is that of the verification's phase.
 func (s *Session) scope(request wire.Verification) (inspect.Scope, *wire.Error) {
 	user, err := s.Host.User(request.User)
 	if err != nil {

@@ -9,11 +9,11 @@ import (
 	"multistep.dev/runner/internal/worktime"
 )
 
-// totalFactor is how many times maxSeconds a checkpoint or restore may take in all, with the time in which it waits for its caller.
+// totalFactor times maxSeconds is the timeout of a checkpoint or restore that includes the time in which it waits for its caller.
 const totalFactor = 3
 
-// Restores are the times that unfinished restores took so far, over all sessions, by their ids: a restore that takes longer than any
-// session lasts ends, too.
+// Restores holds, by id, the time that each unfinished restore took so far in all sessions. Without it, a restore that takes longer
+// than a session would be retried forever.
 type Restores struct {
 	mu   sync.Mutex
 	took map[string]time.Duration
@@ -38,8 +38,8 @@ func totalSeconds(limits wire.CheckpointLimits) time.Duration {
 	return totalFactor * wire.Seconds(limits.MaxSeconds)
 }
 
-// limited returns a context that ends after maxSeconds of work, and in all after totalFactor times maxSeconds. spent is the part of
-// the latter that is over.
+// limited returns a context with two timeouts: maxSeconds of work, and totalFactor times maxSeconds in all. spent: time that
+// earlier sessions used of the second timeout.
 func limited(parent context.Context, limits wire.CheckpointLimits, spent time.Duration) (context.Context, *worktime.Clock, func()) {
 	total, end := context.WithTimeout(parent, totalSeconds(limits)-spent)
 	ctx, clock, cancel := worktime.Limit(total, wire.Seconds(limits.MaxSeconds))
@@ -49,7 +49,7 @@ func limited(parent context.Context, limits wire.CheckpointLimits, spent time.Du
 	}
 }
 
-// tooSlow returns why a context of limited ended.
+// tooSlow returns the error for the timeout of limited that expired.
 func tooSlow(ctx context.Context) *wire.Error {
 	if context.Cause(ctx) == worktime.ErrExceeded {
 		return wire.Errorf(wire.CodeTooSlow, "not finished within maxSeconds of work")

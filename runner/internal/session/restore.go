@@ -14,8 +14,8 @@ import (
 	"multistep.dev/runner/internal/worktime"
 )
 
-// restore receives two bodies for each increment, the manifest and the files, and applies them as they come. It requests them at once,
-// and receives all of them also after a failure, so that the session stays usable.
+// restore receives two bodies for each increment, the manifest and the files, and applies them as they arrive. It receives all
+// bodies even after a failure, so that the session stays usable.
 func (s *Session) restore(request wire.Restore) error {
 	if record, found, refusal := s.Store.Find(request.ID, request.Op.Op); found {
 		return s.answerRecord(record, refusal)
@@ -52,7 +52,7 @@ func (s *Session) restoreOnce(ctx context.Context, clock *worktime.Clock, reques
 	}
 	defer release()
 	defer debug.FreeOSMemory()                                                    // the process's memory counts against the trial's limit
-	if record, found, refusal := s.Store.Find(request.ID, request.Op.Op); found { // of an abandoned request, which finished all the same
+	if record, found, refusal := s.Store.Find(request.ID, request.Op.Op); found { // an abandoned session's request has finished
 		return record, refusal, s.discardIncrements(request)
 	}
 	restorer, err := restore.New(restore.Options{Root: "/", Spool: s.RuntimeDir, Own: s.Own, Paths: request.Paths}, request.CheckpointLimits)
@@ -104,7 +104,7 @@ func (s *Session) receiveBody(ctx context.Context, clock *worktime.Clock, read f
 	return failure, nil
 }
 
-// discardIncrements receives all bodies of a request that fails or was done before.
+// discardIncrements receives and discards all bodies of a request that failed or is already done.
 func (s *Session) discardIncrements(request wire.Restore) error {
 	for range 2 * len(request.Increments) {
 		if err := frames.NewBody(s.frames).Rest(); err != nil {
@@ -114,7 +114,8 @@ func (s *Session) discardIncrements(request wire.Restore) error {
 	return nil
 }
 
-// restoreFailure returns the error of one body. That of the transfer takes precedence, because then the caller can retry.
+// restoreFailure returns the error of a body. transfer, an error of the body's transfer, takes precedence, because the caller can
+// retry.
 func restoreFailure(ctx context.Context, err, transfer error) *wire.Error {
 	switch {
 	case transfer != nil:

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	maxSealed    = 16              // concurrent connections; the operator, if it gets none, starts an exec session here
-	sealedProof  = 5 * time.Second // timeout of the first message
-	maxUnproven  = 4 << 10         // bytes of the first message, whose sender is not authenticated yet
+	maxSealed    = 16              // concurrent connections; if the operator gets none, it starts an exec session in this container
+	sealedProof  = 5 * time.Second // timeout for the first message
+	maxUnproven  = 4 << 10         // maximum bytes of the first message, whose sender is not authenticated yet
 	frameHeader  = 5
 	sealedBuffer = 4 << 10
 )
@@ -27,7 +27,7 @@ var sealedOps = []string{"hello", "start", "wait", "output", "ack", "note"}
 var sealedSlots = make(chan struct{}, maxSealed)
 
 // AcceptSealed starts the session of a caller from another container, whose messages the operator has sealed (package sealed). It
-// returns false, and leaves the connection alone, if the operator gave this container no key, or if there are too many such sessions.
+// returns false, and does not use the connection, if the operator gave this container no key or if maxSealed sessions exist.
 func (r *Runner) AcceptSealed(conn *net.UnixConn) bool {
 	if !r.Key.Exists() {
 		return false
@@ -44,7 +44,7 @@ func (r *Runner) AcceptSealed(conn *net.UnixConn) bool {
 	return true
 }
 
-// serveSealed answers requests until one cannot be opened. It logs no error, because anybody in the pod can connect.
+// serveSealed handles requests until it cannot open one. It logs no error, because any process in the pod can connect.
 func (r *Runner) serveSealed(conn *net.UnixConn) error {
 	defer conn.Close()
 	unproven := time.AfterFunc(sealedProof, func() { conn.Close() })
@@ -78,7 +78,8 @@ func (r *Runner) serveSealed(conn *net.UnixConn) error {
 	}
 }
 
-// unseal opens a message and handles its request. The answer's frame is then in the session's stream. It returns the request's nonce.
+// unseal opens a message and handles its request. It returns the request's nonce, and leaves the answer's frame in the session's
+// stream.
 func (s *Session) unseal(reader *frames.Reader) (nonce []byte, err error) {
 	payload, err := reader.Payload()
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 const (
 	idle     = 15 * time.Minute // read timeout: the caller is gone
 	stalled  = 5 * time.Minute  // write timeout: the caller reads nothing
-	progress = 32 << 10         // bytes, for each of which a write may take its timeout
+	progress = 32 << 10         // bytes of a write that the write timeout applies to
 	maxWait  = time.Hour
 	answerOK = true
 )

@@ -59,21 +59,21 @@ func (s *Session) upload(request wire.Upload) error {
 		record, refusal = s.Store.Once(request.ID, request.Op.Op, func() (any, *wire.Error) { return merge(upload, body) })
 		s.Inspector.Uploaded(target, began)
 	}
-	upload.Close() // before the response, after which no caller may find the staging directory
+	upload.Close() // before the response: from then on the staging directory must not exist
 	if err != nil {
 		return err
 	}
 	return s.answerRecord(record, refusal)
 }
 
-// uploading is an upload: a files.Upload of this process, or an asuser.Upload of a process of another user.
+// uploading is an upload: a files.Upload, done by this process, or an asuser.Upload, done by a process of another user.
 type uploading interface {
 	Unpack(stream io.Reader) error
 	Merge() error
 	Close() error
 }
 
-// downloading is a download: a files.Download of this process, or an asuser.Download of a process of another user.
+// downloading is a download: a files.Download, done by this process, or an asuser.Download, done by a process of another user.
 type downloading interface {
 	Types() []wire.SourceType
 	Send(stream io.Writer) (frames.Trailer, error)

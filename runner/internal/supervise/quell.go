@@ -7,18 +7,18 @@ import (
 	"multistep.dev/runner/internal/tree"
 )
 
-// Quell implements `runner quell`, which runs as a phase of root: it kills all processes that other phases left.
+// Quell implements `runner quell`, which runs as a phase of root: it kills all processes of other phases and those that they left.
 func Quell() error { return tree.Kill(&others{supervisor: os.Getppid()}) }
 
-// others are all processes that belong to no exec session and not to this phase.
+// others is the family of all processes that belong to no exec session and not to this phase.
 type others struct {
 	supervisor int
 	empty      int
 }
 
-const enoughEmpty = 3 // passes without a process: one list of processes can miss one
+const enoughEmpty = 3 // passes that found no process: one list of processes can miss a process
 
-// Roots implements tree.Family. The parent of an exec session's process is outside of the container.
+// Roots implements tree.Family. The parent of an exec session's process is outside the container, so such processes are no roots.
 func (o *others) Roots(all []kernel.Process) (pids []int) {
 	for _, each := range all {
 		if each.PPID == 1 && each.PID != o.supervisor {

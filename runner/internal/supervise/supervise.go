@@ -85,8 +85,8 @@ func supervise(report *json.Encoder) error {
 	return nil
 }
 
-// letGo closes the supervisor's copies of descriptors that only the command may hold: until then, PID 1 sees no EOF of the output,
-// and cannot see that the command closed its stdin.
+// letGo closes the supervisor's copies of descriptors that only the command may hold. With these copies open, PID 1 would see no
+// EOF of the output, nor that the command closed its stdin.
 func letGo(failed *os.File) {
 	failed.Close()
 	syscall.Close(SpecFD)

@@ -27,8 +27,8 @@ type CheckpointLimits struct {
 	MaxSeconds     float64 `json:"maxSeconds"`
 }
 
-// The default limits of a checkpoint, and the highest that a request can have. The latter are the default limits of a restore, so that it
-// never refuses what was packed.
+// The default limits of a checkpoint, and the highest limits of a request. The highest limits are the defaults of a restore, so
+// that it accepts every checkpoint.
 var (
 	defaultLimits = CheckpointLimits{MaxFiles: 500_000, MaxBytes: 8 << 30, MaxPackedBytes: 4 << 30, MaxSeconds: 300}
 	highestLimits = CheckpointLimits{MaxFiles: 10_000_000, MaxBytes: math.MaxInt64, MaxPackedBytes: math.MaxInt64, MaxSeconds: 3600}
@@ -69,7 +69,7 @@ type Commit struct {
 	Manifest string `json:"manifest"`
 }
 
-// Check rejects what is no digest.
+// Check rejects a manifest that is not a digest.
 func (c Commit) Check() error { return checkDigest(c.Manifest) }
 
 // CommitResult is the result of a commit.
@@ -113,7 +113,8 @@ func (r Restore) Check() error {
 	return r.check()
 }
 
-// RestoreResult is the result of a restore. Bytes are those of the restored contents; Skipped are entries that paths left out.
+// RestoreResult is the result of a restore. Bytes: size of the restored contents; Skipped: number of entries outside of the
+// request's paths.
 type RestoreResult struct {
 	Manifest string  `json:"manifest"`
 	Entries  int     `json:"entries"`

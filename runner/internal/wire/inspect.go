@@ -2,10 +2,10 @@ package wire
 
 import "fmt"
 
-// Verification describes a verification, in the requests baseline and inspect. Directories are the verifier's.
+// Verification describes the verification that a baseline or inspect request is about. Directories: the verifier's directories.
 type Verification struct {
 	User        string            `json:"user"`
-	Env         map[string]string `json:"env"` // only of variables that name programs or files; over PID 1's environment
+	Env         map[string]string `json:"env"` // only variables that name programs or files; they override PID 1's
 	Directories []string          `json:"directories"`
 }
 
@@ -18,7 +18,7 @@ func (v Verification) check() error {
 	return nil
 }
 
-// Baseline is the request baseline: it notes the state of the container before the first agent runs.
+// Baseline is the request baseline: it records the state of the container before the first agent runs.
 type Baseline struct {
 	Op
 	Verification
@@ -27,7 +27,7 @@ type Baseline struct {
 // Check rejects relative paths.
 func (b Baseline) Check() error { return b.check() }
 
-// BaselineResult is the result of a baseline. Files is the number of files that it knows.
+// BaselineResult is the result of a baseline. Files: number of files that it recorded.
 type BaselineResult struct {
 	Files   int     `json:"files"`
 	Seconds float64 `json:"seconds"`
@@ -43,7 +43,7 @@ type Inspect struct {
 // Check rejects relative paths.
 func (i Inspect) Check() error { return i.check() }
 
-// Finding is what an inspection found of one kind: the number of files, and the paths of the first.
+// Finding is what an inspection found of one kind: the number of files, and the first of their paths.
 type Finding struct {
 	Kind  string   `json:"kind"`
 	Count int      `json:"count"`

@@ -19,11 +19,11 @@ import (
 // inspections (baseline and inspect). Version 5 adds requests for the agent host (host).
 var Protocols = []int{1, 2, 3, 4, 5}
 
-// CheckpointProtocols lists the versions of a runner that makes checkpoints. An earlier operator does not know them: it would miss the
-// records of steps that an attempt kept, and take the runner for a forged one. It waits for a later operator instead.
+// CheckpointProtocols lists the protocol versions of a runner with --checkpoints. An operator without these versions would not find
+// the records of kept steps and would consider the runner forged. Without a common version, the trial waits for a later operator.
 var CheckpointProtocols = []int{4, 5}
 
-// Agree returns the highest version that both sides support, and false if none is common.
+// Agree returns the highest version that both sides support, and false if they have no common version.
 func Agree(ours, offered []int) (int, bool) {
 	common := 0
 	for _, each := range offered {
@@ -71,7 +71,7 @@ func Failure(code string, err error) *Error {
 	return Errorf(code, "%v", err)
 }
 
-// Cut shortens text to at most limit bytes.
+// Cut cuts text after limit bytes and appends "...". It replaces invalid UTF-8.
 func Cut(text string, limit int) string {
 	if len(text) > limit {
 		text = text[:limit] + "..."
@@ -92,7 +92,7 @@ func Decode(payload []byte, request any) error {
 	return nil
 }
 
-// Seconds turns a number of seconds into a Duration, without overflow.
+// Seconds converts a number of seconds to a Duration. It limits the number so that the Duration does not overflow.
 func Seconds(seconds float64) time.Duration {
 	const most = float64(math.MaxInt64) / float64(time.Second) / 2
 	return time.Duration(max(-most, min(most, seconds)) * float64(time.Second))
@@ -131,7 +131,7 @@ type Command struct {
 	Env  map[string]string `json:"env"`
 }
 
-// Check rejects a command that no kernel can run.
+// Check rejects an empty argv, NUL bytes and invalid names of variables.
 func (c Command) Check() error {
 	if len(c.Argv) == 0 || c.Argv[0] == "" {
 		return errors.New("argv names no command")
@@ -219,7 +219,7 @@ type Captured struct {
 	Base64    []byte `json:"base64"`
 	Size      int64  `json:"size"`
 	Truncated bool   `json:"truncated"`
-	Changed   bool   `json:"changed,omitempty"` // while it was read: the file may never have had this content
+	Changed   bool   `json:"changed,omitempty"` // the file changed while it was read, so it may never have had this content
 }
 
 // PhaseResult is the result of a start or an exec.
@@ -444,7 +444,7 @@ type User struct {
 	Home string `json:"home"`
 }
 
-// Identity has the IDs of a user whose name the operator knows.
+// Identity holds the UID and group IDs of a user that the request hello named.
 type Identity struct {
 	UID  int   `json:"uid"`
 	GIDs []int `json:"gids"`
