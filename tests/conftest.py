@@ -40,7 +40,7 @@ class _Errors(logging.Handler):
 
 @pytest.fixture(autouse=True)
 def no_swallowed_exceptions() -> Iterator[list[logging.LogRecord]]:
-    """Fail the test if a callback of the event loop, a forgotten task or a kopf handler raised an exception.
+    """Fail the test if a callback of the event loop, a task that nobody awaited or a kopf handler raised an exception.
 
     A test that causes such an exception on purpose checks the records and clears the list.
     """

@@ -11,7 +11,7 @@ Sections, in order:
   agent host's memory; and time and memory of the reports on 1,000 trials with usage
 - checkpoints: time and memory of packing and restoring changed files, a checkpoint without changes, and the wall time of 8 trials
   of the example with checkpoints, compared with trials without
-- egress: wall time of trials of the example whose networks the sidecar limits, compared with trials without one; time of a switch
+- egress: wall time of trials of the example whose networks the sidecar limits, compared with trials without it; time of a switch
   and of a request through the sidecar
 - services: for 1 and for 8 trials of the example with two services, wall time compared with pods of the same containers
 - store: upload of a large artifact to an object store
@@ -74,8 +74,8 @@ def bare_pod(shape: Object) -> Object:
 
 @dataclass
 class Bench:
-    """A run of the bench in its own namespace. manifests: the pods and trials to measure; settings: for the pods of agents;
-    sections: names of sections to run."""
+    """A run of the bench in its own namespace. manifests: the pods and trials to measure; settings: the operator's settings for
+    the pods that it measures; sections: names of sections to run."""
 
     client: Client
     namespace: str
@@ -186,7 +186,7 @@ class Bench:
 async def run(image: str, settings: Settings, sections: Sequence[str], *, runner_in_image: bool) -> bool:
     """Run the bench in a new namespace. Return whether the measurements are within all limits.
 
-    image: of the example task; settings: the operator's, for the pods that are compared with trials.
+    image: the example task's image; settings: the operator's settings for the pods that are compared with trials.
     """
     namespace = f"bench-{secrets.token_hex(3)}"
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}

@@ -35,7 +35,7 @@ MOST_OF_SHAPE: Final = 1.5  # maximum wall time of trials, relative to pods in w
 MOST_HOST_BYTES: Final = 64 << 20
 MOST_EXECS_PER_STEP: Final = 1.0
 LOOK_SECONDS: Final = 0.2
-HELD_SECONDS: Final = 15  # how long the last step works in the trials whose agent host's memory is read
+HELD_SECONDS: Final = 15  # duration of the last step in the trials in which the agent host's memory is read
 _PROGRAM: Final = Path(__file__).with_name("claude.sh")
 _OWN: Final = Path(__file__).parents[2] / "examples" / "own-agent" / "own_agent.py"
 _SECRET, _FILES = "model-keys", "agents"
@@ -55,9 +55,8 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Resident memory of one agent host in bytes. charged: of the container's control group, with the files it has mapped, None if
-    that cannot be read; processes: name and resident memory of each process, largest first.
-    """
+    """Resident memory of one agent host in bytes. charged: memory of the container's control group, including the files it has
+    mapped; None if that cannot be read. processes: name and resident memory of each process, largest first."""
 
     charged: int | None
     processes: Sequence[tuple[str, int]]
@@ -70,7 +69,8 @@ class HostMemory:
 
 @dataclass(frozen=True)
 class Found:
-    """All measurements. installed: memory with claude-code; own: with the class of examples/own-agent."""
+    """All measurements. installed: memory of the agent host that runs claude-code; own: of the one that runs the class of
+    examples/own-agent."""
 
     comparison: Comparison
     installed: HostMemory
@@ -184,7 +184,7 @@ def agent_ended(pod: Mapping[str, Any]) -> bool:
 
 
 async def measure(client: Client, namespace: str, settings: Settings) -> Found:
-    """Run the measurements. settings: images of the operator and the agent host, and any gateway's URL."""
+    """Run the measurements. settings: the images of the operator and the agent host, and any gateway URL, which nothing calls."""
     async with servers.model(servers.node()) as model:
         for each in _objects(namespace):
             await client.create(each)
@@ -207,8 +207,8 @@ def table(found: Found) -> Table:
 
 
 def judgement(found: Found) -> tuple[bool, list[str]]:
-    """Return whether the limits on memory and execs hold, and one line per limit. Time cannot fail the bench: it depends on the
-    machine."""
+    """Return whether the limits on memory and execs hold, and one line per limit. A slow run does not fail the bench, because
+    times depend on the machine."""
     ratio, execs, memory = median(found.comparison.of_shape), found.comparison.execs_per_step, found.installed.bytes
     count = found.comparison.count
     promises = [

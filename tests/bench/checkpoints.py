@@ -23,7 +23,7 @@ from multistep.runner_client.session import Session
 from tests.bench.measure import DEADLINE_SECONDS, start_pod, time_ratio, until_without_pods
 from tests.bench.trials import ROUNDS, Manifests, line, spread
 
-SIZES: Final = (1, 100, 1000)  # MiB of random data, which do not compress
+SIZES: Final = (1, 100, 1000)  # MiB of random data, which does not compress
 FILES: Final = 50_000
 TRIALS: Final = 8
 MOST_RATIO: Final = 1.2  # maximum wall time of trials with checkpoints, relative to those without
@@ -50,8 +50,8 @@ class Cost:
 
 @dataclass(frozen=True)
 class Found:
-    """All measurements. unchanged: seconds of checkpoints of an environment with ``files`` files without changes; ratios: wall time
-    of trials with checkpoints, relative to those without, per round."""
+    """All measurements. unchanged: seconds of each checkpoint of an unchanged environment with ``files`` files; ratios: per
+    round, the wall time of trials with checkpoints relative to that of trials without."""
 
     costs: Sequence[Cost]
     files: int
@@ -140,7 +140,8 @@ def _chunks(path: Path) -> Any:
 
 
 async def _unchanged(client: Client, namespace: str, pod: Object) -> tuple[int, list[float]]:
-    """Make many files, then checkpoints without changes. Return the number of files, and the seconds of each."""
+    """Create many files, then make checkpoints without changes. Return the container's number of files, and each checkpoint's
+    seconds."""
     async with _session(client, namespace, pod, "unchanged") as session:
         await _run(session, "many", _MANY.format(FILES // 100))
         count = int(await _run(session, "count", "find / -xdev | wc -l"))
@@ -164,7 +165,7 @@ def table(found: Found) -> Table:
 
 
 def judgement(found: Found) -> Sequence[str]:
-    """Return one line per limit. Time cannot fail the bench: it depends on the machine."""
+    """Return one line per limit. A slow run does not fail the bench, because times depend on the machine."""
     unchanged = f"a checkpoint without changes of {found.files} files takes {spread(found.unchanged, 2)} s"
     ratio = f"{TRIALS} trials take {spread(found.ratios, 2)} times as long with checkpoints"
     return [

@@ -33,14 +33,14 @@ ROUNDS: Final = 3
 SWITCHES: Final = 60
 REQUESTS: Final = 300
 MOST_RATIO: Final = 1.1  # maximum wall time of trials with a sidecar, relative to those without
-MOST_SWITCH_SECONDS: Final = 1.0  # at p95
-MOST_REQUEST_SECONDS: Final = 0.005  # by which a request takes longer, at p50
+MOST_SWITCH_SECONDS: Final = 1.0  # maximum at p95
+MOST_REQUEST_SECONDS: Final = 0.005  # maximum by which the sidecar lengthens a request at p50
 _LIMITS: Final[Mapping[str, Mapping[str, str]]] = {
     "no network": {"[environment]": 'network_mode = "no-network"'},
     "none for agents only": {"[steps.agent]": 'network_mode = "no-network"'},
 }
 _NAME: Final = "web"
-# Prints the seconds of each request, which is a lookup, a connection and an answer.
+# Prints the seconds of each request. A request is a DNS lookup, a connection and an answer.
 _ASKS: Final = """
 import sys, time, urllib.request
 for _ in range(int(sys.argv[2])):
@@ -54,8 +54,8 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Found:
-    """All measurements. ratios: wall times of trials relative to those without a sidecar, by limits and number of trials; switches:
-    seconds of each; direct, limited: seconds of requests without and with the sidecar."""
+    """All measurements. ratios: wall times of trials relative to those without a sidecar, by limits and number of trials;
+    switches: seconds of each switch of the network; direct, limited: seconds of each request without and with the sidecar."""
 
     ratios: Mapping[tuple[str, int], Sequence[float]]
     switches: Sequence[float]
@@ -168,7 +168,7 @@ def table(found: Found) -> Table:
 
 
 def judgement(found: Found) -> Sequence[str]:
-    """Return one line per limit. Time cannot fail the bench: it depends on the machine."""
+    """Return one line per limit. A slow run does not fail the bench, because times depend on the machine."""
     ratios = [
         line(median(each) <= MOST_RATIO, f"{count} trials, {name}: {spread(each, 2)} times as long, at most {MOST_RATIO:g}")
         for (name, count), each in found.ratios.items()

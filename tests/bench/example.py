@@ -1,4 +1,4 @@
-"""The example task of the bench, as it is or changed."""
+"""The example task of the bench, unchanged or modified."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ Change = Callable[[Path], None]
 
 @dataclass(frozen=True)
 class Example:
-    """The example in a namespace, with the image that `multistep build` made. runner_in_image: whether that has the runner."""
+    """The example in a namespace, with the image that `multistep build` made. runner_in_image: whether the image contains the
+    runner."""
 
     client: Client
     namespace: str

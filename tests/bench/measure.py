@@ -75,8 +75,8 @@ async def time_pods(
 ) -> float:
     """Return the seconds to create pods, see all of them ready, delete them and see them gone.
 
-    done: returns whether a pod has done its work; each is then deleted as soon as it has, like a trial's pod, which frees its
-    resources for others.
+    done: returns whether a pod has finished its work. If given, each pod is deleted as soon as its work is finished, like a
+    trial's pod, instead of when all are ready.
     """
     names = [f"idle-{number}" for number in range(count)]
     start = time.monotonic()
@@ -107,7 +107,8 @@ async def time_trials(client: Client, namespace: str, trial: Mapping[str, Any], 
 
 
 async def time_ratio(client: Client, namespace: str, trial: Mapping[str, Any], other: Mapping[str, Any], count: int) -> float:
-    """Return the wall time of ``count`` of the other trials, relative to the mean of that of trials before and after them."""
+    """Return the wall time of ``count`` trials of `other`, relative to the mean of two runs of ``count`` trials of `trial`,
+    before and after."""
     seconds = []
     for each in (trial, other, trial):
         seconds.append(await time_trials(client, namespace, each, count))

@@ -26,8 +26,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ReportCost:
-    """Cost of all reports. trials: number of trials; seconds: by what was done, in order; grown_bytes: growth of the process's
-    peak memory; tokens: sum over all trials."""
+    """Cost of all reports. trials: number of trials; seconds: by action, in order (reading, then each format); grown_bytes:
+    growth of the process's peak memory; tokens: sum over all trials."""
 
     trials: int
     seconds: Mapping[str, float]
@@ -36,7 +36,7 @@ class ReportCost:
 
 
 def measure() -> ReportCost:
-    """Make each report once."""
+    """Generate each report once, and return the cost."""
     before, seconds = _peak_bytes(), dict[str, float]()
     listed = json.loads(json.dumps(list(trials())))  # as parsed from the API server's answer: no object is shared between trials
     summary = _timed(seconds, "read", lambda: summarize(map(row, listed)))

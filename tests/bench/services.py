@@ -1,4 +1,4 @@
-"""Compare trials of a task with two services with pods of the same containers."""
+"""Compare trials whose task has two services with idle pods that have the same containers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tests.bench.example import EXAMPLE, Example
 from tests.bench.trials import Comparison, Manifests, line, spread
 
 COUNTS: Final = (1, 8)
-MOST_RATIO: Final = 1.3  # maximum wall time of trials, relative to pods of the same containers
+MOST_RATIO: Final = 1.3  # maximum wall time of trials, relative to pods with the same containers
 _COMPOSE: Final = "environment/docker-compose.yaml"
-# A process 1 ends with SIGTERM only if it handles it.
+# SIGTERM terminates PID 1 only if the process handles it.
 _SERVICE: Final = """\
   {0}:
     image: debian:bookworm-slim
@@ -60,7 +60,7 @@ def _shape(trial: Object, image: str, settings: Settings) -> Object:
 
 
 def _bare(shape: Object) -> Object:
-    """Return the manifest of a pod of the same containers, all started at once: no init container, no probe, no grace period."""
+    """Return the manifest of a pod with the same containers, all started at once: no init container, no probe, no grace period."""
     given = [each for each in shape["spec"]["initContainers"] if each.get("restartPolicy") == "Always"]
     main = {**shape["spec"]["containers"][0], "command": ["sleep", "3600"]}
     kept = ("name", "image", "command", "args", "resources")
@@ -70,7 +70,7 @@ def _bare(shape: Object) -> Object:
 
 
 def judgement(found: Sequence[Comparison]) -> Sequence[str]:
-    """Return two lines per number of trials. Time cannot fail the bench: it depends on the machine."""
+    """Return two lines per number of trials. A slow run does not fail the bench, because times depend on the machine."""
     return [
         line(
             median(ratios) <= MOST_RATIO,

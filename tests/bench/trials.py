@@ -79,7 +79,7 @@ async def compare(
 ) -> Comparison:
     """Measure trials and bare pods in each round, and pods with the trial's shape before and after each round.
 
-    done: returns whether a pod has done its work, so that it can be deleted; None for pods that do nothing.
+    done: returns whether a pod has finished its work and can be deleted; None for idle pods.
     """
     print(f"bench: {count} pods and {count} trials by turns, {rounds} rounds ...", file=sys.stderr, flush=True)
     before = await time_pods(client, namespace, manifests.shape, count, done)
@@ -120,7 +120,8 @@ def costs(comparisons: Sequence[Comparison]) -> Table:
 
 
 def judgement(found: Comparison) -> tuple[bool, Sequence[str]]:
-    """Return whether the limit on execs holds, and one line per limit. Time cannot fail the bench: it depends on the machine."""
+    """Return whether the limit on execs holds, and one line per limit. A slow run does not fail the bench, because times depend
+    on the machine."""
     ratio = median(found.of_shape)
     held = found.execs_per_step <= MOST_EXECS_PER_STEP
     time = f"{found.count} trials take {ratio:.2f} times as long as idle pods of their shape, at most {MOST_OF_SHAPE:g}"

@@ -43,7 +43,7 @@ class OutsideLog:
 
 @asynccontextmanager
 async def outside_log(listening: socket.socket) -> AsyncIterator[OutsideLog]:
-    """Serve an empty log on the listening socket while the block runs."""
+    """Accept log lines on the listening socket until the ``with`` block ends; yield the log, which starts empty."""
     log = OutsideLog()
     server = await asyncio.start_server(log.serve, sock=listening)
     try:

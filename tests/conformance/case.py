@@ -22,8 +22,8 @@ from .options import Options
 TRIAL_FILE: Final = "trial.json"
 EXPECTED_FILE: Final = "expected.json"
 _OWNER_WRITE = 0o200
-# By case name: a directory and a link that a checkout may lack. Git does not store empty directories, and if the file system has
-# no links, git creates a plain file that contains the link's target.
+# Directories and links that a checkout may lack, by case name. Git does not store empty directories, and if the file system does
+# not support links, git creates a plain file that contains the link's target.
 _EMPTY_DIRECTORIES: Final = {"workdir-empty": "steps/a/workdir"}
 _LINK_TARGETS: Final = {"workdir-symlink": "real.txt", "load-link-out-of-task": "/etc/passwd"}
 

@@ -67,7 +67,7 @@ def _step(step: Mapping[str, Any], directory: Path) -> dict[str, Any]:
 
 
 def _outputs(result: Mapping[str, Any], directory: Path) -> dict[str, Any]:
-    """Return what a step or a single-step trial did: which phases ran, and which files they left."""
+    """Return the phases that a step or a single-step trial ran, and the files that they left."""
     return {
         "ran_agent": result["agent_execution"] is not None,
         "ran_verifier": result["verifier"] is not None,

@@ -1,4 +1,4 @@
-"""Run the project's own cases once on the cluster that KUBECONFIG names; then test each result."""
+"""Run the project's own cases once on the cluster that KUBECONFIG names; then check each result."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from harbor.registry.client.factory import RegistryClientFactory
 
 
 async def tasks(registry: Path, selection: dict[str, Any]) -> list[list[str | None]] | None:
-    """Return repository, commit and path of each task; None if Harbor rejects the selection."""
+    """Return the repository, commit and path of each task; None if Harbor rejects the selection."""
     config = DatasetConfig(
         name=selection["name"],
         version=selection.get("version"),

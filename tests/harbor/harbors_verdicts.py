@@ -1,4 +1,4 @@
-"""Print what Harbor's own classes say about options and a missing model, as JSON; runs in a Python with Harbor."""
+"""Print as JSON which option values Harbor's own classes accept, and which agents need a model. Runs in a Python with Harbor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "true"  # litellm downloads its price list otherwise
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "true"  # prevents litellm from downloading its price list
 
 from harbor.agents.base import BaseAgent
 from harbor.agents.factory import AgentFactory
@@ -49,13 +49,14 @@ def _accepts(model: Any, name: str, value: object) -> bool:
         model.model_validate({name: value})
     except ValidationError as error:
         return not any(each["loc"][:1] == (name,) for each in error.errors())
-    except Exception as error:  # of a validator that opens the value as a file, or imports a package that is not installed here
+    # raised by a validator that opens the value as a file, or imports a package that is not installed here
+    except Exception as error:
         return isinstance(error, ImportError)
     return True
 
 
 def fails_without_model(name: str) -> bool:
-    """Report whether the agent fails without a model, as it says itself, in its constructor or in run."""
+    """Return whether the agent, in its constructor or in run, raises a ValueError about the missing model."""
     with tempfile.TemporaryDirectory() as directory:
         try:
             agent = AgentFactory.create_agent_from_name(

@@ -39,7 +39,7 @@ def viewing(jobs: Path) -> Iterator[httpx.Client]:
     command = [str(Path(sys.executable).with_name("harbor")), "view", str(jobs), "--jobs", "--port", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=sys.stderr)
     try:
-        transport = httpx.HTTPTransport(retries=_RETRIES)  # connection attempts until it listens, with back-off
+        transport = httpx.HTTPTransport(retries=_RETRIES)  # retries the connection until the viewer listens
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", transport=transport, timeout=60) as viewer:
             yield viewer
     finally:

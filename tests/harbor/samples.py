@@ -99,7 +99,7 @@ class Sample:
 
 
 def run(name: str, start: float, **changes: Any) -> StepRun:
-    """Return the record of a step that ran for 10 s. changes: other values of its fields."""
+    """Return the record of a step that ran for 10 s. changes: fields to override."""
     timings = {"agent": (start + 1, start + 5), "verifier": (start + 5, start + 8), "artifacts": (start + 8, start + 9)}
     return StepRun(**{"name": name, "started_at": start, "completed_at": start + 10, "timings": timings, **changes})
 
@@ -209,7 +209,8 @@ async def _make(volume: Volume, sample: Sample, sign: Sign | None) -> Path:
 
 
 async def finish(volume: Volume, sample: Sample, sign: Sign | None = None) -> Path:
-    """Write all that a finished trial has beside the files of its steps, and return its directory. sign: as in Finisher."""
+    """Write the files that a finished trial has in addition to those of its steps, and return its directory. sign: as in
+    Finisher."""
     plan, trial, key = sample.plan(), sample.trial(), sample.key
     written = harbor.files(plan, trial, sample.journal, BEGIN + 30, failure=sample.failure)
     await volume.finish(key, written, harbor.directories(plan, sample.journal))

@@ -1,4 +1,4 @@
-"""The operator's table of agents' options, and of agents that need a model, against Harbor's own classes."""
+"""Compare the operator's table of agents' options, and of agents that need a model, with Harbor's own classes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from multistep.api.harbor_options import TABLE, option_problems
 from tests.harbor.environment import harbor_python
 
 HERE = Path(__file__).parent
-# Options whose values Harbor checks beyond their types, e.g. for a file that exists, and the operator does not.
+# Harbor checks the values of these options beyond their types (for example, that a file exists); the operator does not.
 STRICTER_IN_HARBOR = {
     ("fabric", "fabric_adapter_id"),
     ("fabric", "fabric_model_api_key_env"),

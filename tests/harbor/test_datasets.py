@@ -1,4 +1,4 @@
-"""The tasks of a dataset against those that Harbor 0.25's own client gives for the same registry.json."""
+"""Compare the tasks of a dataset with those that Harbor 0.25's own client returns for the same registry.json."""
 
 from __future__ import annotations
 
@@ -119,5 +119,6 @@ def test_the_datasets_are_those_that_harbors_client_lists(place: Path, harbors: 
 
 
 def _normal(url: str | None, commit: str | None, path: str) -> list[str | None]:
-    """Return a task as we write it: HEAD, the default branch, is no commit; the root is the empty path."""
+    """Return a task as the operator writes it: no commit for HEAD, because that is the default branch; the empty path for the
+    root."""
     return [url, None if commit == "HEAD" else commit, "" if path == "." else path]

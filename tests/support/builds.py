@@ -17,7 +17,8 @@ DIGEST = "sha256:" + "d" * 64
 
 @dataclass
 class FakeRegistry:
-    """A registry of built images. tags: the digests of images by tag; away: why it does not answer, "" if it does."""
+    """A registry of built images. tags: the digests of images by tag; away: the error of each request, "" if the registry
+    answers."""
 
     tags: dict[str, str] = field(default_factory=dict)
     away: str = ""
@@ -57,7 +58,7 @@ class FakeBuildLogs:
 
 
 class NoBuilding:
-    """Builds that are off: no image is ever built."""
+    """A builder for a cluster in which builds are off: it builds no image."""
 
     async def images(self, trial: MultiStepTrial, task: ReadTask, wanted: Sequence[ImageBuild]) -> Sequence[ImageStatus]:
         return ()

@@ -12,7 +12,7 @@ suffixes of the model's name select faults:
     -cap-N-MS         handles N concurrent requests, each for MS milliseconds, and rejects others with 429
     -echo             answers 400 with the request's headers in the message
 
-PUT /_faults with a list of such suffixes selects faults for all further requests, each for the next one in turn; "" is none.
+PUT /_faults sets a list of such suffixes; later requests get one each, in turn and over again. The suffix "" is no fault.
 GET /_ledger lists the requests with the charged tokens; DELETE /_ledger empties the list.
 """
 
@@ -40,8 +40,8 @@ _ERROR_EVENT = b'event: error\ndata: {"type":"error","error":{"type":"overloaded
 
 @dataclass
 class Entry:
-    """One request as the provider sees it. faults: text that contains its faults' suffixes. Tokens are charged when the answer
-    starts."""
+    """One request as the provider sees it. faults: the model's name and the suffix from PUT /_faults. Tokens are charged when
+    the answer starts."""
 
     api: str
     model: str

@@ -30,7 +30,8 @@ class FakeRunner:
 
     results: by phase id, the result's fields that differ from a success, or a function from the request to those fields.
     finish: when phases finish: as soon as they start, when a client waits for them, or when the test calls ``end``.
-    files: what clients can download, by path. unrestorable: error code with which restores are refused at once.
+    files: the files and directories that clients can download, by path. unrestorable: error code with which restores are
+    rejected.
     """
 
     unrestorable = ""
@@ -49,7 +50,7 @@ class FakeRunner:
         self.results = dict(results or {})
         self.files: dict[str, Tree] = dict(files or {})
         self.faults = faults or Faults()
-        self.host = SealedHost()  # the agent host's runner in its pod, which has the same records
+        self.host = SealedHost()  # the agent host's runner, which shares this runner's records
         self.protocols = {1, 2, 3, 4, 5}  # supported protocol versions
         self.user: Json = {"uid": 0, "gid": 0, "name": "root", "home": "/root"}
         self.starts: Counter[str] = Counter()  # number of executions by id
@@ -60,12 +61,13 @@ class FakeRunner:
         self.streams: list[FakeStream] = []
         self.changes: list[str] = []  # ids of the phases since the last commit, which stand for the changed files
         self.restored: list[str] = []  # ids of the phases whose changes were restored
-        self.base, self.committed = "", list[str]()  # digest of the last committed checkpoint, and the changes below it
-        self.forgetful = False  # whether it knows no checkpoint when it is committed
+        # digest of the last committed checkpoint, and all changes since the image that it covers
+        self.base, self.committed = "", list[str]()
+        self.forgetful = False  # whether each commit fails with NotFound, as if the checkpoint were unknown
         self.packed = ""  # digest of the last checkpoint that was packed
         self.survivors = 0  # number of processes that the steps left running
         self.unpackable = ""  # error code with which checkpoints are refused
-        self.packed_bytes = 0  # size of its checkpoints, as far as maxPackedBytes are concerned
+        self.packed_bytes = 0  # size of each checkpoint, to compare with the request's maxPackedBytes
         self.killed = 0  # number of upcoming exec sessions that are killed at their first response
 
     @property
@@ -116,7 +118,7 @@ class FakeRunner:
         return self._once(op, id, request)
 
     def pack(self, *, full: bool) -> tuple[bytes, bytes, Json]:
-        """Return the layer and the manifest of a checkpoint, and the answer after them."""
+        """Return the layer and the manifest of a checkpoint, and the response that follows them."""
         base, changes = ("", [*self.committed, *self.changes]) if full else (self.base, self.changes)
         layer = json.dumps(changes).encode()
         manifest = json.dumps([base, hashlib.sha256(layer).hexdigest()]).encode()
@@ -126,7 +128,7 @@ class FakeRunner:
         return layer, manifest, {"ok": True, "checkpoint": about}
 
     def receive_restore(self, request: Json, bodies: Sequence[bytes]) -> Json:
-        """Restore the manifests and layers of checkpoints; refuse those that do not belong together."""
+        """Restore checkpoints. bodies: each checkpoint's manifest and layer. Reject a layer that does not match its manifest."""
         if (record := self.records.get(request["id"])) is not None:
             return {"ok": True, "record": record}
         restored, base = list[str](), ""
@@ -253,7 +255,7 @@ class FakeStream:
         self._delay, self._chunk_bytes = delay_seconds, chunk_bytes
         self._reader, self._answers = FrameReader(), asyncio.Queue[bytes]()
         self._upload: tuple[Json, bytearray] | None = None
-        self._bodies: list[bytes] = []  # the bodies of a restore
+        self._bodies: list[bytes] = []  # bodies of a restore that have arrived so far
         self._rest = b""
         self.broken = self.eof = self.closed = False
         self.status: ExitStatus | None = None

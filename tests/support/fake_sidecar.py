@@ -13,20 +13,20 @@ Json = dict[str, Any]
 
 
 class FakeSidecar:
-    """Puts networks in force, and reports a refused lookup at each switch. answer: what it answers in place of that."""
+    """Accepts every switch of the network, and reports one refused DNS lookup at each. answer: bytes to answer instead."""
 
     def __init__(self) -> None:
         self.boot = "boot-1"
-        self.switches: list[Json] = []  # the requests, each once
+        self.switches: list[Json] = []  # the requests, without repetitions of the latest
         self.answer: bytes | None = None
 
     def restart(self) -> None:
-        """Replace the process: it has no network, and knows no earlier request."""
+        """Restart the sidecar: the new process has no network and knows no earlier request."""
         self.boot += "'"
         self.switches.clear()
 
     def take(self, line: bytes) -> bytes:
-        """Return the answer to a request, both as lines of JSON."""
+        """Return the response to a request; both are one line of JSON."""
         request = json.loads(line)
         if self.switches[-1:] != [request]:
             self.switches.append(request)

@@ -76,7 +76,7 @@ class FakeDraft:
 
 
 class FakeCheckpoints:
-    """The checkpoints on a FakeVolume. A layer b"" is one that was lost."""
+    """The checkpoints on a FakeVolume. An empty layer stands for a lost one."""
 
     def __init__(self, volume: FakeVolume) -> None:
         self._volume = volume

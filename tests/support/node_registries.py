@@ -1,4 +1,4 @@
-"""Lets the nodes of localkube pull from a registry without TLS."""
+"""Let the nodes of localkube pull from a registry without TLS."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from localkube.config import load_config
 
 @contextmanager
 def plain(host: str) -> Iterator[None]:
-    """Let containerd pull from this registry without TLS in the context. It reads the file at each pull."""
+    """Let containerd pull from this registry without TLS in the context. containerd reads hosts.toml at each pull."""
     directory = load_config().paths.registries / host
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / "hosts.toml"

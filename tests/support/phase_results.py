@@ -1,4 +1,4 @@
-"""Results of the runner's operations, as of a success."""
+"""Results of the runner's operations when they succeed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trials without a cluster: build plans from TOML, and replay scripts to their end with the results a test chooses."""
+"""Trials without a cluster: make plans from TOML, and run scripts until they finish, with the results that a test chooses."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ NO_SPACE = {"error": {"code": "DiskFull", "message": "no space left on device"}}
 
 @dataclass
 class Played:
-    """A trial that `play` has run to its end."""
+    """A finished trial that `play` has run."""
 
     journal: Journal
     operations: list[Operation] = field(default_factory=list)
@@ -135,9 +135,9 @@ def play(
     script: AgentScript | None = None,
     **changes: Any,
 ) -> Played:
-    """Run a trial to its end: operations start at 10, 20, 30, ... seconds, take one second, and return their `results`.
+    """Run a trial until it is finished: operations start at 10, 20, 30, ... seconds, take one second, and return their `results`.
 
-    records: those of steps that earlier attempts ran; script: the agent's, None for that of the plan.
+    records: records of the steps that earlier attempts ran; script: the agent's script, by default the one of the plan's agent.
     """
     here, agent, times = scope(plan, **changes), script or script_of(plan), itertools.count(10, 10)
     played = Played(Journal(), records=dict(records))

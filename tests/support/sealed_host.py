@@ -1,4 +1,4 @@
-"""The agent host's end of sealed requests (docs/internals/runner-protocol.md), written from the protocol's page."""
+"""The agent host's end of sealed requests, implemented from docs/internals/runner-protocol.md alone."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 @dataclass
 class SealedHost:
-    """An agent host's runner behind the environment's. key: in hex digits, "" for none; forged: the environment's runner answers
-    instead."""
+    """The agent host's runner, to which the environment's runner forwards sealed requests. key: in hex digits, "" if no agent
+    host runs; forged: whether the environment's runner forges the answer."""
 
     key: str = ""
     forged: bool = False

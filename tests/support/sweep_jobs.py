@@ -1,4 +1,4 @@
-"""A finished sweep in the in-memory cluster of the commands, whose trials have real results of the operator's own code."""
+"""A finished sweep in the in-memory cluster of the CLI's tests. The operator's own code wrote the trials' results."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def put_trial(cluster: CliCluster, name: str, directory: Path) -> None:
 
 
 def _score(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of the score of a trial of one step."""
+    """Return the score fields in the status of a trial with one step."""
     if "rewards" not in fields:
         return {}
     score = fields["rewards"]["reward"]

@@ -44,8 +44,8 @@ def sweep(**spec: Any) -> Object:
 
 
 def ended(number: int) -> Mapping[str, Any]:
-    """Return the status of finished trial `number`: every fifth is an infrastructure failure; the others have different rewards.
-    Those of even numbers started all steps, the others only two; each step before the last started one has a checkpoint."""
+    """Return the status of finished trial `number`. Each fifth trial is an infrastructure failure that started one step. Of the
+    others, even numbers started all steps and odd numbers two, and their rewards differ. Each started step has a checkpoint."""
     failed = number % 5 == 4
     how = {
         "type": "Failed" if failed else "Complete",

@@ -1,4 +1,4 @@
-"""The ways out of a trial's pod that egress/attacks_test.go tries, and their targets, on the node of localkube's cluster."""
+"""Try the ways out of a trial's pod that egress/attacks_test.go knows, against servers on localkube's node."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def reached(printed: str) -> dict[str, bool]:
 
 @asynccontextmanager
 async def targets() -> AsyncIterator[None]:
-    """Run the servers that the ways lead to, on addresses of their own."""
+    """Run the servers that are the targets, each on its own address."""
     program = await asyncio.to_thread(_program)
     for each in _ADDRESSES:
         await localkube("node", "ip", "address", "replace", each, "dev", "lo")
@@ -55,7 +55,7 @@ async def targets() -> AsyncIterator[None]:
 
 
 def _program() -> Path:
-    """Build the tests of egress/ as a program, unless they are built, and return its path."""
+    """Return the path of the compiled tests of egress/; build them if they are not in the cache."""
     digest = digest_of(files_below(ROOT / "egress"))
     return cached("ways-out", digest, _build) / "ways-out"
 

@@ -54,7 +54,7 @@ MIXED: Json = {
     "steps": [CONFIG["steps"][0] | {"verifier": {"environment": {"docker_image": "judge"}}}, *CONFIG["steps"][1:]],
 }
 
-# What survives a crash of the operator.
+# Attributes of a fake runner that survive a crash of the operator.
 _RUNNERS_STATE = (
     "user", "records", "starts", "uploads", "instance", "changes", "restored", "base", "committed", "packed", "host",
     "sidecar",
@@ -116,7 +116,7 @@ class Observed:
 @dataclass(frozen=True)
 class Source:
     """A trial of another world, for trials that start from it or verify it again. results: its pickled results on the volume;
-    shipped: those in the object store; b"" if there are none."""
+    shipped: its pickled results in the object store; b"" if there are none."""
 
     trial: Object
     results: bytes
@@ -124,7 +124,7 @@ class Source:
 
     @classmethod
     async def ran(cls, name: str = "source", *, until: Callable[[World], bool] | None = None, **options: Any) -> Self:
-        """Run a trial, and return it under another name."""
+        """Run a trial in a world of its own; return the trial and its results, renamed to ``name``, to put into another world."""
         world = World(**options)
         await world.run(until=until and (lambda: until(world)))
         assert isinstance(world.volume, FakeVolume)
@@ -358,7 +358,7 @@ class TimedRunner(FakeRunner):
 
 
 def timeless(value: Any) -> Any:
-    """Return a status or result without what differs between runs: times, durations and pod uids."""
+    """Return a status or result without the values that differ between runs: times, durations and pod uids."""
     if isinstance(value, Mapping):
         return {key: bool(each) if key == "podUID" else timeless(each) for key, each in value.items() if not _is_time(key)}
     return [timeless(each) for each in value] if isinstance(value, list) else value

@@ -1,7 +1,8 @@
-"""``python -m tests.training``: TRL's GRPOTrainer on the cluster of $KUBECONFIG, with 256 rollouts in groups of 8, and check them.
+"""``python -m tests.training``: run TRL's GRPOTrainer on the cluster of $KUBECONFIG with 256 rollouts in groups of 8, and check
+them.
 
-The first run installs TRL (6 GB, as PyTorch brings CUDA) in the cache. A quarter of the tasks has an image that no node can pull:
-their rollouts must be masked. At the end no pod may be left.
+The first run installs TRL in the cache (6 GB, because PyTorch includes CUDA). A quarter of the tasks has an image that no node
+can pull: their rollouts must be masked. At the end no pod may be left.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ NAMESPACE = "training"
 
 
 def trl_python() -> Path:
-    """Return a Python with TRL and this checkout's Multistep. Raises RuntimeError without a Python 3.12 or newer."""
+    """Return the path of a Python that has TRL and this checkout's Multistep. Raises RuntimeError if no Python 3.12 or newer is
+    found."""
     if (python := find_python()) is None:
         raise RuntimeError("TRL's packages need Python 3.12 or newer, which was not found")
 
@@ -42,7 +44,8 @@ def trl_python() -> Path:
         build_wheel(Path(directory))
         wheel = str(next(Path(directory).glob("*.whl")))
         subprocess.run([*pip, wheel], check=True)
-        subprocess.run([*pip, "--force-reinstall", "--no-deps", wheel], check=True)  # also a changed one of the same version
+        # reinstalls a changed wheel of the same version
+        subprocess.run([*pip, "--force-reinstall", "--no-deps", wheel], check=True)
     return home / "bin/python"
 
 
@@ -59,7 +62,7 @@ def check(found: dict[str, Any]) -> None:
 
 
 def train(python: Path) -> dict[str, Any]:
-    """Return what grpo.py prints."""
+    """Run grpo.py; return the rollouts and rewards that it prints as JSON."""
     command = [str(python), str(Path(__file__).with_name("grpo.py")), NAMESPACE]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

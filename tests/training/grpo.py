@@ -1,4 +1,4 @@
-"""Train a small model with TRL's GRPOTrainer; each completion is a trial in the cluster. Print what came of it as JSON.
+"""Train a small model with TRL's GRPOTrainer; each completion is a trial in the cluster. Print the rollouts and rewards as JSON.
 
 Run by ``python -m tests.training``, with the Python of an environment that has TRL and Multistep: ``python grpo.py NAMESPACE``.
 The model is new and has a few thousand weights, so nothing is downloaded. One of its ten words solves the tasks.
@@ -29,11 +29,11 @@ GROUP, PROMPTS, STEPS = 8, 4, 8  # 8 steps of 4 prompts with 8 completions: 256 
 WORDS = ["<pad>", "<eos>", "<unk>", "go", "0", "1", "2", "3", "solve", "idle"]
 TEST = "#!/bin/sh\ncat /tmp/solved > /logs/verifier/reward.txt 2>/dev/null || echo 0 > /logs/verifier/reward.txt\n"
 STEP = {"steps/only/instruction.md": "Solve it.", "steps/only/tests/test.sh": TEST}
-LOST = 3  # the number of the task that no node can run: its rollouts must be masked
+LOST = 3  # the number of the task whose image no node can pull: its rollouts must be masked
 
 
 def task(number: int) -> str:
-    """Return the entry of spec.tasks of a prompt."""
+    """Return the task of a prompt as an entry of spec.tasks, in JSON."""
     image = "127.0.0.1:9/none:1" if number == LOST else "debian:bookworm-slim"
     environment = {"build_timeout_sec": 5} if number == LOST else {}
     inline = {"config": {"environment": environment, "steps": [{"name": "only"}]}, "files": STEP}

@@ -1,4 +1,5 @@
-// What a simulated pod's exec runs instead of the runner: it joins the session with the program that plays all runners.
+// KWOK runs this program in place of the runner in exec sessions of simulated pods. It connects the session to the process that
+// simulates all runners.
 package main
 
 import (
