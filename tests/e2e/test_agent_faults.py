@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.alone,
     pytest.mark.long,
     pytest.mark.timeout(1200),
-]  # the new leader waits for the lease of each killed one
+]  # after each kill, the new leader waits until the lease expires
 
 
 async def new_leader(client: Client, replicas: Replicas) -> None:
@@ -30,7 +30,8 @@ async def new_leader(client: Client, replicas: Replicas) -> None:
     replicas.signal(leader, signal.SIGKILL)
     metadata = leader["metadata"]
     former = (await replicas.lease())["holderIdentity"]
-    await client.delete(PODS, NAMESPACE, metadata["name"], uid=metadata["uid"])  # the kubelet would wait longer after each crash
+    # in the same pod, the kubelet would delay each restart longer
+    await client.delete(PODS, NAMESPACE, metadata["name"], uid=metadata["uid"])
     await replicas.until_held_by_another(former)
 
 

@@ -180,7 +180,7 @@ async def test_nothing_in_the_pod_tells_an_agent_its_trial_or_attempt(given: Giv
 
 
 async def test_nothing_in_the_pod_tells_an_agent_its_sweep(given: Given) -> None:
-    """The names of a sweep's trials start with the sweep's name and contain that of the agent, and end with their attempt."""
+    """The names of a sweep's trials consist of the names of the sweep and the agent, and of the attempt."""
     name, agent = f"s-{secrets.token_hex(6)}", f"a-{secrets.token_hex(6)}"
     pattern = f"[s]{name[1:]}\\|[a]{agent[1:]}"
     task = trial(Step("a", solve=SEARCH.replace("NAME", pattern), test=UNNAMED))["spec"]["task"]["inline"]
@@ -207,7 +207,7 @@ echo $((! $?)) > /logs/verifier/reward.txt
 
 
 async def test_a_process_that_an_agent_left_cannot_read_the_tests(given: Given) -> None:
-    """Otherwise it could solve a later step that uses them again."""
+    """If the process could read the tests, it could solve a later step that has the same tests."""
     step = Step("a", solve=f"#!/bin/sh\n{READS_TESTS}", test=AWAITS_READS)
     done = await given.ended(trial(step, Step("b", test=AWAITS_READS), config={"agent": {"user": "nobody"}}))
     status = done["status"]

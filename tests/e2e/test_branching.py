@@ -15,10 +15,10 @@ CONFIG = {"environment": {"workdir": "/app"}}
 KEEP: dict[str, Any] = {"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}}
 # The reward is the number of files that the agents of all steps so far left.
 COUNT = "#!/bin/sh\nls -l /srv\nls /srv | wc -l > /logs/verifier/reward.txt\n"
-# Adds a file of this trial's own, and shows which files are there.
+# An agent that creates the file /srv/$OWN, and lists the files of /srv in /srv/.seen.
 ADD: dict[str, Any] = {"agent": {"name": "command", "command": ["sh", "-c", "echo $OWN > /srv/$OWN; ls /srv > /srv/.seen"]}}
-# Two digests of what the environment's files are, with and without times, which differ each time that a solution is played. Left
-# out are the runner's files, the directories of agents and verifiers, and mounts.
+# A test that writes two digests of the environment's files: without and with their times, which differ whenever a solution runs.
+# The digests exclude the runner's files, the directories of agents and verifiers, and mounts.
 LIST = r"""#!/bin/bash
 left_out=(-path /proc)
 for each in /sys /dev /tmp /logs /run /tests /solution /multistep /etc/hosts /etc/hostname /etc/resolv.conf; do
@@ -48,7 +48,7 @@ def branch(of: str, step: str, own: str, **spec: Any) -> dict[str, Any]:
 
 
 def steps_of(found: dict[str, Any]) -> list[tuple[str, str | None, float]]:
-    """Return name, the other trial that ran it, and reward of each step."""
+    """Return for each step its name, the other trial that ran it (None if this trial did), and its reward."""
     return [(each["name"], each.get("trial"), each["rewards"]["reward"]) for each in found["status"]["steps"]]
 
 

@@ -33,7 +33,7 @@ _TIME = r"\[(\d+/\w+/\d+:\d+:\d+:\d+ [+-]\d+)\]"
 
 
 class Registries:
-    """The registry of built images, which a test stops and starts, and the one of base images."""
+    """The registry of built images, which a test stops and starts, and the registry of base images."""
 
     def __init__(self, directory: Path, base: servers.Registry) -> None:
         place = servers.node()
@@ -75,7 +75,7 @@ def login_secret(name: str, login: dict[str, Any]) -> Object:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def registries(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Registries]:
-    """Run the registries, and let the deployed operator build."""
+    """Run the registries, and configure the deployed operator to build images."""
     async with AsyncExitStack() as stack:
         base = await stack.enter_async_context(servers.registry(servers.node()))
         found = Registries(tmp_path_factory.mktemp("registry"), base)
@@ -123,7 +123,7 @@ def build_of(found: Object) -> str:
 
 
 async def builders_of(given: Given, *builds: str) -> list[Object]:
-    """Return the existing builders' pods of these builds."""
+    """Return the existing builder pods of these builds."""
     found = await given.client.list_all(PODS, SYSTEM, label_selector="multistep.dev/build")
     return [each for each in found if each["metadata"]["annotations"]["multistep.dev/build"] in builds]
 

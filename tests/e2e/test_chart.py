@@ -100,7 +100,8 @@ class Release:
         return dict(json.loads(shown))
 
     async def left(self) -> set[str]:
-        """Return the names of all objects with the release's label in the cluster, and of all in the release's namespace."""
+        """Return the names of all objects in the cluster with the release's label, and of all objects in the release's
+        namespace."""
         kinds = {
             scope: [
                 each

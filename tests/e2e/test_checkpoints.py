@@ -17,7 +17,7 @@ from tests.e2e.test_cli import multistep
 from tests.support import servers
 
 NAMES = [f"s{number}" for number in range(1, 7)]
-# Reports the start of a step to the server outside of the cluster, changes files, and in the first pod's fifth step works for ever.
+# A solution that reports the step's start to the model server and changes files. In step s5 of the first pod it sleeps for 600 s.
 WORK = """#!/bin/bash
 set -e
 body='{{"model": "m", "messages": [{{"role": "user", "content": "{name}"}}]}}'
@@ -70,7 +70,8 @@ async def test_a_checkpoint_changes_no_result(policy: str, given: Given, model: 
     assert [("checkpoint" in each) for each in found["status"]["steps"]] == [policy == "AfterStep"] * 2 + [False]
 
 
-# What the environment's files are: type, mode, owner, size, time, target of links, number of names; then the contents' digests.
+# Lists the environment's files with type, mode, owner, size, time, link target and number of hard links; then the contents'
+# digests.
 LIST = r"""list() {
   left_out=(-path /proc)
   for each in /sys /dev /tmp /logs /run /tests /solution /multistep /etc/hosts /etc/hostname /etc/resolv.conf /var/listing; do
@@ -81,7 +82,8 @@ LIST = r"""list() {
   find /srv /usr/local /opt -xdev -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
 }
 """
-# Package work, a build of 2,000 objects, many small files, and everything that makes a tree odd.
+# Installs a package, creates a build of 2,000 objects and many small files, and makes files with unusual names, types, owners and
+# modes.
 CHANGE = r"""#!/bin/bash
 set -e
 mkdir -p /tmp/tool/DEBIAN /tmp/tool/opt/tool/lib && cd /tmp
@@ -131,7 +133,7 @@ async def assert_restored(given: Given, listing: str, first: str, second: str, i
     assert status["resumed"]["attempts"] == [1, 1] and status["steps"][2]["rewards"] == {"reward": 1.0}, status
 
 
-# Also extended attributes, which `find` does not show.
+# LIST with extended attributes, which `find` does not print.
 LIST_ATTRIBUTES = f"""{LIST.rstrip().removesuffix("}").rstrip()}
   python3 - <<'END'
 import os
@@ -204,7 +206,7 @@ async def test_what_a_step_left_running_is_started_again_or_its_step_is(script: 
     assert script or "a restore loses" in status["attempts"][0]["message"]
 
 
-# Only commands of the shell itself, as processes that it starts are stopped, too.
+# Waits until a process is stopped. Uses only the shell's own commands, because processes that it starts would be stopped, too.
 UNTIL_STOPPED = r"""
 while true; do
   for each in /proc/[0-9]*/stat; do

@@ -17,8 +17,8 @@ from tests.e2e.test_cli import multistep
 
 
 def installation() -> list[Object]:
-    """Return an installation with faults: its volume's class does not exist, it is of another version, has no rights and no
-    gateway, watches other namespaces, and so never leads."""
+    """Return the objects of a faulty installation: its storage class does not exist, its version is not this one's, it has no
+    permissions, no gateway and no leader, and it watches another namespace."""
     labels = {"app.kubernetes.io/name": "planted", "app.kubernetes.io/version": "9.9.9"}
     env = {
         "MULTISTEP_OPERATOR_IMAGE": "localhost/none:1",
@@ -75,7 +75,7 @@ async def test_faults_of_an_installation_and_a_namespace_are_found_with_their_fi
     async def counted() -> bool:
         return "quota" in await faults("-n", given.namespace, "--operator-namespace", planted)
 
-    await given.when(counted)  # the quota's status is written by a controller
+    await given.when(counted)  # wait until a controller has written the quota's status
     found = await faults("-n", given.namespace, "--operator-namespace", planted)
     expected = {
         "operator": ("has no ready replica", "kubectl describe pod"),
@@ -109,7 +109,7 @@ async def test_an_image_that_cannot_be_pulled_is_found(given: Given) -> None:
         "metadata": {"name": "stuck", "labels": {"app.kubernetes.io/managed-by": "multistep"}},
     }
     container = {"name": "main", "image": "localhost/none:1", "imagePullPolicy": "Never"}
-    await given.applied({**pod, "spec": {"containers": [container]}})  # the operator deletes a trial's pod soon
+    await given.applied({**pod, "spec": {"containers": [container]}})  # not the trial's pod, which the operator soon deletes
     await given.when(waiting)
     found = (await faults("-n", given.namespace, "--operator-namespace", "multistep-system"))["image pull"]
     assert "localhost/none:1" in found["message"] and "imagePullSecrets" in found["fix"]

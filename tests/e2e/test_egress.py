@@ -24,7 +24,7 @@ pytestmark = pytest.mark.xdist_group("egress")  # the targets have fixed address
 CLOSED = {"network_mode": "no-network"}
 OPEN = {"network_mode": "public"}
 TRIES = f"#!/bin/bash\n{ways_out.TRY} > /tmp/tried.json\n"
-# Tries the same in the verifier's network, and hands over both results.
+# A test that tries the same ways out in the verifier's network, and stores both results.
 TRIES_AGAIN = f"""#!/bin/bash
 cp /tmp/tried.json /logs/verifier/agent.json
 {ways_out.TRY} > /logs/verifier/verifier.json
@@ -57,7 +57,7 @@ async def targets() -> AsyncIterator[None]:
 
 
 def tried(*steps: Step, environment: Object | None = None, **spec: Any) -> Object:
-    """Return a trial in whose pods all ways lead out."""
+    """Return a trial in whose pods every way out reaches its target unless the network is limited."""
     template = {"image": IMAGE, "podTemplate": {"spec": ways_out.POD}}
     return trial(*steps, config={"environment": environment or {}}, environment=template, **spec)
 
@@ -107,7 +107,7 @@ async def test_a_killed_sidecar_never_opens_and_is_an_infrastructure_failure(lim
     done = await limited.until(name, finished)
     assert condition(done, "Failed")["reason"] == "EgressEnded" and done["status"]["failure"]["class"] == "Infrastructure", done
     assert not {"rewards", "reward", "score"} & done["status"].keys(), done["status"]
-    for _ in range(2):  # the kubelet starts it again at once the first time, and after ten seconds the second time
+    for _ in range(2):  # the kubelet restarts the sidecar at once the first time, and after ten seconds the second time
         shown = await asyncio.to_thread(
             kubectl, "exec", "-n", limited.namespace, pod, "-c", "main", "--", "bash", "-c", ways_out.TRY
         )

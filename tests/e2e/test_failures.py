@@ -1,4 +1,5 @@
-"""Cause a real failure of each class before or in a trial's phases; check class, reason, message by docs/reference/failures.md."""
+"""Cause a real failure of each class before or in a trial's phases; check class, reason and message
+(docs/reference/failures.md)."""
 
 from __future__ import annotations
 

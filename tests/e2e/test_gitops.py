@@ -133,7 +133,8 @@ async def applies_twice(given: Given, where: str, manifest: Object) -> None:
     mine = deepcopy(manifest)
     is_ours = mine["kind"] in (TRIALS.kind, SWEEPS.kind)
     names, resource = mine["metadata"], await given.client.resource_of(mine)
-    names["namespace"], names["name"] = given.namespace, f"{names['name']}-{abs(hash(where)) % 10**6}"  # some have equal names
+    # some manifests have the same name
+    names["namespace"], names["name"] = given.namespace, f"{names['name']}-{abs(hash(where)) % 10**6}"
     if is_ours:
         mine["spec"]["suspend"] = True
     first = await synced(given.client, mine)

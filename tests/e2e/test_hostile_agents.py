@@ -10,7 +10,7 @@ from tests.e2e.test_agents import KEY, OWN, agent, ledger, step
 from tests.e2e.test_cli import multistep
 from tests.support import servers
 
-# Gives the commands in the environment what the program of an installed agent has there.
+# An agent that gives its commands the token and the gateway's URL, which the program of an installed agent has, too.
 HOSTILE = (
     OWN
     + '''
