@@ -54,14 +54,14 @@ class Kind:
 
 _STOPS_FOR_GOOD = {
     "rule": "!has(oldSelf.stop) || !oldSelf.stop || (has(self.stop) && self.stop)",
-    "message": "stop cannot be taken back: create a new trial",
+    "message": "stop cannot be set back to false: create a new trial",
     "fieldPath": ".stop",
 }
 _RETRIES_ARE_KEPT = {  # Names and numbers of retries follow from their place. Comparing all entries would exceed CEL's cost limit.
     "rule": "!has(oldSelf.retries) || oldSelf.retries.size() == 0 || (has(self.retries) && "
     "self.retries.size() >= oldSelf.retries.size() && self.retries[0] == oldSelf.retries[0] && "
     "self.retries[oldSelf.retries.size() - 1] == oldSelf.retries[oldSelf.retries.size() - 1])",
-    "message": "retries can only get more entries at its end",
+    "message": "retries may only get further entries at the end",
     "fieldPath": ".retries",
 }
 # The status of a new object until an operator reconciles it. kstatus then reports it as in progress instead of finished, and the
@@ -73,7 +73,7 @@ _NOT_SEEN_YET = {
             "type": "Ready",
             "status": "Unknown",
             "reason": "NotSeen",
-            "message": "no operator reconciled this yet: does one watch its namespace, and its label multistep.dev/shard if any?",
+            "message": "not reconciled yet: check that an operator watches this namespace and shard (label multistep.dev/shard)",
             "lastTransitionTime": "1970-01-01T00:00:00Z",
         }
     ],
@@ -99,7 +99,7 @@ _TRIAL_COLUMNS: Final[tuple[Column, ...]] = (
     ("Task", "string", ".status.task", 0, "Name of the task"),
     ("Agent", "string", ".spec.agent.name", 0, "Name of the agent"),
     ("Phase", "string", ".status.phase", 0, "Phase of the trial"),
-    ("Steps", "string", ".status.columns.steps", 0, "Finished steps of all that the trial runs"),
+    ("Steps", "string", ".status.columns.steps", 0, "Finished steps, and how many the trial runs, as 2/3"),
     ("Outcome", "string", ".status.outcome", 0, "How the trial ended"),
     ("Score", "string", ".status.columns.score", 0, "The number that sweeps count"),
     ("Reward", "string", ".status.reward", 0, "rewards.reward of the trial, the task's own reward"),
@@ -120,7 +120,7 @@ _SWEEP_COLUMNS: Final[tuple[Column, ...]] = (
     ("Age", "date", ".metadata.creationTimestamp", 0, "Time since the sweep was created"),
     ("Created", "integer", ".status.trials.created", 1, "Trials created so far"),
     ("Counted", "integer", ".status.trials.counted", 1, "Scored trials"),
-    ("Pod-Hours", "number", ".status.podHours", 1, "Hours of all its trials' pods"),
+    ("Pod-Hours", "number", ".status.podHours", 1, "Pod-hours of all its trials"),
     ("Reason", "string", '.status.conditions[?(@.type=="Ready")].reason', 1, "Reason of the Ready condition"),
 )
 _LABEL_CHARACTERS: Final = 63

@@ -47,7 +47,10 @@ class Metrics:
         "trials_finished", "Finished trials, by how they ended.", "outcome", "reason", "class", choices=_BY_AGENT
     )
     tampering = bounded_counter(
-        "trials_tampering", "Finished trials with each kind of status.tampering, evidence and hints.", "kind", choices=_BY_AGENT
+        "trials_tampering",
+        "Finished trials by kind of status.tampering, evidence and hints; a trial counts once for each of its kinds.",
+        "kind",
+        choices=_BY_AGENT,
     )
     trial_score = bounded_histogram("trial_score", "Scores of trials that have one.", _REWARDS, choices=_BY_AGENT)
     trial_seconds = bounded_histogram("trial_duration_seconds", "Time from a trial's start to its end.", _HOURS, choices=_BY_AGENT)
@@ -63,10 +66,12 @@ class Metrics:
         "reason",
         known=[*(row.reason for row in ATTEMPTS), "Other"],
     )
-    steps_finished = bounded_counter("steps_finished", "Finished steps, including failed attempts'.", "outcome", choices=_BY_AGENT)
+    steps_finished = bounded_counter(
+        "steps_finished", "Finished steps, including those of failed attempts.", "outcome", choices=_BY_AGENT
+    )
     phase_seconds = bounded_histogram(
         "step_phase_duration_seconds",
-        "Duration of a step's phase, including failed attempts'.",
+        "Duration of a step's phase, including those of failed attempts.",
         _SECONDS,
         "phase",
         choices=_BY_AGENT,
@@ -143,7 +148,10 @@ class Metrics:
     leading = gauge("leading", "1 if this replica holds the leader lease, else 0.")
     build_info = gauge("build_info", "Always 1; the labels show the operator's version.", "version", "python")
     shard_info = gauge(
-        "shard_info", "Always 1; the labels show which trials it runs (empty: no shard; all namespaces).", "shard", "namespaces"
+        "shard_info",
+        "Always 1; the labels show which trials the operator runs (empty: no shard; all namespaces).",
+        "shard",
+        "namespaces",
     )
     peak_memory = gauge("peak_memory_bytes", "Peak resident memory of the operator.")
     threads = gauge("threads", "Threads of the operator.")

@@ -135,7 +135,7 @@ async def test_a_stop_cannot_be_taken_back(given: Given) -> None:
     await given.until(name, suspended)
     await patched(given, name, stop=True)
     for change in ({"stop": False}, {"stop": None}):
-        with pytest.raises(ClusterError, match="stop cannot be taken back"):
+        with pytest.raises(ClusterError, match="stop cannot be set back to false"):
             await patched(given, name, **change)
     assert condition(await given.until(name, finished), "Failed")["reason"] == "Stopped"
     assert await given.pods(name) == []

@@ -33,7 +33,7 @@ class ModelLimits(Model):
     """The most that the agent's model requests may use in the whole trial, over all steps and attempts."""
 
     input_tokens: Annotated[int, Field(ge=1)] | None = None
-    """Input tokens, with the cached ones."""
+    """Input tokens, including cached ones."""
     output_tokens: Annotated[int, Field(ge=1)] | None = None
     """Output tokens."""
     cost_usd: Annotated[float | None, Field(alias="costUSD", gt=0, allow_inf_nan=False)] = None

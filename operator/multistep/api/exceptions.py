@@ -44,7 +44,7 @@ EXCEPTIONS = (
     Failure(
         "ServiceEndedError",
         None,
-        "a service of the task's compose file ended; once an agent ran, the agent is to blame, as it can reach every service",
+        "a service of the task's compose file ended; after an agent ran, its class is Agent, as agents can reach every service",
         "read its output: `multistep logs TRIAL --service NAME`",
     ),
     Failure("ContainerKilledError", None, "something in the container stopped its process 1", "read the phase's output"),

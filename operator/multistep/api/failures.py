@@ -87,7 +87,7 @@ ATTEMPTS = (
         RESTORE_FAILED,
         "Infrastructure",
         "the checkpoint from which the attempt continued could not be restored, or the attempt failed with the restored files "
-        "before its own first step (of the agent's setup: for the second time); no retry is used. The next attempt continues after "
+        "before its own first step (if the agent's setup failed: twice); no retry is used. The next attempt continues after "
         "an earlier step, or starts at step 1 after two such failures",
         "read the message",
     ),
@@ -95,7 +95,7 @@ ATTEMPTS = (
         VERIFIER_ENVIRONMENT_FAILED,
         "Infrastructure",
         "the agent's files could not be stored for the verifier's pod, or restored in it, for a reason that no agent causes: "
-        "the pod has another image as a tag was moved, a stored file was lost or changed, or it took "
+        "the pod has another image because a tag was moved, a stored file was lost or changed, or it took "
         "[too long](../how-to/checkpoints.md#limits)",
         "read the message; name the image by its digest",
     ),
@@ -211,8 +211,8 @@ FAILED = (
     Failure(
         "ImageBuildLost",
         "Infrastructure",
-        "more pods of one build were lost in a row than the chart's value builds.retries allows, or a base image could not "
-        "be pulled as often",
+        "more pods of one build than the chart's value builds.retries were lost in a row, or as many pulls of its base images "
+        "failed",
         "read the message; check the nodes, and the registries of the base images ([builds](../how-to/builds.md#base-images))",
     ),
     Failure("InvalidImageName", "Task", "the image's name is invalid", "correct it"),
@@ -283,7 +283,7 @@ FAILED = (
         SOURCE_UNUSABLE,
         "Configuration",
         "the checkpoint that the trial starts from is of other steps, of another image or of a step that no step follows, lacks "
-        "processes, or could not be restored twice; the trial's own agent changed none of its files",
+        "processes, or twice failed to be restored; the trial's own agent changed none of its files",
         "read the message; use the source's task, and name images by their digests",
     ),
     Failure(
@@ -308,7 +308,7 @@ FAILED = (
     Failure(
         REGRADE_INCOMPLETE,
         "Configuration",
-        "the tests let a regrade go on after the step with which its source ended, so later steps have no files to verify",
+        "the tests let the regrade continue after the step with which its source ended; later steps have no files to verify",
         "compare the steps' rewards in the status; a new trial can run the later steps",
     ),
     Failure("Stopped", "User", "`spec.stop` is true", "nothing; a stopped trial cannot be resumed, so create another"),

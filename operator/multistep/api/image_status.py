@@ -9,7 +9,7 @@ class ImageStatus(Model):
     """An image of the trial's pods that is built in the cluster."""
 
     name: str
-    """What it is the image of: environment, tests, steps/NAME/tests, or a service, e.g. environment/docker-compose.yaml/db."""
+    """What the image is for: environment, tests, steps/NAME/tests, or a service, e.g. environment/docker-compose.yaml/db."""
     build: str
     """Digest of the build's inputs (context, Dockerfile, arguments and platform), which is the image's tag."""
     image: str | None = None

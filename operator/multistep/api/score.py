@@ -7,12 +7,12 @@ from typing import Final, Literal
 from multistep.api.model import Model
 
 Outcome = Literal["Passed", "NotPassed", "GateNotMet", "AgentError", "VerifierError", "TaskError", "Unverified", "Excluded"]
-"""How a trial ended. Passed: every declared step ran and passed; NotPassed: the trial came to its end, and a step did not pass;
+"""How a trial ended. Passed: every declared step ran and passed; NotPassed: the trial ran to its end, and a step did not pass;
 GateNotMet: a gate ended it; AgentError, VerifierError, TaskError: a failure of this class that its agent may have caused;
 Unverified: verification is disabled; Excluded: a failure that no agent can have caused, of the class in status.failure."""
 
 Level = Literal["good", "bad", "excluded", "neutral"]
-"""How an outcome is shown: as a pass, as a result that is none, as no result, or as neither."""
+"""How an outcome is shown. good: passed; bad: scored, but not passed; excluded: not scored; neutral: not verified."""
 
 _SHOWN: Final[dict[Outcome, tuple[str, Level]]] = {
     "Passed": ("passed", "good"),
@@ -50,7 +50,7 @@ class TrialColumns(Model):
     """Texts for the printer columns."""
 
     steps: str | None = None
-    """Finished steps of all that the trial runs, as 2/3."""
+    """Finished steps, and how many the trial runs, as 2/3."""
     score: str | None = None
     """The score, rounded."""
     failure: str | None = None

@@ -93,7 +93,7 @@ class StopWhen(Model):
     """When a sweep creates no more trials. Active trials may finish."""
 
     pod_hours: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Maximum of pod hours, over all trials."""
+    """Maximum pod-hours of all trials together."""
     failures: Annotated[
         dict[FailureClass, Annotated[int, Field(ge=0)]], Field(max_length=len(_CLASSES), json_schema_extra=_KNOWN_CLASSES)
     ] = {}
@@ -122,7 +122,7 @@ class Scoring(Model):
     """DeclaredSteps: the score, over all declared steps, with 0 for steps that did not run. AsTask: the task's own reward, over the
     steps that ran, as Harbor has it; an agent can then gain by not meeting a gate."""
     pass_: Annotated[float | None, Field(alias="pass", gt=0, allow_inf_nan=False)] = None
-    """Minimum of what a passed trial counts, for pass@k. Unset: every declared step ran and passed."""
+    """Minimum score of a passed trial, for pass@k. Unset: a trial passed if every declared step ran and passed."""
     agent_errors: ScoringChoice = "Score"
     """Trials in which an agent exited with an error, ran out of memory or disk, or killed its container. Score: they count; a step
     without a verdict counts 0. Exclude: they do not count, as Harbor has it; an agent can then avoid a 0 by crashing."""
@@ -131,7 +131,7 @@ class Scoring(Model):
     Exclude: they do not count; an agent can then avoid a 0 by breaking its environment."""
     tampering: TamperingChoice = "Report"
     """Trials with evidence of tampering in status.tampering. Report: they count as any other, and reports mark them.
-    Zero: they count 0. Exclude: they do not count, and reports show them apart. Kinds that honest agents cause, too, are no
+    Zero: they count 0. Exclude: they do not count, and reports list them separately. Kinds that honest agents cause, too, are no
     evidence."""
 
 
@@ -277,7 +277,7 @@ class SweepTrials(Model):
     failed: int = 0
     """Failed trials."""
     deleted: int = 0
-    """Trials that somebody deleted. They are not created again."""
+    """Deleted trials. They are not created again."""
     counted: int = 0
     """Scored trials."""
     retried: int = 0
@@ -351,7 +351,7 @@ class SweepStatus(Model):
     score: str | None = None
     """The agents' mean scores as text, for the printer column."""
     pod_hours: float = 0.0
-    """Total hours of its trials' pods, each from the first step to the end of the attempt."""
+    """Total pod-hours of its trials, each from the first step to the end of the attempt."""
     cost_usd: Annotated[float | None, Field(alias="costUSD")] = None
     """US dollars that the trials' model requests cost so far, as far as known; unset: no request with a known price."""
     budget: SweepBudgetStatus | None = None

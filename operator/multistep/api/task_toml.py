@@ -105,7 +105,7 @@ class AgentConfig(_NetworkPhase):
     """[agent] and [steps.agent]."""
 
     timeout_sec: float | None = None
-    """Agent timeout in seconds. Unset: for a step the task's, for the task none. 0: counts as timed out without a start."""
+    """Agent timeout in seconds. Unset: for a step the task's, for the task none. 0: it times out without a start."""
     user: User | None = None
     """User (name or uid) of agent, setup.sh and the step's healthcheck. Unset: for a step the task's, for the task the image's."""
 

@@ -14,7 +14,7 @@ _NOT_IN_A_HUB = (
     "name must have no '/': ORG/NAME is in Harbor's hosted hub, from which Multistep does not read; "
     "run `harbor download ORG/NAME`, then `multistep sweep run` with the downloaded directory"
 )
-_NO_VERSION_IN_NAME = "name must have no '@': set the version in version"
+_NO_VERSION_IN_NAME = "name must have no '@': set the field version instead"
 _NO_CREDENTIALS = "registry must not contain credentials: put them into a Secret and name it in secretRef"
 Pattern = Annotated[str, Field(min_length=1, max_length=253)]
 
@@ -39,7 +39,7 @@ class DatasetSource(Model):
     exclude: Annotated[list[Pattern], Field(max_length=256)] = []
     """Patterns of the names of the tasks to leave out."""
     limit: Annotated[int, Field(ge=1, le=50_000)] | None = None
-    """Maximum number of tasks: the first of those that are left."""
+    """Maximum number of tasks: the first ones that include and exclude select."""
     secret_ref: SecretReference | None = None
     """A Secret with username and password, or token; ca.crt is optional. For the registry, and for repositories on its server."""
 

@@ -105,7 +105,7 @@ class CheckpointsSpec(Model):
     exclude: Annotated[list[_AbsolutePath], Field(max_length=64)] = []
     """Absolute paths that are left out, e.g. of caches. They are missing after a restore."""
     max_bytes: Annotated[int, Field(ge=1, le=2**40)] = 4 * 2**30
-    """Maximum size in bytes of what one step changed. A larger step has no checkpoint, and the attempt would continue before it."""
+    """Maximum size in bytes of what one step changed. A larger step has no checkpoint; a later attempt continues before it."""
     keep: Literal["WhileActive", "WithResults"] = "WhileActive"
     """WhileActive: delete the checkpoints when the trial is finished. WithResults: keep them as long as its results, and make one
     after the last step, too, also of a single-step task."""
@@ -151,7 +151,7 @@ class TrialTemplateSpec(Model):
     infrastructure_retries: Annotated[int, Field(ge=0, le=100)] = 2
     """How many times an infrastructure failure starts a new attempt in a new pod."""
     checkpoints: CheckpointsSpec = CheckpointsSpec()
-    """What a later attempt can continue from."""
+    """Checkpoints, from which a later attempt can continue."""
     pod_cleanup: Literal["Always", "OnSuccess", "Never"] = "Always"
     """When to delete the pod of a finished trial; OnSuccess keeps it after Failed or an exception.
 
@@ -159,7 +159,7 @@ class TrialTemplateSpec(Model):
     pod_ttl_seconds_after_finished: Annotated[WholeSeconds | None, Field(alias="podTTLSecondsAfterFinished")] = None
     """Seconds to keep the pod of a finished trial before podCleanup deletes it; unset: it is deleted immediately."""
     resume_trajectory: bool = False
-    """Start each step from the agent's trajectory of the step before. Rejected for an agent that cannot (Harbor 0.25)."""
+    """Start each step from the agent's trajectory of the step before. Rejected for an agent that cannot resume (Harbor 0.25)."""
 
 
 _ONE_START = "must have only one of from and fromStep"
@@ -184,7 +184,7 @@ class TrialSpec(TrialTemplateSpec, _TaskAndAgent):
     from_: Annotated[FromSpec | None, Field(alias="from")] = None
     """Continue after a step of another trial, from its checkpoint. The kept steps keep their rewards; nothing runs again."""
     from_step: _StepName | None = None
-    """Start at this step, from the reference state: that which the task's own solutions of the steps before it leave."""
+    """Start at this step, from the reference state: the files that the task's own solutions of the earlier steps leave."""
     to_step: _StepName | None = None
     """End the trial after this step."""
     suspend: bool = False

@@ -100,7 +100,7 @@ class ArtifactsSummary(Model):
     bytes: int = 0
     """Total size in bytes."""
     incomplete: list[str] | None = None
-    """Sources that were not collected as they were, with the reason; manifest.json names the files."""
+    """Sources that were not collected completely, with the reason; manifest.json names the files."""
     uri: str | None = None
     """URI of the files."""
 
@@ -109,7 +109,7 @@ class Usage(Model):
     """What the model requests of an agent used; unset: unknown."""
 
     input_tokens: int | None = None
-    """Input tokens, with the cached ones."""
+    """Input tokens, including cached ones."""
     cached_tokens: int | None = None
     """Input tokens that the provider read from its cache."""
     output_tokens: int | None = None
@@ -119,7 +119,7 @@ class Usage(Model):
     requests: int | None = None
     """Model requests; only the gateway counts them."""
     incomplete: int | None = None
-    """Requests of which the gateway does not know the usage, as they were cut off or lost; the amounts do not contain them."""
+    """Requests of which the gateway does not know the usage, as they were cut off or lost; the amounts do not include them."""
     held_seconds: float | None = None
     """Seconds for which requests waited at the gateway, as the provider refused more."""
     source: Literal["Gateway", "Agent"] = "Agent"
@@ -181,7 +181,7 @@ class StepStatus(Model):
     checkpoint: CheckpointStatus | None = None
     """Checkpoint after the step; unset without spec.checkpoints, and after the last step unless they are kept with the results."""
     trial: str | None = None
-    """Name of the trial that ran the step, if another one did (spec.from, spec.fromStep). This trial counts no usage of it."""
+    """Name of the trial that ran the step, if another one did (spec.from, spec.fromStep). This trial does not count its usage."""
 
 
 class Tampering(Model):
@@ -330,7 +330,7 @@ class TrialStatus(Model):
     attempts: list[AttemptStatus] = []
     """Earlier attempts."""
     tampering: list[Tampering] = []
-    """What was found that could change a verdict, in all attempts; empty: nothing was found."""
+    """Findings that could have changed a verdict, in all attempts; empty: none."""
     rewards: Rewards | None = None
     """Rewards of the trial; {} is a result without keys, null is no result."""
     reward: str | None = None

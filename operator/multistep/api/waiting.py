@@ -81,7 +81,7 @@ WAITING = (
     Waiting(
         "RunnerProtocol",
         "the operator and the runner in the pod have no protocol version in common; no result is lost",
-        f"when an operator of a release between the two runs; {NO_HURRY}",
+        f"when an operator of a release between the two is installed; {NO_HURRY}",
     ),
     Waiting(
         "ShardChanged",
@@ -102,7 +102,7 @@ WAITING = (
     ),
     Waiting(
         "GatewayUnavailable",
-        "the model gateway does not answer the operator, which needs the usage of a step or has to give it a key",
+        "the model gateway does not answer; the operator must read the usage of a step from it, or register a key with it",
         f"when the gateway answers; retried every 10 s; {NO_HURRY}",
     ),
     Waiting(

@@ -64,7 +64,7 @@ def list_options(function: F) -> F:
         namespace_option,
         click.option("-w", "--watch", is_flag=True, help="After the list, print each change until Ctrl-C."),
         click.option("-l", "--selector", default="", metavar="LABELS", help="Only objects with these labels, as for kubectl."),
-        click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces."),
+        click.option("-A", "--all-namespaces", is_flag=True, help="Objects of all namespaces."),
     ):
         wrapped = option(wrapped)
     return wrapped  # type: ignore[no-any-return]

@@ -163,14 +163,14 @@ def hosted_options(function: F) -> F:
             "kwargs",
             multiple=True,
             metavar="NAME=VALUE",
-            help="An option of the agent's class, as in Harbor; VALUE is JSON or a text.",
+            help="An option of the agent's class, as in Harbor; VALUE is JSON or a string.",
         ),
         click.option(
             "--key-from-secret",
             "keys",
             multiple=True,
             metavar="[NAME=]SECRET:KEY",
-            help="The provider's key, from a Secret that exists, as variable NAME; default: the provider's variable.",
+            help="The provider's key, from an existing Secret, as variable NAME; default: the provider's variable.",
         ),
     ):
         wrapped = option(wrapped)
@@ -190,12 +190,18 @@ def dataset_options(function: F) -> F:
 
     wrapped: Any = with_options
     for option in (
-        click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N of these tasks."),
-        click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out the dataset's tasks of this name; repeatable."),
+        click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N of the selected tasks."),
+        click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out tasks whose name matches; repeatable."),
         click.option(
-            "--task", "include", multiple=True, metavar="PATTERN", help="Only the dataset's tasks of this name; repeatable."
+            "--task",
+            "include",
+            multiple=True,
+            metavar="PATTERN",
+            help="Only tasks of the dataset whose name matches; repeatable.",
         ),
-        click.option("--registry", metavar="URL|FILE", help="The dataset's registry.json, as Harbor's --registry-url and -path."),
+        click.option(
+            "--registry", metavar="URL|FILE", help="The dataset's registry.json, as --registry-url and --registry-path of Harbor."
+        ),
     ):
         wrapped = option(wrapped)
     return wrapped  # type: ignore[no-any-return]
@@ -215,7 +221,7 @@ def agent_env_option(function: F) -> F:
         "--agent-env",
         multiple=True,
         metavar="NAME[=VALUE]",
-        help="A variable of the agent's environment; stored in a Secret. Without VALUE: its value here.",
+        help="A variable of the agent's environment; stored in a Secret. Without VALUE: that of your environment.",
     )(function)
 
 
@@ -226,7 +232,7 @@ def agent_secret_option(function: F) -> F:
         "secret_agent_env",
         multiple=True,
         metavar="NAME=SECRET:KEY",
-        help="A variable of the agent's environment, from a Secret that exists.",
+        help="A variable of the agent's environment, from an existing Secret.",
     )(function)
 
 
@@ -250,13 +256,13 @@ _PART = (
     click.option(
         "--from-step",
         metavar="STEP",
-        help="Start at this step, from the reference state: what the task's own solutions of the steps before it leave.",
+        help="Start at this step, from the reference state: the files that the task's own solutions of the earlier steps leave.",
     ),
     click.option(
         "--from",
         "start",
         metavar="TRIAL:STEP",
-        help="Continue after this step of another trial, from its checkpoint; its steps until there keep their rewards.",
+        help="Continue after this step of another trial, from its checkpoint; the steps up to it keep their rewards.",
     ),
 )
 
@@ -278,12 +284,16 @@ def trial_options(function: F) -> F:
             "secret_variables",
             multiple=True,
             metavar="NAME=SECRET:KEY",
-            help="A variable for ${NAME} in task.toml, from a Secret that exists.",
+            help="A variable for ${NAME} in task.toml, from an existing Secret.",
         ),
         agent_secret_option,
         queue_option,
         *_PART,
-        click.option("--resume", is_flag=True, help="The agent resumes its trajectory in each step, if it can."),
+        click.option(
+            "--resume",
+            is_flag=True,
+            help="The agent resumes its trajectory in each step; see RESUME in `multistep agent list`.",
+        ),
         hosted_options,
         click.option("--model", metavar="PROVIDER/NAME", help="The model of one of Harbor's agents."),
         click.option("--name", metavar="NAME", help="Name of the trial; default: TASK-AGENT-RANDOM."),

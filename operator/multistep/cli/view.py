@@ -33,7 +33,7 @@ pip install 'multistep[view]', or uv tool install harbor. It serves on this mach
     type=click.Path(path_type=Path),
     default=Path("jobs"),
     metavar="DIRECTORY",
-    help="Where a SWEEP is fetched to.",
+    help="Directory into which a SWEEP is fetched.",
     show_default=True,
 )
 @namespace_option

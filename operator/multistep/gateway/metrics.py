@@ -23,10 +23,10 @@ class GatewayMetrics:
         self._requests = self._counter("requests", "Finished requests, by state in the ledger.", "state")
         self._tokens = self._counter("tokens", "Tokens; input includes cached.", "kind")
         self._cost = self._counter("cost_usd", "US dollars, of models whose price is known.")
-        self._held = self._counter("held_seconds", "Time that requests waited for their turn.")
+        self._held = self._counter("held_seconds", "Time that requests were queued.")
         self._refusals = self._counter("refusals", "Answers of the provider after which a request was queued again.", "status")
-        self._gauge("requests_in_flight", "Requests at providers.").set_function(lambda: sum(each.in_flight for each in lanes))
-        self._gauge("requests_waiting", "Requests that wait for their turn.").set_function(lambda: sum(e.waiting for e in lanes))
+        self._gauge("requests_in_flight", "Requests in flight.").set_function(lambda: sum(each.in_flight for each in lanes))
+        self._gauge("requests_waiting", "Queued requests.").set_function(lambda: sum(e.waiting for e in lanes))
 
     def count(self, row: Row) -> None:
         """Count a finished request."""

@@ -35,15 +35,15 @@ class GatewaySettings(BaseSettings):
     hold_seconds: float = Field(default=240.0, gt=0)
     """Maximum time for which a request is queued and waits for the provider's Retry-After; then it is answered with 529."""
     drain_seconds: float = Field(default=60.0, ge=0)
-    """How long the answer to an agent that has left is read on, for its usage."""
+    """How long the gateway continues to read an answer, for its usage, after the agent has disconnected."""
     answer_timeout_seconds: float = Field(default=600.0, gt=0)
     """Timeout of the provider's next byte."""
     lane_requests: int = Field(default=64, ge=1)
-    """Most requests in flight per credential and model."""
+    """Maximum number of requests in flight per credential and model."""
     body_bytes: int = Field(default=32 << 20, ge=1 << 16)
-    """Most bytes of a request's body."""
+    """Maximum bytes of a request's body."""
     metrics_label_sets: int = Field(default=200, ge=1)
-    """Most different pairs of agent and model in the metrics; further ones are counted as "other"."""
+    """Maximum number of different pairs of agent and model in the metrics; further ones are counted as "other"."""
     stop_seconds: float = Field(default=25.0, ge=0)
     """Time that open requests have to finish on shutdown; keep it below terminationGracePeriodSeconds."""
     log_level: str = "INFO"

@@ -52,7 +52,7 @@ def test_tasks_may_come_from_elsewhere() -> None:
         ),
         ({"tasks": None, "tasksFrom": {}}, "spec.tasksFrom: must have exactly one of oci, git, url and dataset"),
         (from_dataset(name="org/bench"), "spec.tasksFrom.dataset: name must have no '/': ORG/NAME is in Harbor's hosted hub"),
-        (from_dataset(name="bench@1"), "spec.tasksFrom.dataset: name must have no '@': set the version in version"),
+        (from_dataset(name="bench@1"), "spec.tasksFrom.dataset: name must have no '@': set the field version"),
         (from_dataset(registry="https://me:key@r.example/"), "spec.tasksFrom.dataset: registry must not contain credentials"),
         (from_dataset(registry="registry.json"), "spec.tasksFrom.dataset.registry: should match pattern '^https?://'"),
         (from_dataset(limit=0), "spec.tasksFrom.dataset.limit: should be greater than or equal to 1; got 0"),

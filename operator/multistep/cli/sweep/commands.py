@@ -44,10 +44,10 @@ Examples:
   multistep sweep run sweep.yaml --detach
 
 A DIRECTORY is a task, or holds tasks side by side: all of them. Each task is checked, its Dockerfile built (unless it names an
-image), and goes to the cluster with the sweep, which owns it. An invalid task is refused before anything is built. A task whose
+image), and goes to the cluster with the sweep, which owns it. An invalid task is rejected before anything is built. A task whose
 Dockerfile cannot be built is named and left out: the others run, and the exit code is 1. COMMAND is split as a shell does, but
 no shell runs it: for pipes, redirections and variables write 'mine=sh -c "SCRIPT"'. --var gives values to templates in task.toml
-only; agents receive --agent-env. A FILE is a manifest with a TrialSweep, and goes there as it is.
+only; agents receive --agent-env. A FILE is a manifest with a TrialSweep, and goes there unchanged.
 The operator fetches the tasks of a dataset from git repositories; those at local paths go to the cluster as a DIRECTORY does.
 Ctrl-C stops following only; `multistep sweep stop NAME` ends a sweep, `delete` deletes it and its trials.
 
@@ -123,7 +123,7 @@ def sweep() -> None:
 
 @sweep.command(epilog=_RUN_EPILOG)
 @click.argument("sources", nargs=-1, metavar="[FILE|DIRECTORY...]", type=click.Path(path_type=Path))
-@click.option("-d", "--dataset", metavar="NAME[@VERSION]", help="Run the tasks of a dataset, instead of directories.")
+@click.option("-d", "--dataset", metavar="NAME[@VERSION]", help="Run the tasks of a dataset instead of directories.")
 @dataset_options
 @click.option(
     "--agent",
@@ -200,7 +200,15 @@ def status(name: str, follow: bool, namespace: str | None, kubeconfig: str | Non
 
 @sweep.command(epilog=_REPORT_EPILOG)
 @click.argument("name", metavar="SWEEP", shell_complete=complete_sweeps)
-@click.option("-o", "--output", "outputs", multiple=True, metavar="OUTPUT", default=["table"], help="See below; several at once.")
+@click.option(
+    "-o",
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="OUTPUT",
+    default=["table"],
+    help="A file or a format, see below; repeatable.",
+)
 @click.option("--no-logs", is_flag=True, help="Leave outputs and failing tests out of the html page.")
 @namespace_option
 @kubeconfig_options

@@ -55,7 +55,7 @@ Examples:
   multistep sweep delete --yes nightly weekly -n evals
 
 The trials of a sweep are deleted with it, active ones too. Results stay for as long as the operator keeps them
-(docs/how-to/operations.md, Results), but only the trials have their addresses: fetch them before.
+(docs/how-to/operations.md, Results), but only the trials have their addresses: fetch them first.
 """
 
 COLUMNS: Final = (
@@ -93,7 +93,7 @@ async def _list(target: Target, phases: tuple[str, ...], options: ListOptions) -
 
 @click.command(epilog=_RETRY_EPILOG)
 @click.argument("name", metavar="SWEEP", shell_complete=complete_sweeps)
-@click.option("--excluded", is_flag=True, help="The trials without a score. Required: there is no other choice.")
+@click.option("--excluded", is_flag=True, help="Run all trials without a score again. Required.")
 @click.option("-f", "--follow", is_flag=True, help="Follow the sweep until it finishes.")
 @namespace_option
 @kubeconfig_options

@@ -39,7 +39,7 @@ Dockerfile and no image gets the image name that `multistep build` gives it: bui
 @namespace_option
 @image_options
 @click.option("--to", metavar="URL", help="Push the task to oci://HOST/REPOSITORY[:TAG] or s3://BUCKET/PREFIX.")
-@click.option("--source-secret", metavar="SECRET", help="With --to: the Secret that the operator is to fetch it with.")
+@click.option("--source-secret", metavar="SECRET", help="With --to: the Secret with which the operator fetches the task.")
 @click.option("--plain-http", is_flag=True, help="With --to oci://: the registry has no TLS.")
 @trial_options
 def package(

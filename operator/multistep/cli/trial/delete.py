@@ -16,7 +16,7 @@ Examples:
   multistep list --outcome Excluded -o name | xargs multistep delete --yes
 
 The trial's pod, and the objects that `multistep run` created for it, are deleted with it. Its results stay for as long as the
-operator keeps them (docs/how-to/operations.md, Results), but only the trial has their address: fetch them before. A deleted
+operator keeps them (docs/how-to/operations.md, Results), but only the trial has their address: fetch them first. A deleted
 trial of a sweep is not created again. To end a trial and keep its status, stop it.
 """
 
