@@ -163,7 +163,7 @@ async def test_an_agent_that_ends_in_its_extended_time_succeeds(make: MakeTrial,
 
 
 @pytest.mark.parametrize(("reported", "seconds"), [(5, 5.0), (500, 60.0), (-1, 0.0), ("x", 0.0), (None, 0.0)])
-async def test_stalls_are_bounded_and_nonsense_is_none(reported: Any, seconds: float) -> None:
+async def test_stalls_are_bounded_and_invalid_ones_count_as_none(reported: Any, seconds: float) -> None:
     with gateway([reported]) as (url, _):
         request = StallsRequest.model_validate({"url": url, "token": "t", "maxSeconds": 60})
         assert await stalled_seconds(request) == seconds

@@ -121,7 +121,7 @@ def test_a_lost_attempt_whose_log_has_less_than_its_status_is_found() -> None:
     assert "logged only" in judged(found, logged("chaos-7-1", 4) + logged("chaos-7-2"), 1)
 
 
-def test_an_attempt_that_was_lost_though_nobody_took_its_pod_is_found() -> None:
+def test_an_attempt_that_was_lost_although_no_pod_was_deleted_is_found() -> None:
     found = complete(attempt=2, attempts=[failed_attempt(1)])
     assert "none of its pods was deleted" in judged(found, logged("chaos-7-2"))
     assert "none of its pods was deleted" in judged(found, logged("chaos-7-2"), 2)
@@ -135,7 +135,7 @@ def test_an_untrue_reason_of_a_loss_is_found() -> None:
     assert "without a cause" in judged(found, logged("chaos-7-2"), 1, killed="chaos-7-1")
 
 
-def test_an_init_container_whose_end_nobody_saw_is_a_cause_and_one_that_failed_is_none() -> None:
+def test_an_init_container_with_an_unknown_end_is_a_cause_and_one_that_failed_is_none() -> None:
     unseen, broken = ({**failed_attempt(1, reason="RunnerInstallFailed"), "message": f"the init container {how}"} for how in ENDS)
     assert judged(complete(attempt=2, attempts=[unseen]), logged("chaos-7-2")) == ""
     assert "without a cause" in judged(complete(attempt=2, attempts=[broken]), logged("chaos-7-2"))

@@ -85,7 +85,7 @@ async def test_a_leader_that_is_stopped_hands_over(given: Given, two: Replicas) 
     await assert_all_right(given, rewards)
 
 
-async def test_a_lease_that_somebody_deleted_is_created_again(given: Given) -> None:
+async def test_a_deleted_lease_is_created_again(given: Given) -> None:
     replicas = Replicas(given.client)
     await given.client.delete(LEASES, NAMESPACE, NAME)
     await replicas.scale(1)  # there is one replica already: this only waits until it is the leader

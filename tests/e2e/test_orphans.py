@@ -70,7 +70,7 @@ async def test_pods_that_no_trial_waits_for_go_and_the_trial_they_claim_continue
     await until_counted(given, "pod")
 
 
-async def test_results_outlive_their_trial_by_the_retention_time_and_those_of_live_trials_stay(given: Given) -> None:
+async def test_results_outlive_their_trial_by_the_retention_time_and_those_of_existing_trials_stay(given: Given) -> None:
     done = await asyncio.gather(*(given.ended(trial(Step("a"), name=name)) for name in ("kept", "gone")))
     kept, gone = [each["status"]["results"] for each in done]
     assert await fetched(given, gone)
@@ -84,7 +84,7 @@ async def test_results_outlive_their_trial_by_the_retention_time_and_those_of_li
     await until_counted(given, "results")
 
 
-async def test_what_run_made_for_a_trial_goes_with_it(given: Given, tmp_path: Path) -> None:
+async def test_objects_that_run_created_for_a_trial_are_deleted_with_it(given: Given, tmp_path: Path) -> None:
     arguments = ("run", str(EXAMPLE), "--name", "made", "--detach", "--var", "KEY=value", "-n", given.namespace)
     code, _, err = await multistep(*arguments)
     assert code == 0, err

@@ -100,7 +100,7 @@ async def test_when_no_retry_is_left_the_trial_is_failed_by_its_reason_and_has_n
 
 
 @pytest.mark.alone
-async def test_a_pod_made_by_somebody_else_under_the_same_name_is_known_by_its_uid(given: Given) -> None:
+async def test_a_pod_of_another_client_with_the_same_name_is_known_by_its_uid(given: Given) -> None:
     """The operator's processes are suspended while the pod is replaced, so that it never sees the pod missing."""
     operators = await given.client.list_all(PODS, "multistep-system", label_selector="app.kubernetes.io/name=multistep")
     asleep_ones = [pid for each in operators for pid in processes(each)]

@@ -33,7 +33,7 @@ def task(name: str, *steps: Step) -> dict[str, Any]:
     return {"name": name, "inline": made["task"]["inline"], "environment": {"image": IMAGE}}
 
 
-async def test_rollouts_have_rewards_by_step_and_those_that_nobody_can_run_are_masked(given: Given) -> None:
+async def test_rollouts_have_rewards_by_step_and_those_that_cannot_run_are_masked(given: Given) -> None:
     lost = {**task("lost", Step("a", test=reward(1))), "environment": {"image": "127.0.0.1:9/none:1"}}
     two = task("two", Step("a", solve=SOLVE, test=SOLVED), Step("b", test=reward(0.5)))
     spec = {"overrides": [{"tasks": ["lost"], "spec": {"environmentTimeoutMultiplier": 0.01}}]}

@@ -29,7 +29,7 @@ def test_a_running_process_is_alive(sleeper: subprocess.Popen[bytes]) -> None:
     assert identity.is_running
 
 
-def test_an_ended_process_is_not_alive_even_while_nobody_has_reaped_it(sleeper: subprocess.Popen[bytes]) -> None:
+def test_an_ended_process_is_not_alive_even_before_it_is_reaped(sleeper: subprocess.Popen[bytes]) -> None:
     identity = identify(sleeper.pid)
     assert identity is not None
     stop(identity, grace_seconds=5)

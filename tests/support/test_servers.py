@@ -13,7 +13,7 @@ async def _status(url: str, headers: dict[str, str] | None = None) -> int:
         return response.status
 
 
-async def test_an_s3_server_lets_nobody_in_without_a_signature() -> None:
+async def test_an_s3_server_rejects_requests_without_a_signature() -> None:
     async with s3() as server:
         assert await _status(f"{server.url}/{server.bucket}/key") == 403
         assert (server.directory / server.bucket).is_dir()

@@ -127,7 +127,7 @@ OWNER = {"apiVersion": API_VERSION, "kind": KIND, "name": "t", "uid": "u", "cont
 POD: dict[str, Any] = {"metadata": {"namespace": "default", "name": "t-1", "uid": "p", "ownerReferences": [OWNER]}}
 
 
-async def test_the_pod_of_a_trial_that_is_finished_wakes_nobody(operator: Operator) -> None:
+async def test_the_pod_of_a_finished_trial_causes_no_reconcile(operator: Operator) -> None:
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)
     trial: Any = {"metadata": {"namespace": "default", "name": "t", "uid": "u", "generation": 1}}

@@ -31,7 +31,7 @@ async def test_an_exception_in_a_callback_is_seen(no_swallowed_exceptions: list[
     no_swallowed_exceptions.clear()
 
 
-async def test_an_exception_in_a_task_that_nobody_awaits_is_seen(no_swallowed_exceptions: list[logging.LogRecord]) -> None:
+async def test_an_exception_in_a_task_that_is_not_awaited_is_reported(no_swallowed_exceptions: list[logging.LogRecord]) -> None:
     async def fails() -> None:
         raise ValueError("nobody asks")
 
@@ -68,7 +68,7 @@ async def test_an_exception_in_a_kopf_handler_is_seen(no_swallowed_exceptions: l
     no_swallowed_exceptions.clear()
 
 
-def test_garbage_collection_in_the_operators_event_loop_does_not_visit_what_the_imports_made(
+def test_garbage_collection_in_the_operators_event_loop_skips_objects_that_imports_created(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ran: list[int] = []

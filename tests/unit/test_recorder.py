@@ -122,7 +122,7 @@ async def test_an_error_that_is_not_the_clusters_ends_the_wait(given: Given, wat
         await given.until("t", is_in("Complete"))
 
 
-async def test_a_wait_in_vain_ends_with_the_history(given: Given, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wait_that_times_out_reports_the_history(given: Given, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.e2e.given.DEADLINE_SECONDS", 0.05)
     watched.reports(TRIALS, WatchEvent("ADDED", {"metadata": {"name": "t", "uid": "1"}}))  # has no status, so is_in is false
     watched.reports(TRIALS, seen("Pending"))

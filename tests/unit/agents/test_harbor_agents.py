@@ -137,7 +137,7 @@ def test_a_user_that_does_not_exist_is_the_agents_error() -> None:
     assert "no user x" in played.journal.steps[0].exception.message  # type: ignore[union-attr]
 
 
-def test_a_failed_setup_of_harbors_agent_loses_the_attempt_before_a_step_began() -> None:
+def test_a_failed_setup_of_harbors_agent_loses_the_attempt_before_its_first_step() -> None:
     played = play(hosted(), {"/host/agent-setup": outcome(error=("RuntimeError", "no network"))})
     assert played.journal.lost is not None and played.journal.lost.reason == "AgentSetupFailed"
     assert not played.journal.finished and played.journal.steps == []

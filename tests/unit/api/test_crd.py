@@ -65,7 +65,7 @@ def test_the_schema_is_structural(kind: Kind) -> None:
         assert node.get("additionalProperties") is not False
 
 
-def test_nothing_of_a_spec_is_defaulted_and_of_a_status_only_that_nobody_saw_it_yet(kind: Kind) -> None:
+def test_a_spec_has_no_defaults_and_a_status_only_that_no_operator_saw_it_yet(kind: Kind) -> None:
     """Specs have no defaults, so GitOps tools see no drift; a new status is not ready (kstatus) until an operator reconciles it."""
     [default] = [node["default"] for node in nodes(SCHEMAS[kind]) if "default" in node]
     assert SCHEMAS[kind]["properties"]["status"]["default"] == default

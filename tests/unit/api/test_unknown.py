@@ -41,5 +41,5 @@ def test_a_table_is_as_good_as_text() -> None:
     assert unknown_keys({"agent": {"time out": 1}}) == [UnknownKey('agent."time out"', "timeout_sec")]
 
 
-def test_wrong_types_are_somebody_elses_problem() -> None:
+def test_wrong_types_are_not_unknown_keys() -> None:
     assert unknown_keys({"agent": 1, "steps": {"name": "a"}, "verifier": [{}]}) == []

@@ -11,7 +11,7 @@ from tests.unit.chart.conftest import Object, Render, the
 TESTER = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "multistep-test", "app.kubernetes.io/instance": "multistep"}}}
 
 
-def test_by_default_everybody_reaches_the_results_and_nobody_the_metrics(render: Render) -> None:
+def test_by_default_any_client_reaches_the_results_and_none_the_metrics(render: Render) -> None:
     """The results port admits everybody, because no policy can select the API server's proxy; a token protects the results.
 
     The metrics port admits only the pod of `helm test`.

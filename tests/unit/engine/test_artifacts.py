@@ -82,7 +82,7 @@ def test_places(entries: list[Entry], wanted: list[str]) -> None:
     assert places(*entries) == wanted
 
 
-def test_a_source_twice_with_other_excludes_overwrites_nobody() -> None:
+def test_a_source_twice_with_other_excludes_overwrites_no_other_entry() -> None:
     entries = [entry(LOGS_ARTIFACTS, None, "*.log"), entry("/app/x.log"), entry(LOGS_ARTIFACTS)]
     found = [["", "a"], [""], ["", "a", "x.log"]]
     assert [each.destination for each in place(entries, found)] == ["", "x.log", "logs/artifacts"]

@@ -123,7 +123,9 @@ def test_booleans_become_floats_and_integers_stay_integers() -> None:
         (None, None, "RewardFileNotFoundError"),
     ],
 )
-def test_reward_json_wins_over_reward_txt_however_broken(json_file: bytes | None, txt_file: bytes | None, wanted: object) -> None:
+def test_reward_json_takes_precedence_over_reward_txt_however_broken(
+    json_file: bytes | None, txt_file: bytes | None, wanted: object
+) -> None:
     assert reported(parse_reward_files, json_file, txt_file) == wanted
 
 

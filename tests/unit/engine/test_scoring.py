@@ -226,7 +226,7 @@ def test_a_trial_counts_when_it_has_finished() -> None:
     assert counted_score(TrialFacts(0, "Active", score=0.5), Scoring()) is None
 
 
-def test_a_deadline_counts_against_an_agent_that_used_half_of_it_and_against_nobody_else() -> None:
+def test_a_deadline_counts_only_against_an_agent_that_used_half_of_it() -> None:
     def at_deadline(*steps: StepStatus) -> TrialFacts:
         made = trial(activeDeadlineSeconds=100)
         made = made.model_copy(update={"status": TrialStatus(steps=list(steps))})

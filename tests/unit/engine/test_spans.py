@@ -118,7 +118,7 @@ def test_a_trial_that_failed_with_its_last_attempt_has_no_other_and_one_without_
     assert [each.name for each in spans(trial(phase="Failed", completionTime=at(1)))] == ["trial t"]
 
 
-def test_times_that_are_missing_are_those_of_what_is_around_and_a_trial_that_is_not_over_is_no_trace() -> None:
+def test_missing_times_are_those_of_the_enclosing_span_and_an_active_trial_has_no_trace() -> None:
     found = spans(trial(phase="Complete", attempt=1, completionTime=at(9), steps=[{"name": "a"}]))
     assert shape(found) == [("trial t", "", 0, 9, ""), ("attempt 1", "trial t", 0, 9, ""), ("step a", "attempt 1", 0, 9, "")]
     assert spans(trial(phase="Running", startTime=at(1))) == []

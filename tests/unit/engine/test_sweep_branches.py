@@ -62,7 +62,7 @@ def planned(found: TrialSweep, known: dict[int, Left]) -> Plan:
     return with_branches(found, base, states_of(base.grid, known))
 
 
-def test_a_trial_leaves_the_checkpoints_of_the_steps_after_which_it_went_on() -> None:
+def test_a_trial_leaves_the_checkpoints_of_the_steps_after_which_it_continued() -> None:
     steps = [{"name": "a", "checkpoint": {"digest": "d"}}, {"name": "b", "checkpoint": {"missing": "TooLarge"}}]
     assert left_by({"status": {"taskSteps": STEPS, "steps": [*steps, {"name": "c", "checkpoint": {"digest": "d"}}]}}) == Left(
         STEPS, {"a"}

@@ -107,7 +107,7 @@ def test_of_a_single_agent_the_column_shows_the_mean_alone_and_never_too_much() 
     assert text is not None and len(text) == 60 and text.endswith("...")
 
 
-def test_a_suspended_sweep_makes_nothing_and_suspends_what_is_live() -> None:
+def test_a_suspended_sweep_creates_no_trial_and_suspends_active_ones() -> None:
     trials = [*done(0), TrialFacts(1, "Active", phase="Running"), TrialFacts(2, "Active", suspend=True)]
     found = next_of(started(suspend=True), trials)
     assert (found.create, found.suspend, found.resume) == (range(0), [1], [])
@@ -115,13 +115,13 @@ def test_a_suspended_sweep_makes_nothing_and_suspends_what_is_live() -> None:
     assert holding(found.status) == {"Suspended", "Reconciling"}
 
 
-def test_a_resumed_sweep_resumes_what_it_suspended_and_nothing_that_somebody_else_did() -> None:
+def test_a_resumed_sweep_resumes_only_trials_that_it_suspended() -> None:
     trials = [TrialFacts(0, "Active", suspend=True, by_sweep=True), TrialFacts(1, "Active", suspend=True)]
     found = next_of(started(), trials)
     assert (found.suspend, found.resume, found.create) == ([], [0], range(2, 3))
 
 
-def test_beyond_its_parallelism_it_makes_trials_that_wait_for_their_turn() -> None:
+def test_beyond_its_parallelism_it_creates_suspended_trials() -> None:
     found = next_of(started(prestart=2, attempts=2))
     assert (found.create, found.early, found.resume) == (range(5), 3, [])
     ready = [TrialFacts(number, "Active", suspend=True, by_sweep=True) for number in (4, 3)]
@@ -131,7 +131,7 @@ def test_beyond_its_parallelism_it_makes_trials_that_wait_for_their_turn() -> No
     assert (found.resume, found.create, found.early) == ([4], range(5, 7), 6)
 
 
-def test_a_spent_budget_lets_what_is_live_end() -> None:
+def test_a_spent_budget_lets_active_trials_finish() -> None:
     busy = started(stopWhen={"podHours": 1})
     active = [*done(0), TrialFacts(1, "Active", since=NOW)]
     found = next_of(busy, active)
@@ -159,7 +159,7 @@ def test_too_many_failures_of_a_class_end_it() -> None:
     assert why(next_of(found, [TrialFacts(0, "Failed", failure_class="Verifier")]).status)[0] == "Running"
 
 
-def test_at_the_deadline_what_is_live_is_stopped() -> None:
+def test_at_the_deadline_active_trials_are_stopped() -> None:
     found = started(activeDeadlineSeconds=60)
     active = [TrialFacts(0, "Active"), TrialFacts(1, "Active", stop=True)]
     assert next_of(found, active, at=59).seconds == 1

@@ -211,7 +211,7 @@ FIRST, LATER = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"
 SECONDS = 1767225600.0
 
 
-def test_a_trial_that_nobody_has_reconciled_is_active() -> None:
+def test_a_trial_that_no_operator_has_reconciled_is_active() -> None:
     assert facts(trial()) == TrialFacts(3, "Active")
 
 

@@ -41,7 +41,7 @@ def test_the_order_shows_what_comes_first(order: Order, first: list[Cell]) -> No
 
 
 @given(GRIDS, st.from_regex(r"[a-z0-9]([-a-z0-9]{0,70}[a-z0-9])?", fullmatch=True))
-def test_names_of_trials_are_labels_and_nobody_elses(grid: Grid, sweep: str) -> None:
+def test_names_of_trials_are_labels_and_unique(grid: Grid, sweep: str) -> None:
     names = [grid.trial_name(sweep, number) for number in range(len(grid))]
     assert len(set(names)) == len(names)
     for name in names:

@@ -53,7 +53,7 @@ STEP_OWN = '[steps.verifier.environment]\ndocker_image = "of-step"'
         (TASK_OWN, "[steps.verifier.environment]\ncpus = 2", "of-task"),
     ],
 )
-def test_a_steps_mode_and_environment_win_over_the_tasks(head: str, step: str, image: str | None) -> None:
+def test_a_steps_mode_and_environment_override_the_tasks(head: str, step: str, image: str | None) -> None:
     found = environment(head, step)
     assert (found.image if found else None) == image
 

@@ -84,7 +84,7 @@ def lying(lie: Callable[[int, bytes], bytes], **options: Any) -> World:
 
 @pytest.mark.parametrize("output", NONSENSE.values(), ids=NONSENSE)
 @pytest.mark.parametrize("first", [1, 12, 60])
-async def test_a_runner_that_talks_nonsense_for_good_ends_the_trial_without_a_reward(first: int, output: bytes) -> None:
+async def test_a_runner_that_violates_the_protocol_for_good_ends_the_trial_without_a_reward(first: int, output: bytes) -> None:
     world = lying(lambda number, data: output if number >= first else data)
     await assert_clear_end(world)
     assert world.condition[:2] == ("Failed", "RunnerBroken")
@@ -165,7 +165,7 @@ async def test_any_spec_ends_clearly(spec: Any) -> None:
 @pytest.mark.parametrize("apart", [False, True])
 @few
 @given(st.data())
-async def test_any_status_that_somebody_writes_ends_clearly(apart: bool, data: st.DataObject) -> None:
+async def test_any_status_that_another_client_writes_ends_clearly(apart: bool, data: st.DataObject) -> None:
     """After any number of the operator's status writes, another client overwrites the status with an arbitrary one."""
     config = SEPARATE if apart else CONFIG
     trial = manifest({"activeDeadlineSeconds": 900}, config=config)

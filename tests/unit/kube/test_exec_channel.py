@@ -149,7 +149,7 @@ async def test_sending_into_a_lost_connection_is_a_lost_stream() -> None:
                 await stream.send(bytes(100_000))
 
 
-async def test_a_status_counts_even_if_nobody_hangs_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_status_counts_even_if_the_connection_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multistep.kube.exec.END_TIMEOUT_SECONDS", 0.02)
     gone = asyncio.Event()
 

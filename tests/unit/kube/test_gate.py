@@ -46,7 +46,7 @@ async def test_who_waits_longest_goes_first() -> None:
 
 
 @in_virtual_time
-async def test_a_refusal_halves_what_is_allowed_and_holds_nobody_else_up() -> None:
+async def test_a_refusal_halves_the_limit_and_delays_no_other_request() -> None:
     gate = Gate(8)
     with pytest.raises(Unavailable):
         await request(gate, REFUSED)
@@ -103,7 +103,7 @@ async def test_a_server_may_ask_for_a_long_pause_but_not_for_ever() -> None:
 
 
 @pytest.mark.parametrize("error", [Conflict("changed", status=409), Unavailable("webhook", status=500)])
-def test_what_is_wrong_with_one_object_holds_nobody_up(error: Exception) -> None:
+def test_an_error_of_one_object_delays_no_other_request(error: Exception) -> None:
     @in_virtual_time
     async def check() -> None:
         gate = Gate(8)
@@ -147,7 +147,7 @@ async def test_who_gives_up_just_when_let_in_gives_the_place_on() -> None:
 
 
 @in_virtual_time
-async def test_the_time_that_requests_were_held_up_is_counted() -> None:
+async def test_the_time_for_which_requests_were_delayed_is_counted() -> None:
     waited: list[float] = []
     gate = Gate(1, waited=waited.append)
     await asyncio.gather(request(gate, seconds=2.0), request(gate))

@@ -176,7 +176,7 @@ async def test_a_renewal_whose_answer_is_lost_is_found_to_have_happened(place: P
     assert lease.held
 
 
-async def test_a_lease_that_somebody_took_by_force_is_lost(place: Place) -> None:
+async def test_a_lease_that_another_replica_took_by_force_is_lost(place: Place) -> None:
     first = place.lease("a")
     await first.attempt()
     record = await place.cluster.get(LEASES, NAMESPACE, NAME)

@@ -131,7 +131,7 @@ async def test_a_pod_counts_until_it_runs() -> None:
 
 
 @in_virtual_time
-async def test_a_pod_that_is_held_back_does_not_count_until_it_is_let_go() -> None:
+async def test_a_gated_pod_does_not_count_until_its_gates_are_removed() -> None:
     woken = Woken()
     bound = starts(1, woken)
     a, b, c = keys("ns", 3)

@@ -49,7 +49,7 @@ def test_a_pod_needs_a_reconcile_when_a_decision_could_change_with_it() -> None:
     assert event_filter.pod(pod(phase="Pending", conditions=[ready]), "DELETED") is not None
 
 
-def test_a_pod_of_nobody_is_ignored() -> None:
+def test_a_pod_without_an_owner_is_ignored() -> None:
     stray = pod()
     stray["metadata"]["ownerReferences"] = []
     assert EventFilter().pod(stray, "ADDED") is None

@@ -131,7 +131,7 @@ async def test_without_a_gateway_the_trial_says_how_to_do_without() -> None:
     assert world.condition[:2] == ("Failed", "InvalidSpec") and "use Direct without one" in world.condition[2]
 
 
-async def test_a_rejected_key_is_told_at_once_with_secret_and_key() -> None:
+async def test_a_rejected_key_is_reported_at_once_with_secret_and_key() -> None:
     key = {"name": "OPENAI_API_KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "openai"}}}
     models = FakeModels({"1/a": failed("Configuration", "the provider answered 401")})
     spec = {"agent": {**WITH_GATEWAY["agent"], "credentials": [key]}}

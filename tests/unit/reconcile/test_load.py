@@ -243,7 +243,7 @@ async def test_everything_completes_though_every_seventh_call_is_refused() -> No
 
 
 @in_virtual_time
-async def test_a_namespace_of_impossible_pods_stops_nobody_and_is_slowed_down_itself() -> None:
+async def test_a_namespace_of_impossible_pods_stops_no_other_and_is_slowed_down_itself() -> None:
     world = World(starting_pods=5, open_execs=8, impossible=CROWD)
     for number in range(100):
         world.cluster.put(trial(CROWD, number))

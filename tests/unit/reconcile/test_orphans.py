@@ -42,7 +42,7 @@ async def test_pods_that_no_trial_waits_for_are_removed_and_no_others(scene: Sce
     assert scene.removed("pod") == 5
 
 
-async def test_what_users_made_is_left_alone_whatever_labels_it_has(scene: Scene) -> None:
+async def test_objects_that_users_created_are_never_deleted_whatever_their_labels(scene: Scene) -> None:
     scene.pod("theirs", None, labels={"multistep.dev/pod": "copied-from-1"})
     scene.pod("else", None, labels={"app.kubernetes.io/managed-by": "Helm"})
     await scene.once()

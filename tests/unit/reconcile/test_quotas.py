@@ -102,7 +102,7 @@ async def test_a_pod_that_went_lets_one_try_soon() -> None:
 
 
 @in_virtual_time
-async def test_a_line_that_is_gone_when_there_is_room_wakes_nobody() -> None:
+async def test_a_queue_that_is_gone_when_there_is_room_causes_no_reconcile() -> None:
     trials = Trials()
     trials.reconcile(A, FULL)
     await asyncio.sleep(1)

@@ -159,7 +159,7 @@ async def test_a_pod_template_that_chooses_the_user_is_believed() -> None:
     assert (world.condition[0], world.status.pod_name, world.status.image_user) == ("Complete", "t-1", None)
 
 
-async def test_a_pod_of_somebody_else_with_the_same_name_is_not_touched() -> None:
+async def test_a_pod_of_another_owner_with_the_same_name_is_not_touched() -> None:
     world = World()
     foreign = world.cluster.put({"kind": "Pod", "metadata": {"name": "t-1"}, "spec": {}, "status": {"phase": "Running"}})
     await world.run()

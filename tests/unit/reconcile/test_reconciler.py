@@ -56,7 +56,7 @@ async def test_events_report_each_transition_once() -> None:
     ]
 
 
-async def test_keys_that_nobody_reads_are_reported_once() -> None:
+async def test_unknown_keys_are_reported_once() -> None:
     typo = {**CONFIG, "steps": [{"name": "a", "min_rewards": 0.5}, {"name": "b"}, {"name": "c"}], "zzz\x1b": 1}
     world = await ran(trial=manifest(config=typo), durations=LONG, user=1000)  # the pod is created twice, the second time as root
     assert [event for event in world.cluster.events if event["reason"] == "UnknownKeys"] == [

@@ -157,7 +157,7 @@ async def test_changed_tests_give_other_rewards() -> None:
     assert world.status.rewards != of.trial["status"]["rewards"]
 
 
-async def test_a_regrade_that_goes_on_where_its_source_stopped_has_no_reward() -> None:
+async def test_a_regrade_that_continues_where_its_source_stopped_has_no_reward() -> None:
     of = await source(results={"a/verifier": rewarded(txt="0.25")})
     world = await regraded(of, results={"a/verifier/verifier": rewarded(txt="1")})
     why = "step a lets the trial continue, but trial source ended before step b: it has no files of that step to verify"

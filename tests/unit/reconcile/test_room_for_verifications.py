@@ -75,7 +75,7 @@ async def with_checkpoints_given_up(attempt: int) -> World:
 
 
 @pytest.mark.parametrize("attempt", [1, 2])
-async def test_an_attempt_goes_on_after_its_checkpoints_were_given_up_and_stores_all_its_steps_again(attempt: int) -> None:
+async def test_an_attempt_continues_after_its_checkpoints_were_given_up_and_stores_all_its_steps_again(attempt: int) -> None:
     world = await with_checkpoints_given_up(attempt)
     lose_pod(world)
     runner = await at_step(world, "c", attempt=attempt + 1)

@@ -299,13 +299,13 @@ async def test_a_public_network_denies_ingress_alone() -> None:
     assert "multistep.dev/network" not in pod["metadata"]["labels"]  # so the chart's policy limits the pod's egress
 
 
-async def test_where_nobody_enforces_policies_none_is_created() -> None:
+async def test_where_policies_are_not_enforced_none_is_created() -> None:
     world = World(durations={"a/agent": 5.0})
     await world.reconcile()
     assert (created(world), created(world, "NetworkPolicy")) == (["t-1"], [])
 
 
-async def test_a_policy_of_somebody_else_is_not_relied_on() -> None:
+async def test_a_policy_of_another_owner_is_not_relied_on() -> None:
     world = World(trial=manifest(config=LIMITED), settings=ENFORCED)
     world.cluster.put({"kind": "NetworkPolicy", "metadata": {"name": "t-1", "namespace": "default"}, "spec": {}})
     await world.reconcile()
@@ -315,7 +315,7 @@ async def test_a_policy_of_somebody_else_is_not_relied_on() -> None:
     assert world.condition[0] == "Complete"
 
 
-async def test_limits_are_refused_where_nobody_enforces_them() -> None:
+async def test_limits_are_rejected_where_they_are_not_enforced() -> None:
     world = await ran(LIMITED)
     assert world.condition[:2] == ("Failed", "InvalidSpec")
     assert "MULTISTEP_EGRESS" in world.condition[2]

@@ -163,7 +163,7 @@ async def test_suspended_by_chance_and_dying_repeatedly_is_no_worse() -> None:
     print(f"\n{trials} trials, suspended, with one to five deaths and failures each")
 
 
-async def test_a_trial_that_is_stopped_at_any_point_has_no_reward_unless_it_was_over() -> None:
+async def test_a_trial_that_is_stopped_at_any_point_has_no_reward_unless_it_was_finished() -> None:
     calm = await undisturbed(durations=LONG)
     points = calm.faults.trace
     stopped = 0

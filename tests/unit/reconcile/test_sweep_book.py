@@ -33,7 +33,7 @@ async def test_event_of_a_trial_is_an_event_of_its_sweep_when_it_changes_what_a_
     assert book.saw({"metadata": {"name": "alone", "namespace": "default"}}) is None
 
 
-async def test_a_trial_that_went_while_it_was_being_made_is_not_believed_to_be_there() -> None:
+async def test_a_trial_that_was_deleted_during_its_creation_is_not_believed_to_exist() -> None:
     book = Book()
     page = book.page(KEY, "u", "", over=False)
     page.start_reconcile(Scoring())

@@ -61,7 +61,7 @@ async def test_deleted_trials_change_nothing_once_the_branches_are_planned() -> 
     assert (world.status.trials.total, world.status.trials.created, world.status.trials.deleted) == (22, 22, ORDINARY)
 
 
-async def test_a_deleted_record_is_made_again_from_the_trials() -> None:
+async def test_a_deleted_record_is_created_again_from_the_trials() -> None:
     records = []
 
     def delete(world: SweepWorld) -> None:
@@ -87,7 +87,7 @@ async def reconciled(world: SweepWorld, ended: int) -> None:
         pass
 
 
-async def test_without_the_record_and_the_trials_it_was_made_from_nothing_else_is_made(
+async def test_without_the_record_and_the_trials_it_was_made_from_nothing_else_is_created(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = SweepWorld(manifest=BRANCHED)

@@ -106,7 +106,7 @@ async def test_dying_repeatedly_is_no_worse_whatever_is_received() -> None:
         assert end_of(world) == end_of(calm)
 
 
-async def test_wherever_a_trial_is_deleted_it_is_never_made_again() -> None:
+async def test_wherever_a_trial_is_deleted_it_is_never_created_again() -> None:
     calm = await undisturbed({})
     for at in range(1, len(calm.faults.trace) + 1):
         world = SweepWorld()
@@ -199,7 +199,7 @@ async def test_a_stale_read_of_the_sweep_makes_nothing_twice(back: int) -> None:
         assert end_of(world) == end_of(calm)
 
 
-async def test_wherever_a_trial_of_a_sweep_with_branches_is_deleted_all_planned_ones_are_made_once() -> None:
+async def test_wherever_a_trial_of_a_sweep_with_branches_is_deleted_all_planned_ones_are_created_once() -> None:
     calm = await undisturbed({"manifest": BRANCHED})
     for at in range(1, len(calm.faults.trace) + 1):
         world = SweepWorld(manifest=BRANCHED)

@@ -113,7 +113,7 @@ async def test_wherever_the_operator_dies_before_the_start_all_trials_have_the_c
         assert len({each["spec"]["task"]["git"]["ref"] for each in made.trials}) == 1, calm.faults.trace[at - 1]
 
 
-async def test_a_lost_list_is_made_again_from_the_same_registry_and_commits_only(place: Place) -> None:
+async def test_a_lost_list_is_created_again_from_the_same_registry_and_commits_only(place: Place) -> None:
     made = world(place)
     await reconciles(made, started)
     pinned = made.status.tasks_from

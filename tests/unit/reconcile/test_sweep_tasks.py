@@ -127,7 +127,7 @@ async def test_names_that_were_lost_are_created_again_from_the_same_revision(pla
     assert made.why == ("Running", "Running") and len(made.trials) == 3
 
 
-async def test_names_that_somebody_changed_are_not_believed(place: Place) -> None:
+async def test_changed_names_are_not_believed(place: Place) -> None:
     made = world(place)
     await reconciles(made, started)
     pinned = made.status.tasks_from
@@ -187,7 +187,7 @@ async def test_names_that_are_too_many_to_keep_are_refused(place: Place) -> None
     assert "use several sweeps" in made.status.conditions[0].message
 
 
-async def test_a_config_map_of_that_name_that_somebody_else_created_is_reported(place: Place) -> None:
+async def test_a_config_map_of_that_name_and_another_owner_is_reported(place: Place) -> None:
     other = world(place)
     await reconciles(other, started)
     assert other.status.tasks_from is not None

@@ -52,7 +52,7 @@ async def test_numbers_that_change_often_are_written_now_and_then() -> None:
     assert world.status.trials.finished == 4
 
 
-async def test_suspended_it_suspends_its_trials_and_resumes_them_but_none_that_somebody_else_suspended() -> None:
+async def test_a_suspended_sweep_suspends_its_trials_and_later_resumes_only_these() -> None:
     world = SweepWorld()
     while await world.reconcile() is not None:
         pass
@@ -133,7 +133,7 @@ async def test_a_sweep_whose_client_dies_stops_its_trials_within_the_lease() -> 
     assert world.status.excluded["User"] == 3 and len(world.trials) < 20
 
 
-async def test_a_budget_that_is_spent_makes_no_more_and_lets_what_is_live_end() -> None:
+async def test_with_a_spent_budget_no_trial_is_created_and_active_ones_finish() -> None:
     world = SweepWorld(sweep(stopWhen={"podHours": 0.15}))
     await world.run()
     assert world.why == ("Failed", "BudgetSpent")
@@ -152,7 +152,7 @@ async def test_one_failure_too_many_of_a_class_ends_it() -> None:
     assert world.why == ("Failed", "TooManyFailures") and world.status.trials.created < 8
 
 
-async def test_a_trial_that_somebody_deletes_is_reported_and_not_created_again() -> None:
+async def test_a_deleted_trial_is_reported_and_not_created_again() -> None:
     def delete(world: SweepWorld) -> None:
         world.cluster.remove("MultiStepTrial", "default", world.live[-1]["metadata"]["name"])
 
@@ -170,7 +170,7 @@ async def test_fewer_at_once_waits_for_some_to_end_and_more_is_created_at_once()
     assert world.why[0] == "Complete" and world.most == 9
 
 
-async def test_a_name_that_somebody_else_has_is_reported_and_awaited() -> None:
+async def test_a_name_of_another_owner_is_reported_and_awaited() -> None:
     world = SweepWorld()
     taken = await name_of(world, 1)
     world.cluster.put({"kind": "MultiStepTrial", "metadata": {"name": taken}, "spec": {}})
@@ -298,7 +298,7 @@ async def test_trials_of_a_former_sweep_of_the_same_name_are_not_counted_and_hol
     assert (world.why, world.status.trials.created) == (("Running", "NameTaken"), 0)
 
 
-async def test_a_number_that_somebody_changed_is_no_trial_of_the_sweep() -> None:
+async def test_a_trial_with_a_changed_number_is_no_trial_of_the_sweep() -> None:
     world = SweepWorld()
     while await world.reconcile() is not None:
         pass

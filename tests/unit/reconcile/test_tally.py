@@ -177,7 +177,7 @@ def test_a_step_of_a_lost_attempt_is_counted_once_however_the_loss_and_the_next_
     assert counted == 2
 
 
-def test_a_step_that_nobody_saw_before_its_attempt_was_lost_is_counted() -> None:
+def test_a_step_that_was_first_seen_after_its_attempt_was_lost_is_counted() -> None:
     metrics = Metrics(Settings())
     tally = Tally(metrics, lambda: START)
     for trial in (parse_trial(manifest()), lost_at(1, lost=1)):

@@ -26,7 +26,7 @@ def test_shares_that_differ_by_more_than_five_points_are_reported_with_the_agent
     assert uneven_exclusions(agents(a=more, b=[*more, None, None])) is None
 
 
-def test_an_agent_alone_or_without_a_finished_trial_is_compared_with_nobody() -> None:
+def test_an_agent_alone_or_without_a_finished_trial_is_not_compared() -> None:
     assert uneven_exclusions(agents(a=[LOST])) is None
     assert uneven_exclusions(agents(a=[LOST], b=[None])) is None
     assert uneven_exclusions({}) is None
