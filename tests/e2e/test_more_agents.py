@@ -1,4 +1,5 @@
-"""Programs of more agents, as in test_real_agents. `make test-agents` runs them; their images take minutes to build."""
+"""Test the programs of more agents as test_real_agents does. `make test-agents` runs these tests; their images take minutes to
+build."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from tests.e2e.test_real_agents import OPENAI, STEPS, completed, gates, image_of
 from tests.support import servers
 
 GEMINI = ("--model", "gemini/gemini-2.5-pro", "--key-from-secret", "GEMINI_API_KEY=keys:key")
-# Programs in Python, which `multistep agent build` does not build. Harbor's classes start them by uv's ~/.local/bin/env.
+# The image of an agent program in Python, which `multistep agent build` does not build. Harbor's classes source uv's file
+# ~/.local/bin/env before they start the program.
 PYTHON = """\
 FROM python:3.11-slim-bookworm
 RUN apt-get update -q && apt-get install -qy --no-install-recommends ca-certificates git && mkdir /app

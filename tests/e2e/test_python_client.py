@@ -1,4 +1,5 @@
-"""The Python client on the real cluster: trials as they finish, their files, and the end of a client that dies."""
+"""Test the Python client on the real cluster: trials in the order in which they finish, their files, and a client that is
+killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of real agents, from their key to their results, by the command line alone. A scripted model answers them."""
+"""Run the programs of real agents with the command line alone; check results and usage. A scripted model answers them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,8 @@ async def test_a_real_agent_completes_a_task_of_gates_and_its_usage_is_what_the_
 
 
 async def completed(given: Given, model: servers.Server, task: Path, agent: str, *options: str) -> dict[str, bytes]:
-    """Run the task with this agent, check its rewards, and its usage against the model's; return the contents of its results."""
+    """Run the task with this agent. Check its rewards, and compare its usage with what the model charged. Return the result
+    files' contents by path."""
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}}
     await given.applied({**secret, "data": {"key": base64.b64encode(KEY.encode()).decode()}})
     out = task.parent / "out"

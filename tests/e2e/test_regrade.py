@@ -17,7 +17,8 @@ from tests.e2e.test_cli import multistep
 from tests.support import servers
 
 KEEP: Mapping[str, Any] = {"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}}
-# Counts the lines of a file, which each step's agent makes longer; shows the file's mode and what else an agent left.
+# A test whose reward is the number of lines in a file, to which each step's agent adds one. It also checks the file's mode and a
+# link.
 TEST = r"""#!/bin/bash
 lines=$(wc -l < /srv/work/lines)
 [ "$(stat -c %a /srv/work/lines)" = 640 ] && [ "$(readlink /srv/work/link)" = lines ] && mode=1 || mode=0
@@ -119,17 +120,17 @@ async def test_the_command_regrades_a_trial_with_changed_tests(given: Given, tmp
     name = of["metadata"]["name"]
     options = ["-n", given.namespace, "--name", "again", "--tests", str(tmp_path / "changed"), "-o", "json"]
     code, out, err = await multistep("regrade", name, *options)
-    assert code == 1, out + err  # as the source: an agent of a step reached its timeout
+    assert code == 1, out + err  # exit code 1 as for the source, because the agent of a step exceeded its timeout
     shown = json.loads(out)
     assert [each["rewards"]["reward"] for each in shown["status"]["steps"]] == [1.1, 7.0, 3.1], out
     code, out, err = await multistep("show", "again", "-n", given.namespace)
     assert f"regrades: trial {name} ({of['metadata']['uid']})" in out, out + err
 
 
-# -- the acceptance: 100 trials
+# -- 100 trials
 
 COUNT = 100
-# An agent that asks the model, and leaves a random number.
+# An agent that sends a request to the model, and writes a random number to a file.
 ASKS = r"""
 body='{{"model": "m", "messages": [{{"role": "user", "content": "hello"}}]}}'
 exec 3<>/dev/tcp/{host}/{port}

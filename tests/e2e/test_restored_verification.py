@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.given import Given, Step, trial
 
-# Puts a program before `cat` that prints the right answer to whoever asks.
+# Shadows `cat` with a program that always prints the right answer.
 FORGE = """#!/bin/bash
 printf '#!/bin/bash\\necho solved\\n' > /usr/local/bin/cat && chmod +x /usr/local/bin/cat
 mkdir -p /app && echo wrong > /app/answer
@@ -37,7 +37,8 @@ async def test_a_changed_program_does_not_come_along(solve: str, verifier: dict[
     assert status["isolation"] == ("Restored" if verifier else "Shared")
 
 
-# A hook that bash reads at each start (the environment's BASH_ENV): it forges what `cat` prints, outside of the agent's directory.
+# Writes a file that bash reads at each start (the environment's BASH_ENV), outside of the agent's directory: it makes `cat` print
+# the right answer.
 HOOK = """#!/bin/bash
 mkdir -p /app && echo wrong > /app/answer
 echo 'cat() { echo solved; }' > /etc/bash_env

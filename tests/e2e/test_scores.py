@@ -1,4 +1,5 @@
-"""A trial that quits after the first of three steps scores 1/3 and does not pass; an oracle of any reward keys passes with 1.0."""
+"""A trial that quits after the first of three steps scores 1/3 and does not pass; the oracle passes with 1.0, whatever the
+reward keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report and the dashboard in a real browser: what the documents show of them. SCREENSHOTS=1 rewrites docs/images."""
+"""Take the documents' screenshots of the report and the dashboard in a real browser. SCREENSHOTS=1 stores them in docs/images."""
 
 from __future__ import annotations
 

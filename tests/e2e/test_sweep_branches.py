@@ -14,10 +14,12 @@ from tests.e2e.given import IMAGE, Given, Object, Step, finished, trial
 from tests.e2e.test_cli import multistep
 
 NAME = "branched"
-# Each step's work adds a line to /app/runs, so the verifier sees work of another trial in the same files, or work that is missing.
+# Each step's work adds a line to /app/runs, so the verifier notices if another trial worked on the same files, or if earlier work
+# is missing.
 RUNS = "[ $(wc -l < /app/runs) = {number} ]"
 TEST = "#!/bin/sh\ncat /app/*\n{runs} && {check} && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
-# The agent's draft is accepted by its own step, but the next step's work cannot use it. The step after that uses nothing of it.
+# The step "draft" accepts the agent's draft, but the work of the step "build" cannot use it. The step "end" does not need the
+# draft.
 WORK = """
 mkdir -p /app && echo ran >> /app/runs
 case $(wc -l < /app/runs) in
@@ -89,7 +91,7 @@ async def test_each_step_is_tried_from_the_agents_own_state_and_from_the_referen
 
 
 def what(branch: Object) -> tuple[str, str]:
-    """Return step and state of a branch."""
+    """Return the step of a branch and the kind of state from which it starts."""
     metadata = branch["metadata"]
     return metadata["annotations"]["multistep.dev/step"], metadata["labels"]["multistep.dev/branch"]
 

@@ -1,5 +1,5 @@
-"""Attack verifications in the real cluster with isolation Shared, and work honestly: each attack is reported in the trial's status,
-and no honest work is evidence of tampering."""
+"""Attack verifications with isolation Shared in the real cluster, and make honest changes. The trial's status must report each
+attack, and no honest change."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def trojaned(path: str) -> str:
     return f"file=$(readlink -f {path}); cp -p $file /tmp/trojan; printf x >> /tmp/trojan; mv /tmp/trojan $file"
 
 
-# By the name of the step: the agent's commands, the kind that is reported, and a path or name in its details.
+# By step name: the agent's commands, the kind of tampering that is reported, and a path or name in the report's details.
 ATTACKS = {
     "python": (trojaned("/usr/bin/python3"), "SystemFileChanged", "/usr/bin/python3"),
     "bash": (trojaned("/bin/bash"), "SystemFileChanged", "/usr/bin/bash"),
@@ -91,7 +91,7 @@ async def test_a_sweep_can_score_a_forged_reward_0(given: Given, tmp_path: Path)
 
 
 def sweep(name: str, task: Object) -> Object:
-    """Return a sweep whose first agent forges its reward, by this policy (in lower case)."""
+    """Return a sweep whose first agent forges its reward. name: the sweep's name and, in lower case, its policy for tampering."""
     agents = [{"name": "forger", "agent": {"name": "oracle"}}, {"name": "idler", "agent": {"name": "nop"}}]
     return {
         "apiVersion": SWEEPS.api_version,
@@ -106,7 +106,8 @@ def sweep(name: str, task: Object) -> Object:
     }
 
 
-# A package that replaces a program of the image and adds one, built as a distribution does it.
+# Builds and installs two Debian packages with checksums, as a distribution does: tool adds a program, mawk replaces one of the
+# image. Then makes other honest changes (a link, a user, shell settings).
 DPKG = """#!/bin/bash
 set -e
 build() {
@@ -181,7 +182,7 @@ async def test_the_oracles_of_the_examples_are_no_tampering(given: Given) -> Non
 
 
 async def test_files_of_the_task_are_no_tampering(given: Given) -> None:
-    """setup.sh of the first step may change anything; a later step brings its own conftest.py."""
+    """setup.sh of the first step may change anything, and the working directory of a later step contains a conftest.py."""
     later = trial(Step("a", setup="#!/bin/sh\nprintf x >> /usr/bin/diff\ntouch /conftest.py\n"), Step("b"), config=TASK)
     later["spec"]["task"]["inline"]["files"]["steps/b/workdir/conftest.py"] = "# of the task\n"
     done = await given.ended(later)

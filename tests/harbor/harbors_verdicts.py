@@ -80,4 +80,4 @@ if __name__ == "__main__":
             "needsModel": fails_without_model(each),
         }
     print(json.dumps({"values": VALUES, "agents": found}), flush=True)
-    os._exit(0)  # threads of some agents do not end
+    os._exit(0)  # some agents leave threads that do not end
