@@ -15,7 +15,7 @@ INSTRUCTION_VARIABLE = "MULTISTEP_INSTRUCTION_FILE"
 
 
 def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
-    """Run spec.agent.command in WORKDIR. For a non-zero exit status return NonZeroAgentExitCodeError."""
+    """Run spec.agent.command in WORKDIR. Return the step's exception, e.g. NonZeroAgentExitCodeError; None for exit status 0."""
     file = Content("file", name="instruction.md", text=step.instruction or "")
     record = yield Upload(scope.id("instruction"), scope.runtime_dir, file)
     run.timed(AGENT, record)

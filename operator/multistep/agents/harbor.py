@@ -23,9 +23,9 @@ from multistep.engine.scope import Scope, TrialError, at_timeout, failed
 from multistep.engine.suspensions import SWEEP_BUDGET_SPENT
 
 _GRACE_SECONDS: Final = 60.0  # time for the agent host to collect usage and logs of an agent that it stopped
-_CLOCK_SECONDS: Final = 5.0  # tolerance, as the agent host and the runner measure separately
+_CLOCK_SECONDS: Final = 5.0  # tolerance: the agent host and the runner measure the elapsed time separately
 _MAX_STALLED_SECONDS: Final = 3600.0
-# by command of the agent host: the name in ids of operations
+# for each command of the agent host: its name in operation ids
 _NAMES: Final[Mapping[Literal["setup", "step"], str]] = {"setup": "agent-setup", "step": "agent"}
 
 
@@ -90,18 +90,18 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
 
 
 def _overran(record: Record, timeout: float | None, stalled: float) -> bool:
-    """Return whether the agent ran longer than its timeout and the gateway's report permit, as a custom class that controls the
-    agent host can."""
+    """Return whether the agent ran longer than its timeout plus the stalled seconds that the gateway reported. A custom class can
+    cause this, because it controls the agent host, which applies the timeout."""
     ended = record.ended_at or record.started_at
     return timeout is not None and ended - record.started_at > timeout + stalled + _GRACE_SECONDS + _CLOCK_SECONDS
 
 
 def _lost_by_provider(run: StepRun, hosted: HostedAgent, failure: ModelFailure) -> StepException | None:
-    """Mark the attempt as failed, because the provider failed or rejected the step's last model request, or because the sweep's
-    budget had no room for one.
+    """Mark the attempt as failed, because the provider failed or rejected the step's last model request, or because this request
+    could have exceeded the sweep's budget.
 
-    Exception: if the request exceeded the trial's own budget, return an exception of the step, because an exceeded budget is a
-    result of the agent and not of the infrastructure.
+    If the request could have exceeded the trial's own budget, return an exception of the step instead: a spent budget is a result
+    of the agent, not an infrastructure failure.
     """
     if failure.kind == "Budget":
         return StepException("BudgetExceededError", failure.message, AGENT)
@@ -160,8 +160,9 @@ def _call(
 
 
 def _max_stalled(scope: Scope) -> float:
-    """Return the most seconds by which the step's agent timeout is extended while the provider refuses requests. The bound limits
-    an agent that provokes refusals to get more time. A custom class gets none, because it controls the agent host that ends it."""
+    """Return the maximum number of seconds by which the step's agent timeout is extended while the provider refuses requests. It
+    limits an agent that provokes refusals to get more time. A custom class gets no extension, because it controls the agent host,
+    which applies the timeout."""
     spec = _hosted(scope).spec
     timeout = scope.step.agent_timeout if scope.step and spec.uses_gateway and spec.name is not None else None
     return 0.0 if timeout is None else min(timeout, _MAX_STALLED_SECONDS)

@@ -1,4 +1,7 @@
-"""Which steps of a task a trial runs: spec.from and spec.fromStep start it at a later step, spec.toStep ends it after one. Pure."""
+"""Selects the steps of a task that a trial runs. Pure.
+
+spec.from and spec.fromStep start the trial at a later step; spec.toStep ends it after a step.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from multistep.errors import InvalidSpec
 class Branch:
     """The part of a task that a trial runs.
 
-    kept: number of steps that it keeps from another trial, or from the reference state; end: the index after its last step, None
-    for the task's last one.
+    kept: number of steps that the trial keeps from another trial, or from the reference state; end: the index after the trial's
+    last step, None if that is the task's last step.
     """
 
     kept: int = 0
@@ -26,7 +29,7 @@ WHOLE_TASK: Final = Branch()
 
 
 def branch_of(spec: TrialSpec, steps: Sequence[str], *, single: bool) -> Branch:
-    """Return the part of a task that a trial runs. steps: names of the task's steps; single: whether it has no [[steps]].
+    """Return the part of a task that a trial runs. steps: names of the task's steps; single: whether the task has no [[steps]].
 
     Raises InvalidSpec for a step that the task does not have, or if no step is left to run.
     """

@@ -13,14 +13,14 @@ from multistep.engine.operations import Directory, Reset, Start, Upload
 
 WORK: Final = "/build"  # writable volume of the container ``main``
 OUT: Final = "/out"  # volume with the built image, which the container ``push`` can only read
-AUTH: Final = "/auth"  # volume of the container ``push`` in memory, with the registry's credentials while it pushes
+AUTH: Final = "/auth"  # in-memory volume of the container ``push``, with the registry's credentials during a push
 
 _CONTEXT: Final = f"{WORK}/context"
 _CONFIG: Final = f"{WORK}/config"
 _IMAGE_FILE: Final = f"docker-archive:{OUT}/image.tar"
 _IMAGE: Final = "localhost/multistep/task:latest"  # in the builder's own storage
 _BUILD_SCRIPT: Final = f'buildah build "$@"\nbuildah push --quiet {_IMAGE} {_IMAGE_FILE}:{_IMAGE}'
-# The credentials come on stdin: the runner keeps them in no record. umask: only this container's user can read the file.
+# The credentials are passed on stdin, which the runner does not record. umask: only this container's user can read the file.
 _PUSH_SCRIPT: Final = f"""umask 077
 cat > {AUTH}/config.json
 trap 'rm -f {AUTH}/config.json' EXIT
@@ -57,7 +57,7 @@ def build_operations(build: ImageBuild, registries: str, timeout: float) -> Sequ
 
 
 def push_operation(id: str, image: str, timeout: float, *, insecure: bool) -> Start:
-    """Return the operation that pushes the built image. image: its reference; insecure: whether the registry has no TLS."""
+    """Return the operation that pushes the built image. image: the image's reference; insecure: whether the registry has no TLS."""
     options = [f"--dest-tls-verify={json.dumps(not insecure)}", f"{_IMAGE_FILE}:{_IMAGE}", f"docker://{image}"]
     return Start(
         id,
@@ -72,7 +72,7 @@ def registries_conf(mirrors: Mapping[str, Sequence[str]], registry: str, insecur
     """Return the content of registries.conf for base images.
 
     mirrors: mirrors by registry, tried in order before the registry itself; registry: host of the registry of built images, which
-    may have base images, too; insecure: returns whether a host has no TLS.
+    may also have base images; insecure: function that returns whether a host has no TLS.
     """
     lines = ['unqualified-search-registries = ["docker.io"]', 'short-name-mode = "permissive"']
     for name in dict.fromkeys([*mirrors, registry]):

@@ -1,8 +1,9 @@
 """Decides what a build of an image does next, from the registry, the builder's pod and the records of its two runners. Pure.
 
-The registry is the truth: a tag that exists ends the build. The pod's name is derived from the build's digest, so there is one pod
-for all trials that need the image, also after a restart of the operator. Its container ``main`` builds the image and writes it to a
-file, the only thing it shares with the container ``push``, which pushes it. Each operation has an id, so that none runs twice.
+The registry is the source of truth: the build is finished when the registry has the image's tag. The pod's name is derived from
+the build's digest, so all trials that need the image share one pod, also after a restart of the operator. The pod's container
+``main`` builds the image and writes it to a file, the only thing that it shares with the container ``push``, which pushes the
+image. Each operation has a deterministic id, so the runner runs it at most once.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ BUILD_FAILED: Final = "ImageBuildFailed"
 BUILD_LIMIT: Final = "ImageBuildLimit"
 BUILD_LOST: Final = "ImageBuildLost"
 
-BUILD: Final = "build"  # id of the operation that builds; earlier ones only prepare it
+BUILD: Final = "build"  # id of the operation that builds; earlier operations only prepare the build
 _PUSH: Final = "push/"
 POLL_SECONDS: Final = 2.0
 START_SECONDS: Final = 300.0
-VERIFY_SECONDS: Final = 30.0  # how long a registry may take to show a tag that was pushed
+VERIFY_SECONDS: Final = 30.0  # time within which the registry must show a pushed tag
 LAST_PUSH_PAUSE_SECONDS: Final = 60.0
-PUSHING_SECONDS: Final = 7200.0  # a builder's pod is deleted this long after the build's own limit
+PUSHING_SECONDS: Final = 7200.0  # the operator replaces a builder's pod this long after the build's own timeout
 _SHOWN_LINES: Final = 12
-_LINE_CHARACTERS: Final = 400  # the end of a line, where an error has its cause
+_LINE_CHARACTERS: Final = 400  # maximum length of a shown line; the start is cut, because an error names its cause at the end
 _MOST_CHARACTERS: Final = 1500
-# The last line of buildah if it cannot pull a base image. What a RUN prints comes before it.
+# buildah's last line if it cannot pull a base image. The output of RUN commands precedes the last line, so it cannot match.
 _PULL = re.compile(r"^Error: .*(initializing source|pinging container registry|reading manifest|reading blob|copying system image)")
 _UNREACHABLE = re.compile(
     r"connection refused|connection reset|i/o timeout|timed? ?out|no such host|temporary failure|no route to host|unexpected EOF"
@@ -50,15 +51,15 @@ class Limits:
 
     @property
     def pod_seconds(self) -> float:
-        """Return the age at which a builder's pod is given up."""
+        """Return the age in seconds after which the operator replaces a builder's pod."""
         return START_SECONDS + self.seconds + PUSHING_SECONDS
 
 
 @dataclass(frozen=True)
 class Seen:
     """The observed state of a build. image: digest of the image in the registry, "" if it does not exist; unreachable: why the
-    registry cannot be asked, "" if it answered; pod: the builder's pod; push_ended: how its container ``push`` ended, "" while it
-    runs; records: those of both runners, None if they were not read, because the pod does not run."""
+    registry cannot be queried, "" if it answered; pod: the builder's pod; push_ended: how its container ``push`` ended, "" while
+    it runs; records: the records of both runners, None if the pod does not run, so that the records were not read."""
 
     now: float
     image: str = ""
@@ -169,7 +170,7 @@ def _starting(pod: PodFacts, now: float) -> Decision:
 
 
 def _unprepared(records: Mapping[str, Record]) -> Decision | None:
-    """Return the failure of an operation that prepares the build; None if all that ended succeeded."""
+    """Return the decision after an operation that prepares the build failed; None if no finished operation failed."""
     for each in records.values():
         if (fault := Fields(each.result or {}, f"result of {each.id}").optional_fault("error")) is not None:
             return Broken(BUILD_LIMIT, f"the build context could not be uploaded: {fault.message}")
@@ -199,7 +200,8 @@ def _pull_failed(log: str) -> bool:
 
 
 def _push(seen: Seen, records: Mapping[str, Record]) -> Decision:
-    """Push the image, and retry with back-off: a registry that is away for a while costs no build."""
+    """Return the decision about the push. Failed pushes are retried with back-off, so that a temporary outage of the registry does
+    not require another build."""
     tried = _pushes(records)
     if not tried:
         return StartPush(f"{_PUSH}1")
@@ -235,13 +237,13 @@ def _push_error(records: Mapping[str, Record]) -> str:
 
 @dataclass
 class Retries:
-    """The losses of one build in a row. most: number of losses after which the build fails."""
+    """Counts the pods of one build that were lost in a row. most: maximum number of lost pods; one more fails the build."""
 
     most: int
     losses: int = 0
 
     def lost(self, loss: Lost) -> Pause | Broken:
-        """Count a loss. Return the pause before the next pod, or the failure after too many losses."""
+        """Count a lost pod. Return the pause before the next pod is created, or the failure if too many pods were lost."""
         self.losses += 1
         if self.losses > self.most:
             return Broken(BUILD_LOST, f"{self.losses} pods in a row were lost; the last one: {loss.message}")

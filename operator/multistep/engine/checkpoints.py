@@ -1,4 +1,5 @@
-"""Checkpoints in a trial's script: what each step changed is stored, and a later attempt continues after the last stored step."""
+"""Checkpoints in a trial's script: store each step's changes to the file system, and resume later attempts after the last stored
+step."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ RESUME_SECONDS: Final = 600.0  # timeout of each resume.sh after a restore
 
 
 def checkpoint(scope: Scope, step: StepPlan, spec: CheckpointsSpec, *, final: bool) -> Script[CheckpointStatus]:
-    """Store a checkpoint after a step. A checkpoint that is not possible is no failure: a later attempt starts earlier.
+    """Store a checkpoint after a step. If that is not possible, the step does not fail; a later attempt resumes at an earlier one.
 
     final: whether the trial ends with the step.
     """
@@ -39,10 +40,10 @@ def checkpoint(scope: Scope, step: StepPlan, spec: CheckpointsSpec, *, final: bo
 
 
 def snapshot(scope: Scope, step: StepPlan, run: StepRun) -> Script[bool]:
-    """Store a checkpoint for the step's verifier, before the verification; return whether that worked.
+    """Store a checkpoint for the step's verifier, before the verification. Return whether it was stored.
 
-    If it is not possible because of the size or kind of the changes, which are the agent's doing, that is an exception of the step.
-    Any other cause ends the attempt.
+    If the agent's changes are too large, or of a kind that cannot be stored, the step gets an exception. Any other cause fails the
+    attempt.
     """
     spec = scope.plan.snapshots
     record = yield Checkpoint(
@@ -61,7 +62,7 @@ def snapshot(scope: Scope, step: StepPlan, run: StepRun) -> Script[bool]:
 
 
 def restore(scope: Scope, journal: Journal) -> Script[bool]:
-    """Restore the checkpoint of the last kept step; return whether that worked. A failure ends the attempt."""
+    """Restore the checkpoint of the last kept step. Return whether it was restored; if not, the attempt fails."""
     record = yield Restore(scope.id("restore"))
     failed = Fields(record.result, "restore").optional_text("error")
     if failed is not None:
@@ -70,10 +71,10 @@ def restore(scope: Scope, journal: Journal) -> Script[bool]:
 
 
 def resume_steps(scope: Scope, steps: Sequence[StepPlan], timeout: float | None) -> Script[None]:
-    """Run resume.sh of each of these steps that has one, after a restore: it starts again what the step left running.
+    """After a restore, run resume.sh of each of these steps that has one. It restarts the processes that the step left running.
 
-    It runs from a copy outside of the workdir, as the agent may have changed the one there. timeout: seconds of each, as it may
-    start programs that the agent changed; None for no timeout. Raises TrialError if one fails.
+    Each resume.sh runs from a new copy outside of the workdir, because the agent may have changed the copy in the workdir. timeout:
+    seconds for each script, which may start programs that the agent changed; None for no timeout. Raises TrialError if one fails.
     """
     for step in steps:
         if step.resume:
@@ -90,6 +91,6 @@ def resume_steps(scope: Scope, steps: Sequence[StepPlan], timeout: float | None)
 
 
 def lost_after_restore(message: str) -> AttemptLost:
-    """Return the end of an attempt that failed after a restore and before its own first step. Its restored files may be the cause;
-    at the start of an attempt that restored nothing, only the task could have caused the same failure."""
+    """Return the failure of an attempt that failed after a restore and before its own first step. The restored files may be the
+    cause. In an attempt that restored no files, only the task could have caused the same failure."""
     return AttemptLost(RESTORE_FAILED, bounded(f"after the restore: {message}"))

@@ -1,7 +1,8 @@
-"""Two verifications of a step (spec.verifier.isolation Both): in the agent's environment, where the reward counts, and once more in
-a fresh pod with the files that the agent left. If the verdicts differ, the agent may have changed what the first one ran.
+"""Verifies a step twice (spec.verifier.isolation Both): first in the agent's environment, then in a fresh pod with the files that
+the agent left. If the verdicts differ, the agent may have changed programs that the first verification ran.
 
-The second verification changes no reward and ends no attempt. Whatever prevents it is reported, so that no agent avoids it unseen.
+Only the first verification gives a reward. The second one ends no attempt. If it is prevented, the trial's status reports the
+cause, so that no agent can prevent it unnoticed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _ENDED: Final = "the agent's container ended before the step was verified in a f
 
 
 def keep_files(scope: Scope, step: StepPlan, run: StepRun) -> Script[bool]:
-    """Store the environment's files for the second verification, before the first one. Return whether that worked."""
+    """Store the environment's files for the second verification, before the first one. Return whether they were stored."""
     run.phase, second = VERIFIER, StepRun(run.name)
     if (yield from snapshot(scope, step, second)):
         return True
@@ -37,7 +38,7 @@ def keep_files(scope: Scope, step: StepPlan, run: StepRun) -> Script[bool]:
 def verify_again(
     scope: Scope, step: StepPlan, verifier: VerifierPlan, environment: VerifierEnvironment, run: StepRun, *, judged: bool
 ) -> Script[None]:
-    """Verify the step once more, and compare the verdicts. judged: whether the tests ran the first time."""
+    """Verify the step once more, and compare the verdicts. judged: whether the tests ran in the first verification."""
     if judged:
         run.phase, second = VERIFIER, StepRun(run.name)
         ran, lost = yield from _unless_lost(verify_there(scope, step, verifier, environment, second))
@@ -46,12 +47,13 @@ def verify_again(
 
 
 def lost_pod(why: str) -> Mapping[str, Any]:
-    """Return the result of the operation that cannot be performed because the pod of the second verification was lost."""
+    """Return the result to record for an operation that cannot run because the pod of the second verification was lost."""
     return {_LOST: bounded(why)}
 
 
 def _unless_lost(script: Script[bool]) -> Script[tuple[bool, str]]:
-    """Run the script until its pod is lost. Return its result, and why the pod was lost."""
+    """Run the script, but stop it when its pod is lost. Return the script's result, which is False if the pod was lost, and why the
+    pod was lost, "" if it was not."""
     try:
         operation = next(script)
         while True:
@@ -70,7 +72,7 @@ def _incomplete(scope: Scope, second: StepRun, lost: str = "") -> tuple[Finding,
 
 
 def _differences(scope: Scope, first: Mapping[str, Number] | None, second: StepRun) -> tuple[Finding, ...]:
-    """Return the difference of two verdicts; of rewards with several keys, a line for each key."""
+    """Return a finding with one line for each reward key whose values differ between the two verdicts; () if none differs."""
     here, there = first or {}, second.rewards or {}
     keys = [key for key in dict.fromkeys([*here, *there]) if not _same(here.get(key), there.get(key))]
     if not keys:
@@ -89,8 +91,8 @@ def _shown(reward: Number | None) -> str:
 
 
 def interrupted(status: TrialStatus, plan: TrialPlan) -> Sequence[Tampering]:
-    """Return status.tampering of a trial whose agent's container was ended by its own processes. If its last step has a reward that
-    was not compared, that is reported: the agent may have avoided the comparison."""
+    """Return status.tampering of a trial whose agent's container was ended by processes in it. If the reward of the last step was
+    not compared, add the finding ComparisonIncomplete, because the agent may have avoided the comparison."""
     last, attempt = status.steps[-1] if status.steps else None, status.attempt or 1
     if last is None or last.completion_time is not None or last.rewards is None:
         return status.tampering

@@ -11,8 +11,8 @@ from multistep.api.trial import MultiStepTrial
 
 @dataclass(frozen=True)
 class ServiceEnd:
-    """The end of a service that the pod needs. how: e.g. "ended with status 1 (Error)"; unhealthy: whether the kubelet may have
-    ended it because its healthcheck failed for too long."""
+    """The termination of a service that the pod needs. how: text, e.g. "ended with status 1 (Error)"; unhealthy: whether the
+    kubelet may have killed the service because its healthcheck failed for too long."""
 
     name: str
     how: str
@@ -62,7 +62,7 @@ class PodFacts:
     host_ended: str = ""  # how the agent host's container ended, e.g. "ended with status 1 (Error)"; "" while it runs
     host_exit_code: int | None = None
     host_out_of_memory: bool = False
-    service: ServiceEnd | None = None  # the first service of the pod that ended, None if all that it needs run
+    service: ServiceEnd | None = None  # the first needed service that ended, None if all needed services run
     egress_ended: str = ""  # how the egress sidecar's container ended last, e.g. "ended with status 1 (Error)"; "" if it never did
     egress_exit_code: int | None = None
     egress_out_of_memory: bool = False

@@ -1,4 +1,4 @@
-"""Which resources a container gets, and which nodes have its devices. Pure functions."""
+"""Computes a container's resources, and the node affinity for its GPUs or TPU. Pure functions."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ def resources(environment: EnvironmentConfig) -> dict[str, Any]:
 
 
 def node_terms(environment: EnvironmentConfig, known: GpuLabels) -> list[Term]:
-    """Return the alternatives of which a node must match one; none: every node fits. known: labels by GPU type in lower case.
+    """Return the node selector terms, of which a node must match one; [] if every node fits. known: node labels by GPU type, in
+    lower case.
 
-    Raises InvalidTask for a type that is not known.
+    Raises InvalidTask for an unknown type of GPU or TPU.
     """
     if environment.tpu is not None:
         named = environment.tpu.type.lower().strip()
@@ -62,13 +63,13 @@ def node_terms(environment: EnvironmentConfig, known: GpuLabels) -> list[Term]:
 
 
 def affinity(terms: Sequence[Term], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a pod's affinity that requires one of the terms, in addition to what the pod template's affinity requires."""
+    """Return a pod's affinity that requires one of the terms in addition to ``given``, the pod template's affinity."""
     node = dict(given.get("nodeAffinity") or {})
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     others = (node.get(required) or {}).get("nodeSelectorTerms") or [{}]
     both = [
         {**other, "matchExpressions": [*(other.get("matchExpressions") or []), *term]} for other in others for term in terms
-    ]  # terms are alternatives, so both requirements hold only in their products
+    ]  # terms are alternatives, so each of the template's terms is combined with each new term
     return {**given, "nodeAffinity": {**node, required: {"nodeSelectorTerms": both}}}
 
 

@@ -13,15 +13,15 @@ from typing import Any
 from multistep.api.records import Fields, Record
 from multistep.engine.operations import Collect
 
-MOST_FILES = 64  # maximum number of files sent per Collect operation: the record of the survey lists the names of all
+MOST_FILES = 64  # maximum number of files sent per Collect operation: one record, that of the survey, must list all of them
 MOST_BYTES = 5_000_000_000  # maximum size of a file: object stores accept no more in one request
 URL_SECONDS = 300.0  # validity of a signed URL: the request must start within it
 
 
 @dataclass(frozen=True)
 class Large:
-    """A large output file of a step. source: index in ``Collect.sources`` of the path that contains the file; path: the file's path
-    below it, "" if the source is the file itself; binary: whether the file is not text."""
+    """A large output file of a step. source: index in ``Collect.sources`` of the source that contains the file; path: the file's
+    path below the source, "" if the source is the file itself; binary: whether the file is not text."""
 
     source: int
     path: str
@@ -81,8 +81,8 @@ class Sent:
 
 @dataclass(frozen=True)
 class Reached:
-    """Progress of the direct upload. next: the next request, None if no more is due; running: the record of ``next`` if the
-    runner has started it; failure: why the remaining files are not sent."""
+    """Progress of the direct upload. next: the next request, None if no request is left; running: the record of ``next`` if the
+    runner has started it; failure: why the remaining files are not sent, "" if none failed."""
 
     next: Survey | Send | None = None
     running: Record | None = None

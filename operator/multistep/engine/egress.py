@@ -1,7 +1,7 @@
-"""Switches of a pod's network in a trial's script, and what was refused between them.
+"""Switches a pod's network in a trial's script, and counts the connections that the egress sidecar refused between the switches.
 
-The egress sidecar starts without a network, so a network is in force from the first switch on. A switch is confirmed before the
-script goes on. At the end of each step the environment's network is in force again.
+The egress sidecar starts without a network; the first switch puts one in force. The script continues after the sidecar has
+confirmed a switch. At the end of each step the script switches back to the environment's network.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from multistep.engine.plan import VerifierPlan
 from multistep.engine.scope import Scope
 from multistep.engine.verifier_environment import VerifierEnvironment
 
-MOST_TARGETS: Final = 200  # in result.json; the status has fewer
-_MOST_REPORTED: Final = 1_000  # limit of the sidecar's answer
+MOST_TARGETS: Final = 200  # maximum number of refused targets in result.json; the status lists fewer
+_MOST_REPORTED: Final = 1_000  # maximum number of refused targets in the sidecar's answer
 
 
 def enter_environment(scope: Scope) -> Script[None]:
@@ -29,14 +29,15 @@ def enter_environment(scope: Scope) -> Script[None]:
 
 
 def enter_phase(scope: Scope, run: StepRun, phase: str, network: Network) -> Script[None]:
-    """Put a phase's network in force in the agent's pod, unless it is."""
+    """Switch the agent's pod to a phase's network, unless this network is already in force."""
     if scope.plan.sidecar and network != (run.network or scope.plan.network):
         yield from _switch(SwitchNetwork(scope.id(f"network-{phase}"), network), run)
         run.network = network
 
 
 def leave_step(scope: Scope, run: StepRun) -> Script[None]:
-    """Put the environment's network in force in the agent's pod again, and count what was refused since."""
+    """Switch the agent's pod back to the environment's network, and add the connections that the sidecar refused since the last
+    switch to the step's egress."""
     if scope.plan.sidecar:
         yield from _switch(SwitchNetwork(scope.id("network-end"), scope.plan.network), run)
         run.network = None
@@ -49,13 +50,14 @@ def enter_verifiers_pod(there: Scope, environment: VerifierEnvironment, run: Ste
 
 
 def enter_verification(there: Scope, verifier: VerifierPlan, environment: VerifierEnvironment, run: StepRun) -> Script[None]:
-    """Put the network of the verifier's phase in force in the verifier's pod, unless it is."""
+    """Switch the verifier's pod to the network of the verifier's phase, unless this network is already in force."""
     if environment.sidecar and verifier.network != environment.network:
         yield from _switch(SwitchNetwork(there.id("network-verifier"), verifier.network, "verifier"), run)
 
 
 def leave_verifiers_pod(there: Scope, environment: VerifierEnvironment, run: StepRun) -> Script[None]:
-    """Count what was refused in the verifier's pod."""
+    """Switch the verifier's pod back to its environment's network, and add the connections that the sidecar refused there to the
+    step's egress."""
     if environment.sidecar:
         yield from _switch(SwitchNetwork(there.id("network-end"), environment.network, "verifier"), run)
 
@@ -66,12 +68,13 @@ def _switch(operation: SwitchNetwork, run: StepRun) -> Script[None]:
 
 
 def boot(result: Mapping[str, Any] | None) -> str:
-    """Return which process of the sidecar confirmed a switch. Raises RunnerError (code Protocol)."""
+    """Return the boot id of the sidecar process that confirmed a switch. Raises RunnerError (code Protocol)."""
     return Fields(result, "switch").text("boot", 64)
 
 
 def refused(result: Mapping[str, Any] | None) -> EgressStatus:
-    """Return what was refused before a switch, from its record or the sidecar's answer. Raises RunnerError (code Protocol)."""
+    """Return the connections that the sidecar refused before it switched the network, from the switch's record or the sidecar's
+    answer. Raises RunnerError (code Protocol)."""
     fields = Fields(result, "switch")
     targets = [_target(Fields(each, "refused")) for each in fields.sequence("refused", _MOST_REPORTED)]
     return EgressStatus(refused=targets, others=fields.optional_integer("others") or 0)

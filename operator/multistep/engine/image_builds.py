@@ -1,4 +1,4 @@
-"""Which images of a task the cluster has to build, and the digest that identifies each build. Pure functions."""
+"""Lists the images of a task that the cluster must build, and computes the digest that identifies each build. Pure functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from multistep.errors import InvalidSpec, InvalidTask
 
 ENVIRONMENT = "environment"
 TESTS = "tests"
-FROM_DOCKERFILE = Build(ENVIRONMENT)  # what a compose file means with `build: .`
+FROM_DOCKERFILE = Build(ENVIRONMENT)  # the build of environment/Dockerfile; `build: .` in a compose file
 Images = Mapping[str, str]  # images that were built from a task's Dockerfiles, by the build's name
 NO_IMAGES: Images = MappingProxyType({})
 
@@ -31,9 +31,9 @@ NO_IMAGES: Images = MappingProxyType({})
 class ImageBuild:
     """An image to build from files of the task.
 
-    name: path of the Dockerfile's directory in the task, or of the compose file and the service, by which a plan finds the image;
-    content: the upload with the build context; root: the directory of the task that is uploaded; directory: the context's path in
-    it, "" for all of it; dockerfile: path in the context; target: the stage to build, "" for the last one.
+    name: key by which a plan finds the image: the path of the Dockerfile's directory in the task, or COMPOSE_FILE/SERVICE; content:
+    the upload with the build context; root: the directory of the task that is uploaded; directory: the context's path in ``root``,
+    "" for ``root`` itself; dockerfile: path in the context; target: the stage to build, "" for the last one.
     """
 
     name: str
@@ -51,8 +51,8 @@ class ImageBuild:
 
 
 def needed(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, variables: Mapping[str, str]) -> list[ImageBuild]:
-    """Return the builds of the images that a trial needs and that neither the spec nor task.toml names. variables: the trial's,
-    for arguments of builds in compose files. Raises InvalidSpec and InvalidTask."""
+    """Return the builds of the images that a trial needs and that neither the spec nor the task names. variables: the trial's
+    variables, for build arguments in compose files. Raises InvalidSpec and InvalidTask."""
     found = list(_environment(config, layout, spec, variables))
     for step in () if spec.verifier.disable else steps_of(config):
         defined = definition(config, layout, step, files_of(config, layout, step))
@@ -95,8 +95,8 @@ def _services(services: Services, content: Content, spec: TrialSpec, env: Mappin
 
 
 def _service(services: Services, service: Service, content: Content, env: Mapping[str, str]) -> ImageBuild:
-    """Return the build of a service. content: the upload of the compose file's directory; env: what the arguments may name. Raises
-    InvalidTask for a context outside of the upload."""
+    """Return the build of a service's image. content: the upload of the compose file's directory; env: variables that the build
+    arguments may use. Raises InvalidTask for a context outside of the upload."""
     assert service.build is not None
     build, root = service.build, posixpath.dirname(services.path)
     if build.context != root and not build.context.startswith(f"{root}/"):
@@ -120,7 +120,7 @@ def build_id(build: ImageBuild, context: str, platform: str) -> str:
 
 
 def verifier_image(defined: Definition, images: Images) -> str | None:
-    """Return the image of a separate verifier's own; None if it has none. Raises InvalidSpec if it must be built first."""
+    """Return a separate verifier's own image; None if it has none. Raises InvalidSpec if the image must be built first."""
     if defined.image is not None or not defined.tests:
         return defined.image
     if defined.tests not in images:

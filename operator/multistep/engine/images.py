@@ -1,4 +1,4 @@
-"""The images of a trial's pods: of the trial's container, and of the services of a compose file. And what their services are."""
+"""Selects the images of a trial's container and of a compose file's services, and plans the services of a trial's pods."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from multistep.errors import InvalidSpec, InvalidTask
 
 
 def trial_image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, images: Images) -> str:
-    """Return the image of the trial's container. The compose file's overrides docker_image (Harbor 0.25, docker.docker). Raises
-    InvalidSpec for one that must be built first, and InvalidTask if there is none. images: those that the cluster built."""
+    """Return the image of the trial's container. The image in the compose file overrides docker_image (Harbor 0.25, docker.docker).
+
+    images: images that the cluster built. Raises InvalidSpec if the image must be built first, InvalidTask if the task names no
+    image and has no Dockerfile.
+    """
     if spec.environment.image:
         return spec.environment.image
     main = layout.compose.main if layout.compose else None
@@ -43,9 +46,9 @@ def trial_image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, images:
 def services_of(
     services: Services | None, image: str, spec: TrialSpec, env: Mapping[str, str], variables: Mapping[str, str], images: Images
 ) -> PodServices | None:
-    """Return the plan of a pod's services; None for a pod without. image: of the trial's container; env: values of
-    environment.env; variables: the trial's; images: those that the cluster built. Raises InvalidTask, InvalidSpec for images, and
-    for what would lose the services' state."""
+    """Return the plan of a pod's services; None if the pod has none. image: image of the pod's main container; env: values of
+    environment.env; variables: the trial's variables; images: images that the cluster built. Raises InvalidTask; InvalidSpec for
+    an image that must be built first, and for a field of the spec that would lose the services' state."""
     if services is None:
         return None
     _refuse_restores(spec)
@@ -54,7 +57,7 @@ def services_of(
 
 
 def _refuse_restores(spec: TrialSpec) -> None:
-    """Raise InvalidSpec for all that restores an environment's files, because what the services hold is in no checkpoint."""
+    """Raise InvalidSpec if a field of the spec requires restoring an environment, because no checkpoint has the services' state."""
     lost = "the task has services, whose state is in no checkpoint"
     if spec.verifier.isolation != "Declared":
         raise InvalidSpec(f"spec.verifier.isolation: must be Declared, got {spec.verifier.isolation}: {lost}")

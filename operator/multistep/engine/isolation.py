@@ -1,4 +1,4 @@
-"""How well the verdicts of a trial are isolated from its agent. Pure."""
+"""Determines how well the verdicts of a trial are isolated from its agent. Pure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _NOBODY_KNOWN: Final[Mapping[str, Identity]] = MappingProxyType({})
 def isolation(plan: TrialPlan, default_user: str, known: Mapping[str, Identity] = _NOBODY_KNOWN) -> Isolation:
     """Return how well verdicts are isolated from agents, for the least isolated step.
 
-    Separate: every verifier runs in a pod of its own. Restored: the same, but in at least one the agent's files are restored.
-    User: no agent of the trial is root, in root's group or a verifier's user, so no agent can change verdicts or runner. Shared:
+    Separate: every verifier runs in a pod of its own. Restored: likewise, but the agent's files are restored in at least one of
+    these pods. User: no agent is root, in root's group or a verifier's user, so no agent can change verdicts or runner. Shared:
     all other cases. A collect hook counts like the agent: it runs in a directory that the agent filled, where Git, for example,
     runs commands of the directory's own configuration.
     default_user: user of a phase that configures none. known: ids of users in the image. A custom agent class that is not
-    preinstalled is always Shared: its installation runs as root, so it could prepare a way to become root.
+    preinstalled is always Shared: its installation runs as root, so the class could prepare a way to become root later.
     """
     verifiers = [step.verifier for step in plan.steps if step.verifier]
     shared = [each for each in verifiers if each.environment is None]
@@ -53,7 +53,7 @@ def _may_be_one(user: str, other: str, known: Mapping[str, Identity]) -> bool:
 
 
 def _is_in_roots_group(user: str, known: Mapping[str, Identity]) -> bool:
-    """Return whether a user may write what only root's group may, e.g. /etc/passwd in some images."""
+    """Return whether a user is in root's group, which can write protected files, e.g. /etc/passwd, in some images."""
     group = user.partition(":")[2]
     return group == "root" or (group.isdecimal() and int(group) == 0) or (user in known and 0 in known[user].gids)
 

@@ -30,8 +30,8 @@ class Collected:
 
 @dataclass(frozen=True)
 class Finding:
-    """What an inspection found of one kind (api.trial_status.TamperingKind). attempt: number of the attempt that found it; items:
-    paths of the first files, or names of processes; count: number of all."""
+    """The traces of tampering of one kind (api.trial_status.TamperingKind) that one step of an attempt has. attempt: number of that
+    attempt; items: the first traces: paths of files, names of processes, or texts; count: number of all traces."""
 
     kind: str
     attempt: int
@@ -52,7 +52,7 @@ class AgentInfo:
 @dataclass(frozen=True)
 class AttemptLost:
     """Why an attempt has no result although its pod runs. reason: failure reason of the attempt, or of the trial if ``final``
-    (api.failures); final: whether the trial fails without a retry, as another attempt would fail, too."""
+    (api.failures); final: whether the trial fails without a retry, because another attempt would fail, too."""
 
     reason: str
     message: str
@@ -77,14 +77,14 @@ class StepRun:
     untouched: bool = False  # the current operation runs in a separate verifier's pod that has no files of the agent yet
     printed: dict[str, str] = field(default_factory=dict)  # phase -> end of its output, for phases whose output is in no file
     usage: Usage | None = None  # model usage of a hosted agent
-    network: Network | None = None  # in force in the agent's pod; None for the environment's
-    egress: EgressStatus | None = None  # what was refused to the step's pods; None without an egress sidecar
+    network: Network | None = None  # the network in force in the agent's pod; None: the environment's network
+    egress: EgressStatus | None = None  # connections that were refused to the step's pods; None without an egress sidecar
     metadata: Mapping[str, Any] | None = None  # metadata that the agent returned, for result.json
     checkpoint: CheckpointStatus | None = None
     findings: tuple[Finding, ...] = ()  # traces of tampering, found before the verification (engine.tampering)
-    compared: tuple[Finding, ...] = ()  # what the comparison of two verdicts found (engine.comparison)
+    compared: tuple[Finding, ...] = ()  # differences between two verdicts (engine.comparison)
     trial: str | None = None  # name of the other trial that ran the step; None: this one
-    lost: AttemptLost | None = None  # set if the step has no result, because the model provider failed or rejected its requests
+    lost: AttemptLost | None = None  # set if the step has no result, e.g. because the model provider failed
 
     def fail(self, exception: StepException | None) -> None:
         """Record an exception, unless the step already has one (Harbor 0.25)."""
@@ -105,10 +105,10 @@ class StepRun:
 class Journal:
     """The progress of a trial.
 
-    exception: the exception of the trial itself; rewards: the trial's rewards, set when it is finished; broken: the environment
-    failed; all_steps: every step ran; score_rule: what the trial's score is computed from, set when it is finished.
-    agent: description of a hosted agent; agent_setup: start and end of a hosted agent's setup; setup_usage: its model usage;
-    lost: why the attempt has no result, None if it has one.
+    exception: the exception of the trial itself; rewards: the trial's rewards, set when it is finished; broken: whether the
+    environment failed; all_steps: whether every step ran; score_rule: rule for the trial's score, set when it is finished.
+    agent: description of a hosted agent; agent_setup: start and end of a hosted agent's setup; setup_usage: the setup's model
+    usage; lost: why the attempt has no result, None if it has one.
     """
 
     steps: list[StepRun] = field(default_factory=list)

@@ -52,8 +52,8 @@ _NEXT_ATTEMPT = Backoff(first=1.0, last=60.0)
 _VIOLATION_SECONDS = 60
 _VIOLATION_TIMES = 5
 _EXEC_KILLED_SECONDS = 90  # longer than a container's termination, which also kills exec sessions
-_NAME_TAKEN_SECONDS = 60  # within it, garbage collection deletes the pod of an earlier trial of the same name
-_FORBIDDEN_SECONDS = 60  # within it, a new namespace gets its ServiceAccount; rejections that last longer are due to a policy
+_NAME_TAKEN_SECONDS = 60  # within this time, garbage collection deletes the pod of an earlier trial of the same name
+_FORBIDDEN_SECONDS = 60  # within this time, a new namespace gets its ServiceAccount; later rejections are due to a policy
 # 137: SIGKILL, which no process in the container can send to process 1; 255: the node does not know the exit status.
 _KILLED_FROM_OUTSIDE = frozenset({137, 255})
 
@@ -142,9 +142,9 @@ def _evicted_by_itself(s: Situation) -> Decision | None:
 
 
 def _died(s: Situation, type_: str, message: str) -> Decision:
-    """Return the decision for a container that was ended by its own processes: PhaseDied during a step, Fail before step 1, and
-    FailAttempt between a restore and the attempt's first step, as the cause may be the restored files, or for a regrade's own pod,
-    in which neither agent nor verifier runs."""
+    """Return the decision for a container that its own processes ended. PhaseDied: during a step. Fail: before step 1. FailAttempt:
+    between a restore and the attempt's first step, because the restored files may be the cause; and for a regrade's own pod, in
+    which neither agent nor verifier runs."""
     if s.trial.spec.regrade is not None and s.pod is not s.verifier:
         return FailAttempt("ContainerEnded", message)
     if s.trial.status.has_own_step:
@@ -200,8 +200,8 @@ def _container_replaced(s: Situation) -> Decision | None:
 
 
 def _host_ended(s: Situation) -> Decision | None:
-    """Fail the attempt if the agent host was killed from outside. Blame the agent if the agent host ran out of memory or exited,
-    because the agent can cause this; before the first step, only a custom class can, by using up the memory in its setup."""
+    """Fail the attempt if the agent host was killed from outside its container. Blame the agent if the agent host ran out of memory
+    or exited, because the agent can cause this. Before the first step, only a custom class that uses up the memory is blamed."""
     if s.pod is None or not s.pod.host_ended:
         return None
     ended = f"the agent host {s.pod.host_ended}"
@@ -216,8 +216,8 @@ def _host_ended(s: Situation) -> Decision | None:
 
 
 def _egress_ended(s: Situation) -> Decision | None:
-    """Fail the attempt if the egress sidecar was killed from outside: what ran meanwhile had no network. Blame the phase if the
-    sidecar ran out of memory or exited, because the phase's processes can cause this."""
+    """Fail the attempt if the egress sidecar was killed from outside its container, because the phase lost its network. Blame the
+    phase if the sidecar ran out of memory or exited, because the phase's processes can cause this."""
     if s.pod is None or not s.pod.egress_ended or not s.pod.running:
         return None
     ended = f"the egress sidecar {s.pod.egress_ended}"
@@ -249,7 +249,8 @@ def _released(s: Situation) -> Decision | None:
 
 
 def _verifier(s: Situation) -> Decision | None:
-    """Apply the rules for the agent's pod to the pod of a separate verifier. No failure of one that only compares ends anything."""
+    """Apply the rules for the agent's pod to the pod of a separate verifier. If that pod fails and the verifier only compares
+    verdicts, continue without it."""
     named = s.trial.status.verifier
     if named is None:
         return None

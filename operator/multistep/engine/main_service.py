@@ -1,4 +1,4 @@
-"""What a compose file says of main, the trial's own container: its command and its healthcheck, as operations of the script."""
+"""Runs the command and the healthcheck that a compose file gives main, the trial's own container, as operations of the script."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from multistep.engine.services import PodServices
 
 
 def start_main(scope: Scope, services: PodServices | None, env: Mapping[str, str]) -> Script[str | None]:
-    """Start main's command and wait until main is healthy. Return why it is not; None if it is."""
+    """Start main's command and wait until main is healthy. Return why main is not healthy; None if it is."""
     if services is None:
         return None
     if services.background:
