@@ -1,6 +1,6 @@
 """Multistep: a Kubernetes operator that runs multi-step agent evaluation trials.
 
-``from multistep import Client, AsyncClient`` gives the Python client (docs/how-to/python.md). It is imported at first use.
+``from multistep import Client, AsyncClient`` imports the Python client (docs/how-to/python.md). Its modules load at first use.
 """
 
 from importlib import import_module
@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Return a name of the client."""
+    """Import the Python client, and return its object with this name."""
     if name in __all__:
         return getattr(import_module("multistep.client"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

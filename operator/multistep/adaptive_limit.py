@@ -1,4 +1,4 @@
-"""The adaptive concurrency limit (AIMD, as in TCP): a server that refuses work gets less of it, and more again when it recovers."""
+"""The adaptive concurrency limit (AIMD, as in TCP): a server that refuses work gets less work, and more again when it recovers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AdaptiveLimit:
     def refused(self) -> bool:
         """Halve the limit. Return False if it is 1 already, so that it cannot be lowered.
 
-        Call it only for a refusal of work that started within the current limit: other refusals say nothing about it.
+        Call it only for a refusal of work that started after the last reduction: others say nothing about the current limit.
         """
         if self._value <= 1.0:
             return False

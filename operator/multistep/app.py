@@ -250,6 +250,6 @@ def _signer(settings: Settings) -> Signer | None:
     """Return the key that signs evidence; None if no key is set. Raises StoreError."""
     if settings.results_signing_key_file is None:
         return None
-    from multistep.store.evidence.signing import Signer  # here, as most operators need no cryptography: it takes memory
+    from multistep.store.evidence.signing import Signer  # imported only if needed, because cryptography takes memory
 
     return Signer.load(settings.results_signing_key_file)

@@ -22,7 +22,7 @@ PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Endpoints:
-    """The results server and the metrics server. public_key: of the key that signs evidence, as PEM."""
+    """The results server and the metrics server. public_key: public part (PEM) of the key that signs evidence, None without one."""
 
     def __init__(
         self, health: Health, metrics: Metrics, volume: Volume, shipping: Shipping | None, *, public_key: bytes | None = None

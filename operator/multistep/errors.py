@@ -7,10 +7,11 @@ MultistepError
 ├── PodError           the pod cannot be used
 │   ├── StreamLost     the connection broke: the outcome is unknown; retry
 │   │   ├── ExecKilled the kubelet reports that something in the container ended the exec session
-│   │   └── HostUnreachable  the environment's runner cannot pass a request to the agent host's
+│   │   └── HostUnreachable  the environment's runner cannot pass a request to the agent host's runner
 │   ├── ContradictoryRecords  the runner's records lack or contradict what the trial's status has
 │   ├── RunnerError    the runner answered with an error
-│   └── NoCommonProtocol  operator and runner share no protocol version
+│   ├── NoCommonProtocol  operator and runner share no protocol version
+│   └── EgressError    the egress sidecar refused to switch the network, or restarted
 ├── StoreError         results could not be written or read
 ├── CheckpointLost     the checkpoint from which an attempt continues is missing or was changed
 ├── CollectionCut      a download exceeds its size limit or timeout; the received part is kept, the rest is reported
@@ -90,7 +91,7 @@ class ExecKilled(StreamLost):
 
 
 class HostUnreachable(StreamLost):
-    """The environment's runner cannot pass a request to the agent host's."""
+    """The environment's runner cannot pass a request to the agent host's runner."""
 
 
 class ContradictoryRecords(PodError):

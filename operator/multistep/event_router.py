@@ -60,7 +60,7 @@ class EventRouter:
         return self.enqueue(key)
 
     def restored(self) -> None:
-        """Drop all in-memory state, because the API server's store was restored from an older copy."""
+        """Drop the cached state of sweeps and trials, because the API server's store was restored from an older copy."""
         self._sweeps.book.clear()
         self._reconciler.hints.clear()
 

@@ -117,5 +117,5 @@ def main() -> None:
     settings = Settings()
     set_up(settings.log_level, settings.log_format)
     gc.collect()
-    gc.freeze()  # what the imports made stays, and would block the event loop in each full collection (docs/internals/load.md)
+    gc.freeze()  # else each full collection would scan all imported objects and block the event loop (docs/internals/load.md)
     uvloop.run(operate(settings))

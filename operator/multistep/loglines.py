@@ -52,7 +52,7 @@ def also_about(**fields: Any) -> None:
 
 
 def set_up(level: str, form: Form = "auto") -> None:
-    """Log to stderr, including uncaught exceptions. form auto: text on a terminal, else JSON."""
+    """Set up logging to stderr, also of uncaught exceptions. form auto: text on a terminal, else JSON."""
     handler = logging.StreamHandler(sys.stderr)
     as_text = form == "text" or (form == "auto" and sys.stderr.isatty())
     handler.setFormatter(TextFormatter() if as_text else JsonFormatter())

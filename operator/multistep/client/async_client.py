@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 _FIELD_MANAGER: Final = "multistep-python"
 _PART_BYTES: Final = 1 << 20
-_RENEWALS: Final = 3  # in the time of a lease, so that two of them may fail
+_RENEWALS: Final = 3  # renewals per lease duration, so that two of them may fail
 
 
 class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
@@ -39,8 +39,8 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
             async for rollout in run:
                 print(rollout.task, rollout.reward)
 
-    The sweeps that it submits have a lease, which it renews: if this process dies, the operator stops them and deletes their pods.
-    At the end of the ``async with`` block, sweeps that have not finished are stopped.
+    The client renews the leases of the sweeps that it submits: if this process dies, the operator stops these sweeps and deletes
+    their pods. At the end of the ``async with`` block, the client stops those that have not finished.
     """
 
     def __init__(self, *, namespace: str | None = None, kubeconfig: str | None = None, context: str | None = None) -> None:
@@ -87,8 +87,8 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
             agents: As --agent of `multistep sweep run`, such as "oracle" or "mine=./agent.sh", or entries of spec.agents.
             attempts: Trials per task and agent.
             parallelism: Maximum number of active trials.
-            name: Name of the sweep; default: a new one.
-            image: Image of the environments; default: those of the tasks.
+            name: Name of the sweep; default: a generated name.
+            image: Image of the environments; default: the tasks' images.
             lease_seconds: Seconds after which the operator ends the sweep when this client does not renew its lease. None: the
                 sweep does not depend on this client.
             spec: Further fields of the sweep's spec, such as template, overrides, scoring or budget.
@@ -124,7 +124,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         await download(self._cluster, _results(rollout), Path(directory))
 
     async def _renew(self, run: AsyncRun, seconds: float) -> None:
-        """Renew the lease until the sweep finishes or is deleted. An error is retried: the lease outlasts some."""
+        """Renew the lease until the sweep finishes or is deleted. Errors are logged and retried: the lease outlasts two of them."""
         while True:
             try:
                 metadata = {"uid": run.uid, "annotations": {labels.RENEWAL: uuid.uuid4().hex}}

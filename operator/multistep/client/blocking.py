@@ -1,4 +1,4 @@
-"""The blocking client: the asynchronous one in a thread of its own, which also renews leases while the caller computes."""
+"""The blocking client: it runs the asynchronous client in a separate thread, which renews leases while the caller computes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Client(AbstractContextManager["Client"]):
             for rollout in client.submit(["tasks/hello"], agents=["oracle"], attempts=8):
                 print(rollout.task, rollout.reward)
 
-    Methods and arguments are those of ``AsyncClient``, and it may be used from several threads. Leases are renewed in a thread
-    of its own, also while the caller computes.
+    Its methods take the arguments of ``AsyncClient``'s. Several threads may use it. A separate thread renews the sweeps' leases,
+    also while the caller computes.
     """
 
     def __init__(self, *, namespace: str | None = None, kubeconfig: str | None = None, context: str | None = None) -> None:
@@ -96,7 +96,7 @@ class Run:
             self._client._wait(found.aclose())
 
     def results(self) -> list[Rollout]:
-        """Wait for the sweep's end and return all of its trials."""
+        """Wait until the sweep has finished, and return all of its trials."""
         return list(self)
 
     def status(self) -> SweepStatus:

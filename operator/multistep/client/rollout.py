@@ -14,8 +14,9 @@ from multistep.report.rows import Row, row
 
 @dataclass(frozen=True)
 class Step:
-    """A step that a trial ran itself. rewards: of its verifier by key, None without a verdict; score: its part of the trial's
-    reward; passed: whether it met its gate or, without one, has a reward >= 1; exception: type of its exception, or ""."""
+    """A step that the trial itself ran. rewards: the verifier's rewards by key, None without a verdict; score: the step's part of
+    the trial's reward; passed: whether it met its gate or, without a gate, has a reward >= 1; exception: type of its exception, or
+    ""."""
 
     name: str
     rewards: Mapping[str, float] | None
@@ -28,8 +29,9 @@ class Step:
 class Rollout:
     """A finished trial.
 
-    A failure that no agent can have caused (infrastructure, provider, a defective task, a stop) makes it invalid: mask it, its
-    ``reward`` is None and never 0. A failure that the agent may have caused is valid, with 0 for each step without a verdict.
+    A failure that no agent can have caused (infrastructure, provider, a defective task, a stop) makes the rollout invalid: its
+    ``reward`` is None, never 0, and training must mask it. With a failure that the agent may have caused, the rollout is valid, and
+    each step without a verdict counts 0.
     """
 
     name: str
@@ -69,7 +71,7 @@ class Rollout:
 
 
 def rollout(trial: Mapping[str, Any], scoring: Scoring) -> Rollout:
-    """Return the rollout of a finished MultiStepTrial. scoring: of its sweep."""
+    """Return the rollout of a finished MultiStepTrial. scoring: its sweep's scoring."""
     found = row(trial, scoring)
     return Rollout(
         name=found.trial,

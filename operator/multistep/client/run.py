@@ -29,7 +29,7 @@ class AsyncRun:
 
     @property
     def uid(self) -> str:
-        """Return the UID of the sweep: another sweep of the same name has another one."""
+        """Return the UID of the sweep: another sweep of the same name has another UID."""
         return self._sweep.metadata.uid
 
     async def status(self) -> SweepStatus:
@@ -43,8 +43,8 @@ class AsyncRun:
         return found
 
     async def __aiter__(self) -> AsyncGenerator[Rollout, None]:
-        """Yield the trials as they finish. A broken watch is resumed; what was yielded is not yielded again. Raises NotFound if the
-        sweep is deleted, ClusterError."""
+        """Yield the trials as they finish. A broken watch is resumed; no trial is yielded twice. Raises NotFound if the sweep is
+        deleted, ClusterError."""
         seen: set[str] = set()
         finished: asyncio.Queue[Object | MultistepError | None] = asyncio.Queue()
         watchers = [asyncio.create_task(each) for each in (self._watch_trials(finished), self._watch_sweep(finished))]
@@ -61,7 +61,7 @@ class AsyncRun:
             await asyncio.gather(*watchers, return_exceptions=True)
 
     async def results(self) -> list[Rollout]:
-        """Wait for the sweep's end and return all of its trials."""
+        """Wait until the sweep has finished, and return all of its trials."""
         return [each async for each in self]
 
     async def stop(self) -> None:
@@ -70,7 +70,7 @@ class AsyncRun:
         await self._cluster.patch(SWEEPS, self.namespace, self.name, changes)
 
     async def delete(self) -> None:
-        """Delete the sweep with its trials and their pods, if it exists. Their results remain as the operator retains them."""
+        """Delete the sweep with its trials and their pods, if it exists. The results remain for the operator's retention time."""
         await self._cluster.delete(SWEEPS, self.namespace, self.name, uid=self.uid)
 
     async def _watch_trials(self, finished: asyncio.Queue[Object | MultistepError | None]) -> None:
@@ -83,7 +83,7 @@ class AsyncRun:
             finished.put_nowait(error)
 
     async def _watch_sweep(self, finished: asyncio.Queue[Object | MultistepError | None]) -> None:
-        """Put the end of the queue after the sweep's end, behind all trials that have finished by then."""
+        """When the sweep has finished, put its finished trials into the queue, then None, which ends the queue."""
         try:
             await self._until_finished()
             for each in await self._cluster.list_all(TRIALS, self.namespace, label_selector=f"{SWEEP}={self.name}"):

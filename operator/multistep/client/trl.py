@@ -1,4 +1,4 @@
-"""TRL's rollouts as trials: a reward function for trl.GRPOTrainer. Imports nothing of TRL; tested with TRL 1.16."""
+"""A reward function for trl.GRPOTrainer that runs each completion as a trial. Imports nothing of TRL; tested with TRL 1.16."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from multistep.client.blocking import Client, Run
 from multistep.client.rollout import Rollout
 from multistep.client.submission import Task
 
-_MOST_AGENTS: Final = 64  # of a sweep
+_MOST_AGENTS: Final = 64  # maximum number of agents of a sweep
 _TTL_SECONDS: Final = 3600
 
 
@@ -24,8 +24,8 @@ class TrialReward:
     the last argument of the command, so ["bash", "-c"] runs it as a script, in each step of the task. The completions of a task
     become one sweep.
 
-    An invalid rollout has the reward None, which TRL leaves out of the group's mean and gives no advantage: a failure of the
-    infrastructure moves no weight.
+    An invalid rollout has the reward None. TRL excludes it from the group's mean and gives it no advantage, so an infrastructure
+    failure does not change the model.
     """
 
     __name__ = "multistep"  # TRL's name of this reward in its logs
@@ -40,8 +40,8 @@ class TrialReward:
         lease_seconds: int = 60,
         spec: Mapping[str, Any] | None = None,
     ) -> None:
-        """parallelism: active trials of a sweep; image, lease_seconds, spec: as in ``AsyncClient.submit``. A finished sweep is
-        deleted after an hour, unless spec has another ttlSecondsAfterFinished."""
+        """parallelism: maximum number of active trials per sweep; image, lease_seconds, spec: as in ``AsyncClient.submit``. A
+        finished sweep is deleted after an hour, unless spec sets ttlSecondsAfterFinished."""
         self._client, self._command = client, list(command)
         self._options: dict[str, Any] = {
             "parallelism": parallelism,
@@ -71,7 +71,7 @@ class TrialReward:
 
 
 def _groups(tasks: Sequence[Any]) -> list[tuple[Task, list[int]]]:
-    """Return each task with the numbers of its completions, in groups that fit into a sweep."""
+    """Return for each sweep to create its task and the indexes of its completions, at most _MOST_AGENTS."""
     by_task: dict[str, tuple[Task, list[int]]] = {}
     for number, each in enumerate(tasks):
         place = _place(each)
@@ -84,8 +84,8 @@ def _groups(tasks: Sequence[Any]) -> list[tuple[Task, list[int]]]:
 
 
 def _place(task: Any) -> Task:
-    """Return the task of a dataset's row. JSON text is an entry of spec.tasks: in a column of tables, a row gets nulls for the keys
-    that only other rows have."""
+    """Return the task of a dataset's row. An entry of spec.tasks may be JSON text, because in a column of tables a row gets nulls
+    for the keys that only other rows have."""
     if isinstance(task, str) and task.lstrip().startswith("{"):
         found: dict[str, Any] = json.loads(task)
         return found
@@ -93,5 +93,5 @@ def _place(task: Any) -> Task:
 
 
 def _text(completion: Any) -> str:
-    """Return the text of a completion: a text, or the last message of a conversation."""
+    """Return the text of a completion, which is a string or a conversation, of which the last message counts."""
     return str(completion if isinstance(completion, str) else completion[-1]["content"])

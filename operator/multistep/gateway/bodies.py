@@ -1,4 +1,4 @@
-"""Parses request bodies: their model, and what bounds their tokens.
+"""Parses request bodies: the requested model, and the fields that bound the request's tokens.
 
 The gateway changes a body only to request a chat stream's usage.
 """
@@ -20,7 +20,7 @@ from multistep.gateway.routes import Route
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
 _USAGE_WANTED: Final = '{"include_usage":true}'
-_MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,199}")  # the ledger stores the names
+_MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,199}")  # restricted, because the ledger stores the model's name
 _MOST_PARTS: Final = 1_000_000  # maximum number of brackets and commas: a parsed value needs up to 30 times the memory of its text
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -34,8 +34,9 @@ class Asked:
     """The parsed body of a request.
 
     body: the bytes to send to the provider; strips_usage: whether to remove the usage event from the answer's stream, because the
-    gateway requested this event and the agent did not; output_tokens: the maximum that the request names for all its answers, None
-    if it names none; answers: how many answers it asks for; opaque, caches, tier: see contents.
+    gateway requested this event and the agent did not; output_tokens: the request's maximum of output tokens for all its answers
+    together, None if it sets none; answers: number of answers that it asks for; opaque, caches, tier: the results of is_opaque,
+    asks_for_caching and asks_for_tier in contents.
     """
 
     body: bytes
@@ -84,7 +85,7 @@ def _wants_usage(values: Mapping[str, Any]) -> bool:
 
 
 def _asking_for_usage(text: str, members: Mapping[str, _Member]) -> str:
-    """Insert stream_options.include_usage into the body; keep all else, also the spelling of numbers and the order of members."""
+    """Return the body's text with stream_options.include_usage set; all other text, e.g. numbers and member order, is unchanged."""
     found = members.get("stream_options")
     if found is None:
         start = text.index("{") + 1

@@ -1,7 +1,7 @@
-"""Budgets of trials and sweeps: a request is sent if the most that it may use, all reservations and all spending together fit.
+"""Budgets of trials and sweeps: a request is sent only if its upper bound, all reservations and all spending together fit.
 
-A request that does not fit waits for the requests in flight, as they usually use less than they reserved. It is refused if it does
-not fit beside what is already spent. So no budget is exceeded, whatever requests are sent at the same time.
+A request that does not fit waits for the requests in flight, because they usually use less than they reserved. It is refused if its
+upper bound and the spending alone exceed the budget. So requests that are sent at the same time cannot exceed a budget.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def minus(one: Spent, other: Spent) -> Spent:
 
 @dataclass
 class Account:
-    """What one trial or sweep spent, and what its requests in flight reserve. users: number of requests, waiting or in flight."""
+    """The amounts that one trial or sweep spent, and that its requests in flight reserve. users: number of its requests that wait
+    or are in flight; an account with users is not evicted."""
 
     spent: Spent
     reserved: Spent = NOTHING
@@ -51,12 +52,12 @@ class Account:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def reserve(self, most: Spent) -> None:
-        """Reserve the most that a request may use."""
+        """Reserve the upper bound of a request's usage."""
         self.reserved = plus(self.reserved, most)
         self.in_flight += 1
 
     def settle(self, most: Spent, used: Spent) -> None:
-        """Replace a reservation by what the request used, and wake the requests that wait."""
+        """Replace a reservation by the request's actual usage, and wake the requests that wait."""
         self.in_flight -= 1
         self.reserved = minus(self.reserved, most) if self.in_flight else NOTHING  # exactly 0: avoids rounding errors
         self.spent = plus(self.spent, used)
@@ -75,7 +76,7 @@ class Reservation:
     most: Spent
 
     def settle(self, used: Spent) -> None:
-        """Replace the reservation by what the request used: Spent() if it was not sent."""
+        """Replace the reservation by the request's actual usage, which is Spent() if it was not sent."""
         for account in self.accounts:
             account.settle(self.most, used)
             account.users -= 1
@@ -89,10 +90,10 @@ class Budgets:
         self._accounts: OrderedDict[tuple[Scope, str], asyncio.Future[Account]] = OrderedDict()
 
     async def reserve(self, claims: StepClaims, most: Spent, seconds: float) -> Reservation:
-        """Reserve the most that a request may use in the trial's and the sweep's account; wait for at most ``seconds``.
+        """Reserve a request's upper bound in the trial's and the sweep's account; wait for room for at most ``seconds``.
 
-        Raises BudgetSpent if it does not fit beside what is spent, or if other requests' reservations leave no room for it after
-        ``seconds``.
+        Raises BudgetSpent if the spending alone leaves no room for the request, or if after ``seconds`` other requests'
+        reservations leave none.
         """
         scopes: list[tuple[Scope, str, Limits]] = [("trial", claims.key.uid, claims.limits)]
         if claims.sweep:
@@ -128,7 +129,7 @@ class Budgets:
         return Account(await self._load(scope, name))
 
     def _forget_some(self) -> None:
-        """Evict the least recently used accounts above the maximum; ``_account`` loads them from the ledger again."""
+        """Evict the least recently used accounts above the maximum, except those that have users; ``_account`` loads them again."""
         for key in list(self._accounts)[: max(0, len(self._accounts) - _MOST_ACCOUNTS)]:
             future = self._accounts[key]
             if future.done() and not future.cancelled() and not future.exception() and not future.result().users:
@@ -148,8 +149,8 @@ async def _wait_for_room(limited: Sequence[_Limited], most: Spent, seconds: floa
 
 
 def _first_full(limited: Sequence[_Limited], most: Spent) -> tuple[Account, BudgetSpent] | None:
-    """Return the first account whose budget has no room for the request now, and the refusal in case it stays so; None if every
-    budget has room. Raises BudgetSpent if what is spent leaves no room."""
+    """Return the first account whose budget has no room for the request now, and the error to raise if it has none at the deadline.
+    Return None if every budget has room. Raises BudgetSpent if the spending alone leaves no room."""
     for scope, account, limits in limited:
         if lacking := _exceeded(account.spent, most, limits, "used"):
             raise BudgetSpent(scope, f"the {scope}'s budget has no room for this request: {lacking}")
@@ -162,7 +163,7 @@ def _first_full(limited: Sequence[_Limited], most: Spent) -> tuple[Account, Budg
 def _exceeded(used: Spent, most: Spent, limits: Limits, how: str) -> str:
     """Return text with the first limit that a request would exceed, e.g. "7 of 10 input tokens are used, ..."; "" for none.
 
-    how: the word for ``used`` in the text.
+    how: words for the amount ``used`` in the text, e.g. "used or reserved by other requests".
     """
     for name, before, more, limit in (
         ("input tokens", used.input_tokens, most.input_tokens, limits.input_tokens),

@@ -24,8 +24,8 @@ _LOADS: Final = TypeAdapter(dict[str, ModelLoad])
 
 @dataclass(frozen=True)
 class AcceptedTokens:
-    """The tokens that a gateway accepts. key_ids: ids of their signing keys, oldest first; sealed: whether it reads sealed claims,
-    which gateways of earlier releases do not."""
+    """The step tokens that a gateway accepts. key_ids: ids of the signing keys, oldest first; sealed: whether the gateway reads
+    sealed claims, which gateways of earlier releases do not."""
 
     key_ids: tuple[str, ...] = ()
     sealed: bool = False

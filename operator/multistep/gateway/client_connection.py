@@ -10,8 +10,8 @@ _STALLED_SECONDS = 60.0
 
 
 class ClientConnection:
-    """The agent's connection for one request. gone: whether the agent disconnected; sent: whether the provider got the request
-    and did not refuse it, so that it may charge for it."""
+    """The agent's connection for one request. gone: whether the agent disconnected; sent: whether the provider may have received
+    the request and has not refused it, so that it may charge for it."""
 
     def __init__(self, request: web.Request) -> None:
         self.request = request

@@ -1,4 +1,4 @@
-"""Searches a request's JSON for content that costs more than its text: files, references, tools of the provider, caching."""
+"""Searches a request's JSON for content that costs more than its text: files, references, provider's tools, tiers, caching."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _is_text_tool(tool: Any) -> bool:
 
 
 def _texts(value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the name of each member of all objects in a JSON document, with its value if that is a text, else with ""."""
+    """Yield the name and value of each member of all objects in a JSON document; the value is "" if it is not a string."""
     todo = [value]
     while todo:
         here = todo.pop()

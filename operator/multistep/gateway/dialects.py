@@ -38,10 +38,10 @@ class Usage:
 
 
 class Reading:
-    """Reads one answer.
+    """Parses one answer.
 
     usage: None while unknown; ended: whether the answer is complete; failed: whether it contains an error; blames_request: whether
-    the error is the request's own.
+    the request itself caused the error.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -160,19 +160,19 @@ def _has_error(document: Document) -> bool:
 
 
 def blames_request(document: Document) -> bool:
-    """Return whether the error in a document is the request's own, such as a prompt that is too long, and not the provider's."""
+    """Return whether the request itself caused the error in a document, e.g. with a prompt that is too long."""
     error = _part(document, "response", "error") or _part(document, "error") or document
     return any(error.get(name) in _REQUEST_ERRORS for name in ("type", "code", "status"))
 
 
 def _largest(*limits: Any) -> int | None:
-    """Return the largest of the limits that are set; None if none is, or if one is no whole number, so that it may be ignored."""
+    """Return the largest limit that is set; None if no limit is set, or if one is not a positive integer and so may be ignored."""
     given = [each for each in limits if each is not None]
     return min(max(given), _MOST_TOKENS) if given and all(type(each) is int and each > 0 for each in given) else None
 
 
 def _answers(count: Any) -> int:
-    """Return the number of answers; the most that providers allow if it is no whole number, because they may convert it."""
+    """Return the number of answers; if the value is not an integer, the providers' maximum, because a provider may convert it."""
     if count is None:
         return 1
     return min(max(count, 1), _MOST_ANSWERS) if type(count) is int else _MOST_ANSWERS

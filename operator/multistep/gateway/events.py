@@ -1,4 +1,4 @@
-"""Server-sent events, byte for byte: the pieces of a stream are regrouped to whole events, and no byte is changed."""
+"""Server-sent events, byte for byte: the reader regroups the pieces of a stream into whole events and changes no byte."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Event:
 
 
 class EventReader:
-    """Regroups the pieces of a stream to events. The ``raw`` of all events and ``rest`` together are the stream."""
+    """Regroups the pieces of a stream into events. The ``raw`` bytes of all events and of ``rest`` together are the stream."""
 
     def __init__(self) -> None:
         self._pending = bytearray()

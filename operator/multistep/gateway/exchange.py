@@ -76,7 +76,7 @@ class Call:
 
 @dataclass(frozen=True)
 class _Refusal:
-    """The provider refused the request. status: HTTP status, 0 without a connection; pause: seconds until the next attempt."""
+    """The provider refused the request, or no connection could be made (status 0). pause: seconds until the next attempt."""
 
     status: int
     pause: float
@@ -249,7 +249,7 @@ class Exchange:
         return _Refusal(answer.status, self._pause_without_advice() if pause is None else pause, message)
 
     def _pause_without_advice(self) -> float:
-        """Return the back-off in seconds, which doubles with each refusal of this request."""
+        """Return the back-off in seconds if the provider sent no Retry-After. It doubles with each refusal of this request."""
         row = self._row
         times = row.refused_429 + row.refused_503 + row.refused_529
         return float(min(_LONGEST_PAUSE, 2 ** min(times, 5)) * random.uniform(0.5, 1))

@@ -19,7 +19,7 @@ CALM_SECONDS: Final = 30.0
 """If the last refusal is older, each success widens the window by 1, otherwise by ``_CAUTIOUS_STEP / window``."""
 _CAUTIOUS_STEP: Final = 0.25  # after a recent refusal, ``window`` successful requests together widen the window by this
 _MOST_IDLE_LANES: Final = 1024
-_LONGEST_PAUSE: Final = 60.0  # seconds; a provider that asks for hours is asked again, as others may have caused the refusal
+_LONGEST_PAUSE: Final = 60.0  # seconds; a Retry-After of hours is cut, because other users of the key may have caused the refusal
 
 
 class HoldExpired(Exception):
@@ -97,8 +97,8 @@ class Lane:
         self._admit()
 
     def leave_refused(self, pause: float) -> None:
-        """Free the slot after a refusal. If no other request is in flight, the lane sends none for ``pause`` seconds,
-        but for at most a minute."""
+        """Free the slot after a refusal. If no other request is in flight, the lane sends no request for ``pause`` seconds, at most
+        for a minute."""
         self._in_flight -= 1
         self._refused_at = self._clock()
         self._window = max(1.0, min(self._window, float(self._in_flight)))
@@ -117,7 +117,7 @@ class Lane:
             if line:
                 lines[trial] = line  # moves the trial to the end: other trials of the sweep are next
             if lines:
-                self._waiting[sweep] = lines  # likewise
+                self._waiting[sweep] = lines  # moves the sweep to the end: other sweeps are next
             if not place.done():
                 self._in_flight += 1
                 place.set_result(None)
@@ -145,14 +145,14 @@ class Lane:
 
 
 class Lanes:
-    """All lanes, by credential, model, and whether its requests use tokens: providers limit the others separately."""
+    """All lanes, by credential and model. Requests that use no tokens have separate lanes: providers limit them separately."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._lanes: dict[tuple[str, str, bool], Lane] = {}
 
     def of(self, credential: str, model: str, *, counted: bool = True) -> Lane:
-        """Return the lane of a credential and model. counted: whether its requests use tokens."""
+        """Return the lane of a credential and model. counted: whether the lane's requests use tokens."""
         key = credential, model, counted
         if key not in self._lanes:
             if len(self._lanes) >= _MOST_IDLE_LANES:  # bounds memory: agents can send any model name

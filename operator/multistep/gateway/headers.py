@@ -34,18 +34,19 @@ def token_of(request: web.Request, provider: Provider) -> str:
 
 
 def upstream_headers(given: Iterable[tuple[str, str]], credential: tuple[str, str]) -> Headers:
-    """Return the headers for the provider: the agent's without hop-by-hop headers and credentials, and the provider's key."""
+    """Return the headers for the provider: the provider's key, and the agent's headers except hop-by-hop headers, credentials and
+    headers that choose an account or a timeout."""
     left_out = _OF_ONE_CONNECTION | _CREDENTIALS | _FOR_ACCOUNTS | {"accept-encoding"}
     return [*_others(given, left_out), ("Accept-Encoding", "identity"), credential]
 
 
 def answer_headers(given: Iterable[tuple[str, str]], key: str, redacted: str) -> Headers:
-    """Return the headers for the agent: the provider's without hop-by-hop headers, and with the provider's key redacted."""
+    """Return the headers for the agent: the provider's headers except hop-by-hop headers, with the provider's key redacted."""
     return [(name, value.replace(key, redacted)) for name, value in _others(given, _OF_ONE_CONNECTION)]
 
 
 def upstream_query(raw: str) -> str:
-    """Return the raw query with the allowed parameters only. Others could change the answer's form, so that it looks cut off."""
+    """Return the raw query with only the allowed parameters. Others could change the answer's format, so that it looks cut off."""
     return "&".join(part for part in raw.split("&") if _QUERY.fullmatch(part))
 
 

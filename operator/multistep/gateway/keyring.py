@@ -15,8 +15,8 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Keyring:
-    """The signing keys in a directory. Raises ValueError if a key is too short or if there is none, OSError if the directory is
-    missing; later errors are logged, and the former keys stay in use."""
+    """The signing keys in a directory. The constructor raises ValueError if a key is too short or the directory has no key, OSError
+    if the directory is missing. Later errors are logged, and the former keys stay in use."""
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._directory = directory
@@ -27,7 +27,7 @@ class Keyring:
     def secrets(self) -> Mapping[str, bytes]:
         """Return the secrets by key id, oldest first, read at most 10 seconds ago.
 
-        The directory is in memory (tmpfs), so reading is fast.
+        Reading blocks the event loop, but only briefly: a mounted Secret is in memory (tmpfs).
         """
         if self._clock() - self._read_at > _REREAD_SECONDS:
             self._read_at = self._clock()

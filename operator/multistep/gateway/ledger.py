@@ -1,7 +1,7 @@
 """The ledger: one row per request, in sqlite. A row is ``open`` from before the request is sent until its usage is known.
 
 open -> done    the answer is complete            cut     the provider's answer ended too early or is missing
-        failed  the provider or a budget refused  gone    the agent left, and the answer did not end in time
+        failed  the provider or gateway refused   gone    the agent left, and the answer did not end in time
         lost    the gateway restarted while the request was open
 A write returns after its transaction is on disk. One thread writes; writes that wait for it share a transaction.
 """
@@ -36,9 +36,9 @@ _MOST_IN_A_TRANSACTION: Final = 256
 class Row:
     """One request.
 
-    step: a StepKey as text; input_tokens to cost_usd: None if unknown; reserved_*: what budgets count while usage is unknown;
-    held_seconds: time in queues; refused_*: number of answers with that status, each of which queued the request again;
-    kind, message: why the request failed.
+    step: a StepKey as text; input_tokens to cost_usd: None if unknown; reserved_*: upper bounds, which budgets count while the
+    usage is unknown; held_seconds: time in queues; refused_*: number of answers with that status, each of which queued the request
+    again; kind, message: why the request failed.
     """
 
     id: str
@@ -73,7 +73,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Spent:
-    """What a trial or a sweep used. A request of unknown usage counts with its reservation."""
+    """The amounts that a trial or a sweep used. A request of unknown usage counts with its reservation."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -90,7 +90,7 @@ create table if not exists forgotten (sweep, input_tokens, output_tokens, cost_u
 create index if not exists forgotten_of_sweep on forgotten (sweep);
 create table if not exists stalls (step text primary key, seconds real, at real);
 """
-_VERSION: Final = 1  # of the schema: to be raised with each change of it, which must then convert files of the former version
+_VERSION: Final = 1  # version of the schema: a change of the schema must raise it and convert files of the former version
 _WRITE: Final = f"insert or replace into requests values ({', '.join('?' * len(_NAMES))})"
 _LOSE: Final = """update requests set state = 'lost', ended = ?, kind = 'Provider', message = 'the gateway restarted'
     where state = 'open'"""
@@ -130,7 +130,7 @@ class Ledger:
         return [StepKey(*step.split("/")) for (step,) in rows]
 
     async def write_stall(self, step: StepKey, seconds: float) -> None:
-        """Record how long a step was stalled in all. Idempotent."""
+        """Record the total time for which a step was stalled, in seconds. Idempotent."""
         row = (str(step), seconds, time.time())
         await self._do(lambda database: database.execute("insert or replace into stalls values (?, ?, ?)", row))
 
@@ -151,8 +151,10 @@ class Ledger:
         return await self._do(lambda database: database.execute(query, values).fetchone() is not None)
 
     async def spent(self, scope: Literal["trial", "sweep"], name: str) -> Spent:
-        """Return what a trial, over all its steps and attempts, or a sweep used, without open requests. name: the trial's UID, or
-        the sweep as in the tokens."""
+        """Return the amounts that a trial (in all its steps and attempts) or a sweep used; open requests are not included.
+
+        name: the trial's UID, or the sweep as in StepClaims.
+        """
         if scope == "sweep":
             return await self._do(lambda database: _spent_by_sweep(database, name))
         query = f"{_SPENT} step >= ? and step < ?"
@@ -165,7 +167,7 @@ class Ledger:
         self._database.close()
 
     def _forget(self, before: float) -> None:
-        """Delete rows of requests and steps that ended before a time. Keep what each sweep used, as it can be suspended longer."""
+        """Delete rows of requests and steps that ended before a time. Keep the totals of sweeps, which may be suspended longer."""
         self._database.execute("begin")
         self._database.execute(_FORGET, [before])
         self._database.execute("delete from requests where ended < ?", [before])
@@ -208,7 +210,7 @@ class Ledger:
 
     def _settlement(self, work: _Work) -> Callable[[], None]:
         """Execute a statement, and return the function that settles its future after the commit. A statement that fails changes
-        nothing, and does not affect the others of the transaction."""
+        nothing and does not affect the other statements of the transaction."""
         self._database.execute("savepoint statement")
         try:
             found = work.statement(self._database)
@@ -247,7 +249,7 @@ def _require_known_version(database: sqlite3.Connection, file: Path) -> None:
 
 
 def _steps_of(uid: str) -> list[str]:
-    """Return the bounds of the texts that start with UID/, which are a trial's steps: 0 follows / in ASCII."""
+    """Return the bounds (included, excluded) of the texts of a trial's steps, which start with "UID/": 0 follows / in ASCII."""
     return [f"{uid}/", f"{uid}0"]
 
 

@@ -11,7 +11,7 @@ _MOST_MODELS: Final = 1024
 
 
 class ModelLoad(BaseModel):
-    """Numbers of a provider's answers for one model. refused: 429, 503 and 529; answered: all others."""
+    """Numbers of a provider's answers for one model. refused: answers with status 429, 503 or 529; answered: all other answers."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -20,8 +20,8 @@ class ModelLoad(BaseModel):
 
 
 class Loads:
-    """The totals by requested model since the gateway's start. The models requested longest ago are dropped beyond _MOST_MODELS,
-    as agents can request any name."""
+    """The totals by requested model since the gateway's start. Above _MOST_MODELS, the least recently requested model is dropped,
+    because agents can request any name."""
 
     def __init__(self) -> None:
         self._totals: dict[str, ModelLoad] = {}

@@ -34,7 +34,7 @@ def has_price(provider: Provider, model: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def context_window(provider: Provider, model: str) -> int | None:
-    """Return the model's context window in tokens; None if genai-prices does not list it."""
+    """Return the model's context window in tokens; None if genai-prices does not list the model or its context window."""
     try:
         return _calculated(provider, model, genai_prices.Usage(input_tokens=1)).model.context_window
     except LookupError:

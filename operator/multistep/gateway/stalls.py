@@ -1,7 +1,7 @@
 """Measures how long the provider stalled each step: the time in which at least one request of the step waited because the provider
-refused more requests. Requests that wait at the same time count once.
+refused this request, or others of its lane. The times of requests that wait at the same time count once.
 
-The operator extends an agent's timeout by this time. It survives a restart of the gateway in the ledger.
+The agent host extends the agent's timeout by this time. The ledger keeps it when the gateway restarts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from multistep.gateway.tokens import StepKey
 
 
 class Stalls:
-    """The stalls of all steps. seconds: those that the ledger has, by step; clock: seconds, monotonic."""
+    """The stalls of all steps. seconds: the stalls in the ledger, by StepKey as text; clock: monotonic, in seconds."""
 
     def __init__(self, ledger: Ledger, seconds: Mapping[str, float], clock: Callable[[], float] = time.monotonic) -> None:
         self._ledger = ledger
@@ -26,7 +26,7 @@ class Stalls:
         self._since: dict[str, float] = {}
 
     def seconds(self, step: StepKey) -> float:
-        """Return how long the step was stalled until now."""
+        """Return how long the step was stalled until now, in seconds."""
         key = str(step)
         running = self._clock() - self._since[key] if key in self._since else 0.0
         return self._seconds.get(key, 0.0) + running

@@ -31,7 +31,7 @@ class Steps:
         del self._requests[step]
 
     def refuse_closed(self, step: StepKey) -> None:
-        """Raise Refused if further requests of this step are refused."""
+        """Raise Refused (401) if the step is closed."""
         if step in self._closed:
             raise Refused(401, "the step of this token has ended")
 

@@ -93,7 +93,7 @@ class StepClaims(_Model):
 
     @property
     def turn(self) -> str:
-        """Return the name under which requests take turns in a lane: the sweep, or the trial's UID without a sweep."""
+        """Return the name under which requests take turns in a lane: the sweep, or the UID of a trial that has no sweep."""
         return self.sweep or self.key.uid
 
     @property
@@ -134,7 +134,7 @@ def verify(token: str, secrets: Mapping[str, bytes]) -> StepClaims:
 
 
 def _seal(text: bytes, secret: bytes) -> str:
-    """Return the text, encrypted."""
+    """Return the nonce and the encrypted text, in URL-safe base64."""
     nonce = secrets.token_bytes(_NONCE_BYTES)
     return base64.urlsafe_b64encode(nonce + _cipher(secret).encrypt(nonce, text, None)).decode()
 
@@ -145,13 +145,13 @@ def _unseal(text: str, secret: bytes) -> bytes:
 
 
 def _cipher(secret: bytes) -> AESGCM:
-    """Return the cipher of sealed claims. Its key is derived from the secret, which signs only."""
+    """Return the cipher of sealed claims. Its key is derived from the secret, so that no key both signs and encrypts."""
     return AESGCM(hmac.digest(secret, b"multistep: sealed claims", "sha256"))
 
 
 def read_signing_keys(directory: Path) -> dict[str, bytes]:
     """Return the signing secrets of a mounted Secret by key id, oldest first: its files k1, k2 and so on; the highest number is the
-    newest. Other files are ignored. Raises ValueError if a secret is too short or if there is none."""
+    newest. Other files are ignored. Raises ValueError if a secret is too short or the directory has none."""
     numbers = {file: int(match[1]) for file in directory.iterdir() if (match := _KEY_ID.fullmatch(file.name))}
     found = {file.name: file.read_bytes().strip() for file in sorted(numbers, key=numbers.__getitem__)}
     if not found:

@@ -45,7 +45,7 @@ class ModelUsage(_Model):
 
 class StepUsage(ModelUsage):
     """Usage of a step and role. held_seconds: sum of the times that its requests waited; refusals: the provider's refusals by HTTP
-    status; stalled_seconds: time in which at least one of its requests waited because the provider refused more."""
+    status; stalled_seconds: time for which the provider stalled the step, see stalls."""
 
     held_seconds: float = Field(default=0.0, alias="heldSeconds")
     models: dict[str, ModelUsage] = {}
@@ -56,7 +56,7 @@ class StepUsage(ModelUsage):
 
 
 def usage_of(rows: Sequence[Row], price_table: str, stalled_seconds: float) -> StepUsage:
-    """Add up a step's rows. Requests that a budget refused do not count, as they were not sent to the provider."""
+    """Return the sum of a step's rows. Of requests that a budget refused, which were not sent, only the waiting time counts."""
     sent = [row for row in rows if row.kind not in BUDGETS]
     by_model: defaultdict[str, list[Row]] = defaultdict(list)
     refused: Counter[str] = Counter()

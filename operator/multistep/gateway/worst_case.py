@@ -17,11 +17,11 @@ from multistep.gateway.routes import Provider
 
 _TEMPLATE_TOKENS: Final = 2048  # what providers add to a prompt, such as instructions for tools (Anthropic: at most 800)
 _LONG_CONTEXT: Final = 1_000_000  # Anthropic: context window with the beta context-1m
-_ASSUMED_OUTPUT: Final = 8192  # for requests without a budget only: what a budget that is set later counts if the usage is unknown
+_ASSUMED_OUTPUT: Final = 8192  # only if no budget applies; a budget that is set later counts it while the usage is unknown
 
 
 class _Model(NamedTuple):
-    """The most tokens of one request to a model."""
+    """Token limits of a model; None if unknown. window: its context window; output: maximum of output tokens per answer."""
 
     window: int | None
     output: int | None
@@ -49,14 +49,14 @@ _FAMILIES: Final[Mapping[str, _Model]] = {
 
 
 class WorstCase(NamedTuple):
-    """What a request may use at most. unknown: the bound that is not known, in words, or ""; ``most`` is then an assumption."""
+    """The upper bound of a request's usage. unknown: why the bound is unknown (``most`` is then assumed), "" if it is known."""
 
     most: Spent
     unknown: str = ""
 
 
 def worst_case(provider: Provider, asked: Asked, *, long_context: bool = False) -> WorstCase:
-    """Return what a request may use at most. long_context: whether it asks for Anthropic's context window of 1 million tokens."""
+    """Return the upper bound of a request's usage. long_context: whether it asks for Anthropic's window of 1 million tokens."""
     limits, listed = _limits(asked.model), context_window(provider, asked.model)
     window = _LONG_CONTEXT if long_context else limits.window or listed
     text = len(asked.body) + _TEMPLATE_TOKENS
@@ -73,9 +73,10 @@ def worst_case(provider: Provider, asked: Asked, *, long_context: bool = False) 
 
 
 def _most_cost(provider: Provider, asked: Asked, most_input: int, most_output: int) -> float:
-    """Return the cost if the provider reads nothing from its cache, and writes everything to it if the request asks for it."""
+    """Return the upper bound of the request's cost: the provider reads nothing from its cache and, if the request asks for caching,
+    writes all input to the cache."""
     uses = [Usage(input=most_input, output=most_output)]
-    if asked.caches and provider == "anthropic":  # only Anthropic charges more for input that it caches, most for an hour
+    if asked.caches and provider == "anthropic":  # only it charges more for cache writes, most for those cached for an hour
         uses.append(Usage(input=most_input, written=most_input, written_1h=most_input, output=most_output))
     return max(cost_usd(provider, asked.model, each) or 0.0 for each in uses)
 

@@ -95,7 +95,7 @@ class Client(AbstractAsyncContextManager["Client"]):
     # -- writes
 
     async def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Object:
-        """Create an object; with dry_run the server only checks it. Raises Conflict if its name is taken."""
+        """Create an object; with dry_run the server validates it but does not store it. Raises Conflict if its name is taken."""
         resource, namespace = await self.resource_of(manifest), manifest["metadata"].get("namespace") or self.namespace
         return await self._http.send("create", resource, resource.path(namespace), self._params(dry_run), manifest)
 
@@ -164,7 +164,7 @@ class Client(AbstractAsyncContextManager["Client"]):
         limit_bytes: int | None = None,
         follow: bool = False,
     ) -> AsyncGenerator[bytes, None]:
-        """Yield what a container printed, from its start or its last lines. follow: also what it will print, until it ends."""
+        """Yield a container's log in chunks: all of it, or its last lines. follow: also new output, until the container ends."""
         path = PODS.path(namespace, pod, "log")
         given = {"tailLines": tail_lines, "limitBytes": limit_bytes, "follow": "true" if follow else None}
         params = {"container": container, **{name: str(value) for name, value in given.items() if value is not None}}

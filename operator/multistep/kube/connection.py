@@ -45,7 +45,7 @@ class Connection:
 
     @classmethod
     async def load(cls, *, kubeconfig: str | None = None, context: str | None = None) -> Self:
-        """Load the first that exists of kubeconfig, $KUBECONFIG, the pod's service account, ~/.kube/config. Raises Unavailable."""
+        """Create a connection from kubeconfig, else $KUBECONFIG, the pod's service account, ~/.kube/config. Raises Unavailable."""
         from kubernetes.aio.client import Configuration
         from kubernetes.aio.config import load_incluster_config, load_kube_config
 
@@ -100,7 +100,7 @@ class Connection:
         if loader is None or not (rejected or time.monotonic() - seen > REFRESH_SECONDS):
             return
         async with self._refreshing:
-            if self._refreshed_at != seen:  # a concurrent call renewed them during the wait
+            if self._refreshed_at != seen:  # a concurrent call renewed the credentials meanwhile
                 return
             if rejected:
                 vars(loader).pop("exec_plugin_expiry", None)  # makes the loader run the plugin again

@@ -62,7 +62,7 @@ class Gate:
             self._give_slots()
 
     async def opened(self) -> None:
-        """Wait until no Retry-After blocks requests. For exec sessions: these take no slot, as they have another limit."""
+        """Wait until no Retry-After blocks requests. Exec sessions call it: they take no slot, because they have another limit."""
         left = max(0.0, self._closed_until - _now())
         self._waited(left)
         await asyncio.sleep(left)

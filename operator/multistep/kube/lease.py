@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 # Times for the default lease duration; with another duration, all are scaled in proportion.
 LEASE_DURATION_SECONDS: Final = 15.0
-RENEW_DEADLINE_SECONDS: Final = 10.0  # 5 s before the lease expires: for requests in flight and differing clock speeds
+RENEW_DEADLINE_SECONDS: Final = 10.0  # 5 s before the lease expires: a margin for requests in flight and differing clock speeds
 RENEW_PERIOD_SECONDS: Final = 3.0  # between two renewals; also the timeout of one attempt
 RETRY_PERIOD_SECONDS: Final = 1.0  # between two attempts to acquire the lease, and after a failed renewal
 
@@ -156,7 +156,7 @@ class Lease:
                 self.check()
 
     async def release(self) -> None:
-        """Give the lease up, so that a standby acquires it at once. Call it after all work has stopped. Idempotent."""
+        """Release the lease, so that a standby acquires it at once. Call it after all work has stopped. Idempotent."""
         record, held = self._written, self.held
         self._held_until, self._written = -math.inf, None
         if held:

@@ -1,7 +1,7 @@
-"""Selects the trials that an operator runs: by namespace, and by the value of the shard label (or its absence).
+"""Selects the trials that an operator reconciles: by namespace, and by the value of the shard label (or its absence).
 
 Shards are disjoint by construction: a trial has one value of the label, or none. With free label selectors, two
-shards could overlap, and two operators would run the same trial.
+shards could overlap, and two operators would reconcile the same trial.
 """
 
 from __future__ import annotations

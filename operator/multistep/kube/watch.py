@@ -21,7 +21,7 @@ LISTS: Final = 4  # attempts to read a list. An attempt fails if etcd compacts t
 WATCH_SECONDS: Final = 290  # timeoutSeconds of the request; load balancers often close connections after 300 s
 MAX_FAILURES: Final = 8  # failures in a row after which the watch gives up: about half a minute with back-off
 SHORT_SECONDS: Final = 5.0  # a watch that ends sooner is retried with back-off
-MAX_SHORT: Final = 8  # the count of short watches in a row, which sets the back-off, stops here; the back-off has its own limit
+MAX_SHORT: Final = 8  # maximum of the counter of short watches in a row, from which the back-off is computed
 GONE: Final = 410
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 

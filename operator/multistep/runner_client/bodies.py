@@ -63,7 +63,7 @@ async def _abort_body(frames: FrameStream, error: Exception) -> None:
 async def receive_body(frames: FrameStream, types: tuple[str, ...], sink: Sink, max_bytes: int | None) -> DownloadResult:
     """Pass a download's body to sink. Raises RunnerError if it exceeds max_bytes, StreamLost if its digest differs.
 
-    An empty frame is a sign of life of a runner that has nothing to send yet.
+    An empty D frame is a keep-alive of a runner that has nothing to send yet.
     """
     digest, size = hashlib.sha256(), 0
     while (frame := await frames.receive()).kind == DATA:

@@ -16,19 +16,19 @@ from multistep.runner_client.exchange import Exchanges, Refusal, parse_answer
 from multistep.runner_client.frame_stream import FrameStream
 
 CHECKPOINT_PROTOCOL = 4  # first version with checkpoints
-PACK_SECONDS: Final = 300.0  # limit of the runner's work for a checkpoint that the trial can do without
-# Limit for a checkpoint without which a step has no verdict. It suffices to pack, with a tenth of a core, all that the other limits
-# allow: an attempt that exceeds it counts as an infrastructure failure, and no agent may cause one.
+PACK_SECONDS: Final = 300.0  # timeout of the runner's work for a checkpoint that is not required for a verdict
+# Timeout for a checkpoint that is required for a step's verdict. In this time, a tenth of a core can pack the most that the other
+# limits allow. An attempt that exceeds the timeout counts as an infrastructure failure, so no agent may be able to cause that.
 VERDICT_PACK_SECONDS: Final = 1800.0
-RESTORE_SECONDS: Final = 3600.0  # limit of the runner's work for a restore
-_TOTAL_FACTOR: Final = 3  # the runner's limit including the time in which it waits for the operator, as a multiple of its own
-_SLACK_SECONDS: Final = 300.0  # time for the runner's error to arrive; a hostile runner can send keep-alive frames for ever
+RESTORE_SECONDS: Final = 3600.0  # timeout of the runner's work for a restore
+_TOTAL_FACTOR: Final = 3  # the runner's timeout for work and waiting for the operator together, as a multiple of its timeout for work
+_SLACK_SECONDS: Final = 300.0  # time for the runner's error to arrive; a hostile runner may send keep-alives instead, without end
 RESTORE_LIMIT_SECONDS: Final = _TOTAL_FACTOR * RESTORE_SECONDS + _SLACK_SECONDS
 _DIGEST_CHARACTERS: Final = 64
 
 
 def pack_limit(max_seconds: float) -> float:
-    """Return the limit in seconds of an exchange in which the runner may work for ``max_seconds``."""
+    """Return the timeout in seconds of an exchange in which the runner may work for ``max_seconds``."""
     return _TOTAL_FACTOR * max_seconds + _SLACK_SECONDS
 
 
@@ -36,9 +36,9 @@ def pack_limit(max_seconds: float) -> float:
 class Packed:
     """A packed checkpoint.
 
-    digest: of its manifest's lines, which identifies it; previous: digest of the checkpoint below it, "" for the image; entries:
-    number of changed and deleted paths; processes: number of processes that the step left running; shared_memory: whether /dev/shm
-    has files; layer, manifest: the received files.
+    digest: digest of the manifest's lines, which identifies the checkpoint; previous: digest of the checkpoint that this one builds
+    on, "" if it builds on the image; entries: number of changed and deleted paths; processes: number of processes that the step
+    left running; shared_memory: whether /dev/shm has files; layer, manifest: the received bodies.
     """
 
     digest: str
@@ -52,9 +52,9 @@ class Packed:
 
 @dataclass(frozen=True)
 class CheckpointRequest:
-    """What a checkpoint contains. exclude: paths that are left out; max_bytes: limit of the changed files' total size;
+    """Contents and limits of a checkpoint. exclude: paths that are left out; max_bytes: limit of the changed files' total size;
     max_packed_bytes: limit of the layer's size; full: whether to contain all changes since the image, not only those since the last
-    commit; max_seconds: limit of the runner's work."""
+    commit; max_seconds: timeout of the runner's work."""
 
     exclude: Sequence[str]
     max_bytes: int
@@ -64,18 +64,18 @@ class CheckpointRequest:
 
 
 class CheckpointRequests:
-    """The part of a session that makes and restores checkpoints. Needs CHECKPOINT_PROTOCOL."""
+    """The part of a session that creates and restores checkpoints. Needs CHECKPOINT_PROTOCOL."""
 
     _frames: FrameStream
     _exchanges: Exchanges
 
     @property
     def usable(self) -> bool:
-        """Return whether further requests are possible: not after an interrupted exchange or a violation of the protocol."""
+        """Return whether further requests are possible. After an interrupted exchange or a protocol violation, none are."""
         return self._exchanges.usable
 
     async def checkpoint(self, request: CheckpointRequest, layer: Sink, manifest: Sink) -> Packed:
-        """Pass what changed since the last commit to ``layer``, and the list of it to ``manifest``.
+        """Pass the files that changed since the last commit (full: since the image) to ``layer``, their list to ``manifest``.
 
         Raises RunnerError if no checkpoint is possible.
         """
@@ -85,16 +85,16 @@ class CheckpointRequests:
             try:
                 files = await receive_body(self._frames, (), layer, None)
             except Refusal:
-                await self._exchanges.answer()  # the refusal with its code
+                await self._exchanges.answer()  # raises the refusal with the runner's error code
                 raise
             lines = await receive_body(self._frames, (), manifest, None)
             return _packed(await self._exchanges.answer(), files, lines)
 
     async def restore(self, id: str, digests: Sequence[str], files: Iterable[Body], paths: Sequence[str] = ()) -> Record:
-        """Restore checkpoints, lowest first.
+        """Restore checkpoints in order, the first one (on the image) first.
 
-        files: manifest and layer of each, in order; they are not read if the runner already has a record with this id. paths:
-        directories to which the restore is limited, () for none.
+        files: manifest and layer of each checkpoint, in order; they are not read if the runner already has a record with this id.
+        paths: restore only these directories; (): restore everything.
         """
         increments = [{"manifest": each} for each in digests]
         limits = {"paths": list(paths), "maxSeconds": RESTORE_SECONDS}
@@ -106,7 +106,7 @@ class CheckpointRequests:
         return answers.record(answer, id, "restore")
 
     async def _send_files(self, files: Iterable[Body]) -> dict[str, Any]:
-        """Send the bodies and return the answer. Meanwhile, signs of life show that the runner works while it takes no bytes."""
+        """Send the bodies and return the answer. Keep-alive frames show meanwhile that a runner that reads no bytes is working."""
 
         async def send() -> None:
             for each in files:
@@ -131,7 +131,7 @@ async def _deadline(limit: float) -> AsyncIterator[None]:
         async with asyncio.timeout(limit) as deadline:
             yield
     except TimeoutError:
-        if not deadline.expired():  # an error of the sink
+        if not deadline.expired():  # the sink raised it
             raise
         raise StreamLost(f"the runner did not finish within {limit:g} s") from None
 

@@ -19,7 +19,7 @@ HOST_PROTOCOL = 5  # first version with sealed requests for the agent host
 
 
 class Refusal(Exception):
-    """The error of a request that was refused, usually by an answer with ok: false; the session stays usable."""
+    """The runner refused a request, usually with an answer with ok: false. The session stays usable."""
 
     def __init__(self, error: RunnerError) -> None:
         super().__init__(str(error))
@@ -27,12 +27,12 @@ class Refusal(Exception):
 
 
 class _HostRefusal(Refusal):
-    """The environment's runner could not pass a request to the agent host's."""
+    """The environment's runner could not pass a request to the agent host's runner."""
 
 
 @dataclass(frozen=True)
 class _Encoded:
-    """An encoded request. opened: returns the frame with the answer, given the received frame."""
+    """An encoded request. opened: function that decrypts the received frame of the answer, if the request was sealed."""
 
     data: bytes
     opened: Callable[[Frame], Frame] = lambda frame: frame
@@ -40,8 +40,8 @@ class _Encoded:
 
 @dataclass
 class _Shared:
-    """The state of a stream. pending_acks: acknowledgements, sent with the next request; lost: why the stream is unusable; "" while
-    it is usable."""
+    """The state of a stream, shared by the exchanges with both runners. pending_acks: acknowledgements to send with the next
+    request; lost: why the stream is unusable, "" while it is usable."""
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     pending_acks: list[_Encoded] = field(default_factory=list)
@@ -50,7 +50,7 @@ class _Shared:
 
 class Exchanges:
     """Matches answers to requests. An interrupted exchange makes the session unusable, because its answers would be matched to
-    later requests. seal: seals the requests, which are then for the agent host's runner."""
+    later requests. seal: encrypts the requests, for the agent host's runner; None for the environment's runner."""
 
     def __init__(self, frames: FrameStream, shared: _Shared | None = None, seal: Seal | None = None) -> None:
         self._frames = frames
@@ -58,7 +58,7 @@ class Exchanges:
         self._seal = seal
 
     def with_host(self, key: str) -> Exchanges:
-        """Return the exchanges with the agent host's runner through the same stream. key: that runner's key."""
+        """Return the exchanges with the agent host's runner through the same stream. key: key of the agent host's runner."""
         return Exchanges(self._frames, self._shared, Seal(key))
 
     @asynccontextmanager
@@ -137,7 +137,7 @@ class Exchanges:
         return _Encoded(_frame(sealed.message), partial(_unsealed, self._seal, sealed))
 
     async def late_answer(self) -> Frame:
-        """Receive an answer that signs of life (empty D frames) may precede, each within the usual timeout."""
+        """Receive an answer after any number of keep-alives (empty D frames). The usual timeout applies to each frame."""
         while (frame := await self._frames.receive()).kind == DATA and not frame.payload:
             pass
         return frame
@@ -155,13 +155,13 @@ class Exchanges:
 def _unsealed(seal: Seal, request: Request, frame: Frame) -> Frame:
     try:
         message = parse_answer(frame)
-    except Refusal as refusal:  # of the environment's runner: the agent host's seals its refusals
+    except Refusal as refusal:  # from the environment's runner: the agent host's runner seals its refusals
         raise _HostRefusal(refusal.error) from None
     return seal.answer(message, request)
 
 
 def parse_answer(frame: Frame) -> dict[str, Any]:
-    """Return the answer in a frame. Raises Refusal if it is not ok, RunnerError if it is none."""
+    """Return the answer in a frame. Raises Refusal if the answer is not ok, RunnerError if the frame contains no answer."""
     if frame.kind != MESSAGE:
         raise RunnerError(f"the runner sent a frame {frame.kind!r} instead of an answer", code="Protocol")
     answer = frame.json()

@@ -36,7 +36,7 @@ class FrameStream:
         self.timeout_seconds = timeout_seconds
         self._moved = moved
         self._frames = FrameReader()
-        self._sending: asyncio.Timeout | None = None  # of the send in progress
+        self._sending: asyncio.Timeout | None = None  # timeout of the send in progress
 
     async def send(self, data: bytes) -> None:
         """Send bytes. Raises StreamLost, also at the timeout, which restarts whenever a concurrent ``receive`` gets data."""
@@ -83,7 +83,7 @@ class FrameStream:
         return f": {words[:500]}" if words else ""
 
     async def close(self) -> None:
-        """Close the stream; never raises for a broken one."""
+        """Close the stream. Does not raise for a broken stream."""
         with suppress(StreamLost, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
                 await self._stream.send_eof()

@@ -26,7 +26,7 @@ _NONCE_BYTES: Final = 12
 
 @dataclass(frozen=True)
 class Request:
-    """A sealed request. nonce: its nonce, which its answer must have been made for."""
+    """A sealed request. nonce: the request's nonce; only an answer that was encrypted for this nonce is authentic."""
 
     message: Mapping[str, Any]
     nonce: bytes
@@ -39,13 +39,13 @@ class Seal:
         self._cipher = AESGCM(bytes.fromhex(key))
 
     def request(self, request: Mapping[str, Any]) -> Request:
-        """Return the request ``host`` with a sealed request."""
+        """Encrypt a request, and return the request ``host`` that contains it."""
         nonce = os.urandom(_NONCE_BYTES)
         sealed = nonce + self._cipher.encrypt(nonce, json.dumps(request).encode(), b"request")
         return Request({"op": "host", "message": {"sealed": base64.b64encode(sealed).decode()}}, nonce)
 
     def answer(self, message: Mapping[str, Any], request: Request) -> Frame:
-        """Return the frame with the answer to the request. Raises RunnerError if it is not authentic."""
+        """Return the frame with the decrypted answer to the request. Raises RunnerError if the answer is not authentic."""
         try:
             sealed = base64.b64decode(message["sealed"], validate=True)
             plain = self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], b"answer" + request.nonce)

@@ -48,8 +48,8 @@ class Session(CheckpointRequests):
         self._exchanges = Exchanges(self._frames)
 
     def with_host(self, key: str) -> Session:
-        """Return a session with the agent host's runner through this one, which needs HOST_PROTOCOL. It is for requests without a
-        body, and ends with this one. key: that runner's key."""
+        """Return a session with the agent host's runner, through this session, which needs HOST_PROTOCOL. The new session supports
+        only requests without a body, and ends with this session. key: key of the agent host's runner."""
         session = copy(self)
         session._exchanges = self._exchanges.with_host(key)
         return session
@@ -109,7 +109,7 @@ class Session(CheckpointRequests):
         self._exchanges.ack(id)
 
     def seen(self, record: Record) -> Record:
-        """Return the record. Acknowledge its result if that was not done: a phase's result keeps the pod unready until then."""
+        """Return the record, and acknowledge its result if that was not done. Until then a phase's result keeps the pod unready."""
         if record.done and not record.acknowledged:
             self.ack(record.id)
         return record
