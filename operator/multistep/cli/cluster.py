@@ -59,7 +59,7 @@ async def connect(target: Target) -> AsyncIterator[Cluster]:
 
 @asynccontextmanager
 async def connect_client(target: Target) -> AsyncIterator[Client]:
-    """Connect as ``connect`` does, for a command that needs all of the client. Raises Unavailable."""
+    """Like ``connect``, for a command that needs methods of the client that ``Cluster`` lacks. Raises Unavailable."""
     try:
         client = await Client.connect(kubeconfig=target.kubeconfig, context=target.context, field_manager=FIELD_MANAGER)
     except Unavailable as error:
@@ -73,8 +73,8 @@ async def connect_client(target: Target) -> AsyncIterator[Client]:
 async def check_accepted(cluster: Cluster, main: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> None:
     """Send a dry run of one object of each kind, so that the server checks namespace, RBAC, schema and quota but creates nothing.
 
-    main: object that is later created; others: objects that are later applied. Raises UsageError if the namespace does not
-    exist, and ClusterError.
+    main: object that the caller then creates; others: objects that the caller then applies. Raises UsageError if the namespace
+    does not exist, and ClusterError.
     """
     namespace = main["metadata"]["namespace"]
     try:
@@ -115,8 +115,8 @@ async def existing_sweep(cluster: Cluster, namespace: str, name: str) -> Object:
 
 
 async def existing_either(cluster: Cluster, namespace: str, text: str) -> tuple[Resource, Object]:
-    """Return the trial or the sweep that ``NAME``, ``trial/NAME`` or ``sweep/NAME`` names. Raises UsageError if there is none, or
-    both."""
+    """Return the trial or the sweep that ``NAME``, ``trial/NAME`` or ``sweep/NAME`` names. Raises UsageError if neither or both
+    exist."""
     kind, _, name = text.rpartition("/")
     if kind not in ("", "trial", "sweep"):
         raise UsageError(f"{text} is neither NAME nor trial/NAME nor sweep/NAME")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from multistep.kube.client import Client
     from multistep.kube.resources import Resource
 
-_SECONDS = 2.0  # timeout: short, because completion runs at a key press
+_SECONDS = 2.0  # timeout: short, because the user waits for the completion
 _SECONDS_VARIABLE = "MULTISTEP_COMPLETION_SECONDS"
 _MOST = 500
 VARIABLE = "_MULTISTEP_COMPLETE"
@@ -42,14 +42,14 @@ def completion(shell: str) -> None:
     found = get_completion_class(shell)
     assert found is not None  # click supports all three shells
     script = found(cli, {}, "multistep", VARIABLE)
-    with suppress(RuntimeError):  # click requires a recent bash on this machine; print the script anyway
+    with suppress(RuntimeError):  # click before 8.1.8 raises it if this machine's bash is older than 4.4
         click.echo(script.source())
 
 
 def kubectl_complete() -> None:
-    """Run `kubectl_complete-multistep`, which kubectl calls with the words typed so far; the last one is incomplete.
+    """Run `kubectl_complete-multistep`, which kubectl calls with the words typed so far; the last word is incomplete.
 
-    Print kubectl's format: per line a word, a tab and a description; then ``:4``, which disables completion of file names.
+    Print kubectl's format: on each line a word, a tab and a description; then ``:4``, which disables completion of file names.
     """
     from multistep.cli.main import cli
 

@@ -1,4 +1,4 @@
-"""What `multistep delete` and `multistep sweep delete` share: the question, and the deletion of the objects that were found."""
+"""Code shared by `multistep delete` and `multistep sweep delete`: the confirmation, and the deletion of objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def yes_option(function: Any) -> Any:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask on the terminal. Raises UsageError if the user does not agree, or without a terminal and --yes."""
+    """Ask on the terminal, unless --yes is given. Raises UsageError if the user declines or no terminal exists."""
     if yes:
         return
     if not _is_terminal():
@@ -35,7 +35,7 @@ def _is_terminal() -> bool:
 
 
 async def delete_all(cluster: Cluster, resource: Resource, namespace: str, found: Sequence[Mapping[str, Any]]) -> None:
-    """Delete objects that were read before, each only if it is still the same one."""
+    """Delete the objects in ``found``, each only if its UID is unchanged."""
     for each in found:
         name = each["metadata"]["name"]
         gone = not await cluster.delete(resource, namespace, name, uid=each["metadata"]["uid"])

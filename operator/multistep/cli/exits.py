@@ -11,8 +11,10 @@ class Exit(IntEnum):
     """How a command ended. A command that only shows an unfinished trial or sweep exits with OK."""
 
     OK = 0  # the trial is Complete, without an exception or a failed gate; the sweep is Complete, and all of its trials are scored
-    FAULT = 1  # the trial is Complete with an exception or a failed gate; the sweep is Complete, but trials are excluded, or
-    # tasks could not be built; fetched results differ from their evidence; a task has warnings, with `check --strict`
+    # The trial is Complete with an exception or a failed gate; the sweep is Complete, but trials are excluded or images of tasks
+    # could not be built; fetched results differ from their evidence; a task has warnings, with `check --strict`; `doctor` found
+    # a fault.
+    FAULT = 1
     BAD_INPUT = 2  # invalid usage, task, image or manifest
     FAILED = 3  # the trial or sweep is Failed: it could not be run completely, or not at all
     UNREACHABLE = 4  # the cluster or its results cannot be reached

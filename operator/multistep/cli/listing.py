@@ -1,4 +1,4 @@
-"""`multistep list` and `multistep sweep list`: tables of objects as `kubectl get` prints them, and the options of both."""
+"""`multistep list` and `multistep sweep list`: their options, and tables of objects as `kubectl get` prints them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table. path: of the shown field, such as ``status.phase``; wide: whether only ``-o wide`` shows it."""
+    """A column of the table. path: path of the shown field, such as ``status.phase``; wide: whether only ``-o wide`` shows it."""
 
     head: str
     path: str
@@ -33,7 +33,7 @@ class Column:
 
 @dataclass(frozen=True)
 class ListOptions:
-    """The options that list_options adds. namespace: None for the kubeconfig's."""
+    """The options that list_options adds. namespace: None for the namespace of the kubeconfig's context."""
 
     namespace: str | None = None
     all_namespaces: bool = False
@@ -43,7 +43,7 @@ class ListOptions:
 
 
 def list_options(function: F) -> F:
-    """Add the options of a list. The function gets them as one ListOptions."""
+    """Add the options of a list command. The function receives them as one ListOptions."""
 
     @functools.wraps(function)
     def with_options(
@@ -72,7 +72,7 @@ def list_options(function: F) -> F:
 
 @dataclass(frozen=True)
 class Listing:
-    """A list of objects of one kind. keep: whether an object is shown; what: the objects' name, in the plural."""
+    """A list of objects of one kind. keep: reports whether to show an object; what: plural of the kind, for messages."""
 
     resource: Resource
     what: str
@@ -110,7 +110,7 @@ class Listing:
 
 
 class _Printer:
-    """Prints objects in the chosen format; a change is printed only if its text is new."""
+    """Prints objects in the chosen format. Prints a changed object only if its text changed."""
 
     def __init__(self, options: ListOptions, columns: Sequence[Column]) -> None:
         self._options, self._columns = options, columns
@@ -147,7 +147,7 @@ class _Printer:
             click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, self._widths, strict=True)).rstrip())
 
     def _content(self, found: Object) -> object:
-        """Return what decides whether a change is printed: the row without the age, or the version."""
+        """Return the content whose change is printed: a table's row without the age, the resourceVersion, or the name."""
         if self._options.output == "json":
             return found["metadata"].get("resourceVersion")
         return self._cells(found, None) if self._options.output != "name" else found["metadata"]["name"]
@@ -174,7 +174,7 @@ def _text(value: Any) -> str:
 
 
 def _age(found: Object, now: datetime | None) -> str:
-    """Return an object's age as kubectl shows it; "" without a clock."""
+    """Return an object's age as kubectl shows it; "" if ``now`` is None."""
     created = found["metadata"].get("creationTimestamp")
     if now is None or created is None:
         return ""
@@ -192,6 +192,6 @@ async def _selected(cluster: Cluster, resource: Resource, namespace: str | None,
 
 
 def any_of(values: Iterable[str]) -> Callable[[object], bool]:
-    """Return whether a value is one of these, whatever its case; any value is if there are none."""
+    """Return a function that reports whether a value is one of ``values``, ignoring case; without ``values`` it accepts all."""
     known = {each.lower() for each in values}
     return lambda value: not known or str(value or "").lower() in known

@@ -1,6 +1,6 @@
 """The `multistep` command, also `kubectl multistep`: the group, and the translation of errors to exit codes.
 
-Commands are imported when they are called, so that --help is fast.
+A command is imported only when it is called, so that --help is fast.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class LazyGroup(SuggestingGroup):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"multistep.cli.{MODULES[cmd_name]}")
-        command = getattr(module, f"{cmd_name}_" if hasattr(module, f"{cmd_name}_") else cmd_name)  # list_: not Python's list
+        command = getattr(module, f"{cmd_name}_" if hasattr(module, f"{cmd_name}_") else cmd_name)  # list_: list is a builtin
         assert isinstance(command, click.Command)
         return command
 

@@ -25,7 +25,7 @@ class Target:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The options of Harbor's agents. keys, kwargs, images: values of --key-from-secret, --agent-kwarg and --agent-image."""
+    """The options for agents of Harbor. keys, kwargs, images: values of --key-from-secret, --agent-kwarg and --agent-image."""
 
     model: str | None = None
     version: str | None = None
@@ -104,7 +104,7 @@ def kubeconfig_options(function: F) -> F:
 
 
 def output_option(function: F) -> F:
-    """Add --output: table, or one JSON document on stdout."""
+    """Add --output: a table, or one JSON document on stdout."""
     return click.option(
         "-o", "--output", type=click.Choice(["table", "json"]), default="table", help="json: one document on stdout."
     )(function)
@@ -138,7 +138,7 @@ _BUDGETS = (
 
 
 def hosted_options(function: F) -> F:
-    """Add the options of Harbor's agents, apart from --model. The function gets them as one ModelOptions."""
+    """Add the options for agents of Harbor, apart from --model. The function receives them and ``model`` as one ModelOptions."""
 
     @functools.wraps(function)
     def with_model(*args: Any, model: str | None = None, **given: Any) -> object:
@@ -178,7 +178,7 @@ def hosted_options(function: F) -> F:
 
 
 def dataset_options(function: F) -> F:
-    """Add --registry, --task, --exclude and --limit. The function gets them as `chosen`, a DatasetOptions."""
+    """Add --registry, --task, --exclude and --limit. The function receives them as `chosen`, a DatasetOptions."""
 
     @functools.wraps(function)
     def with_options(
@@ -237,7 +237,7 @@ def agent_secret_option(function: F) -> F:
 
 
 def agent_file_option(function: F) -> F:
-    """Add --agent-file: the command agent of a script, for a trial."""
+    """Add --agent-file: a local script to run as the command agent."""
     return click.option(
         "--agent-file",
         type=click.Path(path_type=Path),
@@ -247,7 +247,7 @@ def agent_file_option(function: F) -> F:
 
 
 def queue_option(function: F) -> F:
-    """Add --queue, for Kueue."""
+    """Add --queue: Kueue's LocalQueue."""
     return click.option("--queue", metavar="NAME", help="Kueue's LocalQueue to wait in; default: none.")(function)
 
 

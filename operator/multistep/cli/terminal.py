@@ -22,9 +22,9 @@ from multistep.cli.trial.outcome import brief, level, outcome, words
 from multistep.engine.suspensions import SUSPENDED
 
 PHASES: Final = ("setup", "healthcheck", "agent", "verifier")  # phases whose output `multistep logs` shows
-_PIPED_WIDTH = 250  # width of output that is not a terminal: large, so that lines are not folded
+_PIPED_WIDTH = 250  # output width in characters if stdout is not a terminal: large, so that lines are not folded
 _PHASE_STYLES = {"Failed": "red", "Running": "cyan"}
-STYLES: Final[dict[Level, str]] = {"good": "green", "bad": "red", "excluded": "yellow", "neutral": ""}  # by level of an outcome
+STYLES: Final[dict[Level, str]] = {"good": "green", "bad": "red", "excluded": "yellow", "neutral": ""}  # by an outcome's level
 
 
 def clean(text: str) -> str:
@@ -38,7 +38,7 @@ def clean_lines(text: str) -> str:
 
 
 def rewards_text(rewards: Mapping[str, float] | None) -> str:
-    """Format all rewards: "-" if the verifier has no result, {} for a result without keys."""
+    """Format all rewards. Return "-" for None (no result of the verifier) and "{}" for a result without keys."""
     if rewards is None:
         return "-"
     if set(rewards) == {"reward"}:
@@ -99,7 +99,7 @@ def report_view(report: Report) -> Group:
 
 
 def trial_view(name: str, status: TrialStatus, *, now: datetime | None = None, namespace: str = "") -> Group:
-    """Return the output of `run` and `show`. now: to show elapsed times. namespace: to suggest the next command."""
+    """Return the output of `run` and `show`. now: if given, show elapsed times; namespace: if given, suggest the next command."""
     found = outcome(status)
     lines: list[RenderableType] = [_steps_of_status(status, now)] if status.steps else []
     if (start := status.started_from) is not None:
@@ -132,7 +132,7 @@ def _outcome_line(name: str, status: TrialStatus) -> Text:
 
 
 def _command_for_more(name: str, status: TrialStatus, namespace: str) -> str:
-    """Return the command that shows details of an error: the output of the failed phase, else the trial with its Events."""
+    """Return the command that shows details of an error: of the failed phase's output, or of the trial and its Events."""
     step = next((each for each in status.own_steps if each.exception or each.gate is False), None)
     if step is None:
         return f"kubectl describe mst {name} -n {namespace}"
@@ -142,7 +142,7 @@ def _command_for_more(name: str, status: TrialStatus, namespace: str) -> str:
 
 
 def usage_text(usage: Usage) -> str:
-    """Return a line with the tokens and the cost of a trial, and the source of these counts."""
+    """Return a line with the tokens and the cost of a trial, and who counted them."""
     parts = [
         f"{_amount(usage.input_tokens)} input tokens ({_amount(usage.cached_tokens)} cached)",
         f"{_amount(usage.output_tokens)} output tokens",
@@ -162,7 +162,7 @@ def stored_text(url: str) -> str:
 
 
 def attempt_text(attempt: AttemptStatus) -> str:
-    """Return a line on how an earlier attempt ended."""
+    """Return a line with the reason why an earlier attempt failed or was suspended."""
     if attempt.reason == SUSPENDED:
         return f"attempt {attempt.number} was suspended: {attempt.message}"
     return f"attempt {attempt.number} failed: {attempt.reason}: {attempt.message}"
@@ -170,7 +170,7 @@ def attempt_text(attempt: AttemptStatus) -> str:
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """Show that an operation is active: a spinner on a terminal, else one line; both on stderr."""
+    """Show on stderr that an operation is active: a spinner on a terminal, otherwise one line."""
     console = _console(sys.stderr)
     if not console.is_terminal:
         print_err(text)
@@ -199,12 +199,12 @@ class Following:
             self._live.stop()
 
     def line(self, text: str) -> None:
-        """Print a progress line, except on a terminal, where the live view shows the progress."""
+        """Print a progress line if stderr is not a terminal; on a terminal the live view shows the progress."""
         if self._live is None:
             print_err(text)
 
     def note(self, text: str) -> None:
-        """Print a message, on a terminal above the live view."""
+        """Print a message; on a terminal, print it above the live view."""
         if self._live:
             self._live.console.print(Text(clean(text)))
         else:
@@ -217,10 +217,10 @@ class Progress(Following):
     def __init__(self, name: str) -> None:
         self._name = name
         self._status: TrialStatus | None = None
-        super().__init__(self._view)  # must be last: the constructor calls _view
+        super().__init__(self._view)  # must be last, because _view reads the fields above
 
     def show(self, status: TrialStatus, lines: Sequence[str]) -> None:
-        """Update the display. status: the trial's current status; lines: its changes, printed if stderr is not a terminal."""
+        """Update the display. status: the trial's current status; lines: its changes, to print if stderr is not a terminal."""
         self._status = status
         for line in lines:
             self.line(line)
@@ -239,7 +239,7 @@ def _console(stream: TextIO) -> Console:
 
 
 def table(*columns: str, numbers: Sequence[str] = ()) -> Table:
-    """Return an empty table. numbers: columns that are right-aligned."""
+    """Return an empty table. numbers: columns to align to the right."""
     created = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         created.add_column(column, justify="right" if column in numbers else "left", overflow="fold")

@@ -1,4 +1,4 @@
-"""Variables of the command line: values for templates in task.toml and for the agent's environment."""
+"""Variables given on the command line: values for templates in task.toml and for the agent's environment."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 
 @dataclass(frozen=True)
 class Values:
-    """Values from the command line, stored in Secrets of the trial or sweep. variables: --var; agent: --agent-env."""
+    """Values from the command line, to store in Secrets of the trial or sweep. variables: of --var; agent: of --agent-env."""
 
     variables: Mapping[str, str] = field(default_factory=dict)
     agent: Mapping[str, str] = field(default_factory=dict)
 
     def secrets(self, owner: str, namespace: str | None) -> list[Manifest]:
-        """Return the Secrets with these values; none for an option that was not given."""
+        """Return the Secrets with these values; an option without values has no Secret."""
         parts = ((_variables_name(owner), self.variables), (_agent_env_name(owner), self.agent))
         return [secret_of(name, values, namespace) for name, values in parts if values]
 
@@ -48,7 +48,7 @@ def given_values(variables: Sequence[str], agent_env: Sequence[str]) -> Values:
 
 
 def _values(option: str, given: Sequence[str]) -> dict[str, str]:
-    """Parse texts ``NAME=VALUE``, or ``NAME`` for the value of this process's environment variable."""
+    """Parse texts ``NAME=VALUE``, or ``NAME`` for the value of this process's environment variable. Raises UsageError."""
     values: dict[str, str] = {}
     for each in given:
         name, separator, value = each.partition("=")

@@ -65,18 +65,18 @@ def find_harbor() -> str:
 
 
 def jobs_directory(directory: Path) -> Path:
-    """Return the jobs directory that a directory is or that contains it as a job. Raises UsageError."""
+    """Return the directory if it is a jobs directory, or its parent if it is a job. Raises UsageError if it is neither."""
     if any(directory.glob("*/lock.json")) and not (directory / "lock.json").exists():
-        return directory  # its jobs have a lock
+        return directory  # a jobs directory: the jobs below it have a lock.json
     if any(directory.glob("*/lock.json")) and (directory / "config.json").exists():
-        return directory.absolute().parent  # a job, whose trials have a lock
+        return directory.absolute().parent  # a job: the trials below it have a lock.json
     raise UsageError(
         f"{directory} has no jobs: name a directory that `multistep sweep results SWEEP DIRECTORY` wrote to, not that of a trial"
     )
 
 
 def _run(command: Sequence[str]) -> int:
-    """Run the viewer until it ends or Ctrl-C, which the viewer gets, too."""
+    """Run the viewer until it exits or Ctrl-C, which the viewer receives, too. Return the exit code, 0 after Ctrl-C."""
     with subprocess.Popen(command) as viewer:
         try:
             return viewer.wait()

@@ -1,1 +1,1 @@
-"""`multistep agent`: Harbor's agents, and images of their programs."""
+"""`multistep agent`: lists Harbor's agents, and builds images of their programs."""

@@ -16,7 +16,7 @@ from multistep.cli.terminal import working
 
 @dataclass(frozen=True)
 class AgentBuild:
-    """One build. image: name of the image; push: whether it is pushed to its registry instead of loaded into the cluster."""
+    """One build. image: the image's name; push: push the image to its registry instead of loading it into the cluster."""
 
     agent: str
     program: Program
@@ -33,7 +33,7 @@ class AgentBuild:
         return cls(agent, program, image, push)
 
     def run(self, kubeconfig: str | None, context: str | None, *, verbose: bool) -> dict[str, Any]:
-        """Build the image, and push or load it; return the document of -o json. Raises UsageError."""
+        """Build the image, and push or load it; return the document that -o json prints. Raises UsageError."""
         cluster = current_cluster(kubeconfig, context)
         engine = choose_engine(cluster)
         self._build(engine, verbose=verbose)

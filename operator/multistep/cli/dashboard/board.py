@@ -20,24 +20,24 @@ _ROWS = {TRIALS.kind: trial_row, SWEEPS.kind: sweep_row}
 
 
 class Board:
-    """The current row of each sweep and trial. Each change gets the next version, so a page asks for what is newer than it has."""
+    """The current row of each sweep and trial. Each change gets the next version, so a page can request the rows changed since."""
 
     def __init__(self) -> None:
         self.version = 0
-        self.unavailable = ""  # why the API server is not reachable; "" while it is
+        self.unavailable = ""  # why the API server is unreachable; "" while it is reachable
         self._rows: dict[Key, tuple[int, Row]] = {}
         self._changed = asyncio.Event()
 
     async def follow(self, cluster: Cluster, namespace: str | None) -> None:
-        """Watch sweeps and trials without end. namespace: None for all. Raises ClusterError if they cannot be read."""
+        """Watch sweeps and trials without end. namespace: None for all namespaces. Raises ClusterError if it cannot read them."""
         async with asyncio.TaskGroup() as group:
             for resource in (SWEEPS, TRIALS):
                 group.create_task(self._watch(cluster, resource, namespace))
 
     async def changes(self, since: int) -> dict[str, Any]:
-        """Wait until there is something newer than the version ``since``, and return it: the version, and the rows that changed.
+        """Wait for a version newer than ``since``; return the newest version and the rows that changed after ``since``.
 
-        A row with ``deleted`` names an object that does not exist any more.
+        A row with ``deleted`` names an object that no longer exists.
         """
         while self.version <= since:
             await self._changed.wait()
@@ -53,10 +53,10 @@ class Board:
             except Unavailable as error:
                 self._report(str(error))
                 await asyncio.sleep(RETRY_SECONDS)
-                self._forget(resource.kind)  # the next watch starts with all objects that exist then
+                self._forget(resource.kind)  # the next watch first lists all objects
 
     def take(self, event: WatchEvent) -> None:
-        """Add an event of a watch."""
+        """Update the row of a watch event's object."""
         metadata, kind = event.object["metadata"], str(event.object["kind"])
         key = (kind, metadata["namespace"], metadata["name"])
         if event.type == "DELETED":

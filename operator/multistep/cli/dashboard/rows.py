@@ -61,7 +61,7 @@ def sweep_row(sweep: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _step(status: TrialStatus) -> str:
-    """Return the number of started steps, of all steps if they are known, and the name of the current step."""
+    """Return the number of started steps, the total number of steps if known, and the current step's name, as one string."""
     if not status.steps:
         return ""
     total = f"/{len(status.task_steps)}" if status.task_steps else ""

@@ -19,7 +19,7 @@ from multistep.cli.dashboard.board import Board
 from multistep.cli.dashboard.logs import output
 from multistep.errors import MultistepError, UsageError
 
-BATCH_SECONDS: Final = 0.5  # changes within this time reach the page together
+BATCH_SECONDS: Final = 0.5  # changes within this time are sent to the page in one message
 _PAGE = files("multistep.cli.dashboard") / "page"
 _TYPES = {"dashboard.html": "text/html", "dashboard.js": "text/javascript", "dashboard.css": "text/css"}
 _HEADERS = {
@@ -33,7 +33,7 @@ _HEADERS = {
 
 @asynccontextmanager
 async def serve(cluster: Cluster, board: Board, namespace: str | None, port: int) -> AsyncIterator[str]:
-    """Serve the dashboard on 127.0.0.1, and yield its URL. port: 0 for a free one. Raises UsageError if the port is in use."""
+    """Serve the dashboard on 127.0.0.1, and yield its URL. port: 0 for a free port. Raises UsageError if it cannot listen."""
     token = secrets.token_urlsafe(24)
     runner = web.AppRunner(_application(cluster, board, namespace, token), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
@@ -63,13 +63,16 @@ def _application(cluster: Cluster, board: Board, namespace: str | None, token: s
 
 
 def _guard(token: str) -> Any:
-    """Return the middleware that rejects requests without the token, which a link brings once and a cookie afterwards, and
-    requests for other host names: a foreign page could reach the server by a name of its own (DNS rebinding)."""
+    """Return the middleware that rejects requests without the token and requests for other host names.
+
+    The printed URL contains the token; later requests send it in a cookie. Other host names are rejected because a foreign
+    page could make its own host name resolve to this server (DNS rebinding).
+    """
 
     @web.middleware
     async def guard(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
         port = request.transport.get_extra_info("sockname")[1] if request.transport else 0
-        cookie = f"multistep-dashboard-{port}"  # browsers send a cookie to every port of a host
+        cookie = f"multistep-dashboard-{port}"  # a name per port, because browsers send a cookie to all ports of a host
         if request.host not in (f"127.0.0.1:{port}", f"localhost:{port}"):
             raise web.HTTPForbidden(text=f"the dashboard is at 127.0.0.1:{port}, not at {request.host}\n")
         if request.path == "/" and _same(request.query.get("token", ""), token):
@@ -88,7 +91,7 @@ def _same(given: str, token: str) -> bool:
 
 
 class _Pages:
-    """The page and its data. namespace: the only one whose trials it shows; None: all."""
+    """The page and its data. namespace: show only trials of this namespace; None: of all namespaces."""
 
     def __init__(self, cluster: Cluster, board: Board, namespace: str | None) -> None:
         self._cluster, self._board, self._namespace = cluster, board, namespace
@@ -99,7 +102,7 @@ class _Pages:
         return web.Response(text=(_PAGE / name).read_text(), content_type=_TYPES[name], headers=_HEADERS)
 
     async def changes(self, request: web.Request) -> web.StreamResponse:
-        """Send all rows, then the changes, as server-sent events. A reconnecting browser names the last version that it has."""
+        """Send all rows, then the changes, as server-sent events. A browser that reconnects receives all rows again."""
         response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
         await response.prepare(request)
         version = 0

@@ -1,4 +1,4 @@
-"""Reads a registry.json, at a URL or in a file, for the commands."""
+"""Reads a registry.json from a URL or a file, for the commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Registry:
 
     @property
     def is_url(self) -> bool:
-        """Report whether the operator can read it, too."""
+        """Report whether the registry is a URL, which the operator can read, too."""
         return _is_url(self.place)
 
     def select(self, selection: Selection) -> Selected:
@@ -41,7 +41,7 @@ class Registry:
 
 @dataclass(frozen=True)
 class Selected:
-    """The selected tasks of a dataset. selection: with the version that was found."""
+    """The selected tasks of a dataset. selection: the options, with the version of the dataset that was found."""
 
     registry: Registry
     dataset: Dataset
@@ -50,7 +50,7 @@ class Selected:
 
     @property
     def source(self) -> dict[str, Any] | None:
-        """Return spec.tasksFrom.dataset; None if only this machine can read the registry or a task."""
+        """Return the sweep's spec.tasksFrom.dataset; None if only this machine can read the registry or a task."""
         if not self.registry.is_url or any(each.url is None for each in self.tasks):
             return None
         return {"registry": self.registry.place, **{name: value for name, value in asdict(self.selection).items() if value}}
@@ -78,7 +78,7 @@ class DatasetOptions:
 
 
 def required(place: str | None, name: str = "NAME") -> str:
-    """Return the value of --registry. Raises UsageError without one."""
+    """Return ``place``, the value of --registry. Raises UsageError if it is empty. name: the dataset, for the message."""
     if not place:
         raise UsageError(f"name the registry.json in --registry; without one, a dataset {HUB.format(name=name)}")
     return place
@@ -86,7 +86,7 @@ def required(place: str | None, name: str = "NAME") -> str:
 
 @contextmanager
 def reaching_out() -> Iterator[None]:
-    """Raise Unavailable instead of a transient SourceError."""
+    """Turn a transient SourceError of the ``with`` block into Unavailable."""
     try:
         yield
     except SourceError as error:

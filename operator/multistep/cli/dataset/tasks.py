@@ -1,4 +1,4 @@
-"""The tasks of a dataset that only this machine can read: directories here, and git repositories."""
+"""The tasks of a dataset that the operator cannot read by itself: local directories and pinned git repositories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judges a cluster: is it reachable and new enough, are the CRDs there, may the user do what is needed? Pure functions."""
+"""Judges a cluster: Kubernetes version, clock, CRDs, the user's rights, nodes, quotas, images. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from multistep.cli.doctor.judge_operator import OF_OPERATOR
 from multistep.cli.doctor.observation import Finding, Object, Observation, settings_of
 
 MOST_SKEW_SECONDS: Final = 5.0
-_OLDEST: Final = (1, 27)  # as in the chart's kubeVersion
+_OLDEST: Final = (1, 27)  # oldest supported Kubernetes, as in the chart's kubeVersion
 _CRDS: Final[Mapping[str, tuple[type[BaseModel], type[BaseModel]]]] = {
     "multisteptrials.multistep.dev": (TrialSpec, TrialStatus),
     "trialsweeps.multistep.dev": (SweepSpec, SweepStatus),

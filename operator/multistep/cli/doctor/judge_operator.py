@@ -1,4 +1,4 @@
-"""Judges an installation: is the operator ready, of this version, leading, allowed to work, and is there room for results? Pure."""
+"""Judges an installation: the operator's readiness, version, leader, rights, results volume, gateway. Pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `multistep doctor` reads from a cluster, and what it concludes, as plain data."""
+"""The state that `multistep doctor` reads from a cluster, and its findings, as plain data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Verdict = Literal["ok", "warning", "fault", "unknown"]
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check. fix: what to do, "" if nothing is wrong."""
+    """The result of one check. fix: instruction for the user, "" if none is needed."""
 
     check: str
     verdict: Verdict
@@ -23,7 +23,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Right:
-    """A right that somebody needs. resource: as in RBAC, with its subresource; group: API group; what: what it is for."""
+    """An RBAC permission. resource: RESOURCE or RESOURCE/SUBRESOURCE; group: API group; what: the action that needs the
+    permission, for messages."""
 
     verb: str
     resource: str
@@ -38,10 +39,10 @@ class Right:
 class Observation:
     """The state of a cluster and an installation. Fields that could not be read are None; ``errors`` has the reason by field.
 
-    now: this machine's time; server_time: the API server's; version: Kubernetes' version; user: the user's name; crds: by name;
-    operators: Deployments of operators; operator: the chosen one; pods: the operator's; claims: of its volumes, None for one that
-    does not exist; quotas, trial_pods, trials: of the namespace; free_bytes: of the results volume; rights, operator_rights: if
-    each is granted.
+    now: this machine's time; server_time: the API server's time; version: of Kubernetes; user: the user's name; crds: CRDs by
+    name; operators: all operators' Deployments; operator: the Deployment to check; pods: that operator's pods; claims: its
+    PersistentVolumeClaims by name, None if one does not exist; quotas, trial_pods, trials: objects in ``namespace``; free_bytes:
+    free space of the results volume; rights, operator_rights: whether the user and the operator have each right.
     """
 
     now: datetime

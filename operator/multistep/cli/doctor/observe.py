@@ -1,4 +1,4 @@
-"""Reads the state of a cluster for `multistep doctor`. Whatever cannot be read is recorded, and the rest is read."""
+"""Reads the state of a cluster for `multistep doctor`. If a read fails, it records the error and continues with the other reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLAIMS: Final = Resource("v1", "PersistentVolumeClaim", "persistentvolumeclaims
 _CLASSES: Final = Resource("storage.k8s.io/v1", "StorageClass", "storageclasses", namespaced=False)
 _QUOTAS: Final = Resource("v1", "ResourceQuota", "resourcequotas")
 _NODES: Final = Resource("v1", "Node", "nodes", namespaced=False)
-_MARK: Final = "MULTISTEP_OPERATOR_IMAGE"  # a variable of each operator's container
+_MARK: Final = "MULTISTEP_OPERATOR_IMAGE"  # every operator's container has this variable, so it identifies operators
 _FREE: Final = re.compile(rb"^multistep_results_free_bytes(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 _MOST_METRICS_BYTES: Final = 8 << 20
 _MOST_TRIALS: Final = 2000
@@ -49,8 +49,8 @@ OPERATOR_RIGHTS: Final = (
 
 
 async def observe(client: Client, namespace: str, operator_namespace: str | None) -> Observation:
-    """Return the state. operator_namespace: of the installation to check; None: the only one, or the first one that is seen. Raises
-    Unavailable if the API server does not answer."""
+    """Return the cluster's state. operator_namespace: namespace of the installation to check; None: check the first installation
+    found in any namespace. Raises Unavailable if the API server does not answer."""
     seen = Observation(datetime.now(UTC), namespace)
     version, seen.server_time = await server_version(client)
     seen.version, seen.now = version.get("gitVersion"), datetime.now(UTC)
@@ -92,7 +92,7 @@ async def _observe_operator(client: Client, seen: Observation, read: _Reader) ->
 
 
 class _Reader:
-    """Awaits one read; a failed one is recorded in the observation's errors and gives None."""
+    """Awaits one read. If it fails, records the error in the observation and returns None."""
 
     def __init__(self, seen: Observation) -> None:
         self._seen = seen
@@ -134,7 +134,7 @@ async def _claims(client: Client, namespace: str, names: Iterable[str]) -> dict[
 
 
 async def _gateways(client: Client, namespace: str, url: str) -> list[Object]:
-    """Return the StatefulSet that serves the gateway's URL, whose host is its Service, of the same name."""
+    """Return the StatefulSet that serves the gateway's URL: the URL's host is a Service, which has the StatefulSet's name."""
     host = re.sub(r"^\w+://", "", url).partition(":")[0].partition(".")[0]
     return [each for each in await _listed(client, _STATEFUL_SETS, namespace) if each["metadata"]["name"] == host]
 
@@ -145,7 +145,7 @@ async def _user(client: Client) -> str:
 
 
 async def _reviewed(client: Client, rights: Sequence[Right], namespace: str, user: str | None) -> dict[Right, bool]:
-    """Return whether the user has each right in the namespace. user: None for the own one."""
+    """Return whether a user has each right in the namespace. user: a ServiceAccount's user name, or None for the current user."""
     found = {}
     for each in rights:
         resource, _, subresource = each.resource.partition("/")

@@ -21,7 +21,7 @@ _SHOWN_LINES: Final = 60
 
 @dataclass(frozen=True)
 class Command:
-    """A command to execute. env: additional variables; directory: working directory, None for the current one."""
+    """A command to execute. env: additional environment variables; directory: working directory, None for the current directory."""
 
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Engine(Protocol):
     def name(self) -> str: ...
 
     def build(self, image: str, context: Path, dockerfile: Path) -> Command:
-        """Return the command that builds the image of a Dockerfile, with the cache of earlier builds."""
+        """Return the command that builds the image of a Dockerfile and uses the cache of earlier builds."""
 
     def push(self, image: str) -> Command:
         """Return the command that pushes the image to its registry."""
@@ -46,7 +46,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class DockerLike:
-    """The engine docker or podman, which have the same commands."""
+    """The engine docker or podman, whose commands are the same."""
 
     name: str
 

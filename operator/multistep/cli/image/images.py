@@ -27,8 +27,8 @@ class BuildFailed(UsageError):
 
 @dataclass(frozen=True)
 class ImageBuild:
-    """An image to build. name: name of the final image; base: name of the image before the runner is added (the same if none is
-    added); runner: path of the runner binary to add, or None."""
+    """An image to build. name: name of the final image; base: name of the image before the runner is added (equal to ``name``
+    without a runner); runner: path of the runner binary to add, or None."""
 
     name: str
     base: str
@@ -37,7 +37,7 @@ class ImageBuild:
 
     @property
     def image(self) -> TrialImage:
-        """Return the reference to the built image for a trial's manifest."""
+        """Return the built image, for a trial's manifest."""
         return TrialImage(self.name, runner=self.runner is not None)
 
 
@@ -55,8 +55,8 @@ def plan_build(task: TaskDirectory, name: str | None = None) -> ImageBuild:
 
 
 def choose_engine(cluster: CurrentCluster | None) -> Engine:
-    """Return the engine for this cluster: for a localkube cluster localkube, because it also builds base images that cannot be
-    pulled; else the first engine that works."""
+    """Return the engine for this cluster: localkube for a localkube cluster, because it also builds base images that cannot be
+    pulled; otherwise the first engine that works."""
     checkout = source_checkout()
     if cluster and cluster.localkube and checkout and answers(["buildah", "--version"]):
         return Localkube(checkout=checkout, number=cluster.localkube)
@@ -90,7 +90,7 @@ def check_pushable(name: str) -> None:
 
 
 def deliver_image(name: str, engine: Engine, cluster: CurrentCluster | None, *, push: bool, verbose: bool) -> bool:
-    """Push the image, or load it into a local cluster; return whether it was loaded. Print a hint if it is only on this machine."""
+    """Push the image, or load it into a local cluster; return whether it was loaded. Print a hint if neither is possible."""
     if push:
         with working(f"pushing {name}"):
             execute(engine.push(name), verbose=verbose)
@@ -102,7 +102,7 @@ def deliver_image(name: str, engine: Engine, cluster: CurrentCluster | None, *, 
 
 
 def load_image(name: str, engine: Engine, cluster: CurrentCluster | None, *, verbose: bool = False) -> bool:
-    """Load the image into a local cluster. Return False if the cluster is not local, so that its nodes must pull the image."""
+    """Load the image into a local cluster. Return False if the cluster is not local: its nodes must pull the image."""
     if isinstance(engine, Localkube):
         with working(f"loading {name} into localkube"):
             execute(engine.load(name), verbose=verbose)
@@ -119,7 +119,7 @@ def _load_into_kind(name: str, engine: Engine, kind: str, verbose: bool) -> None
         raise UsageError(
             f"the current context is kind-{kind}, but the command `kind`, which loads images, does not exist: install it"
         )
-    if engine == DockerLike("docker"):  # `kind load` reads the image from docker, and skips nodes that have it
+    if engine == DockerLike("docker"):  # `kind load docker-image` skips nodes that have the image
         execute(_kind_command(kind, "docker-image", name), verbose=verbose)
         return
     with tempfile.TemporaryDirectory(prefix="multistep-") as directory:

@@ -1,4 +1,4 @@
-"""Reads the kubeconfig's current cluster without a Kubernetes client; its type determines how images are loaded."""
+"""Reads the current cluster from the kubeconfig, without a Kubernetes client. Its type determines how images are loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The task of a regrade: its source's, with other tests if the user gives some, or another version of it."""
+"""The task of a regrade: the source's task, optionally with other tests, or another version of the whole task."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _TESTS = "tests"
 
 @dataclass(frozen=True)
 class TaskOf:
-    """Where the tasks of a new trial or sweep go. namespace: of its objects; name: the start of its ConfigMaps' names."""
+    """Makes the tasks of a new trial or sweep. namespace: of the new objects; name: prefix of the new ConfigMaps' names."""
 
     cluster: Cluster
     namespace: str
     name: str
 
     async def same(self, task: Manifest, tests: Path | None) -> tuple[Manifest, Sequence[Manifest]]:
-        """Return a spec.task like ``task``, and the ConfigMaps of its bundle. They are copies, as those of the source are deleted
-        with it. tests: directory whose tests replace the task's."""
+        """Return a copy of the spec.task ``task``, and new ConfigMaps for its bundle: the source's ConfigMaps are deleted with the
+        source. tests: directory whose tests replace the task's tests. Raises UsageError."""
         if "bundle" in task:
             bundle = task["bundle"]
             data = await self._joined(bundle["configMaps"], bundle["digest"])
@@ -42,7 +42,7 @@ class TaskOf:
         raise UsageError(f"--tests: the task comes from {kind}: name the directory of the whole task with --task instead")
 
     def other(self, task: Manifest, directory: TaskDirectory) -> tuple[Manifest, Sequence[Manifest]]:
-        """Return a spec.task for a directory, and the ConfigMaps of its bundle. task: the spec.task that it replaces."""
+        """Return a spec.task for a directory, and the ConfigMaps of its bundle. task: the spec.task that the new one replaces."""
         kept = {key: value for key, value in task.items() if key in ("name", "environment")}
         return self._bundled({"name": directory.directory_name, **kept}, directory.packed)
 
@@ -59,7 +59,7 @@ class TaskOf:
 
 
 def _with_tests(data: bytes, tests: Path) -> bytes:
-    """Return a packed task with other tests."""
+    """Return a packed task whose tests are replaced."""
     entries = Bundle.open(data, digest_of(data)).entries
     given = Bundle.from_directory(tests).entries
     replaced = _replaced(tests, entries, given)
@@ -68,7 +68,7 @@ def _with_tests(data: bytes, tests: Path) -> bytes:
 
 
 def _inline_files(files: Mapping[str, str], tests: Path) -> dict[str, str]:
-    """Return the files of an inline task with other tests."""
+    """Return the files of an inline task whose tests are replaced."""
     given = Bundle.from_directory(tests).entries
     replaced = _replaced(tests, files, given)
     kept = {path: text for path, text in files.items() if not _is_below(path, replaced)}
@@ -85,7 +85,10 @@ def _text(path: str, entry: Entry) -> str:
 
 
 def _replaced(tests: Path, task: Mapping[str, Any], given: Mapping[str, Entry]) -> Sequence[str]:
-    """Return the directories of tests that are given: tests and steps/NAME/tests. Raises UsageError if there is none."""
+    """Return the directories of tests in ``given``: tests and steps/NAME/tests.
+
+    Raises UsageError if ``given`` has none, or has tests of a step that the task lacks.
+    """
     parts = [path.split("/") for path, each in given.items() if each.kind == "dir"]
     steps = [each[1] for each in parts if len(each) == 3 and (each[0], each[2]) == ("steps", _TESTS)]
     found = [*([_TESTS] if [_TESTS] in parts else []), *(f"steps/{each}/{_TESTS}" for each in steps)]

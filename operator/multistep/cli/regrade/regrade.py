@@ -1,4 +1,4 @@
-"""`multistep regrade`: creates a trial or a sweep that verifies another one again, and follows it."""
+"""`multistep regrade`: creates a trial or sweep that runs the verifiers of another one again, and follows the new one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from multistep.errors import UsageError
 from multistep.kube.protocols import Object
 from multistep.pods.kueue import QUEUE
 
-# What applies to an agent's trial only, or to the source itself.
+# Fields of the source's spec that a regrade does not copy: they apply only to trials with an agent, or only to the source.
 _OF_AGENTS: Final = ("agent", "suspend", "prestart", "stop", "checkpoints", "resumeTrajectory", "activeDeadlineSeconds")
 _NOT_TAKEN: Final = (*_OF_AGENTS, "from", "fromStep", "regrade")
 _NOT_OF_SWEEP: Final = (*_NOT_TAKEN, "agents", "tasks", "tasksFrom", "stopWhen", "budget", "branch", "retries")
@@ -52,7 +52,7 @@ class Request:
     as_json: bool = False
 
     def run(self) -> Exit:
-        """Find the source, create the regrade and follow it."""
+        """Find the source, create the regrade and follow it. Raises UsageError and ClusterError."""
         if self.results:
             check_directory(self.results)
         if self.tests and self.tasks:
@@ -136,7 +136,7 @@ class Request:
         return SweepSubmission(sweep, parts)
 
     async def _tasks(self, found: Object, to: TaskOf, directories: Sequence[TaskDirectory]) -> tuple[Manifest, Sequence[Manifest]]:
-        """Return the sweep's tasks, or the source that they come from, and the ConfigMaps of their bundles."""
+        """Return spec.tasks or spec.tasksFrom of the new sweep, and the ConfigMaps of the tasks' bundles."""
         spec = found["spec"]
         if (source := spec.get("tasksFrom")) is not None:
             if self.tests or directories:
@@ -161,7 +161,7 @@ class Request:
 
 
 def _by_name(tasks: Sequence[Manifest], directories: Sequence[TaskDirectory]) -> Mapping[str, TaskDirectory]:
-    """Return the directories by the name of the task that they replace. A sweep of one task needs no equal name."""
+    """Return the directories by the name of the task that they replace. If both have one entry, the names may differ."""
     names = [each["name"] for each in tasks]
     if len(names) == len(directories) == 1:
         return {names[0]: directories[0]}
@@ -178,7 +178,7 @@ def _check(directory: TaskDirectory, variables: Sequence[Mapping[str, Any]], spe
 
 
 def _metadata(to: TaskOf, found: Object | None) -> Manifest:
-    """Return the new object's metadata, with the labels by which the source was queued and assigned to an operator."""
+    """Return the new object's metadata, with the source's labels of Kueue's queue and of the operator's shard."""
     given = (found["metadata"].get("labels") or {}) if found else {}
     kept = {key: given[key] for key in (QUEUE, labels.SHARD) if key in given}
     return {"name": to.name, "namespace": to.namespace, **optional(labels=kept or None)}
@@ -189,8 +189,11 @@ def _without_agent(spec: Manifest) -> Manifest:
 
 
 def _no_agent(agent: Manifest) -> Manifest:
-    """Return the agent of a regrade. Nothing gets its variables: the operator replaces their secret values in the results, as files
-    in the checkpoints may have them. They are optional, as their Secrets may be deleted with the source."""
+    """Return the agent of a regrade: nop, with the source's variables.
+
+    No process receives the variables. The operator needs them to redact their secret values in the results, because files in the
+    checkpoints may contain these. The references are optional, because the Secrets may be deleted with the source.
+    """
     credentials = agent.get("credentials", ()) if agent.get("access") == "Direct" else ()
     env = [_optional(each) for each in (*agent.get("env", ()), *credentials)]
     return {"name": "nop", **optional(env=env or None)}

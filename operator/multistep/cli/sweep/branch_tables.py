@@ -11,7 +11,7 @@ from multistep.report.page import branch_passes, interval, number, probability
 
 
 def branch_tables(branches: Branches) -> list[Text | Table]:
-    """Return the table of the steps, then a line for each agent with several tasks; an empty list without branches."""
+    """Return the table of the steps, then a line for each agent with several tasks. Return [] if the sweep has no branches."""
     if not branches.steps:
         return []
     ks = branch_passes(branches)

@@ -17,13 +17,13 @@ from multistep.cli.trial.follow import versions
 from multistep.errors import Unavailable
 from multistep.kube.resources import SWEEPS
 
-LINE_SECONDS = 10.0  # minimum time between two progress lines without a terminal; a phase change is printed at once
+LINE_SECONDS = 10.0  # without a terminal: minimum time between two progress lines; a phase change is printed immediately
 
 
 async def follow_sweep(cluster: Cluster, namespace: str, name: str) -> SweepStatus:
-    """Follow the sweep until it finishes or its budget is spent, and return its status then.
+    """Follow the sweep until it finishes or its budget is spent, and return its last status.
 
-    Raises Interrupted, Gone, Unavailable (the sweep continues), ClusterError.
+    Raises Interrupted and Unavailable (both: the sweep continues), Gone, ClusterError.
     """
     there = f"{name} -n {namespace}"
     continues = f"sweep {name} continues; follow: multistep sweep status --follow {there}; end: multistep sweep stop {there}"

@@ -1,4 +1,4 @@
-"""A Harbor job directory on disk: the fetched trials of a sweep, and the job's own files, made from theirs."""
+"""A Harbor job directory on disk: the fetched trials of a sweep, and the job's files, which are derived from the trials' files."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from multistep.report.by_task import chances, ks, means
 from multistep.report.rows import Row
 from multistep.store.harbor_job import JobStats, Standing, config_json, lock_head, result_json
 
-_PARTIAL: Final = ".partial"  # directory of the trials that are being fetched; Harbor's viewer ignores it
-_OTHERS: Final = {"": "", "excluded": ".excluded", "branches": ".branches"}  # suffix of the job's name by kind
+_PARTIAL: Final = ".partial"  # directory of trials that are not fetched completely; Harbor's viewer ignores it
+_OTHERS: Final = {"": "", "excluded": ".excluded", "branches": ".branches"}  # suffix of the job's name, by kind of job
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A trial of the sweep. usage: of all its attempts; results: status.results, None without results."""
+    """A trial of the sweep. usage: of all attempts of the trial; results: status.results, None if the trial has no results."""
 
     row: Row
     uid: str
@@ -35,13 +35,15 @@ class Entry:
 
     @property
     def kind(self) -> str:
-        """Return the kind of job that it belongs to. Excluded trials have a job of their own, as Harbor's viewer counts a trial
-        without a reward as 0 in its task's average. Branches are trials of single steps."""
+        """Return the kind of job that the trial belongs to: "", "excluded" or "branches" (trials of single steps).
+
+        Excluded trials have a separate job, because Harbor's viewer counts a trial without a reward as 0 in its task's average.
+        """
         return "branches" if self.row.branch else "excluded" if self.row.excluded else ""
 
 
 class JobDirectory:
-    """The directory of one Harbor job in a jobs directory. kind: a key of the suffixes."""
+    """The directory of one Harbor job in a jobs directory. kind: the value of ``Entry.kind`` of the job's trials."""
 
     def __init__(self, jobs: Path, sweep: TrialSweep, kind: str = "") -> None:
         self.name = f"{sweep.metadata.name}{_OTHERS[kind]}"
@@ -65,22 +67,22 @@ class JobDirectory:
             self.write([])
 
     def has(self, entry: Entry) -> bool:
-        """Return whether the trial is complete here: it was renamed to its name after its last file."""
+        """Return whether the directory has all files of the trial: only ``complete`` moves a trial here, after its last file."""
         return _read(self.path / entry.row.trial / "result.json").get("id") == entry.uid
 
     def partial(self, entry: Entry) -> Path:
-        """Return an empty place for the trial's files."""
+        """Return the directory to fetch the trial's files into. It does not exist: files of an earlier call are deleted."""
         place = self.path / _PARTIAL / entry.row.trial
         shutil.rmtree(place, ignore_errors=True)
         return place
 
     def complete(self, entry: Entry) -> None:
-        """Move the fetched trial to its place."""
+        """Move the fetched trial to its final directory, and replace an older copy."""
         shutil.rmtree(self.path / entry.row.trial, ignore_errors=True)
         (self.path / _PARTIAL / entry.row.trial).rename(self.path / entry.row.trial)
 
     def write(self, entries: Sequence[Entry]) -> None:
-        """Write config.json, lock.json and result.json from the trials that are here."""
+        """Write config.json, lock.json and result.json from the entries whose trial is in the directory."""
         shutil.rmtree(self.path / _PARTIAL, ignore_errors=True)
         here = [each for each in entries if self.has(each)]
         tasks = dict.fromkeys([each.name for each in self._sweep.spec.tasks] + [each.row.task for each in entries])
@@ -101,12 +103,12 @@ class JobDirectory:
         return result_json(self._sweep, self._uid, numbers, total, now, finished=not running)
 
     def _total(self, entries: Sequence[Entry]) -> int:
-        """Return the number of the job's trials, with those of an unfinished sweep that do not exist yet."""
+        """Return the number of the job's trials, including those that an unfinished sweep has not created yet."""
         trials = self._sweep.status.trials
         return len(entries) + (0 if self._kind or not entries else max(0, trials.total - trials.created))
 
     def _write_lock(self, here: Iterable[Entry]) -> None:
-        """Write lock.json one trial after the other, as a sweep may have 50,000."""
+        """Write lock.json trial by trial, to limit memory: a sweep may have 50,000 trials."""
         partial = self.path / ".lock.json.part"
         with partial.open("w") as out:
             head = json.dumps(lock_head(self._sweep), indent=4)
@@ -122,7 +124,7 @@ class JobDirectory:
 
 
 def standings(rows: Iterable[Row]) -> dict[str, Standing]:
-    """Return the score and pass@k of each agent, as `multistep sweep report` has them."""
+    """Return the score and pass@k of each agent, equal to those of `multistep sweep report`."""
     scored: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row.counts is not None:
@@ -146,7 +148,7 @@ def _write_items(out: TextIO, files: Iterable[Path]) -> None:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; {} if the file is missing or is not one."""
+    """Return the JSON object in a file; {} if the file is missing or has no JSON object."""
     try:
         found = json.loads(file.read_text())
     except (OSError, ValueError):

@@ -152,7 +152,8 @@ async def _stop(target: Target, names: tuple[str, ...], *, wait: bool) -> None:
 
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
-        found = [await cluster.existing_sweep(connected, namespace, name) for name in names]  # raises before any is stopped
+        # raises before any sweep is stopped
+        found = [await cluster.existing_sweep(connected, namespace, name) for name in names]
         active = []
         for name, each in zip(names, found, strict=True):
             status = parse_sweep_status(each)
@@ -203,7 +204,8 @@ async def _delete(target: Target, names: tuple[str, ...], *, yes: bool) -> None:
 
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
-        found = [await cluster.existing_sweep(connected, namespace, name) for name in names]  # raises before any is deleted
+        # raises before any sweep is deleted
+        found = [await cluster.existing_sweep(connected, namespace, name) for name in names]
         trials = sum(parse_sweep_status(each).trials.created for each in found)
         what = f"sweep {names[0]} and its" if len(names) == 1 else f"{len(names)} sweeps and their"
         confirm(f"Delete {what} {trials} trials in namespace {namespace}?", yes=yes)

@@ -1,4 +1,4 @@
-"""Fetches what the report page shows of the files of trials that did not pass. Bounded in trials, bytes and time."""
+"""Fetches excerpts of output and tests of trials that did not pass, for the report page. Limits trials, bytes and time."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from multistep.report.excerpts import TEST_FILES, Excerpts, FailingTest, failing
 from multistep.report.rows import Row
 
 MOST_TRIALS: Final = 200
-MOST_STEPS: Final = 3  # of a trial: the first that did not pass
-TAIL_BYTES: Final = 4096  # of each output
+MOST_STEPS: Final = 3  # of each trial: the first steps that did not pass
+TAIL_BYTES: Final = 4096  # of each phase's output
 MOST_SECONDS: Final = 300.0
-_AT_ONCE: Final = 4  # the operator serves 8 requests of all its readers at once
-_EACH: Final = 20  # trials per line of progress where stderr is no terminal
+_AT_ONCE: Final = 4  # concurrent requests: the operator serves at most 8 from all clients
+_EACH: Final = 20  # if stderr is not a terminal: number of trials per progress line
 
 
 async def read_excerpts(cluster: Cluster, rows: Sequence[Row]) -> dict[str, Excerpts]:
-    """Return excerpts of the first trials that finished without a pass, by name. A trial that cannot be read has none."""
+    """Return excerpts of the first MOST_TRIALS trials that finished without a pass, by name; none for unreadable trials."""
     unpassed = [each for each in rows if each.state != "Active" and not each.passed]
     if not unpassed:
         return {}
@@ -46,7 +46,8 @@ async def read_excerpts(cluster: Cluster, rows: Sequence[Row]) -> dict[str, Exce
 
 
 class _Fetch:
-    """found: excerpts by trial; failed: number of trials without, because of the problem."""
+    """Reads excerpts in parallel. found: excerpts by trial; problem: first error, after which no further trial is read; failed:
+    number of trials that have no excerpts when the problem occurs."""
 
     def __init__(self, cluster: Cluster, rows: Sequence[Row]) -> None:
         self._cluster, self._rows = cluster, rows
@@ -75,7 +76,7 @@ class _Fetch:
             try:
                 if (found := await self._read(each)) is not None:
                     self.found[each.trial] = found
-            except (StoreError, ClusterError) as error:  # most likely the server is away, or the right is missing: for all trials
+            except (StoreError, ClusterError) as error:  # a down server or a missing right probably affects all trials
                 self._give_up(str(error))
             self._done += 1
             if self._done % _EACH == 0 or self._done == len(self._rows):
@@ -108,7 +109,7 @@ class _Fetch:
         return []
 
     async def _tests(self, status: TrialStatus, uri: str, piece: Piece) -> list[FailingTest]:
-        """Return the failing tests of a step. A file that is larger than one part is left out, as it would be incomplete."""
+        """Return the failing tests of a step. A file of MAX_TAIL_BYTES or more is skipped, because its data would be cut off."""
         for path in piece.files(status):
             for name in TEST_FILES:
                 file = f"{path.rpartition('/')[0]}/{name}"

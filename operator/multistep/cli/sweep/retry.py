@@ -1,4 +1,4 @@
-"""Retries of a sweep's trials: finds the trials without a score, and adds their numbers to spec.retries."""
+"""Retries of a sweep's trials: finds the trials without a score, and appends their numbers to spec.retries."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Object = Mapping[str, Any]
 
 
 async def retry_excluded(cluster: Cluster, namespace: str, sweep: Object) -> list[str]:
-    """Request retries of all trials of the sweep that have no score, and return their names. Raises UsageError, ClusterError."""
+    """Request retries of the sweep's excluded trials, and return the names of these trials. Raises UsageError, ClusterError."""
     found = await _counting(cluster, namespace, sweep)
     return await _retry(cluster, namespace, sweep, [each for each in found if each.excluded and each.outcome != "Unverified"])
 
 
 async def retry_one(cluster: Cluster, namespace: str, sweep: Object, trial: str) -> None:
-    """Request a retry of one trial of the sweep. Raises UsageError if it is active or has a score, ClusterError."""
+    """Request a retry of one trial of the sweep. Raises UsageError if the trial is active or has a score, and ClusterError."""
     found = {each.trial: each for each in await _counting(cluster, namespace, sweep)}.get(trial)
     name = sweep["metadata"]["name"]
     if found is None:
@@ -37,7 +37,7 @@ async def retry_one(cluster: Cluster, namespace: str, sweep: Object, trial: str)
 
 
 async def _counting(cluster: Cluster, namespace: str, sweep: Object) -> list[Row]:
-    """Return the trials of the sweep that count, one for each number."""
+    """Return the trial that counts for each number of the sweep."""
     metadata, scoring, found = sweep["metadata"], parse_scoring(sweep), []
     async for each in cluster.each(TRIALS, namespace, label_selector=f"{SWEEP}={metadata['name']}"):
         if (owner := owner_of(each)) is not None and owner[1] == metadata["uid"]:
@@ -46,7 +46,10 @@ async def _counting(cluster: Cluster, namespace: str, sweep: Object) -> list[Row
 
 
 async def _retry(cluster: Cluster, namespace: str, sweep: Object, rows: Collection[Row]) -> list[str]:
-    """Add the numbers of the trials to spec.retries, unless a retry is due already. Return the names of the others."""
+    """Append the numbers of the trials to spec.retries, except numbers that already have a pending retry.
+
+    Return the names of the trials whose numbers were appended.
+    """
     metadata, known = sweep["metadata"], list(sweep["spec"].get("retries") or ())
     due = set(known[parse_sweep_status(sweep).trials.retried :])
     added = sorted((each for each in rows if counts_for(each) not in due), key=counts_for)

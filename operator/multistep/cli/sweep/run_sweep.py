@@ -1,4 +1,4 @@
-"""`multistep sweep run` and `status`: check, build, submit, follow, show."""
+"""`multistep sweep run` and `status`: check the tasks, build images, submit, follow and show the sweep."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class SweepSession:
     budget: float | None = None
 
     def run(self) -> Exit:
-        """Validate, build the images, create the sweep and follow it, in this order."""
+        """Validate the tasks, build their images, create the sweep and follow it. Raises UsageError and ClusterError."""
         if self.name:
             checked_name(self.name)
         if bool(self.sources) == bool(self.chosen.dataset):
@@ -149,8 +149,8 @@ class SweepSession:
         return code or Exit.FAULT
 
     def _images(self, tasks: Sequence[TaskDirectory], total: int) -> tuple[dict[str, TrialImage], list[TaskDirectory]]:
-        """Return the images by task, and the tasks whose Dockerfile cannot be built. total: number of the sweep's tasks, also those
-        from elsewhere. Raises BuildFailed if none of them is left."""
+        """Return the images by task name, and the tasks whose images cannot be built. total: number of the sweep's tasks, including
+        those that are not local directories. Raises BuildFailed if no task would remain."""
         images: dict[str, TrialImage] = {}
         unbuilt: list[TaskDirectory] = []
         for task in tasks:
@@ -208,7 +208,7 @@ async def show(target: Target, name: str, *, until_finished: bool, as_json: bool
 
 
 async def show_sweep(connected: Cluster, namespace: str, name: str, *, until_finished: bool, as_json: bool) -> Exit:
-    """Print a sweep's status, with until_finished only when it is finished."""
+    """Print a sweep's status. until_finished: first follow the sweep until it finishes, and return the exit code of its outcome."""
     status = parse_sweep_status(await existing_sweep(connected, namespace, name))
     if until_finished:
         status = await follow_sweep(connected, namespace, name)
@@ -226,7 +226,10 @@ def _shown(namespace: str, name: str, status: SweepStatus, *, as_json: bool) -> 
 
 
 async def create_sweep(connected: Cluster, submission: SweepSubmission) -> Object:
-    """Create the sweep, then its owned objects, so that an interruption leaves no orphans. Return it. Raises ClusterError."""
+    """Create the sweep, then the objects that it owns, so that an interruption leaves no orphans. Return the sweep.
+
+    Raises ClusterError.
+    """
     for manifest in submission.others:
         await connected.apply(manifest)
     metadata = submission.sweep["metadata"]
@@ -242,14 +245,15 @@ async def create_sweep(connected: Cluster, submission: SweepSubmission) -> Objec
 
 
 async def _created(connected: Cluster, sweep: Manifest) -> Object:
-    """Create the sweep. Applying it instead would change an existing sweep of the same name."""
+    """Create the sweep. A server-side apply would change an existing sweep of the same name instead of failing."""
     metadata = sweep["metadata"]
     try:
         return await connected.create(sweep)
     except Conflict as error:
         raise Conflict(_taken(metadata["name"]), status=409) from error
     except Unavailable:
-        found = await find_sweep(connected, metadata["namespace"], metadata["name"])  # no answer came, but it may have been created
+        # the API server may have created the sweep although the response was lost
+        found = await find_sweep(connected, metadata["namespace"], metadata["name"])
         if found is None:
             raise
         return found

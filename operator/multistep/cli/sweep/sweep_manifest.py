@@ -1,4 +1,4 @@
-"""Builds a TrialSweep and its objects from task directories or a file, without access to the cluster."""
+"""Builds a TrialSweep and the objects it needs from task directories, a source or a file, without access to the cluster."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PROGRAM = re.compile(r"[\w./-]+")
 @dataclass(frozen=True)
 class SweepOptions:
     """The options of `sweep run`. agents, agent_files, secret_agent_env: values of --agent, --agent-file and
-    --agent-env-from-secret; values: --var and --agent-env; model: options of Harbor's agents; budget: US dollars."""
+    --agent-env-from-secret; values: values of --var and --agent-env; model: options for agents of Harbor; budget: in US dollars."""
 
     name: str
     agents: Sequence[str] = ()
@@ -59,7 +59,8 @@ class SweepOptions:
 
 @dataclass(frozen=True)
 class SweepSubmission:
-    """A sweep and its objects. owned: objects that the sweep owns, created after it; others: objects created before it."""
+    """A sweep and the objects it needs. owned: objects to create after the sweep, which owns them; others: objects to create before
+    the sweep."""
 
     sweep: Manifest
     owned: Sequence[Manifest] = ()
@@ -67,7 +68,7 @@ class SweepSubmission:
 
 
 def find_tasks(paths: Iterable[Path]) -> list[TaskDirectory]:
-    """Return the tasks at the paths or directly below them. Raises UsageError if there is none or two have the same name."""
+    """Return the tasks at the paths or directly below them. Raises UsageError if a path has no task or two have the same name."""
     found = [TaskDirectory.open(each) for path in paths for each in _task_paths(path)]
     twice = [name for name, count in Counter(each.name for each in found).items() if count > 1]
     if twice:
@@ -102,9 +103,9 @@ def sweep_of_tasks(
     namespace: str | None = None,
     elsewhere: TrialImage | None = None,
 ) -> SweepSubmission:
-    """Return the sweep of tasks: directories, or entries of spec.tasks. Raises UsageError, InvalidSpec.
+    """Return the sweep of ``tasks``, each a directory or an entry of spec.tasks. Raises UsageError, InvalidSpec.
 
-    images: task name -> image, for the directories whose task.toml names no image; elsewhere: image of the entries.
+    images: images of the directories, by task name; elsewhere: image of the entries, or None for the tasks' own images.
     """
     parts = {task.name: bundle_config_maps(task.packed, options.name, task.digest, namespace) for task in directories(tasks)}
     entries = [
@@ -120,7 +121,7 @@ def sweep_of_tasks(
 def sweep_of_source(
     source: Manifest, image: TrialImage | None, options: SweepOptions, namespace: str | None = None
 ) -> SweepSubmission:
-    """Return the sweep of the tasks that the operator finds in a source, spec.tasksFrom. Raises UsageError, InvalidSpec."""
+    """Return the sweep whose tasks the operator reads from ``source`` (spec.tasksFrom). Raises UsageError, InvalidSpec."""
     return _sweep({"tasksFrom": source}, [], optional(environment=environment(image)), options, namespace)
 
 
@@ -170,7 +171,7 @@ def _scripted(text: str, env: Sequence[Manifest]) -> Manifest:
 
 
 def agent_of_text(text: str) -> Manifest:
-    """Return the entry of spec.agents for a value of --agent, without the options of a model. Raises UsageError."""
+    """Return the entry of spec.agents for a value of --agent, without options for agents of Harbor. Raises UsageError."""
     return _agent(text, ModelOptions(), ())
 
 
@@ -196,8 +197,8 @@ def _agent(text: str, options: ModelOptions, env: Sequence[Manifest]) -> Manifes
 
 
 def _words(text: str, command: str) -> list[str]:
-    """Split the command into words as a shell does. Raises UsageError if the command needs a shell (pipes etc.), because the trial
-    runs it without a shell."""
+    """Split the command into words as a shell does. Raises UsageError if the command needs a shell (pipes, redirections), because
+    the trial runs it without one."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -230,5 +231,5 @@ def sweep_of_file(path: Path, namespace: str | None = None) -> SweepSubmission:
 
 
 def _in(manifest: Manifest, namespace: str | None) -> Manifest:
-    """Return the manifest with this namespace, unless it already has one."""
+    """Return the manifest with ``namespace``, unless it already has a namespace."""
     return manifest if manifest["metadata"].get("namespace") else placed(manifest, namespace)

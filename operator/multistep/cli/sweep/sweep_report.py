@@ -45,8 +45,8 @@ class Output:
 
 
 async def write_report(target: Target, sweep: str, texts: Sequence[str], *, logs: bool = True) -> None:
-    """Read a sweep's trials and write its reports. texts: values of --output; logs: show the ends of outputs and failing tests on
-    the page. Raises UsageError, ClusterError."""
+    """Read a sweep's trials and write its reports. texts: values of --output; logs: whether the HTML page shows failing tests and
+    the last lines of outputs. Raises UsageError, ClusterError."""
     outputs = [Output.parse(each) for each in texts]
     if sum(each.path is None for each in outputs) > 1:
         raise UsageError(f"-o {' -o '.join(texts)}: only one of them can go to stdout, the others need files")
@@ -81,7 +81,7 @@ def _content(form: str, about: About, summary: Summary, excerpts: Mapping[str, E
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file atomically: readers of an older report never see a partial file."""
+    """Write a file atomically, so that no reader sees a partial file. Raises UsageError."""
     partial = path.with_name(f".{path.name}.part")
     try:
         partial.write_bytes(content)
@@ -92,7 +92,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def standings_table(summary: Summary) -> Table:
-    """Return the table of agents, the best first."""
+    """Return the table of agents, the best agent first."""
     ks = sorted({k for each in summary.standings for k in each.passes})
     passes = [f"PASS@{k}" for k in ks]
     costs = ("COST", "COST PER PASS") if any(each.cost_usd is not None for each in summary.standings) else ()

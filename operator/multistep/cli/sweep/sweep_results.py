@@ -28,7 +28,7 @@ from multistep.errors import ClusterError, StoreError
 from multistep.kube.resources import TRIALS
 from multistep.report.rows import row
 
-_AT_ONCE: Final = 4  # concurrent downloads; the operator serves 8 to all its readers
+_AT_ONCE: Final = 4  # concurrent downloads: the operator serves at most 8 to all clients
 _TRIES, _PAUSE_SECONDS = 3, 2.0
 _LINE_SECONDS: Final = 10.0
 _SHOWN: Final = 5
@@ -36,7 +36,8 @@ _SHOWN: Final = 5
 
 @dataclass
 class Fetched:
-    """What the command did, also its -o json. failed: errors by trial; no_results, unfinished: names of trials."""
+    """The command's result, which -o json prints. trials: number of the sweep's trials; present: trials that were complete before;
+    failed: errors by trial; left_out: number of files that cannot exist here; no_results, unfinished: names of trials."""
 
     sweep: str
     namespace: str
@@ -60,7 +61,7 @@ class Fetched:
 
 
 async def write_results(target: Target, name: str, jobs: Path, *, as_json: bool) -> Exit:
-    """Fetch a sweep into a jobs directory, except the trials that are complete there. Raises UsageError, ClusterError."""
+    """Fetch a sweep's trials into a jobs directory, except trials that are complete there. Raises UsageError, ClusterError."""
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
         sweep = parse_sweep(await existing_sweep(connected, namespace, name))
@@ -129,7 +130,7 @@ class _Fetch:
         self._done.jobs.append(str(directory.path))
 
     async def _fetch(self, directory: JobDirectory, entry: Entry) -> None:
-        """Fetch one trial. A failure of one trial does not end the others."""
+        """Fetch one trial. Record an error instead of raising it, so that the other trials are still fetched."""
         try:
             if entry.row.state == "Active":
                 self._done.unfinished.append(entry.row.trial)

@@ -25,9 +25,9 @@ _Owned: TypeAlias = tuple[str, Row]  # the UID of the sweep that owns a trial, a
 
 
 async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[About, list[Row]]:
-    """Return the sweep and the trials that count, in their current state; the trials may outlive the sweep.
+    """Return the current state of the sweep and of its trials that count. The sweep itself may be deleted already.
 
-    Raises UsageError if neither the sweep nor any of its trials exists.
+    Raises UsageError if neither the sweep nor any of its trials exists, or if the trials belong to several deleted sweeps.
     """
     found = await find_sweep(cluster, namespace, sweep)
     status = parse_sweep_status(found) if found else None
@@ -51,7 +51,7 @@ async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[About, lis
 
 
 def _only_owner(sweep: str, owned: Sequence[_Owned]) -> str | None:
-    """Return the UID of the deleted sweep that owned the trials; None if there are no trials."""
+    """Return the UID of the deleted sweep that owned the trials; None without trials. Raises UsageError if several owned them."""
     uids = {uid for uid, _ in owned}
     if len(uids) > 1:
         raise UsageError(f"sweep {sweep!r} does not exist, and its trials belong to {len(uids)} deleted sweeps of that name")
@@ -63,13 +63,13 @@ async def _rows(cluster: Cluster, namespace: str, sweep: str, scoring: Scoring) 
         try:
             return await _read_rows(cluster, namespace, sweep, scoring)
         except ClusterError as error:
-            if error.status != _GONE:  # 410: the continue token expired; restart the list
+            if error.status != _GONE:  # 410: the list's continue token expired; list again
                 raise
     return await _read_rows(cluster, namespace, sweep, scoring)
 
 
 async def _read_rows(cluster: Cluster, namespace: str, sweep: str, scoring: Scoring) -> list[_Owned]:
-    """Read the trials whose owner is a sweep of this name. The label alone is not trusted, because anybody may set it."""
+    """Read the trials whose owner is a sweep of this name. The label is not sufficient, because any user may set it."""
     found: list[_Owned] = []
     async with aclosing(cluster.each(TRIALS, namespace, label_selector=f"{SWEEP}={sweep}")) as trials:
         async for each in trials:

@@ -32,13 +32,13 @@ def outcome_of_sweep(status: SweepStatus) -> Outcome:
 
 
 def is_out_of_budget(status: SweepStatus) -> bool:
-    """Return whether the sweep is suspended as its budget is spent, and no trial works any more."""
+    """Return whether the sweep is suspended because its budget is spent, and no trial is running or pending."""
     spent = holds(status, "Suspended")
     return spent is not None and spent.reason == COST_BUDGET_SPENT and not (status.trials.running or status.trials.pending)
 
 
 def seconds_left(status: SweepStatus, now: datetime) -> float | None:
-    """Estimate the seconds until the sweep finishes, from its rate so far. None: not running, or no trial has finished."""
+    """Estimate the seconds until the sweep finishes, from its rate so far; None if it is not running or no trial has finished."""
     trials = status.trials
     if status.phase != "Running" or status.start_time is None or not trials.finished:
         return None

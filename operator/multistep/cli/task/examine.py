@@ -1,6 +1,6 @@
 """Static checks of a task: problems, unknown keys, required variables, the steps' timeouts.
 
-This module applies the operator's own checks (sources.task, engine.plan) one after the other and formats the findings.
+Runs the operator's checks (sources.task, engine.make_plan) in sequence and returns their findings.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from multistep.sources.task import CONFIG_FILE, Task, load_task
 
 @dataclass(frozen=True)
 class StepSummary:
-    """A step's plan. Timeouts in seconds or None; gate: minimum reward by key; tests: their source (own, shared, image, none)."""
+    """A step's plan. agent_limit, verifier_limit: timeouts in seconds; gate: minimum reward by key; tests: where the tests come
+    from (own, shared, image, none)."""
 
     name: str
     agent_limit: float | None
@@ -50,8 +51,8 @@ class StepSummary:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of all checks. problems: why the task cannot be run; variables: name of each variable without a default -> a field
-    whose template uses it; used: names of all variables that templates use, with or without a default."""
+    """The result of all checks. problems: why the task cannot be run; variables: each variable without a default, and a field whose
+    template uses it; used: names of all variables that templates use, with or without a default."""
 
     name: str
     problems: tuple[Finding, ...] = ()
@@ -83,7 +84,7 @@ def examine(
 ) -> Report:
     """Return the report on a task.
 
-    verification: see sources.task.load_task. agents: agents of the trials, if known. image: replaces the task's image.
+    verification: see sources.task.load_task. agents: agents of the trials, if known. image: image that replaces the task's image.
     mistakes: whether to warn of likely mistakes, too.
     """
     try:
@@ -133,7 +134,7 @@ def _examined(
 
 
 def _devices(config: TaskConfig) -> Iterator[Finding]:
-    """Warn of a type of device that not every installation knows."""
+    """Warn of a GPU type that is not in Multistep's defaults, so only some installations may know it."""
     try:
         node_terms(config.environment, GPU_TYPES)
     except InvalidTask as error:
@@ -154,7 +155,7 @@ def _problem(error: InvalidTask | InvalidSpec | SourceError) -> Finding:
 
 
 def _plan(task: Task, name: str, variables: Mapping[str, str], verification: bool, image: str | None) -> TrialPlan:
-    """Return the plan of a default trial, assuming that its image is built and its variables are set."""
+    """Return the plan of a trial with defaults, on the assumption that its images are built and its variables are set."""
     main = task.layout.compose.main if task.layout.compose else None
     buildable = task.layout.dockerfile or (main is not None and main.build is not None)
     if image is None and buildable and not task.config.environment.docker_image:

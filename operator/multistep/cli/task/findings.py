@@ -1,4 +1,4 @@
-"""Findings of `multistep check`, and their places: file, line and step. Pure."""
+"""Findings of `multistep check`, and their locations: file, line and step. Pure functions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _LAST_PART: Final = re.compile(r"""(\[\d+\]|\.?"[^"]*"|\.?[^.\["]+)$""")
 
 @dataclass(frozen=True)
 class Finding:
-    """A fault of a task. field: the key or file with the fault, a file with its line if known, "" for the task as a whole;
-    place: file:line, the file alone if no line is known, "" if unknown; step: name of the step that the fault is in, or ""."""
+    """A fault of a task. field: the key, FILE or FILE:LINE with the fault, "" for the task as a whole; place: FILE:LINE, or FILE if
+    the line is unknown, or "" if the file is unknown; step: name of the step that has the fault, or ""."""
 
     field: str
     message: str
@@ -39,7 +39,7 @@ class Finding:
 
 
 class Places:
-    """Finds where a task's findings are. table: the parsed task.toml, {} if it is not valid TOML."""
+    """Finds the file, line and step of findings. table: the parsed task.toml, {} if it is not valid TOML."""
 
     def __init__(self, table: Mapping[str, Any], bundle: Bundle) -> None:
         self._table, self._bundle = table, bundle
@@ -63,7 +63,7 @@ class Places:
         return replace(finding, place=f"{CONFIG_FILE}:{number}" if number else CONFIG_FILE, step=self._step(finding.field))
 
     def _line(self, key: str) -> int | None:
-        """Return the line of a key, or of the nearest table that would contain it."""
+        """Return the line of a key, or if the key is missing, of the nearest existing table that would contain it."""
         while key:
             if key in self._lines:
                 return self._lines[key]
@@ -87,9 +87,9 @@ class Places:
 
 
 def key_lines(text: str) -> dict[str, int]:
-    """Return the line of each key and table of a TOML document, by its dotted path. Valid TOML is assumed.
+    """Return the line of each key and table of a TOML document, by its dotted path. The document must be valid TOML.
 
-    Each statement is a TOML document of its own, so tomllib itself finds where one ends: where its lines can be parsed.
+    Each statement is a valid TOML document by itself, so a statement ends at the first line where tomllib can parse it.
     """
     lines: dict[str, int] = {}
     table: tuple[str | int, ...] = ()
@@ -105,7 +105,7 @@ def key_lines(text: str) -> dict[str, int]:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
-    """Yield the first line, text and content of each statement."""
+    """Yield the first line's number, the text and the parsed content of each statement."""
     waiting: list[str] = []
     for number, line in enumerate(text.split("\n"), 1):
         waiting.append(f"{line}\n")
@@ -120,7 +120,7 @@ def _statements(text: str) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
 
 
 def _header(content: Mapping[str, Any], counts: dict[tuple[str | int, ...], int]) -> tuple[str | int, ...]:
-    """Return the path of a table's header, with the index of each array of tables. counts: number of tables by array so far."""
+    """Return the path of a table's header, with an index for each array of tables. counts: number of tables so far, by array."""
     place: tuple[str | int, ...] = ()
     here: Any = content
     while here:

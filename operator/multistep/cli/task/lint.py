@@ -1,4 +1,4 @@
-"""Warns of what makes a valid task fail later: scripts, instructions, solutions and a workdir that cannot work. Pure."""
+"""Warns of likely mistakes in a valid task: in scripts, instructions, solutions, rewards and the workdir. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from multistep.sources.bundle import Bundle, Entry
 from multistep.sources.links import is_directory, lookup, resolve
 from multistep.sources.task import strip_canary
 
-_SCRIPTS: Final = ("tests/test.sh", "solution/solve.sh")  # run directly; bash is given setup.sh and resume.sh
+_SCRIPTS: Final = ("tests/test.sh", "solution/solve.sh")  # executed directly; setup.sh and resume.sh are arguments of bash
 _REWARD_FILE: Final = re.compile(rb"reward\.(txt|json)|/logs/verifier|rewardkit", re.IGNORECASE)
-_MOST_BYTES: Final = 1 << 20  # larger files are data, no scripts
+_MOST_BYTES: Final = 1 << 20  # larger files are not checked: they are data, not scripts
 
 
 def lint(bundle: Bundle, table: Mapping[str, Any]) -> list[Finding]:
-    """Return what most likely is a mistake, though the operator accepts it; nothing about a task.toml or a link that it refuses."""
+    """Return likely mistakes in a task that the operator accepts; [] if the operator rejects task.toml or a link."""
     try:
         return list(_lint(bundle, TaskConfig.model_validate(table)))
     except (ValidationError, InvalidTask):
@@ -43,7 +43,7 @@ def _lint(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
 
 
 def _workdir(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
-    """Warn of a workdir that the Dockerfile does not name. Images that are not built from the task are unknown."""
+    """Warn of a relative workdir, and of a workdir that the Dockerfile does not name. Other images cannot be checked."""
     workdir, dockerfile = config.environment.workdir, lookup(bundle, "environment/Dockerfile")
     if workdir is None:
         return
@@ -78,7 +78,7 @@ def _solution(bundle: Bundle, directory: str) -> Iterator[Finding]:
 
 
 def _rewards(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
-    """Warn of tests of which no file names a reward file. Tests in an image of their own are unknown."""
+    """Warn if no file of a step's tests names a reward file. Tests in a separate verifier's image cannot be checked."""
     for step in config.steps or [StepConfig(name="task")]:
         own = f"steps/{step.name}/tests" if config.steps else "tests"
         script = f"{own}/test.sh" if lookup(bundle, f"{own}/test.sh") else "tests/test.sh"
@@ -98,7 +98,7 @@ def _shebangs(bundle: Bundle, directory: str) -> Iterator[Finding]:
 
 
 def _line_endings(bundle: Bundle) -> Iterator[Finding]:
-    """Warn of scripts with CRLF: the carriage return becomes part of the interpreter's name, or of the words of the line."""
+    """Warn of scripts with CRLF: the carriage return becomes part of the interpreter's name, or of the line's last word."""
     for path, entry in _files(bundle, ""):
         data = bytes(entry.data)
         script = path.endswith(".sh") or data.startswith(b"#!")
@@ -109,7 +109,7 @@ def _line_endings(bundle: Bundle) -> Iterator[Finding]:
 
 
 def _files(bundle: Bundle, top: str) -> Iterator[tuple[str, Entry]]:
-    """Yield the small files below a directory by path; links are not followed below it."""
+    """Yield path and entry of each file of at most _MOST_BYTES below a directory. Follow only links in ``top`` itself."""
     real = resolve(bundle, top)
     for path, entry in bundle.entries.items():
         if entry.kind == "file" and (not real or path.startswith(f"{real}/")) and len(entry.data) <= _MOST_BYTES:

@@ -1,4 +1,4 @@
-"""Pushes a bundle to a registry or bucket, for `multistep package --to`. Idempotent: existing content is not sent again."""
+"""Pushes a bundle to a registry or bucket, for `multistep package --to`. It is idempotent: existing content is not sent again."""
 
 from __future__ import annotations
 
@@ -76,7 +76,10 @@ def _to_registry(task: TaskDirectory, place: str, *, plain_http: bool, secret: s
 
 
 def docker_login(reference: Reference) -> tuple[str, str] | None:
-    """Return user name and password for a registry from the configuration of `docker login`; None without an entry."""
+    """Return user name and password for a registry from the configuration of `docker login`; None if it has no entry.
+
+    Raises UsageError.
+    """
     file = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
     try:
         text = file.read_text()
@@ -121,7 +124,7 @@ def _to_bucket(task: TaskDirectory, to: str, *, secret: str | None) -> Published
 
 
 def _is_there(store: Any, key: str, size: int) -> bool:
-    """Report whether the object exists with this size. Its content is not compared, as its name contains the digest."""
+    """Report whether the object exists with this size. The content needs no comparison, because the name contains its digest."""
     import obstore
 
     try:

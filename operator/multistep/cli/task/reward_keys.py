@@ -1,4 +1,4 @@
-"""Warns of steps whose rewards have different keys, as far as gates and test.sh show them. Pure."""
+"""Warns of steps whose rewards lack the key "reward", as far as gates and test.sh show the keys. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KEY: Final = re.compile(rb"""\\?["']reward\\?["']\s*[:\]=]""")  # the key in JS
 
 
 def reward_key_warnings(bundle: Bundle, steps: Sequence[StepConfig]) -> Iterator[Finding]:
-    """Yield why the task's own reward is not 1 for full marks, or which number its score is made of."""
+    """Yield a warning for each step whose rewards lack the key "reward": how this affects the step's score or the task's reward."""
     found = [known for index, step in enumerate(steps) if (known := _has_reward(bundle, index, step)) is not None]
     mixed = any(named for named, _ in found)
     for named, where in found:
@@ -32,7 +32,7 @@ def reward_key_warnings(bundle: Bundle, steps: Sequence[StepConfig]) -> Iterator
 
 
 def _has_reward(bundle: Bundle, index: int, step: StepConfig) -> tuple[bool, str] | None:
-    """Return whether a step's rewards have the key "reward", and the place that shows it; None if that is unknown."""
+    """Return whether a step's rewards have the key "reward", and the field or file that shows this; None if unknown."""
     gate, where = step.min_reward, f"steps[{index}].min_reward"
     if gate is not None and (not isinstance(gate, Mapping) or REWARD in gate):
         return True, where

@@ -1,4 +1,4 @@
-"""The template of `multistep init`: a working task with comments on the choices that its author has."""
+"""The template of `multistep init`: a working task, with comments on its options."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _config(name: str, steps: Sequence[str]) -> str:
 
 
 def _check_steps(steps: Sequence[str]) -> None:
-    """Check the steps' names by the rules of task.toml."""
+    """Check the steps' names by the rules of task.toml. Raises UsageError."""
     try:
         parse_task("".join(f"[[steps]]\nname = {_toml(step)}\n" for step in steps))
     except InvalidTask as error:

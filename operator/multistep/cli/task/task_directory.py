@@ -15,7 +15,7 @@ from multistep.sources.bundle import Bundle, digest_of, pack
 
 @dataclass(frozen=True)
 class TaskDirectory:
-    """A directory with a task.toml, possibly invalid. table: the parsed file, {} if not valid TOML; toml_error: the error."""
+    """A directory with a task.toml, possibly invalid. table: the parsed file, {} if it is not valid TOML; toml_error: the error."""
 
     path: Path
     table: Mapping[str, Any]
@@ -36,12 +36,12 @@ class TaskDirectory:
 
     @property
     def directory_name(self) -> str:
-        """Return the directory's name, which is the default of the task's name."""
+        """Return the directory's name, the default of task.name."""
         return self.path.name
 
     @property
     def name(self) -> str:
-        """Return the last part of task.name, or the directory's name if it is unset."""
+        """Return the last part of task.name, or the directory's name if task.name is unset."""
         table = self.table.get("task")
         name = table.get("name") if isinstance(table, Mapping) else None
         return name.rsplit("/", 1)[-1] if isinstance(name, str) and name else self.directory_name
@@ -60,7 +60,7 @@ class TaskDirectory:
 
     @cached_property
     def packed(self) -> bytes:
-        """Return the bytes of the bundle into which the task is packed."""
+        """Return the bundle: the packed task."""
         return pack(self.path)
 
     @property
@@ -69,5 +69,5 @@ class TaskDirectory:
         return digest_of(self.packed)
 
     def bundle(self) -> Bundle:
-        """Return the bundle. Raises SourceError if it exceeds the operator's size limits."""
+        """Return the opened bundle. Raises SourceError if it exceeds the operator's size limits."""
         return Bundle.open(self.packed, self.digest)

@@ -1,4 +1,4 @@
-"""Builds spec.agent from the options --agent, --model and those of Harbor's agents."""
+"""Builds spec.agent from the options --agent and --model and the other options for agents of Harbor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _HOSTED = re.compile(r"(?P<agent>[\w.-]+(?::\w+)?)@(?P<model>\S+)")
 
 
 def agent_entry(agent: str, options: ModelOptions, *, command: Sequence[str] = (), env: Sequence[Manifest] = ()) -> Manifest:
-    """Return spec.agent for an agent's name or import path. Raises UsageError."""
+    """Return spec.agent for an agent's name or import path. env: entries of spec.agent.env. Raises UsageError."""
     if (agent == "command") != bool(command):
         raise UsageError("the command agent requires a command, other agents take none: --agent command -- PROGRAM ARGUMENT...")
     if agent in BUILT_IN:
@@ -48,7 +48,7 @@ def hosted_choice(text: str, options: ModelOptions) -> Manifest | None:
 
 
 def check_images(options: ModelOptions, entries: Sequence[Manifest]) -> None:
-    """Check that each --agent-image names one of the agents. Raises UsageError. entries: list of spec.agent."""
+    """Check that each --agent-image that names an agent names one of ``entries``, a list of spec.agent. Raises UsageError."""
     agents = {each.get("name") or each.get("importPath", "") for each in entries}
     for text in options.images:
         name, _, image = text.rpartition("=")
@@ -59,7 +59,7 @@ def check_images(options: ModelOptions, entries: Sequence[Manifest]) -> None:
 
 
 def label(entry: Manifest) -> str:
-    """Return the agent's name, or its class name, for use in the names of trials and sweeps."""
+    """Return the agent's name, or the name of its class, for use in the names of trials and sweeps."""
     name: str = entry.get("name") or entry["importPath"].rpartition(":")[2]
     return name
 
@@ -92,7 +92,7 @@ def _options(agent: str, options: ModelOptions) -> Manifest:
 
 
 def _image(images: Sequence[str], agent: str) -> str | None:
-    """Return the --agent-image of this agent: the value ``AGENT=IMAGE`` that names it, else the value ``IMAGE``."""
+    """Return the --agent-image of this agent: from ``AGENT=IMAGE`` if a value names the agent, else from a value ``IMAGE``."""
     by_agent = {name: image for name, _, image in (each.rpartition("=") for each in images)}
     return by_agent.get(agent, by_agent.get(""))
 
@@ -102,7 +102,7 @@ def _limits(options: ModelOptions) -> Manifest:
 
 
 def _kwarg(text: str) -> tuple[str, Any]:
-    """Parse ``NAME=VALUE``. VALUE is parsed as JSON; if that fails, it is a text (Harbor 0.25, --agent-kwarg)."""
+    """Parse ``NAME=VALUE``. VALUE is JSON, or a string if it is not valid JSON (Harbor 0.25, --agent-kwarg)."""
     name, separator, value = text.partition("=")
     if not separator or not name.isidentifier():
         raise UsageError(f"--agent-kwarg {text}: must be NAME=VALUE, such as max_turns=50")

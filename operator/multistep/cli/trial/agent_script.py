@@ -1,4 +1,4 @@
-"""The command agent of a local script, --agent-file: the script travels in the command."""
+"""The command agent for a local script (--agent-file): the command contains the script's text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows the logs of the builds of a trial's images, which the operator keeps on its results volume."""
+"""Shows the build logs of a trial's images, which the operator stores on its results volume."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PAUSE_SECONDS = 1.0
 
 
 async def show_build_logs(cluster: Cluster, namespace: str, name: str, form: Form, *, follow: bool) -> None:
-    """Show the logs of the builds. follow: until all images exist or the trial has finished. Raises UsageError without a log."""
+    """Show the build logs. follow: continue until all images exist or the trial finishes. Raises UsageError if no log exists."""
     offsets = dict[str, int]()
     async for found in versions(cluster, namespace, name):
         status = parse_status(found)

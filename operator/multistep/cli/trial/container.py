@@ -1,4 +1,4 @@
-"""The container of a trial, for `multistep shell` and `multistep cp`: which pod it is in, and what to do if there is none."""
+"""Finds the pod of a trial for `multistep shell` and `multistep cp`; without a running pod, an error says what to do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CONTAINER", "Place", "find_place"]
 
 @dataclass(frozen=True)
 class Place:
-    """The pod of a trial, whose container runs. active: whether the trial is, so that changes may change its results."""
+    """A trial's pod whose container runs. active: the trial has not finished, so changes in the pod may affect its results."""
 
     namespace: str
     pod: str
@@ -25,7 +25,7 @@ class Place:
 
 
 async def find_place(cluster: Cluster, namespace: str, trial: str) -> Place:
-    """Return the trial's pod. Raises UsageError if it has none that runs."""
+    """Return the trial's pod. Raises UsageError if the trial has no pod whose container runs."""
     status = parse_status(await existing_trial(cluster, namespace, trial))
     finished = is_finished(status)
     advice = "run it with --keep (spec.podCleanup: Never) to keep the pod" if finished else "try again when it runs"

@@ -1,4 +1,4 @@
-"""Copies files out of the container of a trial, as a tar that the container writes and this process unpacks."""
+"""Copies files out of a trial's container: tar in the container writes an archive, which this process unpacks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from multistep.cli.trial.unpack import unpack
 from multistep.errors import ClusterError, Unavailable, UsageError
 
 _IN_MEMORY_BYTES = 16 << 20
-_NOT_FOUND = (126, 127)  # exit codes of a container runtime and of a shell for a program that does not exist
+_NOT_FOUND = (126, 127)  # exit codes that container runtimes and shells report for a program that does not exist
 
 
 def parse_source(text: str) -> tuple[str, str]:
-    """Return the trial and the path of ``TRIAL:PATH``. Raises UsageError."""
+    """Parse ``TRIAL:PATH``; return the trial and the normalized path. Raises UsageError."""
     trial, colon, path = text.partition(":")
     if not trial or not colon or not path.startswith("/"):
         raise UsageError(f"{text} must be TRIAL:PATH with an absolute path, such as {trial or 'my-trial'}:/app")
@@ -25,7 +25,7 @@ def parse_source(text: str) -> tuple[str, str]:
 
 
 async def copy(cluster: Cluster, namespace: str, trial: str, path: str, directory: Path) -> None:
-    """Copy a file or a directory into the directory. Raises UsageError, StoreError, Unavailable."""
+    """Copy the file or directory ``path`` of a trial's container into ``directory``. Raises UsageError, StoreError, Unavailable."""
     place = await find_place(cluster, namespace, trial)
     parent, name = posixpath.split(path)
     argv = ["tar", "-c", "-f", "-", "-C", parent, "--", name or "."]

@@ -1,4 +1,4 @@
-"""The output of `multistep verify`: a table with the differences below it, or a JSON document."""
+"""The output of `multistep verify`: a table and the differences found, or a JSON document."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rich.text import Text
 from multistep.cli.terminal import bytes_text, clean, rewards_text, table
 from multistep.store.evidence.check import Checked
 
-_SHOWN = 20  # findings of a trial in the table; JSON has all
+_SHOWN = 20  # maximum number of findings shown per trial; the JSON document has all
 
 
 def evidence_view(checked: Sequence[Checked], top: Path) -> Group:
-    """Return the table of checked trials. top: the directory that their directories are shown relative to."""
+    """Return the table of checked trials. top: the trials' directories are shown relative to this directory."""
     found = table("DIRECTORY", "TRIAL", "OUTCOME", "REWARD", "FILES", "SIZE", "SIGNATURE", "RESULTS", numbers=("FILES", "SIZE"))
     lines: list[RenderableType] = []
     for each in checked:
@@ -58,7 +58,7 @@ def _document(checked: Checked) -> dict[str, Any]:
 
 
 def shown(text: str) -> str:
-    """Return a text that can be printed: bytes that are not UTF-8 become escapes."""
+    """Return a text that can be encoded as UTF-8: surrogates (bytes of file names that are not UTF-8) become escapes."""
     return text.encode(errors="backslashreplace").decode()
 
 

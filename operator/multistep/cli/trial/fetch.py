@@ -1,4 +1,4 @@
-"""Fetches a trial's results from the address in its status into a directory."""
+"""Fetches a trial's results from the URI in its status into a directory."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class ServicePath:
-    """A path of a Service in the cluster, reached through the API server's proxy."""
+    """A URL path of the API server that proxies a Service in the cluster."""
 
     path: str
 
 
 @dataclass(frozen=True)
 class WebAddress:
-    """An http or https URL, which is requested without the API server's proxy."""
+    """An http or https URL, which the command requests directly."""
 
     url: str
 
@@ -54,7 +54,7 @@ def locate(uri: str) -> ServicePath | WebAddress:
 
 
 def check_directory(directory: Path, *, force: bool = False) -> None:
-    """Check that results can be written to the directory. Raises UsageError. force: accept a directory that is not empty."""
+    """Check that results can be written to the directory. force: accept a directory that is not empty. Raises UsageError."""
     if directory.exists() and not directory.is_dir():
         raise UsageError(f"{directory} is not a directory: results are many files")
     if not force and directory.is_dir() and any(directory.iterdir()):
@@ -62,7 +62,7 @@ def check_directory(directory: Path, *, force: bool = False) -> None:
 
 
 async def fetch_results(cluster: Cluster, name: str, status: TrialStatus, directory: Path) -> Unpacked:
-    """Fetch and unpack the results. Raises UsageError (the trial has not finished), StoreError, Unavailable."""
+    """Fetch and unpack the results. Raises UsageError if the trial has not finished; StoreError, ClusterError."""
     if status.results is None:
         if is_finished(status):
             raise StoreError(f"trial {name} has no results: {outcome(status).why}")
@@ -74,7 +74,7 @@ async def fetch_results(cluster: Cluster, name: str, status: TrialStatus, direct
 
 
 async def download(cluster: Cluster, uri: str, directory: Path) -> Unpacked:
-    """Download and unpack the results at a trial's status.results. Raises StoreError, ClusterError."""
+    """Download and unpack results. uri: the trial's status.results. Raises StoreError, ClusterError."""
     with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as file:
         async with aclosing(_read(cluster, uri)) as chunks:
             async for chunk in chunks:
@@ -84,13 +84,15 @@ async def download(cluster: Cluster, uri: str, directory: Path) -> Unpacked:
 
 
 async def read_part(cluster: Cluster, uri: str, path: str, offset: int, limit: int) -> bytes | None:
-    """Return at most ``limit`` bytes of a result file; None if the file is missing. path: URL-quoted; offset: counted from the end
-    if negative."""
+    """Return at most ``limit`` bytes of a result file; None if the file is missing.
+
+    path: URL-quoted path of the file; offset: in bytes, from the end of the file if negative.
+    """
     return await _part(cluster, uri, f"/files/{path}?offset={offset}&limit={limit}", limit)
 
 
 async def read_log(cluster: Cluster, uri: str, offset: int, limit: int) -> bytes | None:
-    """Return at most ``limit`` bytes of the log of a build; None if it does not exist."""
+    """Return at most ``limit`` bytes of a build log; None if the log does not exist."""
     return await _part(cluster, uri, f"?offset={offset}&limit={limit}", limit)
 
 
@@ -121,7 +123,7 @@ async def _read(cluster: Cluster, uri: str) -> AsyncGenerator[bytes, None]:
 
 
 async def _patient(cluster: Cluster, path: str) -> AsyncGenerator[bytes, None]:
-    """Yield a Service's response. Retry for some seconds while the Service has no endpoint, e.g. while the operator restarts."""
+    """Yield a Service's response. Retry for some seconds while the Service has no endpoint, as when the operator restarts."""
     patience, started = time.monotonic() + _PATIENCE_SECONDS, False
     while True:
         try:
@@ -153,7 +155,7 @@ async def _get(url: str) -> AsyncGenerator[bytes, None]:
 
 
 def _shown(uri: str) -> str:
-    """Return an address for a message, without the path, which contains the access token."""
+    """Return a URI for messages: without its path, which contains the access token."""
     parts = urlsplit(uri)
     return f"{parts.scheme}://{parts.netloc}/..."
 

@@ -1,4 +1,4 @@
-"""Follows a trial until it finishes: watches it and describes its changes as progress lines."""
+"""Follows a trial until it finishes: watches it and describes its changes in progress lines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _WORDS = {TRIALS.kind: "trial", SWEEPS.kind: "sweep"}
 
 
 async def follow(cluster: Cluster, namespace: str, name: str, progress: Progress) -> TrialStatus:
-    """Follow the trial with progress and return its final status. Raises Gone, Unavailable (the trial continues), ClusterError."""
+    """Follow the trial, show its progress and return its final status.
+
+    Raises Gone, Unavailable (the trial continues), ClusterError.
+    """
     status: TrialStatus | None = None
     async with aclosing(versions(cluster, TRIALS, namespace, name, progress.note)) as found:
         async for each in found:
@@ -50,13 +53,13 @@ async def until_finished(cluster: Cluster, namespace: str, name: str, note: Call
 
 
 def describe(old: TrialStatus | None, new: TrialStatus) -> list[str]:
-    """Return the changes between two statuses as progress lines. old: None if ``new`` is the first status."""
+    """Return progress lines for the changes between two statuses. old: None if ``new`` is the first status."""
     before = old or TrialStatus()
     lines = _attempt_lines(before, new)
     restarted = len(new.attempts) > len(before.attempts)
     for index, step in enumerate(new.steps):
         if index < new.kept_steps and old is not None:
-            continue  # its lines were printed when an earlier attempt ran it
+            continue  # the step's lines were printed when an earlier attempt ran it
         former = before.steps[index] if index < len(before.steps) and not restarted else None
         lines += _step_lines(index, former, step)
     return lines + _phase_lines(before, new)
@@ -82,12 +85,12 @@ def _step_lines(index: int, former: StepStatus | None, step: StepStatus) -> list
 
 
 def _brief_faults(step: StepStatus) -> list[str]:
-    """Return a step's faults without their messages, as the final table shows the messages."""
+    """Return a step's faults without messages: the final output has the messages."""
     return [*([step.exception.type] if step.exception else []), *(["gate not met"] if step.gate is False else [])]
 
 
 def _phase_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
-    """Return a line on why a trial waits or on its outcome; none while a step runs, because each step has its own lines."""
+    """Return a line with the reason why a trial waits, or with its outcome; [] while a step runs, which has its own lines."""
     was, now = outcome(before), outcome(new)
     running = holds(new, "Reconciling") and new.phase == "Running" and new.steps
     if (was.phase, was.why) == (now.phase, now.why) or running or (is_finished(new) and is_finished(before)):
@@ -98,7 +101,10 @@ def _phase_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
 async def versions(
     cluster: Cluster, resource: Resource, namespace: str, name: str, note: Callable[[str], None]
 ) -> AsyncGenerator[Object, None]:
-    """Yield a trial or sweep now and after each change. note: called if no operator reconciles it. Raises Gone, ClusterError."""
+    """Yield a trial or sweep, first in its current state, then after each change. Raises Gone, ClusterError.
+
+    note: called with a hint if no operator reconciles the object.
+    """
     status: dict[str, object] = {}
     events: AsyncGenerator[WatchEvent, None] = cluster.watch(resource, namespace, field_selector=f"metadata.name={name}")
     async with aclosing(events), _note_if_silent(lambda: bool(status.get("phase")), note):
@@ -111,7 +117,7 @@ async def versions(
 
 @asynccontextmanager
 async def _note_if_silent(received: Callable[[], bool], note: Callable[[str], None]) -> AsyncIterator[None]:
-    """Call ``note`` with a hint if no operator has set a status within UNHEARD_SECONDS."""
+    """Call ``note`` with a hint if ``received()`` is still false after UNHEARD_SECONDS."""
 
     async def wait() -> None:
         await asyncio.sleep(UNHEARD_SECONDS)

@@ -24,18 +24,18 @@ class TerminalStream(ExecStream, Protocol):
 
 
 class Session:
-    """One command in a container. tty: whether it has a terminal, which this process's terminal shows."""
+    """One command in a container. tty: whether the command has a terminal, which is connected to this process's terminal."""
 
     def __init__(self, *, tty: bool) -> None:
         self._tty = tty
 
     def write_error(self, data: bytes) -> None:
-        """Write the command's errors."""
+        """Write data of the command's stderr to this process's stderr."""
         sys.stderr.buffer.write(data)
         sys.stderr.buffer.flush()
 
     async def run(self, stream: TerminalStream) -> int:
-        """Run until the command ends, and return its exit code. Raises Unavailable if the connection breaks."""
+        """Wait until the command ends, and return its exit code. Raises Unavailable if the connection breaks."""
         try:
             with _raw_terminal() if self._tty else _as_it_is():
                 tasks = [asyncio.create_task(self._send(stream))]
@@ -70,12 +70,12 @@ class Session:
 
 
 async def _input() -> AsyncIterator[bytes]:
-    """Yield what arrives on stdin. Reads in a thread, as stdin may be a file, which the event loop cannot watch."""
+    """Yield the data of stdin. A thread reads it, because stdin may be a regular file, which the event loop cannot watch."""
     descriptor, loop = sys.stdin.fileno(), asyncio.get_running_loop()
     queue: asyncio.Queue[bytes] = asyncio.Queue(maxsize=4)
 
     def read() -> None:
-        with suppress(RuntimeError, OSError):  # the loop is closed: the command has ended
+        with suppress(RuntimeError, OSError):  # the event loop is closed when the command has ended
             while True:
                 data = os.read(descriptor, _BYTES)
                 asyncio.run_coroutine_threadsafe(queue.put(data), loop).result()
@@ -84,13 +84,13 @@ async def _input() -> AsyncIterator[bytes]:
 
     import threading
 
-    threading.Thread(target=read, daemon=True).start()  # a daemon: a read of a terminal cannot be interrupted
+    threading.Thread(target=read, daemon=True).start()  # a daemon thread, because a read of a terminal cannot be interrupted
     while data := await queue.get():
         yield data
 
 
 async def _keep_size(stream: TerminalStream) -> None:
-    """Set the size of the command's terminal, now and after each change of this one's."""
+    """Set the size of the command's terminal to that of this process's terminal, now and after each change."""
     changed = asyncio.Event()
     changed.set()
     loop = asyncio.get_running_loop()
@@ -105,13 +105,13 @@ async def _keep_size(stream: TerminalStream) -> None:
 
 @contextmanager
 def _raw_terminal() -> Iterator[None]:
-    """Pass each key on as it is, Ctrl-C too; restore the terminal afterwards."""
+    """Switch this process's terminal to raw mode, so that each key, Ctrl-C too, reaches the command; restore it afterwards."""
     import termios
     import tty
 
     before = termios.tcgetattr(sys.stdin)
     try:
-        tty.setraw(sys.stdin, termios.TCSADRAIN)  # keeps what was typed ahead
+        tty.setraw(sys.stdin, termios.TCSADRAIN)  # unlike TCSAFLUSH, keeps input that was typed before
         yield
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

@@ -1,4 +1,4 @@
-"""Builds the manifests that are sent to the cluster. Pure: no IO."""
+"""Builds the manifests of a trial and the objects that it needs. No IO."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Manifest = dict[str, Any]
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _LABEL_LENGTH = 63
-_RANDOM = "bcdfghjklmnpqrstvwxz2456789"  # without vowels, so that no words appear (as in names that Kubernetes generates)
+_RANDOM = "bcdfghjklmnpqrstvwxz2456789"  # no vowels, so that names contain no words (as in names that Kubernetes generates)
 _RANDOM_LENGTH = 5
 _CONFIG_MAP_STEM_LENGTH = 50
 
@@ -36,7 +36,7 @@ class TrialImage:
 
     @property
     def local(self) -> bool:
-        """Report whether the image exists only on the nodes: its name has "localhost" instead of a registry."""
+        """Report whether the image exists only on the nodes: its name starts with "localhost/" instead of a registry."""
         return self.reference.startswith("localhost/")
 
 
@@ -44,9 +44,9 @@ class TrialImage:
 class TrialRequest:
     """The inputs of a trial's manifest. agent: spec.agent; variables: entries of spec.variables; resume: spec.resumeTrajectory.
 
-    config_maps: names of the bundle's ConfigMaps, in order; source: the fields of spec.task that refer to a bundle outside
-    the cluster, None if the bundle is in ConfigMaps; queue: name of a Kueue LocalQueue; part: the fields of spec that select the
-    part of the task.
+    config_maps: names of the bundle's ConfigMaps, in order; source: fields of spec.task that refer to a bundle outside the
+    cluster, None if the bundle is in ConfigMaps; queue: name of a Kueue LocalQueue; part: fields of spec that limit the trial to
+    some of the task's steps (from, fromStep, toStep).
     """
 
     name: str
@@ -74,7 +74,7 @@ def new_name(stem: str, agent: str = "") -> str:
 
 
 def checked_name(name: str) -> str:
-    """Return the name. Raises UsageError if Kubernetes would reject it."""
+    """Return the name unchanged. Raises UsageError if it is not a DNS label."""
     if len(name) > _LABEL_LENGTH or not _LABEL.fullmatch(name):
         hint = dns_label(name, _LABEL_LENGTH)
         raise UsageError(f"--name {name!r} must be at most 63 of a-z, 0-9 and '-', such as {hint!r}")
@@ -82,13 +82,13 @@ def checked_name(name: str) -> str:
 
 
 def dns_label(text: str, length: int = _LABEL_LENGTH) -> str:
-    """Return the text as a DNS label of at most this length; "task" if no character is valid."""
+    """Return the text as a DNS label of at most ``length`` characters; "task" if no character is valid."""
     clean = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     return clean[:length].rstrip("-") or "task"
 
 
 def bundle_config_maps(packed: bytes, name: str, digest: str, namespace: str | None = None) -> list[Manifest]:
-    """Return the immutable ConfigMaps of a bundle, in order, labelled with its digest."""
+    """Return the immutable ConfigMaps of a bundle, in order, labelled with the bundle's digest."""
     parts = split(packed, dns_label(name, _CONFIG_MAP_STEM_LENGTH))
     return [placed(_labelled(part, digest), namespace) for part in parts]
 
@@ -106,7 +106,7 @@ def variable_from_secret(name: str, secret: str, key: str) -> Manifest:
 
 
 def trial_manifest(request: TrialRequest) -> Manifest:
-    """Return the MultiStepTrial without fields that have their default."""
+    """Return the MultiStepTrial, without fields that have their default value."""
     bundle = {"bundle": {"configMaps": list(request.config_maps), "digest": request.digest}}
     spec: Manifest = {
         "task": {"name": request.task_name, **(request.source or bundle)},
@@ -128,7 +128,7 @@ def trial_manifest(request: TrialRequest) -> Manifest:
 
 
 def owned_by(manifest: Manifest, owner: Mapping[str, Any]) -> Manifest:
-    """Return the manifest with an ownerReference, so that it is deleted with its owner."""
+    """Return the manifest with an ownerReference, so that the object is deleted with its owner."""
     metadata = owner["metadata"]
     reference = {"apiVersion": API_VERSION, "kind": owner["kind"], "name": metadata["name"], "uid": metadata["uid"]}
     return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [reference]}}
@@ -143,10 +143,10 @@ def to_yaml(manifests: Iterable[Manifest]) -> str:
 
 
 def environment(image: TrialImage | None) -> Manifest | None:
-    """Return spec.environment for an image; None without one."""
+    """Return spec.environment for an image; None without an image."""
     if image is None:
         return None
-    # The policy is Never for a local image: no registry has it, and a pull from "localhost" would fail only after minutes.
+    # A local image has the pull policy Never: no registry has the image, and a pull from "localhost" fails only after minutes.
     return {
         "image": image.reference,
         **optional(imagePullPolicy="Never" if image.local else None, runnerInImage=image.runner or None),
@@ -154,7 +154,7 @@ def environment(image: TrialImage | None) -> Manifest | None:
 
 
 def queue_labels(queue: str | None) -> Mapping[str, str] | None:
-    """Return the labels by which Kueue queues a trial in a LocalQueue; None without a queue."""
+    """Return the label that assigns a trial to a Kueue LocalQueue; None without a queue."""
     return {QUEUE: queue} if queue else None
 
 

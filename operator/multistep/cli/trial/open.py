@@ -58,7 +58,7 @@ async def _fetched(target: Target, text: str) -> Path:
 
 
 def _directory(metadata: Mapping[str, Any]) -> Path:
-    """Return the directory of a trial or sweep. Its name has the UID, as another one may have the same name later."""
+    """Return the cache directory of a trial or sweep. The UID in its name distinguishes objects that reuse a name."""
     import os
     from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Derives a trial's outcome from its status: phase, faults and exit code of the command. Pure functions."""
+"""Derives a trial's outcome from its status: its phase, its faults and the command's exit code. Pure functions."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def outcome(status: TrialStatus) -> Outcome:
 
 
 def words(status: TrialStatus) -> str:
-    """Return how a finished trial ended, in words; "" while it is active."""
+    """Return the outcome of a finished trial in words; "" while the trial is active."""
     if status.outcome is None:
         return ""
     return outcome_words(status.outcome, status.failure.class_ if status.failure else "")
 
 
 def level(status: TrialStatus) -> Level:
-    """Return how the outcome of a trial is shown."""
+    """Return the level of a trial's outcome, which determines its colour; "neutral" without an outcome."""
     return outcome_level(status.outcome) if status.outcome else "neutral"
 
 

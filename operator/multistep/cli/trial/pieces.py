@@ -1,4 +1,4 @@
-"""Divides a trial's log (what its phases print) into pieces: one per phase, step and attempt. Pure functions."""
+"""Divides a trial's log, the output of its phases, into pieces: one per phase, step and attempt. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from multistep.api.trial_status import StepStatus, TrialStatus
 from multistep.engine.journal import AGENT, HEALTHCHECK, SETUP, VERIFIER
 from multistep.errors import UsageError
 
-BUILD = "build"  # the phase of a piece that is the log of a build of the image of ``step``
+BUILD = "build"  # the phase of a piece that is an image's build log; its ``step`` is the image's name
 PHASES = (SETUP, HEALTHCHECK, AGENT, VERIFIER)
 _FILES = {AGENT: ("agent/oracle.txt", "agent/command.txt", "agent/output.txt"), VERIFIER: ("verifier/test-stdout.txt",)}
 
@@ -22,8 +22,8 @@ _PREFIXES: Final[Mapping[Place, str]] = {"environment": "", "host": "host/", "ve
 
 @dataclass(frozen=True)
 class Piece:
-    """The output of one phase. attempt: the attempt that ran it; number: number of the step, from 1. The environment's healthcheck,
-    which runs before step 1, has the number 0 and the step ""."""
+    """The output of one phase. attempt: the attempt that ran the phase; number: number of the step, from 1. The environment's
+    healthcheck, which runs before step 1, has the number 0 and the step ""."""
 
     attempt: int
     number: int
@@ -38,12 +38,12 @@ class Piece:
         return f"{where}, {self.phase}{f', attempt {self.attempt}' if self.attempt > 1 else ''}"
 
     def id(self, place: Place) -> str:
-        """Return the phase's id in the runner of this place."""
+        """Return the id of the phase's operation in the runner at ``place``."""
         return f"{self.attempt}/{self.step}/{_PREFIXES[place]}{self.phase}"
 
     def files(self, status: TrialStatus) -> Iterator[str]:
-        """Yield the possible paths of the output in the trial's results: in the step's directory for a multi-step task, at the top
-        for a single-step task."""
+        """Yield the possible paths of the output in the trial's results: in the step's directory (multi-step task) and in the top
+        directory (single-step task)."""
         if not self.number:
             return  # the results do not contain the output of the environment's healthcheck
         last = [runner for runner, _ in status.listed_steps().get(status.attempt or 1, [])]
@@ -55,7 +55,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The pieces that the user selects. attempt: None for the latest attempt; step: name or number, None for all steps; phase: None
+    """The user's selection of pieces. attempt: None for the latest attempt; step: name or number, None for all steps; phase: None
     for all phases."""
 
     attempt: int | None = None
@@ -65,17 +65,15 @@ class Wanted:
 
     @property
     def one(self) -> bool:
-        """Report whether the selection is a single piece, which needs no title."""
+        """Report whether the selection is a single piece. The output then needs no titles."""
         return self.step is not None and self.phase is not None and not (self.follow and self.attempt is None)
 
 
 def pieces(status: TrialStatus, wanted: Wanted, since: int | None = None) -> list[Piece]:
-    """Return the selected pieces of a trial's log that may have output so far, in the order in which the phases ran. The steps that
-    an attempt kept are among its pieces, each piece once.
+    """Return the selected pieces of a trial's log that may have output so far, in the order in which the phases ran.
 
-    since: the first attempt to include if the user selected none; None: only the latest.
-
-    Raises UsageError for an attempt that does not exist.
+    The pieces of an attempt include those of its kept steps, but the list has no duplicates. since: the first attempt to include if
+    the user selected no attempt; None: only the latest attempt. Raises UsageError if the selected attempt does not exist.
     """
     attempts = status.listed_steps()
     if wanted.attempt is not None and attempts and wanted.attempt not in attempts:

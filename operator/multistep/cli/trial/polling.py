@@ -1,4 +1,4 @@
-"""Follows the output of a trial by polls, for `multistep logs -f` and the dashboard."""
+"""Follows the output of a trial by polling, for `multistep logs -f` and the dashboard."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from multistep.cli.trial.trial_output import LATER, Reader
 from multistep.errors import Unavailable, UsageError
 
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 5.0
-_PATIENCE_SECONDS: Final = 120.0  # if the API server does not answer for longer, following fails
+_PATIENCE_SECONDS: Final = 120.0  # timeout for an API server that does not answer
 
 
 async def following(
     cluster: Cluster, namespace: str, name: str, reader: Reader, refused: Callable[[str], object]
 ) -> AsyncIterator[TrialStatus]:
-    """Show new output at each poll, and yield the trial's status after it; the last one is that of the finished trial. Errors while
-    the pod starts or ends are retried; no output is shown twice.
+    """Show new output at each poll, then yield the trial's status; the last status is that of the finished trial.
 
-    refused: called with the reason if the output can be read only when the trial has finished. Raises Gone for a trial that is
-    deleted meanwhile, UsageError, ClusterError.
+    Retry after errors while the pod starts or terminates; never show output twice.
+
+    refused: called with the reason if the output can be read only after the trial finishes. Raises Gone if the trial is deleted
+    before it finishes, UsageError, ClusterError.
     """
     allowed, pause = True, _PAUSE_SECONDS
     async for found in versions(cluster, namespace, name):
@@ -56,7 +57,10 @@ def is_hosted(trial: Mapping[str, Any]) -> bool:
 
 
 async def versions(cluster: Cluster, namespace: str, name: str) -> AsyncIterator[Mapping[str, Any]]:
-    """Yield the trial at each poll; retry while the API server is unavailable for a short time."""
+    """Yield the trial at each poll; while the API server is unavailable for a short time, yield the last known version.
+
+    Raises UsageError if the trial does not exist, Gone if it is deleted, Unavailable after _PATIENCE_SECONDS.
+    """
     found = await existing_trial(cluster, namespace, name)
     uid, clock = found["metadata"]["uid"], asyncio.get_running_loop().time
     answered = clock()

@@ -17,7 +17,7 @@ from multistep.cli.trial.pieces import Piece
 from multistep.loglines import escaped
 
 MAX_LINE_CHARACTERS: Final = 16 * 1024
-MAX_TAIL_BYTES: Final = 1024 * 1024  # the results server's maximum per request
+MAX_TAIL_BYTES: Final = 1024 * 1024  # maximum response size of the results server
 
 Write = Callable[[bytes], object]
 
@@ -32,7 +32,7 @@ class Form(Protocol):
         """Write the next bytes of the piece."""
 
     def end(self) -> None:
-        """End the piece: write its rest, if the format buffers any."""
+        """End the piece: write the data that the format still buffers."""
 
     def close(self) -> None:
         """End the whole output, after the last piece."""
@@ -65,7 +65,7 @@ class Raw:
 
 
 class Escaped:
-    """The format for a terminal: it escapes control characters and cuts long lines."""
+    """The format for a terminal: escapes control characters and cuts long lines."""
 
     def __init__(self, write: Write, *, titles: bool) -> None:
         self._raw = Raw(write, titles=titles)
@@ -104,7 +104,7 @@ class Escaped:
 
 
 class Json:
-    """The format with one JSON object per line: attempt, step, phase, text; for a cut line the number of omitted characters."""
+    """The format with a JSON object for each line: attempt, step, phase, text; for a cut line also charactersLeftOut."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
@@ -162,7 +162,7 @@ class Tail:
         self._held: deque[bytes] = deque()
 
     def take(self, data: bytes) -> None:
-        """Add output, and drop the oldest lines beyond the maximum number."""
+        """Add output, and drop the oldest lines above the maximum number."""
         for line in re.findall(rb"[^\n]*\n|[^\n]+", data):
             if self._held and not self._held[-1].endswith(b"\n"):
                 line = self._held.pop() + line
@@ -171,7 +171,7 @@ class Tail:
                 self._held.popleft()
 
     def last(self) -> bytes:
-        """Return the last lines, and forget them."""
+        """Return the last lines, and clear the buffer."""
         held, self._held = b"".join(self._held), deque()
         return held
 

@@ -1,4 +1,4 @@
-"""Creates the retry of a trial that no sweep owns: a new trial with the same spec, and an owner of the same objects."""
+"""Creates the retry of a trial that no existing sweep owns: a new trial with the same spec, which co-owns the trial's objects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST: Final = 100  # retries of one trial
 
 
 async def retry_alone(cluster: Cluster, namespace: str, trial: Object) -> str:
-    """Create the retry and return its name. Raises UsageError if the trial is active or has a score, ClusterError."""
+    """Create the retry and return its name. Raises UsageError if the trial is active or has a score, and ClusterError."""
     name, found = trial["metadata"]["name"], row(trial, Scoring())
     if found.state == "Active":
         raise UsageError(f"trial {name} is active: stop it first, or wait until it has finished")
@@ -37,7 +37,7 @@ async def retry_alone(cluster: Cluster, namespace: str, trial: Object) -> str:
 
 
 def _manifest(trial: Object) -> Manifest:
-    """Return the retry without its number. A trial that a deleted sweep left behind keeps its labels except those of the sweep."""
+    """Return the retry's manifest, still with the first trial's name. It has the trial's labels except the sweep's labels."""
     metadata = trial["metadata"]
     given, first = metadata.get("annotations") or {}, metadata["name"]
     kept = {name: text for name, text in given.items() if name in (labels.TASK, labels.AGENT)} if owner_of(trial) else {}
@@ -57,7 +57,7 @@ def _manifest(trial: Object) -> Manifest:
 
 
 async def _created(cluster: Cluster, manifest: Manifest) -> Object:
-    """Create the trial under the next name of its first trial: NAME-r1, NAME-r2, ..."""
+    """Create the retry under the first free name of NAME-r1, NAME-r2, ..., where NAME is the first trial's name."""
     metadata = manifest["metadata"]
     first = metadata["annotations"][labels.RETRY_OF]
     for number in range(1, _MOST + 1):
@@ -72,7 +72,7 @@ async def _created(cluster: Cluster, manifest: Manifest) -> Object:
 
 
 async def _share(cluster: Cluster, namespace: str, trial: Object, created: Object) -> None:
-    """Make the new trial an owner of the objects that the first one owns, so that they stay when the first one is deleted."""
+    """Add the new trial as an owner of the objects that ``trial`` owns, so that they are not deleted with ``trial``."""
     owner, uid = created["metadata"], trial["metadata"]["uid"]
     for resource, name in _parts(trial["spec"]):
         try:
@@ -92,7 +92,7 @@ async def _share(cluster: Cluster, namespace: str, trial: Object, created: Objec
 
 
 def _parts(spec: Object) -> Iterator[tuple[Any, str]]:
-    """Yield the ConfigMaps with the task, and the Secrets of the trial's variables."""
+    """Yield resource and name of the ConfigMaps with the task, and of the Secrets of the trial's variables."""
     for name in ((spec.get("task") or {}).get("bundle") or {}).get("configMaps") or ():
         yield CONFIG_MAPS, name
     variables = [*(spec.get("variables") or ()), *((spec.get("agent") or {}).get("env") or ())]

@@ -59,7 +59,7 @@ async def _retry(target: Target, trial: str) -> None:
 
 
 async def _sweep(connected: Cluster, namespace: str, owner: tuple[str, str]) -> Mapping[str, Any] | None:
-    """Return the sweep that owns a trial, unless it was deleted."""
+    """Return the sweep that owns a trial; None if it was deleted. owner: name and UID of the sweep."""
     from multistep.cli import cluster
 
     found = await cluster.find_sweep(connected, namespace, owner[0])

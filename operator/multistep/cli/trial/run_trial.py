@@ -1,4 +1,4 @@
-"""`multistep run`: check, build, submit, follow, fetch, show."""
+"""`multistep run`: check the task, build its image, submit and follow the trial, fetch its results, show its outcome."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Session:
     as_json: bool = False
 
     def run(self) -> Exit:
-        """Validate, build the image, create the trial and follow it, in this order."""
+        """Validate the task, build its image, create the trial and follow it."""
         if self.results:
             check_directory(self.results)
         values = given_values(self.variables, self.agent_env)
@@ -82,7 +82,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Followed:
-    """Submits a trial and follows it. results: new directory for its results; detach: only submit it."""
+    """Submits a trial and follows it. results: new directory for the trial's results; detach: only submit the trial."""
 
     target: Target
     results: Path | None = None
@@ -90,7 +90,7 @@ class Followed:
     as_json: bool = False
 
     async def run(self, submission: Submission) -> Exit:
-        """Create the trial and its objects, and return how it ended."""
+        """Create the trial and its objects, follow the trial, and return the exit code of its outcome."""
         metadata = submission.trial["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         async with cluster.connect(self.target) as connected:
@@ -120,8 +120,7 @@ class Followed:
             raise Unavailable(f"{error}; {continues}") from error
 
     async def _finish(self, connected: Cluster, namespace: str, name: str, status: TrialStatus) -> Exit:
-        """Fetch the results, then show the outcome. If the trial has a fault and the fetch fails, too, the exit code is that
-        of the trial's fault."""
+        """Fetch the results, then show the outcome. Return the exit code of the trial's fault, or else of a failed fetch."""
         fault: MultistepError | None = None
         if self.results:
             try:
@@ -141,9 +140,9 @@ class Followed:
 def check(
     directory: TaskDirectory, *, verification: bool, agents: Sequence[AgentSpec], given: Collection[str], image: str | None = None
 ) -> Report:
-    """Print a task's warnings. Raises InvalidTask, or UsageError if a variable is missing.
+    """Print a task's warnings, and return the report. Raises InvalidTask, or UsageError if a variable is missing.
 
-    given: names of the variables that have a value. image: replaces the task's image.
+    given: names of the variables that have a value. image: image that replaces the task's image.
     """
     report = examine(directory.bundle(), directory.directory_name, verification=verification, agents=agents, image=image)
     for warning in report.warnings:
@@ -157,8 +156,8 @@ def check(
 
 
 def check_used(given: Collection[str], used: Collection[str], *, agents: Sequence[AgentSpec]) -> None:
-    """Raise UsageError for variables that no template uses, because no process would get their values. If all agents are oracle or
-    nop, only print a warning."""
+    """Raise UsageError for variables that no template uses, because no process would receive their values. If all agents are oracle
+    or nop, only print a warning."""
     unused = sorted(set(given).difference(used))
     if not unused:
         return
@@ -171,7 +170,7 @@ def check_used(given: Collection[str], used: Collection[str], *, agents: Sequenc
 def built_image(directory: TaskDirectory, task: Path, target: Target, *, verbose: bool) -> TrialImage | None:
     """Build the image of a task's Dockerfile, and load it into a local cluster. task: the path that the user gave, for messages.
 
-    Return None if the cluster must build the image: it is not on this machine, or this machine has no container engine.
+    Return None if the cluster must build the image: because the cluster is not local, or this machine has no container engine.
     """
     planned = plan_build(directory)
     current = current_cluster(target.kubeconfig, target.context)

@@ -1,4 +1,4 @@
-"""Shows what a service of a trial printed: from its container while the pod exists, afterwards from the results."""
+"""Shows the output of a trial's service: from its container until the trial finishes, afterwards from the results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from multistep.store.harbor import service_log
 async def show(
     cluster: Cluster, namespace: str, trial: str, service: str, form: Raw | Escaped, *, follow: bool, tail: int | None
 ) -> None:
-    """Show a service's output. follow: until its container ends. Raises UsageError if it cannot be read."""
+    """Show a service's output. follow: continue until the container terminates. Raises UsageError if the output cannot be read."""
     status = parse_status(await existing_trial(cluster, namespace, trial))
     if is_finished(status):
         await _stored(cluster, status.results or "", service, form, tail)

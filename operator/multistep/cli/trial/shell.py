@@ -47,6 +47,7 @@ async def _shell(target: Target, trial: str, command: tuple[str, ...]) -> int:
         if place.active and tty:
             print_err(f"trial {trial} is active: what you change may change its results")
         session = Session(tty=tty)
-        options = {"tty": tty, "on_stderr": session.write_error, "attempts": 1}  # a repeated handshake may start it twice
+        # one attempt: a retried handshake could start the command twice
+        options = {"tty": tty, "on_stderr": session.write_error, "attempts": 1}
         stream = await connected.open_exec(place.namespace, place.pod, CONTAINER, command, **options)
         return await session.run(stream)

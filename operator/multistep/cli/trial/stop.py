@@ -61,7 +61,7 @@ async def _stop(target: Target, trials: tuple[str, ...], output: str, *, wait: b
 
 
 async def _request_stop(connected: Cluster, namespace: str, found: dict[str, object]) -> TrialStatus:
-    """Set spec.stop on a trial unless it has finished. With the uid, the patch fails for a newer trial of the same name."""
+    """Set spec.stop on a trial unless it has finished. The patch contains the UID, so it fails for a newer trial of this name."""
     from multistep.api.conditions import is_finished
     from multistep.api.model import Metadata
     from multistep.api.trial import parse_status

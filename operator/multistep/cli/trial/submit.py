@@ -1,4 +1,4 @@
-"""Builds a trial and its objects from command-line options, and creates them in the cluster."""
+"""Builds a trial and the objects that it needs from command-line options, and creates them in the cluster."""
 
 from __future__ import annotations
 
@@ -62,8 +62,10 @@ class Submission:
 
 
 def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImage | None, namespace: str | None) -> TrialRequest:
-    """Return the request for a trial with these options. make_submission adds the names of the bundle's ConfigMaps. Raises
-    UsageError."""
+    """Return the request for a trial with these options, without the names of the bundle's ConfigMaps, which make_submission adds.
+
+    Raises UsageError.
+    """
     env = [from_secret("--agent-env-from-secret", each) for each in options.secret_agent_env]
     command = options.command
     if options.agent_file is not None:
@@ -93,7 +95,7 @@ def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImag
 
 
 def _part(options: TrialOptions) -> Manifest:
-    """Return the fields of spec that select the part of the task. Raises UsageError."""
+    """Return the fields of spec that limit the trial to some of the task's steps. Raises UsageError."""
     if options.start is not None and options.from_step is not None:
         raise UsageError("--from and --from-step exclude each other: a trial starts from another trial or from the reference state")
     trial, colon, step = (options.start or "").partition(":")
@@ -104,9 +106,9 @@ def _part(options: TrialOptions) -> Manifest:
 
 
 def make_submission(task: TaskDirectory, request: TrialRequest, values: Values, *, shared: bool) -> Submission:
-    """Return the manifests of the trial and its objects.
+    """Return the manifests of the trial and the objects that it needs.
 
-    shared: whether the ConfigMaps are named after the task, for use by many trials, or after the trial.
+    shared: name the ConfigMaps after the task, for use by many trials, instead of after the trial.
     """
     stem = task.name if shared else request.name
     parts = [] if request.source else bundle_config_maps(task.packed, stem, request.digest, request.namespace)
@@ -119,17 +121,16 @@ def make_submission(task: TaskDirectory, request: TrialRequest, values: Values, 
 
 
 def existing_image(task: TaskDirectory, image: str | None, *, runner_in_image: bool) -> TrialImage | None:
-    """Return the image that --image names, else the image that `multistep build` builds for the task; None if the task needs no
-    build."""
+    """Return the image of --image, else the image that `multistep build` builds for the task; None if the task needs no build."""
     if image:
         return TrialImage(image, runner=runner_in_image)
     return plan_build(task).image if task.needs_build else None
 
 
 async def submit(cluster: Cluster, submission: Submission) -> Object:
-    """Create the trial, then its owned objects, so that an interruption leaves no orphans.
+    """Create the trial, then the objects that it owns, so that an interruption leaves no orphans. Return the trial.
 
-    The operator waits for missing objects. Raises ClusterError.
+    Until the objects exist, the operator waits for them. Raises ClusterError.
     """
     trial = await _create(cluster, submission.trial)
     try:
@@ -142,21 +143,22 @@ async def submit(cluster: Cluster, submission: Submission) -> Object:
 
 
 async def _create(cluster: Cluster, trial: Manifest) -> Object:
-    """Create the trial. Applying it instead would change an existing trial of the same name."""
+    """Create the trial. A server-side apply would change an existing trial of the same name instead of failing."""
     metadata = trial["metadata"]
     try:
         return await cluster.create(trial)
     except Conflict as error:
         raise Conflict(f"trial {metadata['name']!r} already exists: delete it, or choose another --name", status=409) from error
     except Unavailable:
-        found = await find_trial(cluster, metadata["namespace"], metadata["name"])  # no answer came, but it may have been created
+        # the API server may have created the trial although the response was lost
+        found = await find_trial(cluster, metadata["namespace"], metadata["name"])
         if found is None:
             raise
         return found
 
 
 async def _withdraw(cluster: Cluster, trial: Object) -> None:
-    """Delete a trial whose objects could not all be created. Kubernetes deletes its objects with it."""
+    """Delete a trial of which an object could not be created. Kubernetes deletes the other objects with the trial."""
     metadata = trial["metadata"]
     with suppress(ClusterError):
         await cluster.delete(TRIALS, metadata["namespace"], metadata["name"], uid=metadata["uid"])

@@ -1,4 +1,4 @@
-"""Reads a trial's output: from the runner while the pod exists, afterwards from the results."""
+"""Reads a trial's output: from the runner until the trial finishes, afterwards from the results."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from multistep.pods import manifest as pods
 from multistep.runner_client.session import OUTPUT_PROTOCOL, Session
 
 PART_BYTES: Final = 256 * 1024
-SESSION_SECONDS: Final = 10.0  # maximum length of an exec session: sessions use memory of the API server, and proxies cut long ones
+SESSION_SECONDS: Final = 10.0  # maximum length of an exec session: it uses memory of the API server, and proxies cut long sessions
 ANSWER_SECONDS: Final = 20.0
-_WHOLE: Final = ("oracle.txt", "command.txt", "output.txt", "test-stdout.txt")  # stored files with a phase's whole output
+_WHOLE: Final = ("oracle.txt", "command.txt", "output.txt", "test-stdout.txt")  # stored files that contain a phase's whole output
 
 
 class Reader:
-    """Shows a trial's new output at each poll. tail: number of lines to show of each piece's older output; None: all."""
+    """Shows a trial's new output at each poll. tail: number of lines to show of the output before the first poll; None: all."""
 
     def __init__(self, cluster: Cluster, namespace: str, wanted: Wanted, form: Form, tail: int | None = None) -> None:
         self._cluster, self._namespace, self._wanted = cluster, namespace, wanted
@@ -39,13 +39,13 @@ class Reader:
         self._finished: set[Piece] = set()
         self._passed: set[Piece] = set()  # pieces that the pod's runner does not have; the results may contain them
         self._printed_notes: set[str] = set()
-        self._since: int | None = None  # latest attempt at the first poll; earlier ones are shown only on request
+        self._since: int | None = None  # latest attempt at the first poll; earlier attempts are shown only if the user selects one
         self.shown = 0  # number of bytes shown so far
 
     async def show_new(self, status: TrialStatus, *, hosted: bool) -> None:
         """Show new output. hosted: whether the agent host runs the agent.
 
-        Raises PodError or Unavailable if a retry may succeed, UsageError if the output cannot be read.
+        Raises LATER if a retry may succeed, UsageError if the output cannot be read.
         """
         self._since = self._since or status.attempt
         todo = [each for each in pieces(status, self._wanted, self._since) if each not in self._finished]
@@ -60,7 +60,7 @@ class Reader:
                     break
 
     def _give_up(self, lost: list[Piece]) -> None:
-        """Skip the output of an earlier attempt, whose results can be read only when the trial has finished."""
+        """Skip the output of an earlier attempt: its results can be read only after the trial finishes."""
         if lost and self._wanted.follow and any(each in self._offsets for each in lost):
             self._print_once(f"attempt {lost[0].attempt} finished and its pod was deleted: its last output is not shown")
             self._finished.update(lost)
@@ -70,9 +70,10 @@ class Reader:
     # -- reading from the runner
 
     async def _of_pod(self, pod: str, uid: str, todo: list[Piece], place: Place, unknown: list[Piece]) -> bool:
-        """Show the new output of pieces of one runner. Return whether pieces that follow them can have output.
+        """Show the new output of ``todo``, pieces of one runner. Return False if one of them is still being printed: later pieces
+        have no output yet.
 
-        unknown: earlier pieces that their runner does not have; those of this runner are added.
+        unknown: list of earlier pieces that their runner does not have; the method appends such pieces of this runner.
         """
         try:
             async with asyncio.timeout(SESSION_SECONDS + ANSWER_SECONDS), self._session(pod, uid, place) as session:
@@ -89,7 +90,7 @@ class Reader:
 
     @asynccontextmanager
     async def _session(self, pod: str, uid: str, place: Place) -> AsyncIterator[Session]:
-        """Open an exec session in addition to the operator's; it only reads output."""
+        """Open an exec session that only reads output. The operator's own session to this runner may be open at the same time."""
         hosted = place == "host"
         container, call = (agent_host.CONTAINER, agent_host.CALL) if hosted else (identity.CONTAINER, pods.RUNNER_CALL)
         stream = await self._cluster.open_exec(self._namespace, pod, container, call)
@@ -101,7 +102,7 @@ class Reader:
             yield session
 
     async def _read_all(self, session: Session, todo: list[Piece], place: Place, unknown: list[Piece]) -> bool:
-        """Return whether no piece is still being printed."""
+        """Show the new output of ``todo``. Return False if a piece is still being printed."""
         until = asyncio.get_running_loop().time() + SESSION_SECONDS
         for piece in todo:
             try:
@@ -127,7 +128,7 @@ class Reader:
         while True:
             printed = await session.output(id, offset, PART_BYTES)
             if piece.phase == HEALTHCHECK and not printed.done:
-                return False  # each try of a healthcheck overwrites the output of the try before: show only the last try
+                return False  # each retry of a healthcheck overwrites the previous output: show only the last try
             if printed.start > offset and tail is None:
                 self._print_once(f"{piece.title}: {printed.start - offset} bytes were dropped in the pod")
             offset = max(offset, printed.start) + len(printed.data)
@@ -157,7 +158,7 @@ class Reader:
         if tail is not None:
             offset = -MAX_TAIL_BYTES
         elif offset and not path.endswith(_WHOLE):
-            return True  # such a file contains only the end of the output, which was read from the runner and shown before
+            return True  # the file contains only the end of the output, which the runner has sent already
         found = False
         while (part := await read_part(self._cluster, uri, quote(path), offset, MAX_TAIL_BYTES)) is not None:
             found = True
@@ -192,7 +193,7 @@ class Reader:
 
 
 def _by_place(status: TrialStatus, here: list[Piece], *, hosted: bool) -> Iterator[tuple[Place, str, str, list[Piece]]]:
-    """Yield place, pod, its UID and pieces for each runner that has output of these pieces, in the order of the pieces."""
+    """Yield place, pod, pod UID and pieces for each runner that may have output of the pieces ``here``, in their order."""
     if status.pod_name and status.pod_uid:
         for of_host, those in groupby(here, lambda piece: hosted and piece.phase == AGENT):
             yield "host" if of_host else "environment", status.pod_name, status.pod_uid, list(those)
@@ -200,4 +201,4 @@ def _by_place(status: TrialStatus, here: list[Piece], *, hosted: bool) -> Iterat
         yield "verifier", apart.pod_name, apart.pod_uid, last
 
 
-LATER = (PodError, ClusterError)  # errors after which a retry may succeed: the pod starts or ends, or the connection broke
+LATER = (PodError, ClusterError)  # errors after which a retry may succeed: the pod is starting or terminating, a connection broke

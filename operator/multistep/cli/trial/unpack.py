@@ -1,7 +1,7 @@
-"""Unpacks a tar that is untrusted, because agents create its files. Never writes outside the directory.
+"""Unpacks an untrusted tar, whose files agents created. Never writes outside the target directory.
 
-Links are created last and unchanged, so that no write follows a link. Mode bits beyond rwx are dropped. Members that are neither
-file, directory nor link, or whose path leads out of the directory, are skipped and reported.
+Symbolic links are created last and unchanged, so that no write follows a link. Mode bits other than rwx are dropped. Members that
+are neither file, directory nor link, or whose path leads out of the directory, are skipped and reported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import IO
 from multistep.errors import StoreError
 
 _MODE_BITS = 0o777
-_OWNER_FILE, _OWNER_DIRECTORY = 0o600, 0o700  # mode bits that are always set, so that the user can read and delete
+_OWNER_FILE, _OWNER_DIRECTORY = 0o600, 0o700  # mode bits that are always set, so that the user can read and delete the files
 _IMPOSSIBLE_NAMES = frozenset({errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL})
 
 
@@ -36,7 +36,8 @@ class _LeaveOut(Exception):
 
 
 def unpack(file: IO[bytes], directory: Path) -> Unpacked:
-    """Unpack a tar, compressed or not, into a directory, which is created. Raises StoreError for an incomplete tar or full disk."""
+    """Unpack a tar, compressed or not, into a directory; create it if missing. Raises StoreError if the tar is incomplete or the
+    files cannot be written."""
     found = Unpacked()
     links: list[tarfile.TarInfo] = []
     try:
@@ -87,7 +88,7 @@ def _link(member: tarfile.TarInfo, directory: Path) -> None:
 
 
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
-    """Return the content of a file, or of the file in the tar to which a hard link points."""
+    """Return the content of a file, or of the file in the tar that a hard link names."""
     source = None
     if (member.isreg() and not member.issparse()) or member.islnk():
         try:
@@ -107,7 +108,7 @@ def _parts(name: str) -> list[str]:
 
 
 def _free_place(name: str, directory: Path) -> Path:
-    """Return the path for a new file or link: delete an existing file there, and create missing parent directories."""
+    """Return the path for a new file or link. Delete an existing file at this path, and create missing parent directories."""
     parts = _parts(name)
     if not parts:
         raise _LeaveOut("it has no name")
@@ -119,7 +120,7 @@ def _free_place(name: str, directory: Path) -> Path:
 
 
 def _directory(directory: Path, parts: list[str]) -> Path:
-    """Return the directory, created if missing. No part of its path may be a link, so that no write follows a link."""
+    """Return the directory below ``directory``, created if missing. Raises _LeaveOut if a part of the path is a link or a file."""
     place = directory
     for part in parts:
         place = place / part

@@ -57,7 +57,7 @@ def verify(directory: Path, key: Path | None, output: str) -> None:
 
 
 def _check_all(top: Path, key: PublicKey | None) -> list[Checked]:
-    """Check every trial below a directory. Raises UsageError if there is none."""
+    """Check every trial below a directory. Raises UsageError if the directory contains no trial."""
     from multistep.errors import UsageError
     from multistep.store.evidence.check import check
     from multistep.store.evidence.trials import trial_directories
@@ -70,7 +70,7 @@ def _check_all(top: Path, key: PublicKey | None) -> list[Checked]:
 
 
 def _find_copies(checked: Iterable[Checked]) -> None:
-    """Report directories that are of the same trial as an earlier one: one of them is a copy."""
+    """Add a finding to each directory with the same trial as an earlier directory: one of the two is a copy."""
     first: dict[str, Path] = {}
     for each in checked:
         trial = each.predicate.get("trial")

@@ -1,5 +1,5 @@
-// The dashboard: keeps a row of each sweep and trial, and draws those that the filters choose. Text of the cluster is only ever
-// assigned to textContent.
+// The dashboard: keeps a row for each sweep and trial, and draws the rows that match the filters. Text from the cluster is
+// assigned only to textContent, so it is never parsed as HTML.
 "use strict";
 
 const MOST_ROWS = 500;
@@ -12,7 +12,7 @@ const rows = { sweep: new Map(), trial: new Map() };
 const order = { column: "started", down: true };
 const $ = (id) => document.getElementById(id);
 let shown = null; // the trial of the open dialog
-let reading = null; // ends the request for its output
+let reading = null; // the AbortController of the request for that trial's output
 let drawing = false;
 
 function element(tag, text = "", kind = "") {
@@ -213,5 +213,5 @@ for (const id of ["search", "outcome", "sweep"]) $(id).addEventListener("input",
 document.querySelector("form").addEventListener("submit", (event) => event.preventDefault());
 $("close").addEventListener("click", () => $("trial").close());
 $("trial").addEventListener("close", () => { shown = null; reading?.abort(); });
-setInterval(drawSoon, 5000); // times of what runs
+setInterval(drawSoon, 5000); // updates the times of running trials and sweeps
 connect();
