@@ -1,4 +1,4 @@
-"""The making of a trial's plan: inheritance between the parts of task.toml, overrides of the trial's spec, templates."""
+"""Makes a trial's plan: applies the inheritance between parts of task.toml, the overrides of the trial's spec, and templates."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MOST_RETRIES = 2**31 - 1
 
 @dataclass(frozen=True)
 class _Inputs:
-    """What plans are made of. networks: of all phases; images: those built from the task's Dockerfiles."""
+    """The inputs of a trial's plan. networks: the network of each phase; images: images built from the task's Dockerfiles."""
 
     config: TaskConfig
     layout: TaskLayout
@@ -48,7 +48,7 @@ class _Inputs:
 
     @cached_property
     def artifacts(self) -> list[ArtifactConfig]:
-        """Return the spec's artifacts, which are those of every step."""
+        """Return the spec's artifact entries, which apply to every step."""
         return [each.config() for each in self.spec.artifacts]
 
     @cached_property
@@ -68,7 +68,7 @@ def make_plan(
     images: Images = NO_IMAGES,
 ) -> TrialPlan:
     """Return the plan of a trial. name: name of the task if task.toml has none; egress: what limits the networks of trial pods;
-    images: those built from the task's Dockerfiles. Raises InvalidSpec or InvalidTask."""
+    images: images built from the task's Dockerfiles. Raises InvalidSpec or InvalidTask."""
     refuse_unsupported(config, layout, spec.agent)
     steps = steps_of(config)
     refuse_large(config, steps, spec, len(env.verifier) + len(env.environment))
@@ -77,7 +77,7 @@ def make_plan(
 
 
 def _trial_plan(inputs: _Inputs, steps: Sequence[StepConfig], name: str) -> TrialPlan:
-    """Return the plan without what its services say of the environment."""
+    """Return the plan without its services, and without the variables and the WORKDIR that the compose file sets for main."""
     config, layout, spec, env, reach = inputs.config, inputs.layout, inputs.spec, inputs.env, inputs.networks
     branch = branch_of(spec, [each.name for each in steps], single=not config.steps)
     return TrialPlan(
@@ -107,7 +107,7 @@ def _trial_plan(inputs: _Inputs, steps: Sequence[StepConfig], name: str) -> Tria
 
 
 def _with_services(plan: TrialPlan, inputs: _Inputs) -> TrialPlan:
-    """Return the plan with its services. What task.toml says of main goes before what the compose file says."""
+    """Return the plan with its services. For main, task.toml takes precedence over the compose file."""
     services = services_of(inputs.layout.compose, inputs.image, inputs.spec, inputs.own_env, inputs.env.variables, inputs.images)
     if services is None:
         return plan
@@ -172,12 +172,12 @@ def _verifier_plan(inputs: _Inputs, reach: StepNetworks, step: StepConfig, files
 
 
 def _restored(config: TaskConfig, spec: TrialSpec, apart: Apart) -> VerifierEnvironment | None:
-    """Return a fresh copy of the agent's environment for a verifier that has none of its own, if the trial asks for it or regrades
-    another one."""
+    """Return a fresh copy of the agent's environment for a verifier without an environment of its own; None unless
+    spec.verifier.isolation requires it or the trial is a regrade."""
     if spec.verifier.isolation == "Declared" and spec.regrade is None:
         return None
     same = apart(Definition("environment", config.environment, None))
-    # The healthcheck and environment/ are for a start from the image.
+    # The healthcheck and the upload of environment/ apply only to a start from the image.
     return replace(same, healthcheck=None, files=False, restored=tuple(spec.verifier.paths))
 
 
@@ -235,12 +235,12 @@ def _healthcheck(check: HealthcheckConfig | None) -> HealthcheckConfig | None:
 
 
 def _uploads_environment(config: TaskConfig, layout: TaskLayout) -> bool:
-    """Return whether environment/ is uploaded. With a Dockerfile it is the image's build context, so the image has its files."""
+    """Return whether to upload environment/. With a Dockerfile, environment/ is the build context, so the image has its files."""
     return layout.environment_files and bool(config.environment.docker_image) and not (layout.dockerfile or layout.compose)
 
 
 def _checkpoints(config: TaskConfig, spec: CheckpointsSpec) -> CheckpointsSpec | None:
-    """Return the spec of checkpoints; None if the trial makes none. A single-step task's serves only what follows the trial."""
+    """Return the checkpoint spec; None if the trial stores none. After a task's only step, only later trials use a checkpoint."""
     made = spec.policy == "AfterStep" and (bool(config.steps) or spec.keep == "WithResults")
     return spec if made else None
 

@@ -35,7 +35,7 @@ class ModelReport:
 
 
 def report(result: Mapping[str, Any] | None) -> ModelReport:
-    """Return the report that the operator read from the gateway, or that the record of a CloseModelAccess has as its result.
+    """Parse the gateway's report: its answer, or the result in the record of a CloseModelAccess.
 
     Raises RunnerError (code Protocol).
     """

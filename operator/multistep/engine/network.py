@@ -13,8 +13,8 @@ Egress: TypeAlias = Literal["Disabled", "NetworkPolicy", "Sidecar"]
 
 @dataclass(frozen=True)
 class Network:
-    """What a pod may reach. hosts: names, ``*.`` and a name, addresses and CIDRs, only for ``allowlist``; gateway: whether the
-    model gateway can be reached in spite of the limits."""
+    """The destinations that a pod may reach. hosts: host names, ``*.`` followed by a name, IP addresses and CIDRs, only for mode
+    ``allowlist``; gateway: whether the model gateway can be reached in spite of the limits."""
 
     mode: NetworkMode = "public"
     hosts: tuple[str, ...] = ()
@@ -30,8 +30,9 @@ PUBLIC = Network()
 
 @dataclass(frozen=True)
 class StepNetworks:
-    """The networks of one step. agent, verifier: in these phases; verifiers_pod: in the verifier's own pod outside of its phase;
-    shared: whether the step is verified in the agent's pod; sidecar: whether the verifier's own pod has an egress sidecar."""
+    """The networks of one step. agent, verifier: networks of these phases; verifiers_pod: network of the verifier's own pod outside
+    of the verifier's phase; shared: whether the step is verified in the agent's pod; sidecar: whether the verifier's own pod has an
+    egress sidecar."""
 
     agent: Network
     verifier: Network
@@ -42,8 +43,8 @@ class StepNetworks:
 
 @dataclass(frozen=True)
 class Networks:
-    """The networks of a trial. environment: outside of the phases of agent and verifier; sidecar: whether the agent's pod has an
-    egress sidecar."""
+    """The networks of a trial. environment: network of the agent's pod outside of the phases of agent and verifier; steps: networks
+    of each step; sidecar: whether the agent's pod has an egress sidecar."""
 
     environment: Network
     steps: tuple[StepNetworks, ...]

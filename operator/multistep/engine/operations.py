@@ -20,7 +20,7 @@ LOGS_ARTIFACTS = "/logs/artifacts"
 TESTS = "/tests"
 SOLUTION = "/solution"
 
-HOST_OUTPUT = "/run/multistep-host/output.txt"  # file in the agent host's container with what the agent's commands print
+HOST_OUTPUT = "/run/multistep-host/output.txt"  # file in the agent host's container with the output of the agent host's commands
 HOST_OUTCOME = "/run/multistep-host/outcome.json"  # file in the agent host's container, written at the end of each setup and step
 
 OUTPUT_LIMIT_BYTES = 100 * 2**20
@@ -121,7 +121,7 @@ class Healthcheck:
 
 @dataclass(frozen=True)
 class Launch:
-    """Start a command that runs on in the background until the pod is deleted. The record says that it was started."""
+    """Start a command that runs in the background until the pod is deleted. The record only shows that the command was started."""
 
     id: str
     argv: tuple[str, ...]
@@ -131,7 +131,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class ServiceHook:
-    """Run a command in a service's container, at most once. The record's result is that of a phase. timeout: in seconds."""
+    """Run a command in a service's container, at most once. The record has the result of a phase. timeout: in seconds."""
 
     id: str
     container: str
@@ -154,7 +154,7 @@ class Note:
 class Source:
     """A path to collect. exclude: tar patterns; matching files of a directory are not collected. sent: files below the path ("" for
     the path itself) whose contents the operator does not download, because the pod has sent them to the object store. container:
-    the service's that has the path, "" for the environment's own."""
+    name of the service's container that has the path, "" for the trial's own container."""
 
     path: str
     exclude: tuple[str, ...] = ()
@@ -264,8 +264,8 @@ class CloseModelAccess:
 
 @dataclass(frozen=True)
 class SwitchNetwork:
-    """Have the pod's egress sidecar put a network in force. The record's result confirms it, and has what was refused since the
-    switch before (engine.egress)."""
+    """Have the pod's egress sidecar put a network in force. The record's result confirms the switch, and lists the connections that
+    the sidecar refused since the previous switch (engine.egress)."""
 
     id: str
     network: Network
@@ -274,14 +274,14 @@ class SwitchNetwork:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Store what a step changed in the environment's file system, so that a later attempt can continue after the step.
+    """Store a step's changes to the environment's file system, so that a later attempt can continue after the step.
 
-    step: index of the step; exclude: paths that are left out; max_bytes: maximum size of the changes; complete: False for a
-    checkpoint that the step's verifier needs, before the step has ended; a later Checkpoint completes it with the step's records;
-    alone: whether it contains all changes since the image, so that none below it is kept; passing: whether it is only needed until
-    the step's verdicts are compared, so that no later one follows it, and the trial does not wait for room; final: whether the
-    trial ends with the step, so that no later attempt continues from it.
-    The record's result is as in engine.checkpoints.
+    step: index of the step; exclude: paths that are not stored; max_bytes: maximum size of the changes; complete: False if the
+    step's verifier needs the checkpoint before the step finishes; a later Checkpoint adds the step's records; alone: whether it
+    contains all changes since the image and so needs no earlier checkpoint; passing: whether it is only for comparing the step's
+    verdicts: it is deleted after that, no later checkpoint builds on it, and the trial does not wait for storage space; final:
+    whether the trial finishes with this step, so that no later attempt resumes from it.
+    engine.checkpoints parses the record's result.
     """
 
     id: str
@@ -297,10 +297,10 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Restore:
-    """Bring a fresh environment into the state of a checkpoint.
+    """Restore a checkpoint in a fresh environment.
 
-    step: index of the step that is verified; None for the checkpoint that the attempt continues after; paths: directories to which
-    the restore is limited, () for none.
+    step: index of the step to verify; None to restore the checkpoint from which the attempt resumes; paths: restore only these
+    directories; (): restore everything.
     """
 
     id: str
@@ -311,7 +311,8 @@ class Restore:
 
 @dataclass(frozen=True)
 class Baseline:
-    """Note the state of the environment before the first agent runs. user, env: those of the verification (engine.tampering)."""
+    """Record the state of the environment before the first agent runs. user, env: user and environment variables of the
+    verification (engine.tampering)."""
 
     id: str
     user: str
@@ -321,7 +322,8 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Inspect:
-    """Find what changed in the environment since the Baseline and could change a verdict. user, env: those of the verification."""
+    """Find changes of the environment since the Baseline that could change a verdict. user, env: user and environment variables of
+    the verification."""
 
     id: str
     user: str

@@ -27,7 +27,8 @@ class Policy(Protocol):
 
 
 def networks(config: TaskConfig, layout: TaskLayout, steps: Sequence[StepConfig], spec: TrialSpec, egress: Egress) -> Networks:
-    """Return the networks of a trial. Raises InvalidSpec for one that the operator cannot enforce, or an agent that it cuts off."""
+    """Return the networks of a trial. Raises InvalidSpec for a network that the operator cannot enforce, or that cuts the agent off
+    from its model."""
     environment = _environment("environment", config.environment, egress)
     found = tuple(_of_step(config, layout, spec, index, step, egress) for index, step in enumerate(steps))
     agents = [environment, *(each.agent for each in found)]
@@ -70,7 +71,8 @@ def _environment(where: str, policy: Policy, egress: Egress) -> Network:
 
 
 def _phase(named: Sequence[tuple[str, Policy]], environment: Policy, egress: Egress) -> Network:
-    """Return the network of a phase: the last one of ``named`` that is set, the step's after the task's, else the environment's."""
+    """Return the network of a phase: that of the last policy in ``named`` with a network_mode, else the environment's. named: the
+    path in task.toml and the policy of the task, then of the step. Raises InvalidSpec."""
     given = environment
     for where, policy in named:
         if policy.network_mode is None:
@@ -108,7 +110,7 @@ def _cidr(where: str, host: str) -> str:
 
 
 def limits(config: TaskConfig) -> Iterator[tuple[str, NetworkMode]]:
-    """Yield the place and the mode of each limited network in task.toml."""
+    """Yield the path and the network_mode of each limited network in task.toml."""
     places: list[tuple[str, Policy | None]] = [("environment", config.environment), ("agent", config.agent)]
     places += [("verifier", config.verifier), ("verifier.environment", config.verifier.environment)]
     for index, step in enumerate(config.steps or []):

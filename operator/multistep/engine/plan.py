@@ -36,7 +36,7 @@ class TrialEnv:
 @dataclass(frozen=True)
 class Hook:
     """A collect hook: runs after the agent, before the verifier; its failure is ignored. timeout: seconds, None for no timeout;
-    service: the service in which it runs."""
+    service: the service in whose container the hook runs."""
 
     command: str
     user: str
@@ -47,8 +47,9 @@ class Hook:
 @dataclass(frozen=True)
 class VerifierPlan:
     """The verifier of a step. timeout: seconds, None for no timeout; env: the environment variables, or the error if a template
-    names an unset variable; environment: a separate verifier's environment, None if the verifier runs in the agent's; again: the
-    one in which the step is verified once more, to compare the verdicts, None without that; network: of the verifier's phase."""
+    names an unset variable; environment: a separate verifier's environment, None if the verifier runs in the agent's environment;
+    again: the environment of a second verification, whose verdict is compared with the first one, None for no second verification;
+    network: network of the verifier's phase."""
 
     user: str
     timeout: float | None
@@ -63,7 +64,8 @@ class VerifierPlan:
 @dataclass(frozen=True)
 class StepPlan:
     """One step. directory: its directory below steps/, None for the task's root; agent_timeout: seconds, None for no timeout;
-    setup, resume: whether its workdir has setup.sh and resume.sh; network: of the agent's phase."""
+    workdir: whether it has a workdir; setup, resume: whether its workdir has setup.sh or resume.sh; network: network of the agent's
+    phase."""
 
     name: str
     index: int
@@ -85,12 +87,12 @@ class StepPlan:
 
     @property
     def verifiers_environment(self) -> VerifierEnvironment | None:
-        """Return the environment of the pod in which the step is verified, for the first time or again; None without such a pod."""
+        """Return the environment of the verifier's own pod, for the first or the second verification; None without such a pod."""
         return (self.verifier.environment or self.verifier.again) if self.verifier else None
 
     @property
     def compared(self) -> bool:
-        """Return whether the step is verified in the agent's environment and again in a pod, to compare the verdicts."""
+        """Return whether the step is verified in the agent's environment and again in a fresh pod, to compare the verdicts."""
         return self.verifier is not None and self.verifier.again is not None
 
     @property
@@ -104,10 +106,10 @@ class StepPlan:
 class TrialPlan:
     """The plan of a trial. single: whether the task has no [[steps]]; a few rules differ then (Harbor 0.25, single-step trial).
 
-    checkpoints: what later attempts continue from, None for their start; snapshots: limits of checkpoints for verifiers' pods;
-    branch: the part of the task that the trial runs. ``steps`` has the steps that it keeps, and none after its last one. regrade:
-    whether the steps of another trial are verified again. network: outside of the phases of agents and verifiers; sidecar: whether
-    the agent's pod has an egress sidecar.
+    checkpoints: spec of the checkpoints from which later attempts resume, None if the trial stores none; snapshots: limits of the
+    checkpoints for verifiers' pods; branch: the part of the task that the trial runs; ``steps`` includes the steps that the trial
+    keeps, and ends with the trial's last step; regrade: whether the trial verifies the steps of another trial again; network:
+    network of the agent's pod outside of the phases of agent and verifier; sidecar: whether the agent's pod has an egress sidecar.
     """
 
     task_name: str

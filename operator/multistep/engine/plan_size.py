@@ -1,4 +1,5 @@
-"""Limits a plan's size. Each step inherits all entries of task and trial, so the size is their number times the number of steps.
+"""Limits a plan's size. Each step inherits all entries of task and trial, so the size is the number of entries times the number of
+steps.
 
 The operator makes plans in its event loop. The limits bound a plan to about 50 ms of CPU time and 10 MiB.
 """

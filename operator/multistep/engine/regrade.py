@@ -1,7 +1,7 @@
 """The script of a regrade, which verifies the steps of another trial, the source, again. No agent runs.
 
-The trial's pod only keeps the records. Each step is verified in a fresh pod in which the files are restored that the source's agent
-left. What the source's steps had before their verification is taken from the status.
+The trial's own pod only stores the records. Each step is verified in a fresh pod, after restoring the files that the source's agent
+left. The trial's status has the source's checkpoints, and the exceptions that its steps had before their verification.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BEFORE_THE_VERIFIER: Final = (SETUP, HEALTHCHECK, AGENT)
 
 
 def regrade(scope: Scope, source: RegradeStatus, journal: Journal) -> Script[None]:
-    """Verify the source's steps in order, as far as gates and exceptions allow, and aggregate the trial's reward."""
+    """Verify the source's steps in order, until a gate or an exception ends the trial, and aggregate the trial's reward."""
     record = yield Note(scope.id("prepare"))
     journal.started_at = record.started_at
     for step in scope.plan.steps:
@@ -50,7 +50,7 @@ def regrade(scope: Scope, source: RegradeStatus, journal: Journal) -> Script[Non
 
 
 def _incomplete(source: RegradeStatus, journal: Journal, step: StepPlan) -> AttemptLost:
-    """Return the end of a regrade that would go on where the source ended. What its agent would have done there is unknown."""
+    """Return the failure of a regrade that would continue after the source's last step, although no agent ran the next step."""
     former = f"step {journal.steps[-1].name} lets the trial continue" if journal.steps else "the trial has steps"
     message = f"{former}, but trial {source.trial} ended before step {step.name}: it has no files of that step to verify"
     return AttemptLost(REGRADE_INCOMPLETE, message, final=True)
@@ -77,8 +77,8 @@ def _exception(exception: SourceException | None) -> StepException | None:
 
 
 def is_verified(plan: TrialPlan, source: SourceStep) -> bool:
-    """Return whether the source's verifier ran after a step: not after a failure before the agent, nor after some failures of a
-    single-step trial's agent."""
+    """Return whether a step of the source is verified: not if it failed before the agent ran, nor after some failures of the agent
+    of a single-step trial (engine.script.skips_verifier)."""
     if source.exception is not None and source.exception.phase != AGENT:
         return False
     return not skips_verifier(plan, StepRun(name=source.name, exception=_exception(source.exception)))
@@ -93,7 +93,7 @@ def source_exception(step: StepStatus) -> SourceException | None:
 
 
 def unfit_steps(plan: TrialPlan, source: RegradeStatus) -> Iterator[str]:
-    """Yield why the plan cannot verify the source's steps."""
+    """Yield each reason why the plan cannot verify the source's steps."""
     planned, ran = [each.name for each in plan.steps], [each.name for each in source.steps]
     if ran != planned[: len(ran)]:
         yield f"trial {source.trial} ran the steps {', '.join(ran)}, and the task has {', '.join(planned)}"

@@ -16,7 +16,7 @@ from multistep.engine.script import goes_on
 from multistep.engine.status import step_run
 from multistep.errors import CheckpointLost
 
-MOST_RESTORES: Final = 2  # after so many failures to restore, the next attempt starts where the first one did
+MOST_RESTORES: Final = 2  # after this number of failed restores, the next attempt starts where the first attempt started
 
 Id: TypeAlias = tuple[int, int]
 """A checkpoint: the attempt that made it, and the index of the step after which it was made."""
@@ -50,18 +50,19 @@ class Layer(Protocol):
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen checkpoint. chain: attempt and step of its layers, lowest first, () for the start at step 1, which a trial that
-    started after it does not have; refused: a line for each later checkpoint that says why it is not used."""
+    """The chosen checkpoint. chain: attempt and step of each of its layers, lowest first, () if no checkpoint can be used: then the
+    next attempt starts at step 1, or the trial fails if it started at a later step; refused: for each checkpoint that is not used,
+    a line with the reason."""
 
     chain: tuple[Id, ...]
     refused: tuple[str, ...]
 
 
 def blamed(status: TrialStatus, lost: AttemptLost) -> AttemptLost:
-    """Return the end of the current attempt, which is the checkpoint's if the agent's setup has failed on it before.
+    """Return the failure of the current attempt; RestoreFailed if the agent's setup failed again after restoring one checkpoint.
 
-    The first time the cause is likely elsewhere, e.g. a registry's outage, and the next attempt continues from the same checkpoint.
-    A checkpoint of another trial is not blamed, as this trial's agent cannot have changed its files.
+    After the first failure another cause is more likely, e.g. an outage of a registry, so the next attempt resumes from the same
+    checkpoint. A checkpoint of another trial is not blamed, because this trial's agent cannot have changed its files.
     """
     resumed = status.resumed
     if resumed is None or not any(resumed.attempts) or lost.reason != AGENT_SETUP_FAILED:
@@ -73,12 +74,12 @@ def blamed(status: TrialStatus, lost: AttemptLost) -> AttemptLost:
 
 
 def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], damaged: Mapping[Id, str]) -> Choice:
-    """Choose the last checkpoint of the attempt that has just failed and is the last of ``status.attempts``.
+    """Choose the last usable checkpoint of the attempt that has just failed, the last one in ``status.attempts``.
 
-    Only the attempt's own checkpoints and those of the steps that it kept count: others do not belong to its results. One after the
-    trial's last step is for what follows the trial. After MOST_RESTORES failures only the copy of the other trial's checkpoint from
-    which the trial started is used, which its own agent cannot have changed. layers: the stored checkpoints; damaged: those that
-    cannot be used, with the reason.
+    The attempt has its own checkpoints and those of the steps that it kept; other checkpoints do not belong to its results. The
+    checkpoint after the trial's last step is never chosen, because it is only for later trials. After MOST_RESTORES failed restores
+    only the checkpoint from which the trial started is chosen: the trial's own agent cannot have changed this copy of another
+    trial's checkpoint. layers: the stored checkpoints; damaged: for each unusable checkpoint, the reason.
     """
     failed = [each.resumed.digest for each in status.attempts if each.resumed and each.reason == RESTORE_FAILED]
     spent, start = len(failed) >= MOST_RESTORES, (ANOTHER_TRIAL, plan.branch.kept - 1)
@@ -107,8 +108,9 @@ def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], dam
 
 
 def _bad(failed: Sequence[str], start: str) -> Collection[str]:
-    """Return the digests of checkpoints that are not tried again: all that failed once, but the one from which the trial started
-    only after MOST_RESTORES failures, as there is none before it. failed: of the attempts whose restore failed."""
+    """Return the digests of the checkpoints that are not restored again, because their restore failed. The checkpoint from which
+    the trial started is retried until its restore failed MOST_RESTORES times, because no earlier checkpoint exists. failed: digest
+    of the checkpoint in each attempt whose restore failed; start: digest of the one from which the trial started."""
     return {each for each in failed if each != start or failed.count(each) >= MOST_RESTORES}
 
 
@@ -124,7 +126,8 @@ def _made(last: AttemptStatus, known: Collection[Id]) -> list[Id]:
 
 
 def _shown(attempts: Sequence[AttemptStatus]) -> dict[Id, str]:
-    """Return the digests of checkpoints in the status, which lacks the last one if the operator stopped before it wrote it."""
+    """Return the digests of the checkpoints in the status. The last checkpoint is missing if the operator stopped before it wrote
+    the status."""
     found: dict[Id, str] = {}
     for each in attempts:
         kept = each.resumed.attempts if each.resumed else []
@@ -137,7 +140,7 @@ def _shown(attempts: Sequence[AttemptStatus]) -> dict[Id, str]:
 def chain_of(id: Id, digest: str | None, layers: Mapping[Id, Layer], damaged: Mapping[Id, str]) -> tuple[Id, ...]:
     """Return the layers of a checkpoint, lowest first. Raises CheckpointLost if one is missing or was changed.
 
-    digest: the checkpoint's, None if it is not known.
+    digest: digest of the checkpoint, None if it is unknown.
     """
     chain: list[Id] = []
     below: Id | None = id
@@ -154,7 +157,7 @@ def chain_of(id: Id, digest: str | None, layers: Mapping[Id, Layer], damaged: Ma
 
 
 def unfit_start(plan: TrialPlan, steps: Sequence[StepStatus], last: Layer) -> str:
-    """Return why a trial cannot start from another trial's checkpoint, "" if it can. The images are compared when it is restored.
+    """Return why a trial cannot start from another trial's checkpoint, "" if it can. The restore compares the images.
 
     steps: the steps that the checkpoint contains, as the other trial reported them; last: its highest layer.
     """
@@ -170,7 +173,8 @@ def unfit_start(plan: TrialPlan, steps: Sequence[StepStatus], last: Layer) -> st
 
 
 def _unfit(chain: Sequence[Layer], plan: TrialPlan, step: int, image: str, bad: Collection[str]) -> str:
-    """Return why an attempt cannot continue from a complete checkpoint, "" if it can. image: "" if no attempt's pod was seen."""
+    """Return why an attempt cannot resume from a checkpoint without missing layers, "" if it can. image: image id of the trial's
+    earlier attempts, "" if it is unknown; bad: digests of checkpoints that cannot be restored."""
     other = next((each.image_id for each in chain if image and each.image_id != image), image)
     if other != image:
         return f"it was made in the image {other}, and the attempt had {image}"
@@ -182,8 +186,8 @@ def _unfit(chain: Sequence[Layer], plan: TrialPlan, step: int, image: str, bad: 
 
 
 def lost_with_pod(processes: int, *, shared_memory: bool) -> str:
-    """Return why a later attempt cannot continue from a checkpoint that lacks running processes or shared memory, "" if it lacks
-    none. A step that misses its server would be scored as its agent's failure."""
+    """Return why a later attempt cannot resume from a checkpoint that lacks running processes or shared memory, "" if it lacks
+    neither. If, for example, a server were missing, the failure of the next step would be scored as the agent's."""
     lost = [f"{processes} processes that the step left running"] if processes else []
     lost += ["files in /dev/shm"] if shared_memory else []
     if not lost:
