@@ -37,9 +37,9 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 def options(agent: type[BaseAgent]) -> dict[str, list[Alternative]] | None:
     """Return the alternatives for each option of an agent class, by the option's name; ["any"] for any value.
 
-    None for a class without an options model, as it ignores options that it does not know. Harbor 0.25 checks options by this
-    model. The constructors' parameters are options, too, which the model may lack. Options that need a capability that the class
-    lacks are left out, as Harbor rejects them.
+    Return None for a class without an options model, because such a class ignores unknown options. Harbor 0.25 checks options
+    against the model. The constructors' parameters are options, too, even if the model lacks them. Options that need a capability
+    that the class lacks are left out, because Harbor rejects them.
     """
     if agent.options_model is None:
         return None
@@ -51,7 +51,7 @@ def options(agent: type[BaseAgent]) -> dict[str, list[Alternative]] | None:
 
 
 def _parameters(agent: type[BaseAgent]) -> set[str]:
-    """Return the names of the constructors' parameters, of the class and its bases, up to the first that passes no others on."""
+    """Return the names of the parameters of the class's and its bases' constructors, up to the first one without **kwargs."""
     names: set[str] = set()
     for each in agent.__mro__:
         if (constructor := each.__dict__.get("__init__")) is None:
@@ -77,7 +77,7 @@ def _lacking(agent: type[BaseAgent]) -> frozenset[str]:
 
 
 def _alternatives(schema: dict[str, Any], definitions: Mapping[str, dict[str, Any]]) -> list[Alternative]:
-    """Return the members of a union, without the parts of their schemas that do not restrict a value."""
+    """Return the alternatives that a JSON Schema allows (the members of a union), each with its type and restrictions only."""
     if "$ref" in schema:
         return _alternatives(definitions[schema["$ref"].rpartition("/")[2]], definitions)
     if "anyOf" in schema:

@@ -1,8 +1,8 @@
 """The trial's daemon: keeps the agent object between steps and serves one request at a time on a Unix socket.
 
 `multistep-host setup` creates the listening socket and passes it to the daemon. A request is one line of JSON, and so is its
-answer. Before a step's answer come lines {"output": BASE64} with what the agent's commands print. If the client disconnects (the
-operator's runner kills it at the timeout), its request is cancelled.
+answer. Lines {"output": BASE64} with the output of the agent's commands precede a step's answer. If the client disconnects (the
+container's runner kills it at the timeout), the daemon cancels its request.
 """
 
 from __future__ import annotations

@@ -25,10 +25,10 @@ _SIGKILL = 9
 
 
 class GuestEnvironment(BaseEnvironment):
-    """The trial's environment, as Harbor's agents use it.
+    """The trial's environment, with the interface that Harbor's agents use.
 
-    The runner writes uploaded files as PID 1's user, as with Harbor's Docker environment, so every directory can be a target.
-    The files belong to the user whom the operator's admission names.
+    The runner writes uploaded files with the rights of PID 1, as Harbor's Docker environment does, so every directory can be a
+    target. The owner of the files is the user whom the operator's admission names.
     """
 
     def __init__(self, trial: str, directory: Path, workdir: str | None) -> None:
@@ -46,7 +46,7 @@ class GuestEnvironment(BaseEnvironment):
         )
 
     def configure(self, env: Mapping[str, str], workdir: str | None, path: str = "") -> None:
-        """Set the default variables and working directory of commands. path: a directory before those of PATH."""
+        """Set the default variables and working directory of commands. path: directory to put before PATH, "" for none."""
         self._persistent_env = dict(env)
         self._path = path
         self.task_env_config.workdir = workdir or None

@@ -57,7 +57,7 @@ class CommandResult:
 class Guest:
     """Runs commands and transfers files in the environment, with the admission that `admit` sets and `dismiss` removes.
 
-    show: gets what the commands print, both streams, as it comes.
+    show: called with each block that a command prints to stdout or stderr.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Guest:
                 await self.show(payload[1:])
 
     async def upload(self, archive: IO[bytes], target: str) -> None:
-        """Unpack a tar archive into a directory and keep its other files. The new files belong to the admission's user.
+        """Unpack a tar archive into a directory, whose other files remain. The admission's user owns the new files.
 
         Raises:
             RefusedError: the environment rejects the upload, for example because its disk is full.

@@ -54,7 +54,7 @@ def write(path: Path, value: Outcome) -> None:
 
 
 def _cut(message: str) -> str:
-    """Return the message, or the start and end of a long one: programs usually report the failure last."""
+    """Return the message, or only the start and end of a long one, because programs usually report the failure last."""
     if len(message) <= _MESSAGE_CHARACTERS:
         return message
     half = _MESSAGE_CHARACTERS // 2

@@ -27,7 +27,7 @@ class AdmissionRequest(_Request):
 
 
 class EnvironmentRequest(_Request):
-    """Defaults for the agent's commands. user: empty for the container's user; path: a directory before those of PATH, or empty."""
+    """Defaults for the agent's commands. user: "" for the container's user; path: directory to put before PATH, "" for none."""
 
     workdir: str = ""
     path: str = ""
@@ -35,7 +35,7 @@ class EnvironmentRequest(_Request):
     env: dict[str, str] = Field(default_factory=dict)
 
 
-class AgentRequest(_Request):  # type: ignore[no-redef]  # mypy's plugin adds **kwargs beside the alias
+class AgentRequest(_Request):  # type: ignore[no-redef]  # pydantic's mypy plugin adds **kwargs beside the alias kwargs
     """The agent: a registered name or an import path. preinstalled: whether the environment already has the agent's program."""
 
     name: str | None = None
@@ -47,7 +47,7 @@ class AgentRequest(_Request):  # type: ignore[no-redef]  # mypy's plugin adds **
 
 
 class StallsRequest(_Request):
-    """How to ask the model gateway how long the provider stalled the step. max_seconds: most by which the timeout is extended."""
+    """Where to ask the model gateway how long the provider stalled the step. max_seconds: maximum extension of the timeout."""
 
     url: str
     token: str = Field(repr=False)

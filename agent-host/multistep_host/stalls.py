@@ -1,4 +1,4 @@
-"""Asks the model gateway how long the provider stalled the step, by which the agent's timeout is extended."""
+"""Asks the model gateway how long the provider stalled the step. The agent's timeout is extended by this time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the ga
 
 
 async def stalled_seconds(request: StallsRequest | None) -> float:
-    """Return how long the step was stalled, at most `max_seconds`; 0 without a gateway, or if it does not answer."""
+    """Return how long the step was stalled, in seconds, at most `max_seconds`; 0 without a gateway, or if it does not answer."""
     if request is None:
         return 0.0
     try:

@@ -1,4 +1,4 @@
-"""Passes on what an agent's commands print: to the client that waits for the request, and to a file among the agent's logs."""
+"""Sends the output of an agent's commands to the client that waits for the request, and writes it to a file of the agent's logs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 FILE = "output.txt"  # in the agent's logs of each step
-MAX_BYTES = 16 << 20  # of the file, and of what the client gets in one request
+MAX_BYTES = 16 << 20  # maximum size of the file, and of the output that the client gets in one request
 
 Send = Callable[[bytes], Awaitable[None]]
 
 
 async def discard(_: bytes) -> None:
-    """Send a block to nobody."""
+    """Discard a block of output."""
 
 
 class Transcript:
@@ -25,7 +25,7 @@ class Transcript:
         self._room = MAX_BYTES
 
     async def add(self, block: bytes) -> None:
-        """Append a block of output. It returns when the client has received enough of the earlier blocks."""
+        """Append a block of output, and wait while the client receives it too slowly."""
         if not self._room:
             return
         block = block[: self._room]
@@ -36,7 +36,7 @@ class Transcript:
 
 @contextmanager
 def transcript(directory: Path, send: Send) -> Iterator[Transcript]:
-    """Write a transcript to FILE in the directory, in place of the former one; delete the file at the end if it is empty."""
+    """Write a transcript to FILE in the directory, and overwrite the previous one; delete the file at the end if it is empty."""
     path = directory / FILE
     directory.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:

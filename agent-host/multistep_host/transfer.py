@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 def pack_file(archive: IO[bytes], source: Path, name: str) -> None:
-    """Write an archive with one file under this name. It follows a symbolic link."""
+    """Write an archive with one file under this name. A symbolic link is followed."""
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT, dereference=True) as tar:
         tar.add(source, arcname=name, recursive=False)
     archive.seek(0)

@@ -69,7 +69,7 @@ class TrialAgent:
     async def step(self, request: StepRequest, send: Send = discard) -> Outcome:
         """Run the agent on a step, upload its logs to the environment, and return the outcome with its usage.
 
-        send: gets what the agent's commands print.
+        send: called with each block of output of the agent's commands.
         """
         error, context = None, AgentContext()
         with self._admitted(request):
@@ -99,7 +99,7 @@ class TrialAgent:
 
     @contextmanager
     def _shown(self, send: Send) -> Iterator[None]:
-        """Send what the agent's commands print, and write it to a file among the agent's logs."""
+        """Send the output of the agent's commands, and write it to a file of the agent's logs."""
         with transcript(self._agent.logs_dir, send) as written:
             self._environment.guest.show = written.add
             try:
@@ -185,7 +185,7 @@ async def _within(
 
 
 async def _wait(task: asyncio.Future[None], seconds: float | None, stalled: Callable[[], Awaitable[float]]) -> None:
-    """Wait for the task's end. Raises TimeoutError at its extended timeout."""
+    """Wait until the task has finished. Raises TimeoutError at the extended timeout."""
     time, extended = asyncio.get_running_loop().time, 0.0
     started = time()
     while True:

@@ -1,6 +1,6 @@
 """A fake of the environment's runner: it serves guest sessions (runner protocol 3) and runs their commands without a container.
 
-tests/agent_host runs the daemon against the real runner; the fake is for cases that need no container.
+test_real_runner.py uses the real runner; the fake is for tests that need no container.
 """
 
 from __future__ import annotations

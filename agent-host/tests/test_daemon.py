@@ -1,4 +1,4 @@
-"""Tests of the command `multistep-host` and its daemon as separate processes, as the operator's runner starts them."""
+"""Tests of the command `multistep-host` and its daemon as separate processes, as the container's runner starts them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Host:
 
     directory: Path
     runner: Runner
-    printed: bytes = b""  # by the last command
+    printed: bytes = b""  # stdout of the last command
 
     @property
     def outcome(self) -> Path:

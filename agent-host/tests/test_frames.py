@@ -16,7 +16,7 @@ from runner import frame
 
 
 def connection(received: bytes) -> tuple[Connection, bytearray]:
-    """Return a connection that receives these bytes, and a buffer to which it writes what it sends."""
+    """Return a connection that receives these bytes, and a buffer that gets the bytes that it sends."""
     reader, sent = asyncio.StreamReader(), bytearray()
     reader.feed_data(received)
     reader.feed_eof()

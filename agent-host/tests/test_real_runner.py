@@ -1,7 +1,6 @@
 """Tests of the agent host's sessions with the real runner, as PID 1 of a container that shares this machine's network.
 
-They need root.
-$MULTISTEP_RUNNER is the path of the runner's binary; tests/harbor/test_agent_host.py sets it.
+The tests need root. $MULTISTEP_RUNNER is the path of the runner's binary; tests/harbor/test_agent_host.py sets it.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ PACK_SECONDS: Final = 300.0  # timeout of the runner's work for a checkpoint tha
 # limits allow. An attempt that exceeds the timeout counts as an infrastructure failure, so no agent may be able to cause that.
 VERDICT_PACK_SECONDS: Final = 1800.0
 RESTORE_SECONDS: Final = 3600.0  # timeout of the runner's work for a restore
-_TOTAL_FACTOR: Final = 3  # the runner's timeout for work and waiting for the operator together, as a multiple of its timeout for work
+_TOTAL_FACTOR: Final = 3  # the runner's timeout for work and waits for the operator together, as a multiple of its timeout for work
 _SLACK_SECONDS: Final = 300.0  # time for the runner's error to arrive; a hostile runner may send keep-alives instead, without end
 RESTORE_LIMIT_SECONDS: Final = _TOTAL_FACTOR * RESTORE_SECONDS + _SLACK_SECONDS
 _DIGEST_CHARACTERS: Final = 64
