@@ -18,8 +18,8 @@ Sections, in order:
 - simulated: 5,000 concurrent trials (variable BENCH_TRIALS) on nodes that KWOK simulates, run twice; the size of a trial of
   100 steps
 
-The bench fails if a trial takes more execs than it has steps, if an agent host exceeds its limit of memory, if the upload exceeds
-its limits of time or memory, or if a limit of the simulated trials is exceeded.
+The bench fails if trials take more than one exec per step on average, if an agent host exceeds its memory limit, if the upload
+exceeds its limits of time or memory, or if a limit of the simulated trials is exceeded.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Counters:
 
 
 async def counters(client: Client) -> Counters:
-    """Scrape the operator's metrics through the API server."""
+    """Return the operator's counters, scraped through the API server."""
     totals: dict[str, float] = {}
     for sample, value in (await samples(client)).items():
         name = sample.split("{")[0]
@@ -197,7 +197,7 @@ async def _until_all(client: Client, resource: Resource, namespace: str, count: 
 
 
 async def _delete_each(client: Client, namespace: str, count: int, done: Callable[[Object], bool]) -> None:
-    """Delete each pod as soon as it is done, until `count` are deleted."""
+    """Delete each pod as soon as `done` is true for it, until `count` are deleted."""
     deleted: set[str] = set()
     async with asyncio.timeout(DEADLINE_SECONDS), aclosing(client.watch(PODS, namespace)) as events:
         async for event in events:

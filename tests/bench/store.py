@@ -60,7 +60,7 @@ class Cost:
 
     @property
     def ratio(self) -> float:
-        """Return the speed relative to the plain copy; 1 is equally fast."""
+        """Return the upload's speed relative to that of a plain copy."""
         return self.plain_seconds / self.seconds
 
     @property

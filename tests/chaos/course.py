@@ -129,7 +129,7 @@ async def _inject_faults(scene: Scene) -> FaultInjector:
     scene.proxy.chance.active = True
     injecting = asyncio.create_task(injector.run())
     await _all_ended(scene, options.seconds, injecting)
-    with suppress(TimeoutError):  # on a slow machine, too few faults may occur in that time
+    with suppress(TimeoutError):  # on a slow machine, a required fault may not occur even in this time
         async with asyncio.timeout(options.seconds):
             while _missing(injector.count) and not injecting.done():
                 await asyncio.sleep(POLL_SECONDS)

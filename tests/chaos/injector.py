@@ -66,7 +66,8 @@ class FaultInjector:
     async def run(self) -> None:
         """Inject faults until `stopped` is set.
 
-        The first fault kills the operator, because its open connections bypass the proxy; those of the new process do not.
+        The first fault kills the operator, because the open connections of the old process bypass the proxy. The new process
+        connects through it.
         """
         numbers = self.chance.sample(RESTARTS, len(COMPONENTS))
         fixed: dict[int, Fault] = {number: self._restarting(name) for number, name in zip(numbers, COMPONENTS, strict=True)}
@@ -96,7 +97,8 @@ class FaultInjector:
     async def _kill_operator(self) -> str:
         """Kill the operator with SIGKILL.
 
-        Also delete its pod if the kubelet has restarted the operator in it before, because each restart there waits longer.
+        If the kubelet has already restarted the operator in this pod, also delete the pod, because each further restart in it takes
+        longer.
         """
         pod = await self.victim.running()
         if pod is None or (self.count and self.chance.random() > WHILE_STARTING and not await self.victim.works(pod)):

@@ -19,7 +19,7 @@ def brief(report: Report) -> Iterator[str]:
 
 
 def summary(reports: Sequence[Report]) -> Iterator[str]:
-    """Yield the counts and the names of the cases that do not agree."""
+    """Yield the names of the cases that do not agree, and the number of cases that agree."""
     for verdict in (Verdict.DIFFER, Verdict.ERROR):
         if names := [_shown(report.name) for report in reports if report.verdict is verdict]:
             yield f"{verdict}: {', '.join(names)}"

@@ -180,7 +180,7 @@ async def test_nothing_in_the_pod_tells_an_agent_its_trial_or_attempt(given: Giv
 
 
 async def test_nothing_in_the_pod_tells_an_agent_its_sweep(given: Given) -> None:
-    """The names of a sweep's trials consist of the names of the sweep and the agent, and of the attempt."""
+    """The name of a sweep's trial contains the names of the sweep, the task and the agent, and the number of the attempt."""
     name, agent = f"s-{secrets.token_hex(6)}", f"a-{secrets.token_hex(6)}"
     pattern = f"[s]{name[1:]}\\|[a]{agent[1:]}"
     task = trial(Step("a", solve=SEARCH.replace("NAME", pattern), test=UNNAMED))["spec"]["task"]["inline"]

@@ -54,7 +54,7 @@ class Registries:
 
     @property
     def log(self) -> str:
-        """Return what the registry of built images has logged."""
+        """Return the log of the registry of built images."""
         return self.built.log.read_text(errors="replace")
 
     @property

@@ -114,8 +114,8 @@ async def test_a_restored_tree_is_the_one_that_was_left(folders: int, given: Giv
 
 
 async def assert_restored(given: Given, listing: str, first: str, second: str, image: str = IMAGE) -> None:
-    """Assert that files which two steps changed are the same in the pod of an attempt that continues after both. listing: defines
-    a shell function that prints them."""
+    """Assert that files which two steps changed are the same in the pod of an attempt that continues after both. listing: script
+    that defines the shell function `list`, which prints the files."""
     wait = f"#!/bin/bash\n{listing}\nlist > /tmp/now\n{STAYS_IN_FIRST_POD.removeprefix('#!/bin/sh')}"
     compare = "#!/bin/bash\ndiff /var/listing /tmp/now | head -40\ncmp /var/listing /tmp/now && echo 1 > /logs/verifier/reward.txt"
     made = trial(
@@ -227,7 +227,7 @@ async def test_an_operator_that_dies_while_a_checkpoint_is_sent_costs_no_step(gi
     )
     name = (await given.applied(made))["metadata"]["name"]
     await given.until(name, lambda each: (each.get("status") or {}).get("currentStep") == "large")
-    await given.in_pod(name, "bash", "-c", UNTIL_STOPPED)  # the environment's processes are stopped while it is packed
+    await given.in_pod(name, "bash", "-c", UNTIL_STOPPED)  # the environment's processes are stopped while the checkpoint is packed
     leader = await replicas.leader()
     replicas.signal(leader, signal.SIGKILL)
     await replicas.until_restarted(leader)

@@ -1,4 +1,4 @@
-"""Networks of trials on the real cluster, in a namespace under the chart's own policy."""
+"""Test network limits of trials on the real cluster, in a namespace under the chart's own policy."""
 
 from __future__ import annotations
 

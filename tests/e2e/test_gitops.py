@@ -143,7 +143,7 @@ async def applies_twice(given: Given, where: str, manifest: Object) -> None:
     second = await synced(given.client, mine)
     async with asyncio.timeout(DEADLINE_SECONDS):
         while second["metadata"]["resourceVersion"] != first["metadata"]["resourceVersion"]:
-            assert _of_tools(second) == _of_tools(first), where  # the versions may differ in the status only
+            assert _of_tools(second) == _of_tools(first), where  # only the status may differ
             first, second = second, await synced(given.client, mine)
     assert all(second[key] == value for key, value in mine.items() if key not in ("metadata", "status")), where
     if not resource.namespaced:  # a cluster-scoped object outlives the namespace

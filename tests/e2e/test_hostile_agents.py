@@ -113,7 +113,7 @@ async def test_root_finds_the_providers_key_in_no_process_memory_or_file(
         Step("after", test=reward_for_text("/tmp/seen-after", nothing).replace("cat", f"{after}; cat", 1)),
     )
     await rewarded(given, tmp_path, *steps, **await hostile(given, model))
-    assert {entry["key"] for entry in await ledger(model)} == {KEY}  # the gateway added it
+    assert {entry["key"] for entry in await ledger(model)} == {KEY}  # the gateway added the provider's key
 
 
 async def test_the_token_does_not_tell_an_agent_its_trial_attempt_and_sweep(

@@ -57,7 +57,7 @@ class Store:
         return self.server.directory / "bucket/e2e" / metadata["namespace"] / metadata["name"] / metadata["uid"]
 
     def objects(self, found: Object) -> set[str]:
-        """Return the names of a trial's objects, relative to its directory."""
+        """Return the names of a trial's objects, relative to the trial's directory."""
         top = self.of(found)
         walk = os.walk(top)  # os.walk tolerates directories that are deleted meanwhile
         return {str((Path(directory) / name).relative_to(top)) for directory, _, names in walk for name in names}

@@ -1,4 +1,4 @@
-"""Provide a Python newer than the machine's: from a Debian that debootstrap installs in a directory, run through chroot."""
+"""Provide a newer Python than the machine's: in a Debian system that debootstrap installs in a directory, run through chroot."""
 
 from __future__ import annotations
 

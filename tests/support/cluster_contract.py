@@ -1,4 +1,4 @@
-"""Contract tests of what the reconciler requires of a cluster: they run against the fake cluster and a real one."""
+"""Contract tests of the cluster interface that the reconciler uses. They run against the fake cluster and a real one."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ async def what_is_not_there_is_not_found(cluster: Cluster, namespace: str) -> No
 
 @case
 async def no_session_starts_in_a_pod_that_does_not_run(cluster: Cluster, namespace: str) -> None:
-    """The cluster rejects the exec, or (as API servers do) accepts it before asking the kubelet and ends the session early."""
+    """The cluster rejects the exec, or (as API servers do) accepts it before it calls the kubelet and then ends the session."""
     pod = await make_pod(cluster, namespace, "pending")
     with pytest.raises((ClusterError, StreamLost)):
         stream = await cluster.open_exec(namespace, "pending", "main", ["true"])

@@ -32,9 +32,9 @@ BY_PLURAL = {(api_path(each.api_version), each.plural): each for each in KNOWN.v
 
 @dataclass
 class Load:
-    """The server's capacity, and the load it measured. All times are in seconds.
+    """The server's capacity, and the load that it measured. All times are in seconds.
 
-    capacity: maximum number of concurrent requests; the server answers any others with 429. In every eighth second it is 1.
+    capacity: maximum number of concurrent requests; the server answers further requests with 429. In every eighth second it is 1.
     retry_after: the value of the Retry-After header.
     delay: maximum response time. start: maximum time until a created pod runs.
     The other fields are measurements; in_flight includes rejected requests.
@@ -166,7 +166,7 @@ class ClusterServer:
         return {**names, "metadata": {"resourceVersion": "1"}, "items": found}
 
     async def _watch(self, request: web.Request, resource: Resource) -> web.StreamResponse:
-        """Stream events from now on. Clients miss none, because they list and start to watch before any object exists."""
+        """Stream all later events. Clients miss no event, because they list and start to watch before any object exists."""
         response = web.StreamResponse()
         await response.prepare(request)
         queue: asyncio.Queue[bytes] = asyncio.Queue()

@@ -87,7 +87,7 @@ class Course:
     """A recorded run of a trial.
 
     options: arguments of World. states: World.save() at each fault point.
-    reconciles: for each one, the number of fault points passed before it, World.save() at its start, and the PodHints.
+    reconciles: for each reconcile, the number of fault points passed before it, World.save() at its start, and the PodHints.
     """
 
     options: Mapping[str, Any]

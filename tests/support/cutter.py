@@ -80,7 +80,7 @@ async def cutter(connection: Connection) -> AsyncIterator[Cutter]:
 
 @asynccontextmanager
 async def listening(proxy: Cutter) -> AsyncIterator[tuple[Cutter, int]]:
-    """Serve the proxy on 127.0.0.1; yield it and its port."""
+    """Serve the proxy on 127.0.0.1; yield the proxy and its port."""
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     try:
         yield proxy, server.sockets[0].getsockname()[1]

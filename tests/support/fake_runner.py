@@ -59,7 +59,7 @@ class FakeRunner:
         self.printed: dict[str, bytes] = {}  # output by phase id
         self.uploads: dict[str, bytes] = {}  # tar streams by upload id
         self.streams: list[FakeStream] = []
-        self.changes: list[str] = []  # ids of the phases since the last commit, which stand for the changed files
+        self.changes: list[str] = []  # ids of the phases since the last commit; they stand for changed files
         self.restored: list[str] = []  # ids of the phases whose changes were restored
         # digest of the last committed checkpoint, and all changes since the image that it covers
         self.base, self.committed = "", list[str]()

@@ -1,4 +1,4 @@
-"""Faults at every point where the operator calls the outside world, numbered so that a test can try each of them.
+"""Inject faults where the operator calls the cluster, a runner or the volume. The points are numbered, so that a test can try each.
 
 first = Faults(); run(first)                      # counts the points
 for n in range(1, len(first.trace) + 1):

@@ -36,8 +36,8 @@ PRIORITIES = {"high": 1}  # priority by priority class; it is 0 for all other cl
 class Kueue:
     """The fake.
 
-    quotas: how many pods may be admitted at once, by queue. most: the highest number that were admitted at once, by queue.
-    admitted: pods in order of admission.
+    quotas: maximum number of admitted pods, by queue. most: highest number of pods that were admitted at once, by queue.
+    admitted: names of pods in order of admission.
     """
 
     def __init__(self, client: Client, namespace: str, quotas: Mapping[str, int]) -> None:

@@ -40,7 +40,8 @@ assert compileall.compile_file(file, quiet=1, force=True, invalidation_mode=mode
 
 
 def deliver(directory: Path) -> str:
-    """Build the next release's image from this release's, deliver it to the cluster and return its name. directory: empty."""
+    """Build the next release's image from this release's, deliver it to the cluster and return its name. directory: an empty
+    directory for the build."""
     target = targets.choose(load_config())
     base = image.ensure(target)
     _build_runner(directory)

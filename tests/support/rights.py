@@ -1,4 +1,4 @@
-"""The operator's permissions: granted by the chart, documented in docs/reference/security.md, used by API server audit logs."""
+"""The operator's permissions: granted by the chart, documented in docs/reference/security.md, and used according to audit logs."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class SealedHost:
     forged: bool = False
 
     def answer(self, message: str, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-        """Return the sealed answer to a sealed request. answer: returns the answer to a request."""
+        """Return the sealed response to a sealed request. answer: function that returns the response to a request."""
         if not self.key:
             return {"ok": False, "error": {"code": "NoHost", "message": "nobody listens"}}
         if self.forged:

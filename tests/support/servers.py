@@ -236,8 +236,8 @@ def _release() -> None:
 def free_port(place: Place) -> int:
     """Return a free port.
 
-    On the node, avoid the ephemeral port range. This process keeps the same port of this machine bound as long as it runs, so that
-    no other test process chooses that port.
+    On the node, avoid the ephemeral port range, and reserve the port against other test processes: until it exits, this process
+    keeps the same port of this machine bound.
     """
     if place == HERE:
         with socket.socket() as probe:

@@ -1,4 +1,4 @@
-"""Keys that sign evidence, as `openssl genpkey` writes them."""
+"""Write key pairs for signing evidence, in the format of `openssl genpkey`."""
 
 from __future__ import annotations
 

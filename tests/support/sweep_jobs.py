@@ -19,7 +19,7 @@ MODEL = {
     "steps": [{"name": "scaffold", "usage": {"inputTokens": 120, "cachedTokens": 20, "outputTokens": 7, "costUSD": 0.25}}],
 }
 AGENTS = {"a": {"name": "command", "command": ["a"]}, "b": {"name": "command", "command": ["b"]}}
-# By name of the trial: its agent, task, attempt and status. Two are excluded; "hosted" is the only one with model requests.
+# By trial name: agent, task, attempt and status. Two trials are excluded; "hosted" is the only one with model requests.
 TRIALS: Mapping[str, tuple[str, str, int, Mapping[str, Any]]] = {
     "rewards": ("a", "t0", 1, {"rewards": {"reward": 0.5}}),
     "hosted": ("a", "t1", 1, {"rewards": {"reward": 1.0}, **MODEL}),

@@ -9,7 +9,7 @@ crashes: Counter[str] = Counter()
 
 
 def crash_summary() -> str:
-    """Return one line on the crash tests' numbers of points and runs; empty if none ran."""
+    """Return one line with the numbers of crash points and of runs; empty if no crash test ran."""
     runs = {name.removeprefix("run "): count for name, count in sorted(crashes.items()) if name.startswith("run ")}
     if not runs:
         return ""

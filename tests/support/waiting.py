@@ -1,4 +1,4 @@
-"""Poll what reports no changes: metrics, files, processes and other servers. For objects of the cluster, use watches."""
+"""Poll metrics, files, processes and other servers, which have no watch. For objects of the cluster, use watches."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# What the service sees, one fact a line, in the volume that main has, too.
+# Write what the service sees to the volume that it shares with main, one fact per line.
 set -e
 {
   cat /etc/app/a.conf /etc/app/below/b.conf /run/secrets/key /elsewhere/key /text /etc/text.conf

@@ -1,5 +1,5 @@
 #!/usr/bin/perl
-# A server of one file: each connection gets it, and appends the line that it sends, if it sends one.
+# Serve one file: a client may append a line to it (`add TEXT`), and then receives the whole file.
 use strict; use warnings; use IO::Socket::INET; $| = 1; $SIG{PIPE} = 'IGNORE';
 my ($port, $file) = @ARGV;
 my $server = IO::Socket::INET->new(LocalPort => $port, Listen => 5, ReuseAddr => 1) or die "port $port: $!";
