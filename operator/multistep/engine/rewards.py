@@ -103,7 +103,7 @@ def trial_rewards(strategy: Literal["mean", "final"] | None, steps: Sequence[Rew
 
 
 def _low(reward: Number) -> str:
-    """Return a reward below its minimum as text."""
+    """Convert a reward that is below its minimum to text."""
     if reward == -math.inf:
         return "missing"
     try:

@@ -1,6 +1,6 @@
-"""Limits of collected results, in bytes and files, per step, trial and namespace. Pure.
+"""Limits collected results, in bytes and files, per step, trial and namespace. Pure.
 
-An agent controls the size of what is collected. Without limits one trial could fill the results volume for all others.
+An agent controls the size of the collected files. Without limits one trial could fill the results volume for all others.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Room:
-    """How many bytes and files of a step's outputs one Collect may still store within the limits of step, trial and namespace.
+    """The bytes and files of a step's outputs that one Collect may still store within the limits of step, trial and namespace.
 
-    bytes_of, files_of: which limit ("step", "trial" or "namespace") leaves the fewest bytes or files; error messages name it.
+    bytes_of, files_of: the limit ("step", "trial" or "namespace") that leaves the fewest bytes or files; error messages name it.
     """
 
     bytes: int
@@ -59,7 +59,7 @@ class Room:
     @property
     def survey_bytes(self) -> int:
         """Return the minimum size in bytes of a file that the runner lists as large. SURVEYED_FILES files of this size exceed
-        ``bytes``, so the list has room for all large files that can be stored."""
+        ``bytes``, so a list of SURVEYED_FILES entries can contain all large files that can be stored."""
         return self.bytes // SURVEYED_FILES + 1
 
     def refusal(self, size: int) -> str:
@@ -88,13 +88,13 @@ def too_large(files: Iterable[Large], available: Room) -> tuple[Large, ...]:
 
 @dataclass
 class Filling:
-    """Counts the files that are accepted while a download is unpacked. room: the download's limits; used: the accepted amount."""
+    """Counts the accepted files while the operator unpacks a download. room: the download's limits; used: the accepted amount."""
 
     room: Room
     used: Amount = field(default_factory=Amount)
 
     def refuse(self, path: str, size: int) -> str:
-        """Account for a file and return "", or return why it does not fit.
+        """Return "" and count the file if it fits, else return why it does not fit.
 
         A reward file always fits, and the agent's logs get at most half of ``room``, so they cannot displace a verdict.
         path: the file's path in the step's results; size: bytes of its contents, including the holes of a sparse file.

@@ -1,4 +1,4 @@
-"""Helpers of a trial's script (engine.script): the scope of operations, errors of the environment, messages about ended phases."""
+"""Helpers of a trial's script (engine.script): the scope of operations, errors of the environment, texts about finished phases."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from multistep.engine.operations import Healthcheck, Place
 from multistep.engine.plan import StepPlan, TrialPlan
 from multistep.engine.rewards import StepException
 
-_MAX_OUTPUT_CHARACTERS = 500  # maximum of a phase's output in a message
+_MAX_OUTPUT_CHARACTERS = 500  # maximum length of a phase's output in a message
 
 
 @dataclass(frozen=True)
 class KeptStep:
-    """A finished step of an earlier attempt, after which this one continues. attempt: the attempt that ran it; reported: the
-    step as another trial that ran it reported it, None if this trial ran it, whose records are replayed."""
+    """A finished step that the attempt does not run again. attempt: the attempt that ran the step; reported: the step in the status
+    of the other trial that ran it, None if this trial ran it: then the script replays the step's records."""
 
     attempt: int
     checkpoint: CheckpointStatus
@@ -49,7 +49,8 @@ class Scope:
 
     @property
     def has_own_files(self) -> bool:
-        """Return whether the attempt restores files that an earlier attempt of the trial changed, and not only another trial."""
+        """Return whether the attempt restores files that an earlier attempt of this trial changed. False if only another trial
+        changed them."""
         return bool(self.kept) and self.kept[-1].reported is None
 
     def id(self, operation: str) -> str:
@@ -74,7 +75,7 @@ class Scope:
 
 
 class TrialError(Exception):
-    """The environment failed and the trial cannot continue. It has no reward; the results of earlier steps are retained."""
+    """The environment failed and the trial cannot continue. The trial has no reward; the results of earlier steps are retained."""
 
     def __init__(self, exception: StepException) -> None:
         super().__init__(exception.message)
@@ -103,12 +104,12 @@ def require(record: Record, what: str, phase: str = "") -> None:
 
 
 def fault_type(fault: Fault, usual: str) -> str:
-    """Return the exception's class for an operation that failed: OutOfDiskError for a full disk, else ``usual``."""
+    """Return the exception's class name for an operation that failed: OutOfDiskError for a full disk, else ``usual``."""
     return "OutOfDiskError" if fault.code == DISK_FULL else usual
 
 
 def failed(record: Record) -> Fault | None:
-    """Return the error in the record of a Reset or an Upload; None if it succeeded."""
+    """Return the error in the record of an operation; None if it succeeded."""
     return Fields(record.result, f"result of {record.id}").optional_fault("error")
 
 
@@ -135,12 +136,14 @@ def killed_for_memory(result: PhaseResult) -> bool:
 
 
 def at_timeout(seconds: float | None) -> str:
-    """Return text for when a phase was stopped, e.g. "after its timeout of 5 s". A runner may report a timeout that was not set."""
+    """Return text for a message that a phase was stopped, e.g. "after its timeout of 5 s". seconds: None if no timeout was set, but
+    the runner reported one."""
     return "at its timeout" if seconds is None else f"after its timeout of {seconds:g} s"
 
 
 def _last_output(tail: str) -> str:
-    """Return a colon and the last complete lines of the output. Several lines start on a new line; a single long line is cut."""
+    """Return a colon and the last complete lines of the output, after a line break if there are several. A single long line is
+    cut at its start."""
     text = tail[-_MAX_OUTPUT_CHARACTERS:]
     if len(tail) > _MAX_OUTPUT_CHARACTERS and tail[-_MAX_OUTPUT_CHARACTERS - 1] != "\n":
         text = text.partition("\n")[2] or text

@@ -1,7 +1,7 @@
 """The score of a trial, from the rewards of its steps. docs/reference/statistics.md has the rules as a table.
 
-The score is over all declared steps: those that the trial was to run and verify. A step without a result counts 0, so a trial that
-ends earlier never has a higher score. For the same reason a step counts at least 0.
+The score is computed over all declared steps: the steps that the trial was to run and verify. A step without a result counts as 0,
+and no step counts less than 0, so a trial that finishes after fewer steps never has a higher score.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from multistep.engine.journal import StepRun
 from multistep.engine.plan import TrialPlan
 from multistep.engine.rewards import Number, Rewards
 
-REWARD: Final = "reward"  # the key that counts alone, if a result has it
-PASS: Final = 1.0  # minimum reward of a step that passes without a gate
+REWARD: Final = "reward"  # if a result has this key, only this key counts
+PASS: Final = 1.0  # minimum reward with which a step without a gate passes
 MOST_REWARD: Final = 1e100
 
 _ERRORS: Final[dict[FailureClass, Outcome]] = {"Verifier": "VerifierError", "Task": "TaskError"}
@@ -26,7 +26,8 @@ _ERRORS: Final[dict[FailureClass, Outcome]] = {"Verifier": "VerifierError", "Tas
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a started step. rewards: None without a verifier result; gate: whether its gate was met, None without one."""
+    """The result of a started step. rewards: None without a verifier result; gate: whether the step's gate was met, None if it has
+    no gate."""
 
     rewards: Rewards | None
     gate: bool | None = None
@@ -41,7 +42,7 @@ class Score:
 
 
 def rule_of(plan: TrialPlan) -> ScoreRule:
-    """Return what the score of a trial is computed from. Steps that another trial ran are not declared."""
+    """Return the rule for the trial's score. Steps that another trial ran are not declared steps."""
     declared = [step for step in plan.steps[plan.branch.kept :] if step.verifier is not None]
     return ScoreRule(steps=len(declared), strategy="Final" if plan.strategy == "final" else "Mean")
 
@@ -54,13 +55,13 @@ def verdict_of(run: StepRun) -> Verdict:
 def trial_score(verdicts: Sequence[Verdict], rule: ScoreRule, key: str | None = None) -> Score | None:
     """Return the score; None if no step was to be verified.
 
-    verdicts: results of the trial's own started steps, in order; key: the only reward that counts, None for "reward" or, without
-    it, all of a step.
+    verdicts: results of the trial's own started steps, in order; key: the only reward key that counts; None: "reward" counts, or
+    all keys of a step without "reward".
     """
     if not rule.steps:
         return None
     complete = len(verdicts) == rule.steps
-    if rule.strategy == "Final":  # the last step judges the whole, so steps before it only have to pass their gates
+    if rule.strategy == "Final":  # the last step's reward is the score, so earlier steps only have to pass their gates
         value = step_score(verdicts[-1], key) if complete else 0.0
         return Score(value, complete and step_passes(verdicts[-1], key) and all(each.gate is not False for each in verdicts))
     value = math.fsum(step_score(each, key) for each in verdicts) / rule.steps
@@ -68,7 +69,7 @@ def trial_score(verdicts: Sequence[Verdict], rule: ScoreRule, key: str | None = 
 
 
 def step_score(verdict: Verdict, key: str | None = None) -> float:
-    """Return what a step counts: its reward, or the mean of its rewards, at least 0; 0 without a result."""
+    """Return a step's score: its reward, or the mean of its rewards, at least 0; 0 without a result."""
     return max(0.0, mean_reward(_counted(verdict, key)) or 0.0)
 
 
@@ -87,7 +88,7 @@ def counted_keys(rewards: Rewards, key: str | None = None) -> list[str]:
 
 
 def mean_reward(rewards: Sequence[Number]) -> float | None:
-    """Return the mean; None without rewards, or if one is too large."""
+    """Return the mean; None without rewards, or if a reward is too large."""
     return None if not rewards or any(map(is_too_large, rewards)) else math.fsum(rewards) / len(rewards)
 
 
@@ -97,13 +98,13 @@ def has_too_large(verdicts: Iterable[Verdict], key: str | None = None) -> bool:
 
 
 def is_too_large(reward: Number) -> bool:
-    """Return whether the reward is too large to be summed. It counts 0, because an agent may provoke it: a verifier may divide by a
-    number in the agent's output."""
+    """Return whether the reward is too large to be summed. Such a reward counts as 0, because an agent may provoke it, e.g. if the
+    verifier divides by a number in the agent's output."""
     return abs(reward) > MOST_REWARD
 
 
 def outcome(failure: FailureClass | None, score: Score | None, *, gate_failed: bool) -> Outcome:
-    """Return how a finished trial ended. failure: class of the failure that ended it; gate_failed: whether a gate was not met."""
+    """Return a finished trial's outcome. failure: class of the failure that ended it; gate_failed: whether a gate was not met."""
     if score is None:
         return "Unverified" if failure is None else "Excluded"
     if score.passed:

@@ -1,9 +1,9 @@
-"""What a trial counts in a sweep, by spec.scoring. Status, report and comparison all use this module.
+"""Computes the score with which a trial counts in a sweep, by spec.scoring. Status, report and comparison all use this module.
 
-A failure's class says where it happened. A failed trial gets a score if an agent may have caused the failure: once an agent has run
-in an environment, it may have broken everything that runs there later. A step without a verdict then counts as 0, so an agent
-cannot avoid a 0 by crashing or by breaking its verifier. Trials with failures that only the infrastructure, the task or a user can
-cause are excluded.
+A failure's class shows where it occurred, not who caused it. A failed trial gets a score if an agent may have caused the failure:
+after an agent has run in an environment, it may have broken everything that runs there later. A step without a verdict then counts
+as 0, so an agent cannot avoid a 0 by crashing or by breaking its verifier. Trials with failures that only the infrastructure, the
+task or a user can cause are excluded.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ AgentTimeoutError is not one: Harbor, too, regards the reward of an agent that r
 
 _BY_THE_TASK_ALONE: Final = frozenset({"FileNotFoundError", "ValueError"})  # exception types that only the task can cause
 _BEFORE_THE_AGENT: Final = frozenset({"", SETUP, HEALTHCHECK})  # phases of a step that run before its agent
-_DEADLINE_SHARE: Final = 0.5  # an agent that used at least this share of activeDeadlineSeconds gets a score of 0
+_DEADLINE_SHARE: Final = 0.5  # after a missed deadline the trial scores 0 if its agent used at least this share of it
 
 
 @dataclass(frozen=True)
 class Scored:
-    """The score of a trial under a sweep's scoring. score: None without one; passed: whether the trial passed; invalid: whether a
-    reward that counts is too large, or is left out of the status."""
+    """The score of a trial under a sweep's scoring. score: None if the trial has none; passed: whether the trial passed; invalid:
+    whether a reward that counts is too large, or was omitted from the status."""
 
     score: float | None = None
     passed: bool = False
@@ -41,13 +41,13 @@ class Scored:
 
 
 def scored(status: Mapping[str, Any], scoring: Scoring) -> Scored:
-    """Return the score of a trial, from its status as the API server has it."""
+    """Return the score of a trial. status: the trial's status in JSON."""
     own, key = status.get("score"), scoring.key
     steps = status.get("steps") or []
     ran = [each for each in steps if "trial" not in each]
     verdicts = [Verdict(each.get("rewards"), each.get("gate")) for each in ran]
     invalid = has_too_large(verdicts, key)
-    if own is None or "scoreRule" not in status:  # excluded, or Failed with a score of 0 by any rule
+    if own is None or "scoreRule" not in status:  # excluded, or Failed: then the score is 0 by any rule
         return Scored(own)
     value, passed = float(own), bool(status.get("passed"))
     if key is not None or scoring.strategy == "AsTask":
@@ -63,8 +63,8 @@ def scored(status: Mapping[str, Any], scoring: Scoring) -> Scored:
 
 
 def _as_task(results: Sequence[Rewards | None], rule: ScoreRule, key: str | None, missing: int) -> float:
-    """Return the task's own reward. missing: number of steps that a failure of the agent prevented; a step without a result counts
-    0 then, as in the score."""
+    """Return the trial's reward under the task's multi_step_reward_strategy. missing: number of declared steps that a failure
+    prevented; a step without a result then counts as 0, as in the score."""
     if missing or None in results:
         results = [*(each or {} for each in results), *({} for _ in range(missing))]
     try:
@@ -96,7 +96,7 @@ class Ended(Protocol):
 
 
 def counted_score(trial: Ended, scoring: Scoring) -> float | None:
-    """Return the value with which a trial counts in its agent's mean; None if the trial is unfinished or excluded."""
+    """Return the score with which a trial counts in its agent's mean; None if the trial is active or excluded."""
     if trial.state == "Active" or trial.score is None or _is_excluded(trial, scoring):
         return None
     return 0.0 if trial.tampered and scoring.tampering == "Zero" else trial.score
@@ -113,8 +113,8 @@ def _is_excluded(trial: Ended, scoring: Scoring) -> bool:
 
 
 def failure_class_of(trial: Ended, scoring: Scoring) -> FailureClass | None:
-    """Return the class of the failure that ended a trial, left it without a valid reward or changed its score; None if there is
-    none."""
+    """Return the class of the failure that ended a trial, left the trial without a valid reward or changed its score; None if it
+    has no failure."""
     if trial.state == "Active" or trial.failure_class is not None:
         return trial.failure_class
     if trial.tampered and scoring.tampering != "Report":
@@ -133,10 +133,9 @@ def agent_may_have_caused(exception: StepException, journal: Journal) -> bool:
 
 
 def agent_used_deadline(status: TrialStatus, deadline: float | None, now: float) -> bool:
-    """Return whether the agent's phases of the current attempt's steps, with those that it kept, used at least half of the trial's
-    deadline (seconds).
+    """Return whether the agent phases of the current attempt's steps, including kept steps, used at least half of the deadline.
 
-    If they used less, the trial missed its deadline because it waited for the cluster or a verifier's pod.
+    If they used less, the trial missed its deadline because it waited for the cluster or a verifier's pod. deadline: in seconds.
     """
     return deadline is not None and _agent_seconds(status, now) >= _DEADLINE_SHARE * deadline
 

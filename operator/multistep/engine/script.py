@@ -74,7 +74,7 @@ def trial(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
     """Run a trial: prepare the environment, run the steps in order, aggregate the trial's reward."""
     steps = _Steps(scope, agent, journal)
     try:
-        yield from steps.run(scope.plan.steps[: len(scope.kept)])  # all their operations have records
+        yield from steps.run(scope.plan.steps[: len(scope.kept)])  # the kept steps: all their operations have records
         yield from _start(scope, agent, journal)
         if journal.lost is None:
             yield from steps.run(scope.plan.steps[len(scope.kept) :])
@@ -95,10 +95,10 @@ def trial(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
 
 
 def _start(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
-    """Bring the environment and the agent to the point at which the attempt's first own step starts.
+    """Restore or prepare the environment and set up the agent, before the attempt's first own step.
 
-    A failure of the agent's setup may be due to restored files that the agent changed before. If only other trials changed them, it
-    has the same class as at step 1: an agent's class must not be excused by it.
+    ``trial`` blames the checkpoint for a failure of the agent's setup if this trial's agent may have changed the restored files. If
+    only other trials changed them, the failure has the same class as before step 1, so that a custom agent class is not excused.
     """
     if scope.kept and not (yield from restore(scope, journal)):
         return
@@ -108,8 +108,8 @@ def _start(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
 
 @dataclass
 class _Steps:
-    """Runs steps in order. verified: whether a verification left its files in the environment; counted: the usage that the agent
-    had reported after the last step; attempt: number of the attempt that ran the last step."""
+    """Runs steps in order. verified: whether the last step's verification left files in the environment; counted: the usage that
+    the agent reported after the last step; attempt: number of the attempt that ran the last step."""
 
     scope: Scope
     agent: AgentScript
@@ -119,7 +119,7 @@ class _Steps:
     attempt: int = 0
 
     def run(self, steps: Sequence[StepPlan]) -> Script[None]:
-        """Run the steps, until one of them ends the trial or loses the attempt."""
+        """Run the steps until one of them ends the trial or the attempt fails."""
         plan = self.scope.plan
         for step in steps:
             kept = self.scope.kept[step.index] if step.index < len(self.scope.kept) else None
@@ -147,7 +147,7 @@ class _Steps:
                 return
 
     def _take(self, reported: StepStatus, checkpoint: CheckpointStatus) -> None:
-        """Add a step that another trial ran to the journal. It has no records here, and was decided there."""
+        """Add a step that another trial ran to the journal. This trial has no records of it, so the step's result is final."""
         run = replace(step_run(reported), checkpoint=checkpoint)
         self.journal.steps.append(run)
         self.journal.completed_at = run.completed_at
@@ -185,7 +185,8 @@ def _prepare(scope: Scope, journal: Journal) -> Script[None]:
 
 
 def _step(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript, *, verified: bool, first: bool) -> Script[None]:
-    """Run a step. verified: whether the step before was verified in this environment; first: whether it is its attempt's first."""
+    """Run a step. verified: whether the previous step was verified in this environment; first: whether it is the first step that
+    its attempt ran."""
     record = yield Reset(scope.id("begin"), _step_directories(scope.plan, step, verified=verified))
     run.started_at = record.started_at
     try:
@@ -209,8 +210,8 @@ def _step(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript, *, ver
 
 
 def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
-    """Verify the step and collect its outputs. A separate verifier runs after the collection, as it gets the collected files; so
-    does a second verification."""
+    """Verify the step and collect its outputs. A separate verifier runs after the collection, because it gets the collected files;
+    a second verification runs after the collection, too."""
     verifier = None if skips_verifier(scope.plan, run) else step.verifier
     apart, again = (verifier.environment, verifier.again) if verifier else (None, None)
     kept, judged = again is not None and (yield from keep_files(scope, step, run)), False
@@ -236,8 +237,8 @@ def verified_apart(step: StepPlan) -> bool:
 
 
 def _step_directories(plan: TrialPlan, step: StepPlan, *, verified: bool) -> tuple[Directory, ...]:
-    """Return the directories to empty before a step (Harbor 0.25). The image's /tests stays until the first verification; the
-    agent's logs stay if the agent resumes its trajectory, because it reads the trajectory from these logs."""
+    """Return the directories to empty before a step (Harbor 0.25). The image's /tests is retained until the first verification; the
+    agent's logs are retained if the agent resumes its trajectory, because the agent reads the trajectory from these logs."""
     resumed = plan.hosted is not None and plan.hosted.resumes(step.index)
     return (Directory(LOGS_AGENT, keep=resumed), *((Directory(LOGS_VERIFIER), Directory(TESTS)) if verified else ()))
 
@@ -283,7 +284,7 @@ def _run_agent(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript) -
 
 
 def _collect_hooks(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
-    """Run the hooks of main, then those of services."""
+    """Run the step's collect hooks: first the hooks of main, then the hooks of other services."""
     if step.hooks:
         yield from enter_phase(scope, run, "hooks", scope.plan.network)
     for number, hook in enumerate(step.hooks):
@@ -302,8 +303,8 @@ def _collect_hooks(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
 
 
 def skips_verifier(plan: TrialPlan, run: StepRun) -> bool:
-    """Return whether a single-step trial skips its verifier: after any error except the agent's timeout, failed command or lack of
-    memory."""
+    """Return whether a single-step trial skips its verifier: after any exception except AgentTimeoutError, OutOfMemoryError and
+    NonZeroAgentExitCodeError."""
     expected = ("AgentTimeoutError", "NonZeroAgentExitCodeError", "OutOfMemoryError")
     return plan.single and run.exception is not None and run.exception.type not in expected
 
@@ -324,7 +325,7 @@ def _collect(scope: Scope, step: StepPlan, run: StepRun, part: Part) -> Script[N
 
 
 def aggregate(plan: TrialPlan, journal: Journal) -> None:
-    """Compute the trial's rewards from its steps' rewards."""
+    """Add the trial's rewards, computed from its steps' rewards, and its score rule to the journal."""
     journal.score_rule = rule_of(plan)
     try:
         journal.rewards = trial_rewards(plan.strategy, [run.rewards for run in journal.steps])

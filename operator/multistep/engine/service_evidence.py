@@ -1,7 +1,7 @@
-"""The evidence of a step in its services: collect hooks and artifacts by service (Harbor 0.25, trial: _collect_artifacts_phased).
+"""Collects a step's evidence from services: collect hooks and artifacts by service (Harbor 0.25, trial: _collect_artifacts_phased).
 
-It comes over a channel that the agent cannot write to. Before it is collected for a separate verifier, and the environment has no
-further use, all processes that the agent left in main are killed, so that they cannot change it meanwhile.
+The evidence comes over a channel that the agent cannot write to. Before the evidence of the trial's last step is collected for a
+separate verifier, all processes that the agent left in main are killed, so that they cannot change the evidence meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _LONGEST_SECONDS = 3600.0
 
 
 def service_hooks(scope: Scope, services: PodServices, step: StepPlan, run: StepRun) -> Script[None]:
-    """Run a step's collect hooks in services; first kill what the agent left, if nothing else needs it. Failures are ignored."""
+    """Run a step's collect hooks in services. First kill the processes that the agent left in main, if the environment is not used
+    afterwards. Failures are ignored."""
     hooks = [(number, hook) for number, hook in enumerate(step.hooks) if hook.service != MAIN]
     if not hooks and all(each.service in (None, MAIN) for each in step.artifacts):
         return
@@ -34,7 +35,7 @@ def service_hooks(scope: Scope, services: PodServices, step: StepPlan, run: Step
 
 
 def artifact_source(services: PodServices | None, entry: ArtifactConfig) -> Source:
-    """Return an artifact entry as a path to collect."""
+    """Return the path to collect for an artifact entry."""
     apart = services is not None and entry.service not in (None, MAIN)
     container = services.container_of(entry.service or MAIN) if services is not None and apart else ""
     return Source(entry.source, tuple(entry.exclude), container=container)

@@ -1,8 +1,8 @@
 """The rule for services that end or never become healthy. Pure.
 
-A service that dies has lost what the task needs of it, so the trial ends. Who is to blame depends on when: before an agent ran, the
-task is; afterwards the agent is, because it can reach every service. A service is not the runner: its exit status proves nothing
-about who ended it.
+If a service terminates, its state that the task needs is lost, so the trial ends. The failure class depends on the time: before an
+agent ran, it is the task's failure; afterwards it is the agent's, because the agent can reach every service. Unlike the runner's,
+a service's exit status does not prove who ended it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from multistep.api.trial_status import TrialStatus
 from multistep.engine.decisions import Decision, Fail, FailAttempt, PhaseDied, Situation
 from multistep.engine.journal import AGENT, HEALTHCHECK, SETUP
 
-# 137: SIGKILL; 255: the node does not know the exit status. Before an agent runs, only the kubelet and the node's owner send it.
+# 137: SIGKILL; 255: the node does not know the exit status. Before an agent runs, only the kubelet or an administrator of the node
+# can have sent SIGKILL.
 _KILLED_FROM_OUTSIDE: Final = frozenset({137, 255})
 
 
 def service_ended(s: Situation) -> Decision | None:
-    """End the trial if a service of the pod ended; while the pod starts, also if one does not become healthy."""
+    """End the trial if a service of the pod terminated, or if a service does not become healthy while the pod starts."""
     if s.pod is None or s.pod.service is None or (s.pod.terminated and s.pod.container_id):
-        return None  # all services end after the trial's container
+        return None  # the kubelet ends all services after the trial's container has ended
     ended = s.pod.service
     message = f"service {ended.name} {ended.how}"
     by_agent = agent_ran(s.trial.status) and s.pod is not s.verifier
@@ -35,7 +36,7 @@ def service_ended(s: Situation) -> Decision | None:
 
 
 def agent_ran(status: TrialStatus) -> bool:
-    """Return whether an agent has run in the trial's pod, whose processes may run on."""
+    """Return whether an agent has run in the trial's pod, so that the agent's processes may still run."""
     if not status.steps:
         return False
     return len(status.steps) > 1 or (status.steps[-1].phase or "").lower() not in ("", SETUP, HEALTHCHECK)

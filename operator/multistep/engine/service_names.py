@@ -1,4 +1,4 @@
-"""Checks that the services which task.toml names exist (Harbor 0.25, trial: _validate_artifacts)."""
+"""Checks that the services named in task.toml exist (Harbor 0.25, trial: _validate_artifacts)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from multistep.errors import InvalidTask
 
 
 def check_services(config: TaskConfig, layout: TaskLayout) -> None:
-    """Raise InvalidTask for an artifact or a collect hook of a service that the task's compose file has not."""
+    """Raise InvalidTask if an artifact or a collect hook names a service that the task's compose file does not have."""
     known = [MAIN, *(each.name for each in layout.compose.others)] if layout.compose else [MAIN]
     for field, entry in _entries(config):
         if entry.service not in (None, *known):

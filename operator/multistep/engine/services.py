@@ -1,4 +1,4 @@
-"""The plan of a pod's services: how the services of a compose file become the pod's init containers, names and volumes. Pure."""
+"""Plans a pod's services: converts the services of a compose file to init containers, host names and volumes of the pod. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _LONGEST_NAME = 63 - len(CONTAINER_PREFIX)
 
 @dataclass(frozen=True)
 class StartupProbe:
-    """The probe that gates what starts after a service. period, timeout: seconds; failures: how many make the service unhealthy."""
+    """The probe that must succeed before the containers after a service start. period, timeout: seconds; failures: number of failed
+    probes after which the service is unhealthy."""
 
     argv: tuple[str, ...]
     period: int
@@ -30,7 +31,8 @@ class StartupProbe:
 
 @dataclass(frozen=True)
 class ServicePlan:
-    """One service as a container, which has a name of its own. once: whether it must complete before what follows starts."""
+    """The container of one service. container: the container's name; once: whether the service must complete before the next
+    container starts."""
 
     service: Service
     container: str
@@ -45,8 +47,8 @@ class ServicePlan:
 
 @dataclass(frozen=True)
 class PodServices:
-    """The services of one pod. order: in the order of their start, all before the trial's container; main: what the file says of
-    the trial's container; names: all names of 127.0.0.1; files: as in api.services."""
+    """The services of one pod. order: the services in the order in which they start, before the trial's container; main: the
+    compose file's service of the trial's container; names: all host names of 127.0.0.1; hosts, files: as in api.services."""
 
     order: tuple[ServicePlan, ...]
     main: Service
@@ -60,25 +62,25 @@ class PodServices:
         return (*(self.main.entrypoint or ()), *(self.main.command or ()))
 
     def container_of(self, service: str) -> str:
-        """Return the name of a service's container. Raises KeyError for one that the pod has not."""
+        """Return the name of a service's container. Raises KeyError if the pod has no such service."""
         return {each.name: each.container for each in self.order}[service]
 
     @property
     def may_end(self) -> tuple[str, ...]:
-        """Return the containers whose end is no failure: services that Compose would start again."""
+        """Return the containers whose termination is no failure: services that Compose would restart."""
         return tuple(each.container for each in self.order if not each.once and each.service.restarts)
 
 
 def placeholder(name: str) -> str:
-    """Return what stands, in a compose file that was read, for the value that only the trial knows of a variable."""
+    """Return the placeholder of a variable in a parsed compose file. The variable's value is only known for a trial."""
     return f"\ue000{name}\ue001"
 
 
 def plan_services(services: Services, image: str, images: Mapping[str, str], env: Mapping[str, str]) -> PodServices:
     """Return the plan of a pod's services.
 
-    image: the trial's; images: of services, instead of those that the file names, and those built; env: values of the placeholders.
-    Raises InvalidTask, and InvalidSpec for an image that must be built first.
+    image: image of the pod's main container; images: images by service that replace the compose file's image or build; env: values
+    of the placeholders. Raises InvalidTask, and InvalidSpec for an image that must be built first.
     """
     resolved = [_service_with_values(each, env) for each in services.services]
     whole = replace(services, services=tuple(resolved))
@@ -104,16 +106,16 @@ def container_name(service: str) -> str:
 
 
 def startup_probe(check: ServiceHealthcheck) -> StartupProbe:
-    """Return a healthcheck as a probe. It allows the time after which Docker calls the service unhealthy: the start period, then
-    retries times the interval. It asks at least as often."""
+    """Convert a healthcheck to a probe. The probe fails no earlier than Docker reports the service unhealthy: after the start
+    period plus retries times the interval. It runs at least as often as the healthcheck, but at most once per second."""
     period = max(1, math.floor(min(check.interval, check.start_interval)))
     seconds = check.start_period + check.retries * check.interval
     return StartupProbe(check.argv, period, max(1, math.ceil(check.timeout)), max(1, math.ceil(seconds / period)))
 
 
 def values_of(services: Services, env: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of the placeholders in a compose file. env: values of environment.env; variables: the trial's. Raises
-    InvalidTask for a variable that is not set."""
+    """Return the values of the placeholders in a compose file. env: values of environment.env; variables: the trial's variables.
+    Raises InvalidTask for a variable that is not set."""
     for name, place in services.variables.items():
         if name not in variables:
             text = f"uses ${{{name}}}, which is not set: add it to spec.variables, or write ${{{name}:-DEFAULT}}"
@@ -159,7 +161,8 @@ def _image(services: Services, service: Service, image: str, images: Mapping[str
 
 
 def _ordered(services: Services) -> Iterator[Service]:
-    """Yield the services other than main, each after those that it depends on. The reader has refused circles."""
+    """Yield the services other than main, each after the services that it depends on. The parser has rejected circular
+    dependencies."""
     by_name = {each.name: each for each in services.others}
     done: set[str] = set()
 
@@ -185,7 +188,7 @@ def _refuse_waiting_for_main(services: Services, service: Service, condition: st
 
 
 def _refuse_meeting(services: Services) -> None:
-    """Raise InvalidTask for services that cannot share one address and one pod: same ports, names that are no host names."""
+    """Raise InvalidTask for services that cannot share one pod: equal ports or container names, or names that are no host names."""
     ports: dict[str, str] = {}
     containers: dict[str, str] = {}
     for service in services.services:
@@ -208,7 +211,7 @@ def _invalid(services: Services, service: Service, key: str, message: str) -> In
 
 @dataclass(frozen=True)
 class Volume:
-    """A volume of the pod. name: unique in it; memory: whether it is in memory; size_bytes: 0 for no limit."""
+    """A volume of the pod. name: unique in the pod; memory: whether it is in memory; size_bytes: maximum size, 0 for no limit."""
 
     name: str
     memory: bool = False
@@ -217,7 +220,7 @@ class Volume:
 
 @dataclass(frozen=True)
 class PodMount:
-    """A mount of a volume in a container. copied: whether the volume starts with what the image has at the target."""
+    """A mount of a volume in a container. copied: whether the image's files at ``target`` are copied to the new volume."""
 
     volume: Volume
     target: str
@@ -228,7 +231,7 @@ class PodMount:
 
 @dataclass(frozen=True)
 class Mounts:
-    """What the containers of a pod mount, by service."""
+    """The volume mounts of a pod's containers, by service."""
 
     by_service: Mapping[str, tuple[PodMount, ...]] = field(default_factory=dict)
 
@@ -246,7 +249,7 @@ FILES_VOLUME: Final = "svc-files"
 
 
 def plan_mounts(services: PodServices) -> Mounts:
-    """Return the mounts of all containers. The first service that mounts a named volume fills it with its image's files."""
+    """Return the mounts of all containers. A new named volume gets the files of the image of the first service that mounts it."""
     filled: set[str] = set()
     numbers = iter(range(10**6))
     named: dict[str, Volume] = {}
