@@ -69,8 +69,8 @@ class HostMemory:
 
 @dataclass(frozen=True)
 class Found:
-    """All measurements. installed: memory of the agent host that runs claude-code; own: of the one that runs the class of
-    examples/own-agent."""
+    """All measurements. installed: memory of the agent host that runs claude-code; own: memory of the agent host that runs the
+    class of examples/own-agent."""
 
     comparison: Comparison
     installed: HostMemory

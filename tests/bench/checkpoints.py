@@ -26,7 +26,7 @@ from tests.bench.trials import ROUNDS, Manifests, line, spread
 SIZES: Final = (1, 100, 1000)  # MiB of random data, which does not compress
 FILES: Final = 50_000
 TRIALS: Final = 8
-MOST_RATIO: Final = 1.2  # maximum wall time of trials with checkpoints, relative to those without
+MOST_RATIO: Final = 1.2  # maximum wall time of trials with checkpoints, relative to trials without
 MOST_UNCHANGED_SECONDS: Final = 0.5
 _MOST_BYTES: Final = 4 << 30
 _WRITE: Final = "mkdir -p /data && for i in $(seq {0}); do head -c 1048576 /dev/urandom > /data/$i; done"
@@ -39,7 +39,7 @@ Object = dict[str, Any]
 @dataclass(frozen=True)
 class Cost:
     """Cost of one checkpoint. mebibytes: size of the changes; packed: bytes of the layer; peak_bytes: PID 1's peak memory in the
-    pod that was packed, and in the one that was restored."""
+    pod whose changes were packed, and in the pod in which they were restored."""
 
     mebibytes: int
     packed: int

@@ -32,7 +32,7 @@ COUNTS: Final = (1, 8)
 ROUNDS: Final = 3
 SWITCHES: Final = 60
 REQUESTS: Final = 300
-MOST_RATIO: Final = 1.1  # maximum wall time of trials with a sidecar, relative to those without
+MOST_RATIO: Final = 1.1  # maximum wall time of trials with a sidecar, relative to trials without
 MOST_SWITCH_SECONDS: Final = 1.0  # maximum at p95
 MOST_REQUEST_SECONDS: Final = 0.005  # maximum by which the sidecar lengthens a request at p50
 _LIMITS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -54,7 +54,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Found:
-    """All measurements. ratios: wall times of trials relative to those without a sidecar, by limits and number of trials;
+    """All measurements. ratios: wall times of trials with a sidecar relative to trials without, by limits and number of trials;
     switches: seconds of each switch of the network; direct, limited: seconds of each request without and with the sidecar."""
 
     ratios: Mapping[tuple[str, int], Sequence[float]]

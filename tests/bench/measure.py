@@ -107,8 +107,8 @@ async def time_trials(client: Client, namespace: str, trial: Mapping[str, Any], 
 
 
 async def time_ratio(client: Client, namespace: str, trial: Mapping[str, Any], other: Mapping[str, Any], count: int) -> float:
-    """Return the wall time of ``count`` trials of `other`, relative to the mean of two runs of ``count`` trials of `trial`,
-    before and after."""
+    """Return the wall time of ``count`` trials of `other`, relative to the mean of two runs of ``count`` trials of `trial`: one
+    before and one after."""
     seconds = []
     for each in (trial, other, trial):
         seconds.append(await time_trials(client, namespace, each, count))

@@ -77,7 +77,7 @@ async def describe(given: Given, found: Object, log: OutsideLog) -> str:
 
 
 def last_words(log: Path, name: str) -> str:
-    """Return the last lines of the log, and its last lines about one trial. log: the logs of all operator processes."""
+    """Return the last lines of the log, and its last lines about one trial. log: file with the logs of all operator processes."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     about = [line for line in lines if f"/{name}:" in line or line.startswith("----")]
     return "\n".join([f"-- the operator of {name}", *about[-LOG_LINES:], f"-- its last lines ({log} has all)", *lines[-LOG_LINES:]])

@@ -1,7 +1,7 @@
-"""The trials of a run: each step counts its runs in the pod and reports them to the log outside of the pods.
+"""The trials of a run. Each step counts its runs in the pod, and each phase sends a line to the log outside of the pods.
 
-The reward of a trial `chaos-N` is N if each step ran once in the trial's last pod, or was restored there as it was after its only
-run; if not, the reward is -1 or missing.
+A trial `chaos-N` has the reward N if each step's count is 1 in the trial's last pod: the step ran once there, or once in an earlier
+pod whose files were restored. If not, the reward is -1 or missing.
 """
 
 from __future__ import annotations

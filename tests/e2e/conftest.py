@@ -1,4 +1,4 @@
-"""Run the end-to-end tests against the cluster that KUBECONFIG names, with the operator from its image in the cluster."""
+"""Run the end-to-end tests against the cluster that KUBECONFIG names, in which the operator is deployed."""
 
 from __future__ import annotations
 

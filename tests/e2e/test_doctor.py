@@ -17,8 +17,8 @@ from tests.e2e.test_cli import multistep
 
 
 def installation() -> list[Object]:
-    """Return the objects of a faulty installation: its storage class does not exist, its version is not this one's, it has no
-    permissions, no gateway and no leader, and it watches another namespace."""
+    """Return the objects of a faulty installation: its storage class does not exist, its version is not that of the command
+    line, it has no permissions, no gateway and no leader, and it watches another namespace."""
     labels = {"app.kubernetes.io/name": "planted", "app.kubernetes.io/version": "9.9.9"}
     env = {
         "MULTISTEP_OPERATOR_IMAGE": "localhost/none:1",

@@ -49,7 +49,7 @@ def _sweep() -> dict[str, Any]:
 
 
 async def _keep(page: Page, name: str, scratch: Path) -> None:
-    """Check that the page fits into its window, and store what the window shows. The documents' images change only on request."""
+    """Check that the page fits into its window, and store a screenshot. docs/images changes only if SCREENSHOTS is set."""
     assert await overflow(page) <= 0
     file = (IMAGES if os.environ.get("SCREENSHOTS") else scratch) / name
     await page.screenshot(path=file, animations="disabled")

@@ -1,4 +1,4 @@
-"""The verbs of the command line on the real cluster: list, shell, cp, retry, delete, open, and those of sweeps."""
+"""The verbs of the command line on the real cluster: list, shell, cp, retry, delete, open, and the verbs of sweeps."""
 
 from __future__ import annotations
 

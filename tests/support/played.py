@@ -137,7 +137,7 @@ def play(
 ) -> Played:
     """Run a trial until it is finished: operations start at 10, 20, 30, ... seconds, take one second, and return their `results`.
 
-    records: records of the steps that earlier attempts ran; script: the agent's script, by default the one of the plan's agent.
+    records: records of the steps that earlier attempts ran; script: the agent's script, by default the script of the plan's agent.
     """
     here, agent, times = scope(plan, **changes), script or script_of(plan), itertools.count(10, 10)
     played = Played(Journal(), records=dict(records))

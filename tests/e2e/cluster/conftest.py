@@ -1,4 +1,4 @@
-"""Provide a pod in a real cluster ($KUBECONFIG) for tests of the exec channel, and one with the real runner as PID 1."""
+"""Provide pods in a real cluster ($KUBECONFIG): one for tests of the exec channel, and one with the real runner as PID 1."""
 
 from __future__ import annotations
 
