@@ -16,7 +16,7 @@ BUILT_IN: Final = (*PLAIN, "command")
 """Names of the operator's own agents."""
 
 PROGRAM_DIR: Final = "/multistep-agent"
-"""Directory of the agent's program in an image of `multistep agent build`, and in the environment."""
+"""Directory of the agent's program, in an image that `multistep agent build` built and in the environment."""
 
 _ONLY_HOSTED: Final = ("model", "version", "options", "credentials", "base_url", "limits", "preinstalled", "image")
 
@@ -30,7 +30,7 @@ def _known(name: str) -> str:
 
 
 class ModelLimits(Model):
-    """The most that the agent's model requests may use in the whole trial, over all steps and attempts."""
+    """Limits of the agent's model requests in the whole trial, over all steps and attempts."""
 
     input_tokens: Annotated[int, Field(ge=1)] | None = None
     """Input tokens, including cached ones."""

@@ -11,8 +11,8 @@ class Content:
     """Reference to the content of one upload, which is sent as a tar stream.
 
     kind: the task directory to upload, or "file" for one text file; "verifier" is the build context of a verifier's image: all of
-    tests/, also what .harborignore excludes. step: the step to which the directory belongs; None: the task's root. name, text: name
-    and text of the file, for kind "file" only.
+    tests/, including files that .harborignore excludes. step: the step to which the directory belongs; None: the task's root.
+    name, text: name and text of the file, for kind "file" only.
     """
 
     kind: Literal["workdir", "tests", "solution", "environment", "verifier", "file"]

@@ -1,4 +1,4 @@
-"""Types of accelerators in task.toml, and the labels by which nodes are recognized that have them."""
+"""Types of accelerators in task.toml, and the labels of the nodes that have them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ GPU_TYPES: Final[GpuLabels] = {
     "h200": {_PRODUCT: ("NVIDIA-H200",), _GKE: ("nvidia-h200-141gb",), _KARPENTER: ("h200",)},
     "b200": {_PRODUCT: ("NVIDIA-B200",), _GKE: ("nvidia-b200",), _KARPENTER: ("b200",)},
 }
-"""Labels and their values by GPU type in lower case; a node needs one of the labels."""
+"""Node labels and their values, by GPU type in lower case. A node has the type if one of the labels has one of its values."""
 
 TPU_TYPES: Final[Mapping[str, str]] = {
     "v3": "tpu-v3-slice",

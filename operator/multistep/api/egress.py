@@ -1,4 +1,4 @@
-"""What the egress sidecar refused, in a step's status."""
+"""The network targets that the egress sidecar refused, as a step's status lists them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from multistep.api.model import Model
 
 
 class RefusedTarget(Model):
-    """A target that was refused."""
+    """A network target that the egress sidecar refused."""
 
     protocol: str
     """dns (a lookup of the host), tls or http (the server's name), tcp, udp, icmp, or a protocol's number."""
@@ -22,7 +22,8 @@ class RefusedTarget(Model):
 
 
 class EgressStatus(Model):
-    """What processes of the step's pods tried to reach and could not; evidence, and no failure. docs/how-to/egress.md."""
+    """Network targets that the egress sidecar refused to processes of the step's pods. Evidence, not a failure;
+    docs/how-to/egress.md."""
 
     refused: list[RefusedTarget] = []
     """The targets that were refused most often."""
@@ -31,7 +32,7 @@ class EgressStatus(Model):
 
 
 def total(parts: Iterable[EgressStatus], most: int) -> EgressStatus:
-    """Return the sum of what was refused, with at most that many targets, the most frequent first."""
+    """Return the sum of the parts. most: maximum number of targets to list, the most frequent first."""
     counts, others = Counter[tuple[str, str, int | None]](), 0
     for part in parts:
         others += part.others

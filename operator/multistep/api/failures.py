@@ -1,6 +1,7 @@
 """Every way in which a trial can end without a reward: its failure class, whether it is retried, and the remedy.
 
-docs/reference/failures.md shows these tables, and that of api.waiting. engine.failures reads them for `status.failure` and metrics.
+docs/reference/failures.md shows these tables and the table of api.waiting. engine.failures reads these tables for `status.failure`
+and metrics.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SERVICE_KILLED: Final = "ServiceKilled"
 
 @dataclass(frozen=True)
 class Failure:
-    """One failure reason. failure_class: None for the class of the phase that failed. what, do: cause and remedy for the docs."""
+    """One failure reason. failure_class: None means the class of the phase that failed. what, do: cause and remedy for the docs."""
 
     reason: str
     failure_class: FailureClass | None
@@ -150,7 +151,7 @@ ATTEMPTS = (
         "check the node",
     ),
 )  # fmt: skip
-"""Reasons of failed attempts: infrastructure failures and suspensions. The trial restarts at step 1 while it has retries left."""
+"""Reasons why an attempt ended early. A new attempt starts while the trial has retries left, from a checkpoint or at step 1."""
 
 FAILED = (
     Failure("InvalidSpec", "Task", "the task, the spec or the resulting pod is invalid; the message names the field", "correct it"),

@@ -78,11 +78,11 @@ RESUMING: Final = frozenset(
         "qwen-coder",
     }
 )
-"""Those that can resume their trajectory in the next step."""
+"""Names of the agents that can resume their trajectory in the next step."""
 
 
 DIRECT: Final = frozenset({"acp", "cline-cli", "cortex-code", "cursor-cli", "devin", "eve", "fabric", "junie", "rovodev-cli"})
-"""Those that take no base URL, and so cannot use the model gateway."""
+"""Names of the agents that accept no base URL, and so cannot use the model gateway."""
 
 
 NEED_MODEL: Final = frozenset(
@@ -113,7 +113,7 @@ NEED_MODEL: Final = frozenset(
         "vibe",
     }
 )
-"""Those that fail without a model. The others have a default, or take it from a variable or a config file."""
+"""Names of the agents that fail without a model. The other agents have a default, or read it from a variable or config file."""
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
 """Checks spec.agent.kwargs of Harbor's agents against harbor_options.json, generated from the options models of Harbor 0.25.
 
-The check accepts a value if Harbor converts it: the text "50" is an integer, and a number is a text.
+The check accepts each value that Harbor converts to the option's type: the string "50" for an integer, a number for a string.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from multistep.api.harbor_agents import suggestion
 from multistep.api.problems import shown
 
 TABLE: Final = Path(__file__).with_name("harbor_options.json")
-"""The options of each agent, by the agent's name. An agent that is not in the table takes any options."""
+"""The options of each agent, by the agent's name. An agent that is not in the table accepts any options."""
 
 Alternative: TypeAlias = "str | Mapping[str, Any]"
-"""What a value can be: the name of a type, or a type with an enum or bounds as in JSON Schema."""
+"""One allowed type of a value: its name, or an object with an enum, or with a type and bounds, as in JSON Schema."""
 
 _TRUTHS: Final = frozenset({"0", "off", "f", "false", "n", "no", "1", "on", "t", "true", "y", "yes"})
 
 
 def option_problems(agent: str, kwargs: Mapping[str, Any]) -> list[str]:
-    """Return the problems with an agent's options, in the order of the options; [] for an agent that takes any options."""
+    """Return the problems with an agent's options, in the order of the options; [] for an agent that accepts any options."""
     known = _table().get(agent)
     if known is None:
         return []
@@ -58,7 +58,7 @@ def _accepts(alternative: Alternative, value: object) -> bool:
 
 
 def _number(value: object) -> float:
-    """Return the number that Harbor makes of a value; NaN for a value that is no number."""
+    """Return the number to which Harbor converts a value; NaN for a value that is not a number."""
     try:
         return float(value) if isinstance(value, (int, float, str)) else math.nan
     except (ValueError, OverflowError):
@@ -100,7 +100,7 @@ _BOUNDS: Final[Mapping[str, tuple[str, Callable[[float, float], bool]]]] = {
 
 
 def _described(alternatives: Sequence[Alternative]) -> str:
-    """Return what a value must be, e.g. "an integer > 0 or a text". null, which Harbor takes for unset, is not mentioned."""
+    """Return the allowed values in words, e.g. "an integer > 0 or a path". Null is omitted, because Harbor treats it as unset."""
     return " or ".join(dict.fromkeys(_noun(each) for each in alternatives if each != "null"))
 
 

@@ -17,12 +17,12 @@ class StepLayout:
     setup: bool = False  # workdir/setup.sh exists
     resume: bool = False  # workdir/resume.sh exists
     tests: bool = False  # tests/ exists
-    test_script: bool = False  # tests/test.sh exists and is not ignored
+    test_script: bool = False  # tests/test.sh exists, and .harborignore does not exclude it
     tests_dockerfile: bool = False  # tests/Dockerfile exists, for a separate verifier's image
     tests_compose: Services | None = None  # the services of the compose file in tests/, for a separate verifier
     solution: bool = False  # solution/ exists
     trajectory: bool = False  # trajectory.json exists: the agent's prior context
-    solve_script: bool = False  # solution/solve.sh exists and is not ignored
+    solve_script: bool = False  # solution/solve.sh exists, and .harborignore does not exclude it
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from multistep.errors import RunnerError
 MAX_ID_CHARACTERS = 1024
 MAX_TEXT_CHARACTERS = 64 * 1024  # limit of each text in a result; the longest text is the tail of a phase's output
 MAX_RECORDS = 10_000
-MAX_GROUPS = 65_537  # Linux's limit, and the user's own group
+MAX_GROUPS = 65_537  # Linux's limit of supplementary groups, plus the user's primary group
 MAX_INTEGER = 2**53  # largest integer up to which JSON numbers (doubles) are exact
 
 DISK_FULL = "DiskFull"  # fault code: the disk or its quota is full
@@ -94,8 +94,8 @@ class Identity:
 
 @dataclass(frozen=True)
 class Hello:
-    """The runner's answer to hello: its identity and all its records. users: the ids of the users that it was asked for, by name;
-    a user that does not exist is missing, and so are all from runners of earlier releases."""
+    """The runner's answer to hello: its identity and all its records. users: ids of the requested users by name, without users that
+    do not exist; empty in answers of earlier runner releases."""
 
     protocol: int
     version: str
@@ -137,7 +137,8 @@ class Fault:
 
 @dataclass(frozen=True)
 class Capture:
-    """A file that the runner read when a phase ended. size: whole file in bytes; changed: whether it changed during the read."""
+    """A file that the runner read when a phase ended. size: size of the whole file in bytes; changed: whether the file changed
+    during the read."""
 
     data: bytes
     size: int
@@ -267,7 +268,7 @@ class Fields:
         return value
 
     def texts(self, name: str, limit: int) -> tuple[str, ...]:
-        """Return a list of texts; empty if it is missing or null."""
+        """Return a list of strings as a tuple; () if it is missing or null."""
         if self._value.get(name) is None:
             return ()
         values = self.sequence(name, limit)

@@ -21,7 +21,7 @@ class SweepRegrade(Model):
 
 
 class SourceException(Model):
-    """The exception of a step of the source before its verification, which the regrade takes over."""
+    """The exception of a source's step before its verification. The step has the same exception in the regrade."""
 
     type: str
     """Harbor's exception class."""

@@ -27,18 +27,18 @@ _SHOWN: Final[dict[Outcome, tuple[str, Level]]] = {
 
 
 def outcome_words(outcome: Outcome, failure_class: str = "") -> str:
-    """Return an outcome in words; of an excluded trial with the class of its failure."""
+    """Return an outcome in words. failure_class: class of the failure, which the words for Excluded contain."""
     words, _ = _SHOWN[outcome]
     return f"{words}: {failure_class.lower()}" if outcome == "Excluded" and failure_class else words
 
 
 def outcome_level(outcome: Outcome) -> Level:
-    """Return how an outcome is shown."""
+    """Return how an outcome is displayed."""
     return _SHOWN[outcome][1]
 
 
 class ScoreRule(Model):
-    """What the score is computed from, besides the steps."""
+    """The inputs of the score besides the steps' results."""
 
     steps: int
     """Number of declared steps: those that this trial was to run and verify. A step that it did not reach counts 0."""

@@ -1,4 +1,4 @@
-"""The services of a task's compose file, as the compose reader (compose/) prints them. Only what a trial's pod has is in them."""
+"""The services of a task's compose file, as the compose reader (compose/) prints them: only the settings that a pod can have."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ServiceHealthcheck:
 
 @dataclass(frozen=True)
 class Dependency:
-    """A service that must have reached a condition before."""
+    """A service that must reach a condition before the dependent service starts."""
 
     service: str
     condition: Literal["started", "healthy", "completed"]
@@ -42,9 +42,9 @@ class Dependency:
 
 @dataclass(frozen=True)
 class Mount:
-    """What a service mounts at target. kind: a volume of the pod, a tmpfs, or a file or directory of the task.
+    """One mount of a service. kind: a volume of the pod, a tmpfs, or a file or directory of the task ("file").
 
-    source: name of the volume ("" for one of its own), or path in Services.files; mode: of a file or a tmpfs, 0 for the usual one.
+    source: name of the volume ("" for an anonymous volume), or path in Services.files; mode: mode of a file or a tmpfs; 0: default.
     """
 
     kind: Literal["volume", "tmpfs", "file"]
@@ -59,10 +59,10 @@ class Mount:
 
 @dataclass(frozen=True)
 class Service:
-    """One service. What is empty is the image's, but for entrypoint and command, which are None then.
+    """One service of the compose file. The image's value applies if entrypoint or command is None, working_dir or user is "".
 
-    same_image: the image is main's; user: uid or uid:gid; names: all by which other services know it; ports: e.g. ``80/tcp``;
-    restarts: whether Compose would start it again when it ends.
+    same_image: the service uses main's image; user: uid or uid:gid; names: all names by which other services reach it; ports: e.g.
+    ``80/tcp``; restarts: whether Compose would restart the service after it ended.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Service:
 
 @dataclass(frozen=True)
 class Host:
-    """A name of an address outside of the trial."""
+    """A host name of an address outside the trial."""
 
     name: str
     address: str
@@ -104,8 +104,8 @@ class Host:
 
 @dataclass(frozen=True)
 class Services:
-    """The services of one compose file. path: the file's, in the task; files: the task's files that they mount, as a tar.gz in
-    base64, "" for none; variables: names of the variables whose values are the trial's, and where the file uses them."""
+    """The services of one compose file. path: path of the file in the task; files: the task's files that services mount, as a
+    tar.gz in base64, "" for none; variables: the place where the file uses each variable that the trial must set, by name."""
 
     path: str
     services: tuple[Service, ...]
@@ -115,10 +115,10 @@ class Services:
 
     @property
     def main(self) -> Service:
-        """Return the file's entry for the trial's own container."""
+        """Return the service of the trial's own container; a default one if the file has none."""
         return next((each for each in self.services if each.name == MAIN), Service(MAIN, same_image=True))
 
     @property
     def others(self) -> tuple[Service, ...]:
-        """Return the services that are containers of their own."""
+        """Return the services that have containers of their own."""
         return tuple(each for each in self.services if each.name != MAIN)

@@ -7,7 +7,7 @@ from itertools import chain, repeat
 from typing import Final, TypeVar
 
 ANOTHER_TRIAL: Final = 0
-"""Number of the attempt that ran a step which the trial keeps from another one: a trial's own attempts start at 1."""
+"""Attempt number of the steps that a trial keeps from another trial; the trial's own attempts start at 1."""
 _Step = TypeVar("_Step")
 
 
@@ -20,8 +20,8 @@ def with_runner(attempt: int, kept: Sequence[int], steps: Iterable[_Step]) -> li
 def by_runner(listed: Mapping[int, Iterable[tuple[int, _Step]]]) -> dict[int, list[_Step]]:
     """Return the steps that each of the trial's attempts ran. listed: the steps of each attempt, as ``with_runner`` returns them.
 
-    A kept step is returned as the last attempt that kept it lists it: in the list of the attempt that ran it, it may be unfinished,
-    if the pod was lost before the step's end was written; or missing, as a status that is too large loses these lists.
+    A kept step is taken from the list of the last attempt that kept it. In the list of the attempt that ran it, the step may be
+    unfinished, if the pod was lost before the status showed the step's end, or missing, if the status became too large.
     """
     found: dict[int, dict[int, _Step]] = {attempt: {} for attempt in listed}
     for steps in listed.values():

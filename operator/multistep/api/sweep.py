@@ -101,7 +101,7 @@ class StopWhen(Model):
 
 
 class SweepBudget(Model):
-    """What the model requests of all trials of a sweep may use together."""
+    """Budget of the model requests of all trials of a sweep together."""
 
     cost_usd: Annotated[float, Field(alias="costUSD", gt=0, allow_inf_nan=False)]
     """US dollars, by the model gateway's price table, which must list the models."""
@@ -112,8 +112,8 @@ TamperingChoice = Literal["Report", "Zero", "Exclude"]
 
 
 class Scoring(Model):
-    """What trials count, and how those count whose agent may have caused a failure or changed the verdict. What only the
-    infrastructure, task or user can cause is always excluded."""
+    """How trials are scored, also those whose agent may have caused a failure or changed the verdict. Failures that only the
+    infrastructure, task or user can cause are always excluded."""
 
     key: Annotated[str | None, Field(min_length=1, max_length=128)] = None
     """The only reward that counts; 0 in a step without it. Unset: the reward "reward", in a step without it the mean of its

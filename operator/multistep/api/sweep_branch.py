@@ -56,7 +56,8 @@ class SweepBranchesStatus(Model):
 
 
 def check_branch_states(where: str, spec: TrialTemplateSpec) -> None:
-    """Raise ValueError if the spec of a sweep with branches forbids the checkpoints that branches start from. where: its field."""
+    """Raise ValueError if the spec of a sweep with branches forbids the checkpoints that branches start from. where: field of the
+    spec."""
     made = spec.checkpoints
     for name, wanted, value in (("policy", "AfterStep", made.policy), ("keep", "WithResults", made.keep)):
         if name in made.model_fields_set and value != wanted:

@@ -1,4 +1,4 @@
-"""A sweep's lease: its client renews it while it lives, so that the sweep of a client that died ends."""
+"""A sweep's lease: the sweep's client renews it while the client is alive. If the client dies, the sweep ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from multistep.api.model import Model
 
 
 class SweepLease(Model):
-    """Ends the sweep when its client stops renewing the lease, by a new value of the annotation multistep.dev/renewal."""
+    """Ends the sweep when its client stops renewing the lease. A new value of the annotation multistep.dev/renewal renews it."""
 
     seconds: Annotated[int, Field(ge=5, le=86_400)]
     """Seconds without a renewal after which active trials are stopped and the sweep is Failed, LeaseExpired."""

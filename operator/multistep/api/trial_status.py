@@ -106,7 +106,7 @@ class ArtifactsSummary(Model):
 
 
 class Usage(Model):
-    """What the model requests of an agent used; unset: unknown."""
+    """Usage of an agent's model requests; unset fields are unknown."""
 
     input_tokens: int | None = None
     """Input tokens, including cached ones."""
@@ -185,7 +185,7 @@ class StepStatus(Model):
 
 
 class Tampering(Model):
-    """What was found in the agent's environment that could change a verdict; docs/reference/tampering.md."""
+    """A finding in the agent's environment that could change a verdict; docs/reference/tampering.md."""
 
     attempt: int
     """Number of the attempt."""
@@ -376,11 +376,11 @@ class TrialStatus(Model):
 
     @property
     def has_own_step(self) -> bool:
-        """Return whether the current attempt started a step, which it did not keep from an earlier one."""
+        """Return whether the current attempt started a step itself, besides the steps that it kept."""
         return self.current_step is not None and (self.resumed is None or len(self.steps) > self.kept_steps)
 
     def steps_by_attempt(self) -> dict[int, list[StepStatus]]:
-        """Return the steps that each attempt ran itself, by attempt number: each step once, although later attempts kept it."""
+        """Return the steps that each attempt ran itself, by attempt number: each step once, even if later attempts kept it."""
         return by_runner(self.listed_steps())
 
 

@@ -29,8 +29,8 @@ _SECURITY_CONTEXT: Final[Mapping[str, Any]] = {
 def container(agent: AgentSpec, settings: Settings, key: str) -> dict[str, Any]:
     """Return the agent host's container. It has no credentials of the pod, a read-only file system, and does not run as root.
 
-    key: with which the operator seals requests to its runner. Only the runner has it; whoever can read the pod also needs a process
-    in the pod to use it.
+    key: the operator seals requests to the container's runner with this key. In the pod, only the runner has the key; a user who
+    can read the pod object also needs a process in the pod to use it.
 
     Raises InvalidSpec if the chart sets no image for the agent host, or no gateway for an agent that needs one.
     """

@@ -56,7 +56,7 @@ def namespace(settings: Settings) -> str:
 
 
 def manifest(build: str, about: str, settings: Settings) -> dict[str, Any]:
-    """Return the manifest of a build's pod. about: which trial's Dockerfile it is for, for people."""
+    """Return the manifest of a build's pod. about: the trial whose Dockerfile is built, for an annotation that people read."""
     builds = settings.builds
     return {
         "apiVersion": "v1",
@@ -89,8 +89,8 @@ def manifest(build: str, about: str, settings: Settings) -> dict[str, Any]:
 
 
 def _main(settings: Settings) -> dict[str, Any]:
-    """Return the container that builds. SETUID and SETGID are for newuidmap and newgidmap: a RUN runs in a user namespace, and its
-    root is nobody outside of it. No seccomp profile: the default one forbids user namespaces."""
+    """Return the container that builds. newuidmap and newgidmap need SETUID and SETGID: a RUN command runs in a user namespace,
+    whose root has no privileges outside it. It has no seccomp profile, because the default one forbids user namespaces."""
     return {
         **_serving(CONTAINER, settings, "multistep/runner", settings.runner_port),
         "resources": settings.builds.resources,

@@ -7,7 +7,7 @@ from typing import Any
 
 from multistep.engine.services import CONTAINER_PREFIX
 
-_SIDECAR = "egress"  # runs as long as the pod, like services: its end is not a failed start
+_SIDECAR = "egress"  # runs as long as the pod, like services: its termination is not a failed start of the pod
 
 
 def named(name: str, containers: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any]:

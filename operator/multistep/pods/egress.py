@@ -1,9 +1,9 @@
-"""The egress sidecar: it owns the way out of a pod's network namespace. Pure functions on manifests.
+"""The egress sidecar: it controls all egress from a pod's network namespace. Pure functions on manifests.
 
 It is the first init container, so nothing in the pod runs before the network is closed. It also installs the runner, because each
-init container makes a pod start about a second later. No other container may change the rules:
-all of them drop NET_RAW, with which a process could mark its packets as the sidecar's or send them past the rules, and none adds
-another capability than those of the Pod Security Standard ``baseline``.
+init container makes a pod start about a second later. No other container may change the rules: each drops NET_RAW, with which a
+process could mark its packets as the sidecar's or bypass the rules, and adds only capabilities that the Pod Security Standard
+``baseline`` allows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PROGRAM: Final = "/multistep/egress"
 CALL: Final = (_PROGRAM, "call")
 PORTS: Final = (15001, 15053)  # on the loopback addresses, for the proxy and the name server
 _STATE: Final = "multistep-egress"
-# Those that `baseline` lets a container add, without NET_RAW.
+# The capabilities that `baseline` lets a container add, without NET_RAW.
 _HARMLESS: Final = frozenset(
     ("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP", "SETGID",
      "SETPCAP", "SETUID", "SYS_CHROOT")
@@ -73,7 +73,7 @@ def _container(settings: Settings, probes: list[int], *, gateway: bool) -> dict[
 
 
 def _without_raw(container: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the container without NET_RAW. Raises InvalidSpec if it has more power over the network than Docker's default."""
+    """Return the container without NET_RAW. Raises InvalidSpec if it is privileged, or adds a capability that is not harmless."""
     at = f"{where}[{container['name']}]"
     if container["name"] == CONTAINER:
         raise InvalidSpec(f"{at}: the name is the egress sidecar's, as the task limits the network; choose another")
@@ -94,7 +94,7 @@ def _without_raw(container: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _probe_ports(containers: list[dict[str, Any]]) -> Iterator[int]:
-    """Yield the ports that the kubelet connects to; those of named ports, too."""
+    """Yield the ports of the containers' probes, to which the kubelet connects. A named port is resolved to its number."""
     for container in containers:
         named = {each.get("name"): each.get("containerPort") for each in container.get("ports") or []}
         for kind in ("startupProbe", "readinessProbe", "livenessProbe"):

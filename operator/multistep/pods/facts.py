@@ -55,7 +55,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
 
 
 def _ready(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
-    """Return whether no runner of the pod has a result. A service that is not ready makes the pod not ready, but has no result."""
+    """Return whether no runner of the pod has a result to fetch. The readiness of services is ignored: services have no results."""
     own = [container_status.named(name, status.get("containerStatuses")) for name in (CONTAINER, agent_host.CONTAINER)]
     own = [each for each in own if each]
     whole = (conditions.get("Ready") or {}).get("status") == "True"
@@ -83,7 +83,7 @@ def _disruption(status: Mapping[str, Any], conditions: Mapping[str, Any], *, man
 
 
 def _container(status: Mapping[str, Any], container: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of the trial's container, or of the init container that keeps it from starting."""
+    """Return the state of the trial's container, or of the init container because of which it cannot start."""
     state, restarted = container.get("state") or {}, bool(container.get("restartCount"))
     waiting = state.get("waiting") or {}
     if not waiting.get("message") and waiting.get("reason") in (None, "PodInitializing", "ContainerCreating"):

@@ -47,9 +47,9 @@ class PodRequest:
     """The inputs of a pod's manifest.
 
     verifier: status of a step's separate verifier, None for the agent's pod; own_image: whether the verifier's environment sets
-    another image than spec.environment; checkpoints: whether the runner lists the image's files, so that it can make checkpoints;
-    services: those of the pod's compose file; host_key: the agent host's key for sealed requests; "" for a pod whose agent host
-    needs sessions of its own; sidecar: whether the pod has an egress sidecar.
+    another image than spec.environment; checkpoints: whether the runner lists the image's files, so that it can create checkpoints;
+    services: the services of the pod's compose file; host_key: the agent host's key for sealed requests, "" for a pod whose agent
+    host needs sessions of its own; sidecar: whether the pod has an egress sidecar.
     """
 
     trial: MultiStepTrial
@@ -71,13 +71,13 @@ class PodRequest:
 
     @property
     def image_user(self) -> str | None:
-        """Return the default user of phases, if the pod's container runs as root in its place."""
+        """Return the default user of phases, if the pod's container runs as root instead of as this user."""
         own = self.services.main.user if self.services else ""
         return own or (self.verifier.image_user if self.verifier else self.trial.status.image_user)
 
     @property
     def reserved_ports(self) -> dict[int, str]:
-        """Return the ports that the pod needs itself, with their purpose."""
+        """Return the ports on which the operator's own programs listen in the pod, with their purpose."""
         sidecars = dict.fromkeys(egress.PORTS, "the egress sidecar") if self.sidecar else {}
         return {self.settings.runner_port: "the runner", self.settings.agent_host_port: "the agent host", **sidecars}
 
@@ -178,8 +178,8 @@ def _labels(request: PodRequest) -> dict[str, str]:
 
 
 def _runner_parts(request: PodRequest) -> dict[str, Any]:
-    """Return the volumes and the init containers that fill them: the runner's, which is read-only in the container, the agent
-    host's, and the agent's program."""
+    """Return the parts of the pod's spec for the runner (read-only in the container), the agent host, the agent's program and the
+    services: the volumes, and the init containers that fill them."""
     settings, spec = request.settings, request.trial.spec.environment
     image, policy = settings.operator_image, settings.operator_image_pull_policy
     if request.runner_in_image:
@@ -204,9 +204,9 @@ def _runner_parts(request: PodRequest) -> dict[str, Any]:
 
 
 def _installer(own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the init container that installs the runner. own: image that has the runner, with its pull policy.
+    """Return the init container that installs the runner. own: image that contains the runner, with its pull policy.
 
-    An image that contains a runner needs the volume, too: root in the container could replace the runner in the image.
+    The runner is installed even if the trial's image contains it: root in the container could replace the image's file.
     """
     return {
         "name": runner_mount.INSTALLER,
@@ -219,7 +219,7 @@ def _installer(own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _services(request: PodRequest, runner: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of the pod's spec that its services add. runner: image that has the runner, with its pull policy."""
+    """Return the parts of the pod's spec that its services add. runner: image that contains the runner, with its pull policy."""
     if request.services is None:
         return {}
     policy = request.trial.spec.environment.image_pull_policy or ""

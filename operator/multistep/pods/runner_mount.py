@@ -1,5 +1,5 @@
-"""The runner in a pod: an init container or the egress sidecar fills its volume, and every container that runs it mounts that
-read-only."""
+"""The runner in a pod: an init container or the egress sidecar installs it in a volume, and each container that runs it mounts the
+volume read-only."""
 
 from __future__ import annotations
 

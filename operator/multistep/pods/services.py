@@ -1,6 +1,6 @@
 """The services of a task's compose file as parts of a pod's manifest: native sidecars, in the order of their dependencies.
 
-All of it is within Pod Security ``baseline``. Pure functions on dicts in the API server's format.
+All parts comply with the Pod Security Standard ``baseline``. Pure functions on dicts in the API server's format.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _CHUNK: Final = 96 << 10  # Linux limits one argument of a program to 128 KiB
 _STATE: Final = "multistep-service"
 _STATE_DIR: Final = "/run/multistep-service"
 STATE: Final = f"{_STATE_DIR}/records"
-"""Directory with the records of what the runner did in a service's container."""
+"""Directory with the runner's records of its operations in a service's container."""
 
 
 def parts(services: PodServices, policy: str, runner: Mapping[str, Any], reserved: Mapping[int, str]) -> dict[str, Any]:
     """Return the parts of a pod's spec that its services add: volumes, initContainers, hostAliases.
 
-    policy: pull policy, "" for the usual one; runner: image that has the runner, with its pull policy; reserved: ports that the
-    trial's pod needs itself, with their purpose. Raises InvalidSpec for a service with such a port.
+    policy: pull policy, "" for the default; runner: image that contains the runner, with its pull policy; reserved: ports that
+    services must not use, with their purpose. Raises InvalidSpec for a service with such a port.
     """
     _refuse_ports(services, reserved)
     mounts = plan_mounts(services)
@@ -42,7 +42,7 @@ def parts(services: PodServices, policy: str, runner: Mapping[str, Any], reserve
 
 
 def main_copies(services: PodServices, image: str, policy: str) -> list[dict[str, Any]]:
-    """Return the init container that fills the volumes which the trial's container is the first to mount; [] without such."""
+    """Return the init container that fills the volumes that the trial's container mounts first; [] if there are none."""
     return _copies(MAIN, image, policy, plan_mounts(services).of(MAIN))
 
 
@@ -90,7 +90,7 @@ def _files(packed: str) -> dict[str, Any]:
 
 
 def _copies(name: str, image: str, policy: str, mounts: tuple[PodMount, ...]) -> list[dict[str, Any]]:
-    """Return the init container that copies what the image has at the targets of new volumes into them, as Docker does."""
+    """Return the init container that copies the image's files at each mount's target into the new volume, as Docker does."""
     copied = [each for each in mounts if each.copied]
     if not copied:
         return []
@@ -144,7 +144,7 @@ def _container(plan: ServicePlan, policy: str, mounts: tuple[PodMount, ...]) -> 
 
 
 def _environment(plan: ServicePlan) -> Iterator[dict[str, Any]]:
-    if not plan.once:  # by which the operator knows that it talks with the right pod
+    if not plan.once:  # the operator compares the UID with the pod's, to detect a session with another pod
         yield {"name": "MULTISTEP_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
     for name, value in sorted(plan.service.environment.items()):
         yield {"name": name, "value": _literal(value)}
@@ -155,7 +155,7 @@ def _state(plan: ServicePlan) -> str:
 
 
 def _literal(value: str) -> str:
-    """Return a value as the API server needs it: it would expand $(NAME)."""
+    """Return the value with $( escaped, because the kubelet would expand $(NAME)."""
     return value.replace("$(", "$$(")
 
 
@@ -172,7 +172,7 @@ def _resources(service: Service) -> dict[str, Any]:
 
 
 def _security(service: Service) -> dict[str, Any]:
-    """Return the security context. NET_RAW is dropped, because with it a process could send packets as another one of the pod."""
+    """Return the security context. NET_RAW is dropped: with it, a process could send packets in another process's name."""
     uid, _, gid = service.user.partition(":")
     return {
         "capabilities": {

@@ -1,4 +1,4 @@
-"""Reads from a pod object which of its services ended. Pure functions."""
+"""Reads from a pod's status whether one of its services ended. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from multistep.engine.services import CONTAINER_PREFIX
 from multistep.pods import container_status
 
 RESTARTING: Final = f"{GROUP}/restarting-services"
-"""Annotation: containers, separated by commas, of services that may end, because their compose file lets them start again."""
+"""Annotation: containers, separated by commas, of services that may end, because their compose file lets them restart."""
 _MESSAGE_CHARACTERS = 500
 
 
 def ended(pod: Mapping[str, Any]) -> ServiceEnd | None:
-    """Return the end of the first service that ended and must not; None if there is none."""
+    """Return the end of the first service that ended although it must not end; None if there is none."""
     status, spec = pod.get("status") or {}, pod.get("spec") or {}
     may_end = str((pod["metadata"].get("annotations") or {}).get(RESTARTING) or "").split(",")
     for each in status.get("initContainerStatuses") or []:

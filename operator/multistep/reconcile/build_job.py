@@ -1,6 +1,6 @@
 """One build of an image: observes the registry and the builder's pod, and acts as engine.builder decides, until the image exists.
 
-It may be cancelled anywhere, and several may run for one build at once: all they share is in the registry and in the pod.
+A job may be cancelled at any point, and several jobs may run for one build at once: they share only the registry and the pod.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Tools:
 
 
 class BuildJob:
-    """The build of one image. id: digest of its inputs; about: the trial that asked first; report: receives what the build does,
-    and whether it fails for now."""
+    """The build of one image. id: digest of the build's inputs; about: the first trial that requested the build; report: called
+    with the build's progress or transient error."""
 
     def __init__(
         self, tools: Tools, build: ImageBuild, id: str, task: ReadTask, about: str, report: Callable[[Pause], None]
@@ -107,7 +107,7 @@ class BuildJob:
         records = await self._records(pod) if pod is not None and pod.running and not pod.deleting and not push_ended else None
         seen = Seen(self._t.clock(), pod=pod, push_ended=push_ended, records=records)
         if pod is not None and not builder.pushed(records or {}):
-            return seen  # the registry cannot have the image yet, as only this pod pushes it
+            return seen  # the registry cannot have the image yet, because only this pod pushes it
         try:
             return replace(seen, image=await self._t.registry.digest(self._id))
         except SourceError as error:
@@ -121,7 +121,7 @@ class BuildJob:
         return pod_facts(found), pods.push_ended(found)
 
     async def _records(self, pod: PodFacts) -> dict[str, Record]:
-        """Return the records of both runners. The one of ``push`` is asked only when the build has ended."""
+        """Return the records of both runners. The runner in ``push`` is contacted only after the build has ended."""
         async with self._session(pod, CONTAINER) as session:
             records = {each.id: each for each in (await session.hello()).records}
             if (build := records.get(builder.BUILD)) is not None:
@@ -133,7 +133,7 @@ class BuildJob:
         return records
 
     async def _copy_log(self, session: Session, pod: PodFacts) -> None:
-        """Copy what the build printed since the last copy to the results volume."""
+        """Copy the build's output since the last copy to the results volume."""
         offset = self._logged[1] if self._logged[0] == pod.uid else 0
         while True:
             printed = await session.output(builder.BUILD, offset, _LOG_BYTES)
@@ -171,8 +171,8 @@ class BuildJob:
         return None
 
     async def _push(self, pod: PodFacts, id: str) -> None:
-        """Start the push. Only now, when no process of the build exists any more, the credentials are sent to the pod: on the stdin
-        of the pushing container's command."""
+        """Start the push, with the registry's credentials on its stdin. The credentials are sent to the pod only now, when no
+        process of the build exists any more."""
         registry, seconds = self._t.registry, self._t.settings.builds.push_timeout_seconds
         operation = push_operation(id, registry.tagged(self._id), seconds, insecure=registry.insecure(registry.host))
         async with self._session(pod, pods.PUSH) as session:

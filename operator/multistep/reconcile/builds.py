@@ -32,15 +32,15 @@ from multistep.store.volume import TrialKey, Volume
 logger = logging.getLogger(__name__)
 
 _LOOKUPS: Final = 8
-_KNOWN_SECONDS: Final = 60.0  # how long an image that was found is not looked up again
-_BROKEN_SECONDS: Final = 600.0  # how long a build that failed because of its Dockerfile is not repeated
+_KNOWN_SECONDS: Final = 60.0  # time for which a found image is not looked up again
+_BROKEN_SECONDS: Final = 600.0  # time for which a build that failed because of its Dockerfile is not repeated
 _REPORT_SECONDS: Final = 10.0
 _REGISTRY_SECONDS: Final = 15.0
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """The remembered outcome of a build, until a time of the event loop's clock."""
+    """The outcome of a build, remembered until a time of the event loop's clock."""
 
     outcome: str | SourceError
     until: float
@@ -60,7 +60,7 @@ class Builds:
         self._lookups: BackgroundJobs[str, str] = BackgroundJobs(_LOOKUPS, wake)
         self._jobs: BackgroundJobs[str, str] = BackgroundJobs(settings.builds.parallelism, wake)
         self._outcomes: OrderedDict[str, _Outcome] = OrderedDict()  # by build
-        self._reports: dict[str, Pause] = {}  # by build: what it does now
+        self._reports: dict[str, Pause] = {}  # by build: its last report
         self._absent: OrderedDict[str, str] = OrderedDict()  # by UID of a trial: the build whose image the registry does not have
 
     @property
@@ -69,7 +69,7 @@ class Builds:
         return {*self._reports, *self._absent.values()}
 
     async def images(self, trial: MultiStepTrial, task: ReadTask, wanted: Sequence[ImageBuild]) -> Sequence[ImageStatus]:
-        """Return the images of a trial, as sources.trial_images.Building describes it. They are built one after the other."""
+        """Return the images of a trial, as specified by sources.trial_images.Building. They are built one after the other."""
         pinned = {each.name: each for each in trial.status.images if each.image}
         if not self._settings.builds.registry:
             return list(pinned.values())
@@ -133,7 +133,7 @@ class Builds:
         return known.outcome
 
     def _looked_up(self, uid: str, key: Key, id: str) -> str:
-        """Return the image if the registry has it, "" if not. Raises SourceError while the registry is asked."""
+        """Return the image if the registry has it, "" if not. Raises SourceError during the lookup."""
         if (found := self._lookups.outcome(uid, id)) is not None:
             return found
         if (job := self._lookups.start(id, key, uid, partial(self._look_up, id))) is not None:

@@ -32,21 +32,21 @@ from multistep.store.adoption import ADOPTED
 from multistep.store.checkpoint_files import NAMES, Base, Blob, Commit, Name
 from multistep.store.volume import TrialKey, Volume
 
-_INTERRUPTED: Final = frozenset({"Conflict", "Body"})  # errors of the runner after a lost session: the request is repeated
-# Refusals that the size or kind of the agent's changes causes. TooSlow is none: storing takes long if many trials store at once.
+_INTERRUPTED: Final = frozenset({"Conflict", "Body"})  # error codes of the runner after a lost session: the request is retried
+# Error codes that the size or kind of the agent's changes causes. TooSlow is not one: storing is slow if many trials store at once.
 _BY_AGENT: Final = frozenset({"TooLarge", "Unreadable", "DiskFull", "Running", "Restore"})
-_TRIES: Final = 2  # how often a checkpoint is packed if it cannot be stored
-_VOLUME_SECONDS: Final = 300.0  # what the volume may take in addition to the runner's limit
+_TRIES: Final = 2  # maximum number of times that a checkpoint is packed if it cannot be stored
+_VOLUME_SECONDS: Final = 300.0  # time for writes to the volume, in addition to the runner's timeout
 _MOST_CHARACTERS: Final = 500
 Commits: TypeAlias = Mapping[tuple[int, int], Commit]
 
 
 @dataclass(frozen=True)
 class Environment:
-    """The environment whose checkpoint is made or restored. image_id: its image, as resolved by the kubelet; protocol: the version
-    that its runner speaks; records: the records of its trial, by id; chain: the layers of the checkpoint from which its attempt
+    """The environment whose checkpoint is stored or restored. image_id: its image, as resolved by the kubelet; protocol: its
+    runner's protocol version; records: the records of its trial, by id; chain: the layers of the checkpoint from which its attempt
     continues, lowest first; shown: steps and tampering as the status shows them now; session: returns the open session; reopen:
-    replaces a session whose body was cut off."""
+    replaces a session in which the transfer of a body was interrupted."""
 
     trial: MultiStepTrial
     scope: Scope
@@ -73,8 +73,8 @@ class Checkpointing:
     async def kept(self, trial: MultiStepTrial) -> tuple[Commit, ...]:
         """Return the checkpoint from which the trial's attempt continues, lowest layer first; () if it started at step 1.
 
-        Only its commits need to be there: they have the records of the kept steps. Raises CheckpointLost if it is not the one that
-        the status names.
+        Only the layers' commits must exist, because they contain the records of the kept steps. Raises CheckpointLost if the stored
+        checkpoint is not the one that the status names.
         """
         resumed = trial.status.resumed
         if resumed is None:
@@ -84,7 +84,7 @@ class Checkpointing:
         return tuple(stored.commits[id] for id in chain_of(top, resumed.digest, stored.commits, stored.damaged))
 
     async def last(self, trial: MultiStepTrial, failed: TrialStatus, plan: TrialPlan) -> tuple[ResumeStatus | None, Sequence[str]]:
-        """Return the checkpoint from which the next attempt continues, None without one; and why later ones are not used.
+        """Return the checkpoint from which the next attempt continues (None: it starts at step 1), and why later ones are not used.
 
         failed: the status with the attempt that has just failed.
         """
@@ -100,8 +100,8 @@ class Checkpointing:
     async def perform(self, operation: Checkpoint | Restore, environment: Environment) -> Record:
         """Perform an operation and return its record. Idempotent.
 
-        If the operation is not possible, its record says why: as ``missing`` of a Checkpoint, as ``error`` of a Restore
-        (engine.checkpoints). No failure of a checkpoint ends an attempt, as a later attempt can start earlier.
+        If the operation is not possible, its record contains the reason: as ``missing`` of a Checkpoint, as ``error`` of a Restore
+        (engine.checkpoints). No failed checkpoint ends an attempt, because a later attempt can start earlier.
         """
         if environment.protocol < CHECKPOINT_PROTOCOL:
             problem = "error" if isinstance(operation, Restore) else "missing"
@@ -120,10 +120,10 @@ class Checkpointing:
         await self._volume.checkpoints.discard(key, id)
 
     async def _store(self, operation: Checkpoint, environment: Environment) -> Mapping[str, Any]:
-        """Store what the step changed, then let the runner continue from there. A checkpoint that is stored already stays.
+        """Store the step's changes, and let the runner use them as the base of the next checkpoint. A stored checkpoint is kept.
 
-        Raises StoreError if a checkpoint that the step's verifier needs cannot be stored: the trial waits until it can. If it waits
-        for room, it first gives up its own checkpoints: otherwise trials could wait for each other's for ever.
+        Raises StoreError if a checkpoint that the step's verifier needs cannot be stored: the trial waits until it can. If space is
+        missing, the files of the trial's own checkpoints are deleted first: otherwise trials could wait for each other for ever.
         """
         why = ""
         for _ in range(_TRIES):
@@ -141,7 +141,7 @@ class Checkpointing:
         return {"missing": why, "byAgent": False}
 
     async def _completed(self, operation: Checkpoint, commit: Commit, environment: Environment) -> Commit:
-        """Add the records of its steps to a checkpoint that was stored for the step's verifier."""
+        """Add the steps' records to a checkpoint that was stored for the step's verifier."""
         records = _records(environment, commit.step, commit.base)
         update = {"complete": True, "final": operation.final, "records": records, **_shown(environment, commit.step, commit.base)}
         complete = commit.model_copy(update=update)
@@ -154,7 +154,8 @@ class Checkpointing:
         commit = known.get((scope.attempt, operation.step))
         if commit is None:
             room = await checkpoints.room(environment.key, scope.attempt, operation.step)
-            # A checkpoint that a verifier needs waits for room that other trials use. What would never fit is the agent's doing.
+            # A checkpoint that a verifier needs waits for space that other trials use. If it would not fit even without them, the
+            # agent caused the failure.
             waits, most = _must_wait(operation), room.bytes
             if waits:
                 most = await checkpoints.most(environment.key, scope.attempt, operation.step)
@@ -173,14 +174,14 @@ class Checkpointing:
         try:
             await environment.session().operate("commit", {"id": f"{operation.id}-commit", "manifest": commit.manifest})
         except RunnerError as error:
-            _refusal(environment, error)  # it does not know the checkpoint any more: the next one follows one before it
+            _refusal(environment, error)  # the runner forgot the checkpoint: it packs the next one on top of an earlier one
         return commit
 
     async def _make(
         self, operation: Checkpoint, environment: Environment, known: Commits, room: Room, most: int, *, again: bool
     ) -> Commit:
-        """Pack and store a checkpoint of at most ``most`` bytes. again: whether it has also what was in lost checkpoints of earlier
-        steps, each of which could have the operation's maximum."""
+        """Pack and store a checkpoint of at most ``most`` bytes. again: whether it also contains the changes of earlier steps whose
+        checkpoints were lost; the operation's maximum size then applies per step."""
         max_bytes, full = operation.max_bytes * (operation.step + 1 if again else 1), operation.alone or again
         packed_bytes, seconds = max(1, min(max_bytes, most)), _pack_seconds(operation)
         request = CheckpointRequest(operation.exclude, max_bytes, packed_bytes, full=full, max_seconds=seconds)
@@ -196,7 +197,7 @@ class Checkpointing:
         return await self._make(operation, environment, known, room, most, again=True)
 
     async def _restore(self, operation: Restore, environment: Environment) -> Record:
-        """Restore a checkpoint. A failure is the agent's doing only if the runner rejects files that are as they were stored."""
+        """Restore a checkpoint. The agent caused a failure only if the runner rejects files that have not changed in the store."""
         chain, contents, by_agent = environment.chain, self._volume.checkpoints.contents, False
         if operation.step is not None:
             try:
@@ -218,9 +219,9 @@ class Checkpointing:
         return await environment.session().note(operation.id, {"error": why, "byAgent": by_agent})
 
     async def _chain_of_step(self, environment: Environment, step: int) -> Sequence[Commit]:
-        """Return the layers of the checkpoint after a step: of the current attempt's, or of the source's in a regrade.
+        """Return the layers of the current attempt's checkpoint after a step; in a regrade, of the copy of the source's checkpoint.
 
-        Raises CheckpointLost if one is missing.
+        Raises CheckpointLost if a layer is missing.
         """
         stored = await self._volume.checkpoints.stored(environment.key)
         attempt = environment.scope.attempt if environment.scope.source is None else ADOPTED
@@ -234,7 +235,7 @@ def _must_wait(operation: Checkpoint) -> bool:
 
 
 class _NoRoom(StoreError):
-    """The limits of checkpoints leave no room for one."""
+    """The limits of checkpoints leave no space for this one."""
 
 
 def _lacks_room(error: Exception) -> bool:
@@ -244,7 +245,7 @@ def _lacks_room(error: Exception) -> bool:
 
 
 def limit_seconds(operation: Checkpoint | Restore) -> float:
-    """Return the limit of an operation, whatever the runner and the volume do."""
+    """Return the timeout of an operation in seconds, including all its tries."""
     limit = RESTORE_LIMIT_SECONDS if isinstance(operation, Restore) else _TRIES * pack_limit(_pack_seconds(operation))
     return limit + _VOLUME_SECONDS
 
@@ -265,8 +266,8 @@ async def _reopen(environment: Environment) -> None:
 
 
 def _refusal(environment: Environment, error: RunnerError) -> str:
-    """Return the runner's refusal as text. Raises the error if the runner violated its protocol, and StreamLost if the request must
-    be repeated."""
+    """Return the runner's refusal as text. Raises the error if the session cannot be used any more, and StreamLost if the request
+    must be retried."""
     if not environment.session().usable:
         raise error
     if error.code in _INTERRUPTED:
@@ -275,7 +276,7 @@ def _refusal(environment: Environment, error: RunnerError) -> str:
 
 
 def _commit(packed: Packed, operation: Checkpoint, environment: Environment, base: Base | None) -> Commit:
-    """Return the commit of what the runner packed on top of ``base``."""
+    """Return the commit of the checkpoint that the runner packed on top of ``base``."""
     scope, step = environment.scope, operation.step
     received: dict[Name, DownloadResult] = {"manifest": packed.manifest, "layer": packed.layer}
     return Commit(
@@ -309,7 +310,7 @@ def _records(environment: Environment, step: int, base: Base | None) -> tuple[di
 
 
 def _shown(environment: Environment, step: int, base: Base | None) -> dict[str, Any]:
-    """Return the steps since the base, and what was found in them, as the status shows them."""
+    """Return the steps since the base, and their tampering findings, as the status shows them."""
     steps, ran = environment.shown.steps, _ran(environment.scope, step, base)
     found = [each for each in environment.shown.tampering if each.step in ran]
     return {"steps": tuple(steps[step + 1 - len(ran) : step + 1]), "tampering": tuple(found)}

@@ -1,4 +1,4 @@
-"""The state of one drive of a trial's script, and what the driver needs for it."""
+"""The state of one drive of a trial's script, and the driver's functions without IO."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ Dismiss = Callable[[StepPlan], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Pods:
-    """A trial's pods. verifier: the pod of the current step's separate verifier; None if it does not exist. lost: why the pod in
-    which the step was to be verified again cannot be used; "" if it can."""
+    """A trial's pods. verifier: the pod of the current step's separate verifier; None if it does not exist. lost: why the pod for
+    the step's second verification cannot be used; "" if it can."""
 
     agent: PodFacts
     verifier: PodFacts | None = None
@@ -119,7 +119,7 @@ class Drive:
 
     def take(self, place: Place, hello: Hello) -> None:
         """Add the records that the runner in ``place`` sent at its session's start, except records of phases in other places and of
-        other attempts: an agent may control the environment's runner, and forge there records of its verifier and of kept steps."""
+        other attempts: an agent that controls the environment's runner could forge records of the verifier and of kept steps."""
         session = self.sessions[place]
         own = [each for each in hello.records if place_of(each.id) == place and each.id.startswith(self.prefix)]
         taken = {each.id: session.seen(each) for each in own}
@@ -128,7 +128,7 @@ class Drive:
 
     @contextmanager
     def limited(self, seconds: float) -> Iterator[None]:
-        """Give an operation a limit of its own in place of the sessions' timeout, which continues after it."""
+        """Give an operation a timeout of its own. The sessions' timeout is paused meanwhile."""
         now = asyncio.get_running_loop().time
         left = (self.deadline.when() or now()) - now()
         self.deadline.reschedule(now() + seconds)

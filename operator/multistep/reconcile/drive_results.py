@@ -18,7 +18,7 @@ class Progressed:
 
 @dataclass(frozen=True)
 class AgentStillRuns:
-    """A result: nothing was to be done, because the agent host still runs the agent of the current step."""
+    """A result: there was nothing to do, because the agent host still runs the agent of the current step."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class VerifierRequired:
 
 @dataclass(frozen=True)
 class TransferQueued:
-    """A result: a checkpoint must be stored or restored, and the limit of concurrent ones is reached."""
+    """A result: a checkpoint must be stored or restored, and the limit of concurrent transfers is reached."""
 
     journal: Journal
 

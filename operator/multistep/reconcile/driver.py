@@ -108,7 +108,7 @@ class Driver:
         """Continue the script until it has finished or a phase takes long. Raises PodError when a session breaks.
 
         A session ends with an error at its timeout, so that a pod that sends a byte now and then cannot hold an exec slot for ever.
-        Checkpoints and restores have limits of their own.
+        Checkpoints and restores have timeouts of their own.
         """
         limit = self._settings.exec_session_seconds
         try:
@@ -144,7 +144,7 @@ class Driver:
             if host is not None:
                 drive.add_host(*host)
             elif loaded.plan.hosted is not None and any(each.op == "admit" for each in drive.records.values()):
-                drive.add_host(*await self._host_session(stack, trial, pods.agent, session))  # the replay needs its records
+                drive.add_host(*await self._host_session(stack, trial, pods.agent, session))  # the replay needs the host's records
             if loaded.plan.separate:
                 apart = [Record.from_json(each) for each in await self._collections.records(drive.key, scope.attempt)]
                 drive.records |= {each.id: each for each in apart}
@@ -214,7 +214,8 @@ class Driver:
         return Progressed(progress.journal)
 
     async def _linger(self, drive: Drive, progress: Progress) -> bool:
-        """Wait longer for a phase that may finish soon, unless other trials are queued for a session. Return whether it ended."""
+        """Wait longer for a phase that may finish soon, unless other trials are queued for a session. Return whether it has
+        finished."""
         if progress.running is None or progress.next is None or progress.running.id in drive.under_way:
             return False
         session, time_of = drive.sessions[progress.next.where], asyncio.get_running_loop().time
@@ -240,7 +241,7 @@ class Driver:
         return None
 
     async def _give_up(self, drive: Drive, progress: Progress) -> None:
-        """Record that the next operation is not possible, as the pod of a second verification was lost."""
+        """Record that the next operation is not possible, because the pod of a second verification was lost."""
         assert progress.next is not None
         step, now = drive.step(len(progress.journal.steps) - 1), time.time()
         lost = Record(progress.next.id, "note", "done", now, now, acknowledged=True, result=lost_pod(drive.pods.lost))
@@ -249,7 +250,7 @@ class Driver:
         await self._collections.keep_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
 
     async def _advance_or_report(self, drive: Drive, progress: Progress) -> Record:
-        """Perform the next operation. If the session breaks, write the current phase to the status, as records may be lost."""
+        """Perform the next operation. If the session breaks, write the current phase to the status, because records may be lost."""
         try:
             return await self._advance(drive, progress)
         except PodError:
@@ -336,7 +337,7 @@ class Driver:
         if found.cut:
             session = await self._reopen(drive, operation.where)
         self._metrics.collected_bytes.inc(found.size)
-        seconds = round(time.monotonic() - start, 3)  # duration of the whole download (the note's record only has that of the note)
+        seconds = round(time.monotonic() - start, 3)  # of the whole download: the note's record has only the note's duration
         data = {"types": list(found.types), "count": kept.count, "bytes": kept.bytes, "seconds": seconds}
         if kept.incomplete:
             data["incomplete"] = [each[:MAX_LINE_CHARACTERS] for each in kept.incomplete[:MAX_LINES]]
@@ -351,7 +352,7 @@ class Driver:
         return {each.member: room.refusal(each.size) for each in too_large(here, room)}
 
     async def _transfer(self, drive: Drive, operation: Checkpoint | Restore) -> Record:
-        """Store or restore a checkpoint, and give the slot back."""
+        """Store or restore a checkpoint, and release the slot."""
         try:
             with drive.limited(checkpoints.limit_seconds(operation)):
                 return await self._checkpointing.perform(operation, self._environment(drive, operation.where))
@@ -369,7 +370,7 @@ class Driver:
         pod = drive.pod(where)
         await drive.sessions[where].close()
         if where == "agent":
-            drive.sessions.pop("host", None)  # it may lead through the closed one
+            drive.sessions.pop("host", None)  # the session with the agent host may use the closed session
         session, _ = await drive.stack.enter_async_context(self._session(drive.trial, pod))
         drive.sessions[where] = session
         return session
@@ -380,7 +381,7 @@ class Driver:
         records = drive.verifiers_records(step)
         await self._collections.keep_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
         if step.verified_restored and drive.loaded.plan.checkpoints is None and not (drive.scope.kept or drive.loaded.plan.regrade):
-            await self._checkpointing.forget(drive.key)  # so that a trial that waits for room holds none
+            await self._checkpointing.forget(drive.key)  # so that a trial never waits for space while it uses some
         elif step.compared:
             await self._checkpointing.forget_passing(drive.key, (drive.scope.attempt, step.index))
         if (verifier := drive.sessions.pop("verifier", None)) is not None:

@@ -52,7 +52,7 @@ def _attempt_ended(failed: AttemptStatus) -> list[Transition]:
 
 
 def _suspension(old: TrialStatus, new: TrialStatus) -> list[Transition]:
-    """Return the transition Suspended or Resumed, if any. If a paused trial releases its pod, that is Suspended again."""
+    """Return the transition Suspended or Resumed, if any. A paused trial that releases its pod is reported as Suspended again."""
     if new.phase == "Suspended" and (old.phase != "Suspended" or len(new.attempts) > len(old.attempts)):
         return [Transition("Suspended", _phase_changed(new).message)]
     if old.phase == "Suspended" and new.phase in ("Pending", "Running"):

@@ -82,7 +82,7 @@ class Fetches:
     def ask(self, asker: Metadata, request: Request, *, started: bool) -> Fetched:
         """Return a trial's fetched task. Raises SourceError while the fetch runs, and if it failed.
 
-        started: whether the trial has started; it then waits if the access to a Secret is denied, instead of failing.
+        started: whether the trial has started; if access to the task is denied, a started trial waits instead of failing.
         """
         return self.ask_for((asker.namespace, asker.name), asker.uid, request, started=started)
 
@@ -208,7 +208,7 @@ def _key(request: Request, task: FetchedTask, revision: str) -> str:
 
 
 def _tolerated(error: SourceError) -> SourceError:
-    """Return the error, made transient if the access to a Secret was denied: an admin may grant it, so a started trial waits."""
+    """Return the error of a started trial's fetch. It is transient if access was denied: the trial waits for valid credentials."""
     if error.reason == DENIED:
         return SourceError(str(error), transient=True, reason=DENIED, retry_seconds=LAST_PAUSE_SECONDS)
     return error

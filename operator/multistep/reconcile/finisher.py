@@ -57,7 +57,7 @@ class Finisher:
         logs: Mapping[str, bytes] = NO_LOGS,
     ) -> Kept:
         """Complete a trial's results, then move them to the object store, if any. Idempotent. failure: why the trial failed; logs:
-        of services, by path in the results."""
+        output of services, by path in the results."""
         key = TrialKey.of(trial)
         files = {**logs, **harbor.files(loaded.plan, trial, journal, now, failure=failure)}
         await self._volume.finish(key, files, harbor.directories(loaded.plan, journal))
@@ -66,7 +66,7 @@ class Finisher:
         await self._write_evidence(trial, loaded, journal, failure, secrets)
         if self._shipping is None and await self._volume.collections.pointers(key):
             raise StoreError(f"{key}: some of its files are in an object store that is not configured now: set results_store again")
-        if _keeps_checkpoints(trial):  # before the status says that the trial finished, as it may be deleted then
+        if _keeps_checkpoints(trial):  # before the status shows that the trial finished: a finished trial may be deleted
             await self._volume.checkpoints.retain(key)
         uri = self._volume.access.uri(self._settings.results_url, key)
         return Kept(uri, await self._shipping.ship(key) if self._shipping else None)
@@ -83,8 +83,8 @@ class Finisher:
         await self._volume.evidence.write(key, text, self._sign(text) if self._sign else None)
 
     async def clear(self, trial: MultiStepTrial) -> None:
-        """Delete what a finished trial needs no more on the volume: checkpoints, unless they are kept with the results, and results
-        that the status says are in the object store. Idempotent."""
+        """Delete the files on the volume that a finished trial no longer needs: checkpoints, unless they are kept with the results,
+        and results, if the status shows that they are in the object store. Idempotent."""
         key, checkpoints = TrialKey.of(trial), trial.spec.checkpoints
         copied = trial.spec.regrade is not None or trial.status.started_from is not None
         kept = _keeps_checkpoints(trial)
@@ -106,6 +106,6 @@ class Finisher:
 
 
 def _keeps_checkpoints(trial: MultiStepTrial) -> bool:
-    """Return whether a trial's checkpoints are kept with its results. Those of a regrade are its source's."""
+    """Return whether a trial's checkpoints are kept with its results. A regrade has only copies of its source's checkpoints."""
     asked = trial.spec.checkpoints
     return asked.policy == "AfterStep" and asked.keep == "WithResults" and trial.spec.regrade is None

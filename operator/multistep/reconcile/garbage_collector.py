@@ -34,7 +34,7 @@ from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
 
 T = TypeVar("T")
-_BUILDER_SECONDS = 600.0  # minimum age of a builder's pod that is deleted: after a restart its trials have asked for it by then
+_BUILDER_SECONDS = 600.0  # minimum age of a deleted builder's pod: by then its trials requested the build again after a restart
 FIRST_SECONDS = 15.0  # delay of the first pass after the operator's start
 
 logger = logging.getLogger(__name__)
@@ -42,8 +42,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OrphanRemoval:
-    """Deletes orphans. clock: seconds since the epoch; shipping: gives access to the object store, None without one; builds: those
-    that trials wait for, None without them."""
+    """Deletes orphans. clock: seconds since the epoch; shipping: gives access to the object store, None without one; builds: the
+    builds that trials wait for; None: no trial waits for a build."""
 
     cluster: Cluster
     volume: Volume

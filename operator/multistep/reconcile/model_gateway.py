@@ -35,7 +35,7 @@ GRACE_SECONDS: Final = 3600.0  # a token expires this long after the agent's tim
 LONGEST_SECONDS: Final = 7 * 86400.0  # maximum lifetime of a token; also the lifetime if the agent has no timeout
 GetSweep = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 """Reads a sweep from the API server, by namespace and name. Raises NotFound."""
-KEPT_SECONDS: Final = 86400.0  # how long a key stays in memory that no active trial needs; each is reconciled more often than that
+KEPT_SECONDS: Final = 86400.0  # how long a key stays in memory after a reconcile last needed it: longer than any requeue
 RENEW_SECONDS: Final = 5.0  # interval at which the operator asks the gateway which keys it lacks
 
 
@@ -183,10 +183,10 @@ def connect(http: aiohttp.ClientSession, url: str, admin_url: str, secret_dir: P
 
 
 def with_model_access(call: HostCall, hosted: HostedAgent, variables: Mapping[str, str], stalls_url: str) -> HostCall:
-    """Return the call of the agent host with the variables and, if its timeout can be extended, with what the host needs for it."""
+    """Return the call of the agent host with the variables. If its timeout can be extended, add the URL and token for that."""
     request = {**call.request, "env": {**variables, **call.request.get("env", {})}}
     if call.max_stalled:
-        token = next(variables[name] for name in hosted.credentials)  # all tokens of a step may ask
+        token = next(variables[name] for name in hosted.credentials)  # the gateway accepts any token of the step
         request["stalls"] = {"url": stalls_url, "token": token, "maxSeconds": call.max_stalled}
     return replace(call, request=request)
 
@@ -205,8 +205,8 @@ def _credentials(hosted: HostedAgent) -> list[tuple[str, Provider, Credential]]:
 
 
 def _id(credential: Credential, secret: bytes) -> str:
-    """Return the id of a credential: a keyed hash, which does not reveal the key. All trials with the same key have the same id,
-    because they share the key's rate limits. secret: of the signing key, which no agent has."""
+    """Return the id of a credential: an HMAC that does not reveal the API key. Trials with the same credential share its id,
+    because they share its rate limits. secret: the signing key's secret, which no agent has."""
     text = f"{credential.provider}\0{credential.base_url}\0{credential.key.get_secret_value()}"
     return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()[:32]
 

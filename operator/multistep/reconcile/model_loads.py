@@ -1,4 +1,4 @@
-"""Computes from the model gateway's totals what it observed of each limited model since the last report."""
+"""Computes each limited model's load since the last report, from the model gateway's totals."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from multistep.gateway.loads import ModelLoad
 
 LOAD_SECONDS: Final = 5.0
 """Interval at which the operator reads the totals."""
-_VERSION: Final = re.compile(r"[-@]\d{3,}")  # start of what may follow a model's name, such as -20250929 or -2025-08-07
+_VERSION: Final = re.compile(r"[-@]\d{3,}")  # start of a version after a model's name, such as -20250929 or -2025-08-07
 
 
 class ModelLoads:
-    """What was observed of the limited models. models: their names, as in spec.agent.model."""
+    """The loads of the limited models. models: their names, as in spec.agent.model."""
 
     def __init__(self, models: Collection[str]) -> None:
         self._models = models
@@ -23,7 +23,7 @@ class ModelLoads:
     def since_last(self, totals: Mapping[str, ModelLoad]) -> Mapping[str, ModelLoad]:
         """Return the increase since the last call by limited model. totals: by requested model, since the gateway's start.
 
-        The first call returns no load, as the time since which the totals count is unknown.
+        The first call returns no load, because it is unknown since when the totals count.
         """
         before, self._totals = self._totals, dict(totals)
         if before is None:
@@ -33,7 +33,8 @@ class ModelLoads:
 
 
 def is_model(model: str, requested: str) -> bool:
-    """Return whether a requested name is this model. model: as in spec.agent.model; a date or version may follow its name."""
+    """Return whether a request's model name is this model. model: as in spec.agent.model; in the request, a date or version may
+    follow the name."""
     name, requested = model.rpartition("/")[2], requested.rpartition("/")[2]
     return requested == name or (requested.startswith(name) and _VERSION.match(requested[len(name) :]) is not None)
 

@@ -21,8 +21,8 @@ from multistep.settings import ModelLimit
 
 @dataclass(frozen=True)
 class _Member:
-    """A trial of a limited model. key: the trial's key in the model's limit; its first part names the sweep, between which the
-    limit is fair."""
+    """A trial of a limited model. key: the trial's key in the model's limit; its first part names the sweep, because the limit is
+    fair between sweeps."""
 
     model: str
     key: Key
@@ -105,7 +105,7 @@ class ModelSlots:
         self._asked.discard(key)
 
     def adapt(self, loads: Mapping[str, ModelLoad]) -> None:
-        """Adapt the limits to what the gateway observed of each model since the last call.
+        """Adapt the limits to the load of each model since the last call.
 
         A refusal halves a limit, unless more trials are active than it allows: then the former reduction has not taken effect yet.
         """

@@ -1,4 +1,4 @@
-"""Switches the networks of trial pods: asks the pod's egress sidecar, by exec, to put a network in force."""
+"""Switches the networks of trial pods: requests a network from the pod's egress sidecar, in an exec session."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _MAX_ANSWER_BYTES = 1 << 20
 
 
 class NetworkSwitch:
-    """Switches networks. timeout_seconds: of one switch."""
+    """Switches networks. timeout_seconds: timeout of one switch."""
 
     def __init__(self, cluster: Cluster, timeout_seconds: float) -> None:
         self._cluster = cluster
         self._timeout = timeout_seconds
 
     async def perform(self, drive: Drive, session: Session, operation: SwitchNetwork) -> Record:
-        """Put the network in force, and note the answer in the runner's records. Idempotent: the sidecar gives the same answer to a
+        """Switch the network, and add the answer to the runner's records. Idempotent: the sidecar gives the same answer to a
         repeated request.
 
-        Raises EgressError if the sidecar refuses, or is another process than at an earlier switch: it starts without a network, so
-        what ran meanwhile lacked its own. When the kubelet reports how the sidecar ended, engine.lifecycle ends the attempt.
+        Raises EgressError if the sidecar refuses, or has restarted since an earlier switch: it restarts with the network closed, so
+        processes lacked their network meanwhile. When the kubelet reports how the sidecar ended, engine.lifecycle ends the attempt.
         """
         pod = drive.pod(operation.where)
         try:
@@ -49,7 +49,7 @@ class NetworkSwitch:
         return await session.note(operation.id, {name: answer[name] for name in ("boot", "refused", "others") if name in answer})
 
     async def _stream(self, drive: Drive, pod: PodFacts) -> ExecStream:
-        """Return the drive's exec session with a pod's sidecar: one for all switches, as it takes longer to open than they do."""
+        """Return the drive's exec session with a pod's sidecar. All switches share it: opening one takes longer than a switch."""
         if (stream := drive.sidecars.get(pod.uid)) is None:
             stream = await self._cluster.open_exec(drive.trial.metadata.namespace, pod.name, egress.CONTAINER, egress.CALL)
             drive.stack.push_async_callback(stream.close)
@@ -90,7 +90,7 @@ def _answer(pod: str, line: bytes) -> Mapping[str, Any]:
 
 
 def _is_switch(record: Record, operation: SwitchNetwork) -> bool:
-    """Return whether a record is of an earlier switch in the same pod."""
+    """Return whether the record belongs to an earlier switch in the same pod."""
     attempt, step, *_ = operation.id.split("/")
     *scope, name = record.id.split("/")
     same_pod = scope[0] == attempt and (operation.where == "agent" or scope[1] == step)

@@ -52,8 +52,8 @@ STARTED_REQUEUE_SECONDS = 1.0  # delay of the next reconcile once a pod is neith
 @dataclass
 class Reconciler:
     """Reconciles one trial per call. clock: seconds since the epoch; wake: requeues a key; ended: called with finished trials;
-    shipping, models: clients of the object store and the model gateway, None without one;
-    registry: that of built images, None for the one in the settings."""
+    shipping, models: clients of the object store and the model gateway, None without one; registry: the registry of built images,
+    None for the one in the settings."""
 
     cluster: Cluster
     volume: Volume
@@ -152,7 +152,7 @@ class Reconciler:
             self.model_slots.settle(key)
             self.quotas.settle(key)
             self.execs.release(key)
-            if not self.execs.is_queued(key):  # else it uses its slot for a checkpoint in the session that it is queued for
+            if not self.execs.is_queued(key):  # a trial that is queued for a session keeps its slot, to transfer a checkpoint then
                 self.transfers.release(key)
             self.fetches.settle(key)
             self.reads.settle(key)

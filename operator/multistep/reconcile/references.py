@@ -1,4 +1,4 @@
-"""Reference trials: they play a task's solutions once, and trials with spec.fromStep start from the checkpoints that they make."""
+"""Reference trials: each runs a task's solutions once, and trials with spec.fromStep start from its checkpoints."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from multistep.sources.trial_task import Loaded
 from multistep.store.harbor import task_digest
 
 _SAME: Final = ("environment", "verifier", "timeoutMultiplier", "environmentTimeoutMultiplier", "variables")
-_RETRIES: Final = 10  # of infrastructure failures: many trials may wait for it
+_RETRIES: Final = 10  # infrastructure retries of a reference trial: many trials may wait for it
 _OF_TASK: Final = frozenset({"Agent", "Verifier", "Task"})  # failure classes that the task's solution or its tests caused
 _CHARACTERS: Final = 20
 
 
 class References:
-    """Creates and checks reference trials. They have no owner, so that no trial that uses one deletes it."""
+    """Creates and checks reference trials. A reference trial has no owner, so that it outlives the trials that use it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -56,24 +56,24 @@ class References:
 
 
 def lacks_task(found: Object, manifest: Mapping[str, Any]) -> bool:
-    """Return whether a reference trial waits for ConfigMaps of a trial that was deleted, and the asking trial has its own."""
+    """Return whether a reference trial waits for ConfigMaps that were deleted, and the requesting trial names other ones."""
     held = [each for each in parse_status(found).conditions if each.type == "Reconciling" and each.status == "True"]
     return any(each.reason == NOT_FOUND for each in held) and found["spec"].get("task") != manifest["spec"]["task"]
 
 
 def is_reference(found: Object, manifest: Mapping[str, Any]) -> bool:
-    """Return whether a trial of a reference's name is that reference."""
+    """Return whether a found trial is the reference trial of this manifest: another trial could have its name."""
     of = (found["metadata"].get("labels") or {}).get(labels.REFERENCE)
     return bool(of == manifest["metadata"]["labels"][labels.REFERENCE])
 
 
 def unusable(why: str) -> Fail:
-    """Return why no trial can start from what the task's solutions leave."""
+    """Return the failure of a trial that cannot start from the checkpoint that the task's solutions left."""
     return Fail(REFERENCE_FAILED, f"the task's own solutions do not lead there: {why}. Correct the task")
 
 
 def failure(found: Object) -> Fail:
-    """Return why a trial cannot start from a finished reference trial that did not make its checkpoint."""
+    """Return the failure of a trial whose reference trial finished without the checkpoint that it needs."""
     name, status = found["metadata"]["name"], parse_status(found)
     ended = status.failure
     reasons = [each.message for each in status.conditions if each.type in ("Complete", "Failed") and each.status == "True"]
@@ -84,7 +84,7 @@ def failure(found: Object) -> Fail:
 
 
 def manifest(trial: MultiStepTrial, loaded: Loaded) -> dict[str, Any]:
-    """Return the reference trial of a trial's task. Its name is a digest of all on which its files and rewards depend."""
+    """Return the reference trial of a trial's task. Its name is a digest of everything on which its files and rewards depend."""
     written = trial.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     same: dict[str, Any] = {name: written[name] for name in _SAME if name in written}
     labels_of = trial.metadata.labels
@@ -115,7 +115,7 @@ def manifest(trial: MultiStepTrial, loaded: Loaded) -> dict[str, Any]:
 
 
 def _task(task: Mapping[str, Any], loaded: Loaded) -> dict[str, Any]:
-    """Return spec.task, pinned to the revision that the asking trial was resolved to."""
+    """Return spec.task, pinned to the revision that the requesting trial's task was resolved to."""
     name = {"name": loaded.plan.task_name}
     if loaded.source is None:
         return dict(task) | name
@@ -124,7 +124,7 @@ def _task(task: Mapping[str, Any], loaded: Loaded) -> dict[str, Any]:
 
 
 def waiting(name: str, step: str, found: Object | None, seconds: float) -> Wait:
-    """Return the wait for a reference trial's checkpoint, with its own state."""
+    """Return the wait for a reference trial's checkpoint. Its message has the state of the reference trial."""
     status = parse_status(found or {})
     reasons = [each.message for each in status.conditions if each.type == "Reconciling" and each.status == "True"]
     state = f" ({reasons[0]})" if reasons and reasons[0] else ""

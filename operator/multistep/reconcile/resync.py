@@ -23,9 +23,9 @@ from multistep.reconcile.versions import is_older
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS: Final = 10.0  # wait after a list, for watch events that are still on their way
-_WHOLE: Final = {"trial": TRIALS, "sweep": SWEEPS}  # the kinds that have reconciles; pods have none of their own
+_WHOLE: Final = {"trial": TRIALS, "sweep": SWEEPS}  # the kinds of objects that are reconciled
 SOONER: Final = 0.5
-STALLED_AFTER: Final = 14  # so many comparisons in a row with missed events: by then, a watch that was only silent was restarted
+STALLED_AFTER: Final = 14  # comparisons in a row with missed events; a watch that was only silent is restarted before that
 
 
 class Lister(Protocol):

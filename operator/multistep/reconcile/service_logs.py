@@ -1,4 +1,4 @@
-"""What the services of a trial's pod printed, for its results."""
+"""Reads the output of the services of a trial's pod, for the trial's results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from multistep.kube.protocols import Cluster
 from multistep.store.harbor import service_log
 
 _LINES: Final = 20_000
-_BYTES: Final = 2 << 20  # of one service, so that the results of many trials stay small
+_BYTES: Final = 2 << 20  # maximum per service, so that the results of many trials stay small
 
 
 async def service_logs(cluster: Cluster, trial: MultiStepTrial, services: PodServices | None) -> dict[str, bytes]:

@@ -19,7 +19,7 @@ from multistep.runner_client.session import Session
 from multistep.settings import Settings
 
 _NOWHERE = Source("/proc/multistep-none")  # a path that no container has
-_END_BYTES = 1024  # of zeros, with which the runner's tar streams end
+_END_BYTES = 1024  # number of zero bytes at the end of the runner's tar streams
 
 Write = Callable[[bytes], Awaitable[None]]
 
@@ -47,7 +47,8 @@ class ServiceSessions:
     async def collect(
         self, namespace: str, pod: PodFacts, sources: Sequence[Source], found: DownloadResult, joined: Joined
     ) -> DownloadResult:
-        """Download the sources that services have, behind main's. found: the result for main's; joined: the stream so far."""
+        """Download the sources in services' containers, after those in main. found: result of main's download; joined: the stream
+        to which main's download was written."""
         for container in sorted({each.container for each in sources if each.container}):
             if found.cut:
                 break
@@ -65,7 +66,7 @@ class ServiceSessions:
                 more.cut,
             )  # fmt: skip
         if not found.cut:
-            await joined.end()  # beyond a limit the sink refuses the end, too
+            await joined.end()  # after a cut download, the sink would refuse the end, too
         return found
 
     @asynccontextmanager
@@ -80,12 +81,12 @@ class ServiceSessions:
 
 
 def of_main(sources: Sequence[Source]) -> list[Source]:
-    """Return the sources for a download from main: those of services are not there."""
+    """Return the sources for a download from main: a path that does not exist replaces each source of a service."""
     return [_NOWHERE if each.container else each for each in sources]
 
 
 class Joined:
-    """Joins the tar streams of several downloads into one: it leaves out the end of each but the last."""
+    """Joins the tar streams of several downloads into one: it omits the end of each stream but the last."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
@@ -99,12 +100,12 @@ class Joined:
             await self._write(whole[:-_END_BYTES])
 
     async def next(self) -> None:
-        """Begin another stream. Raises StreamLost if the current one has no end."""
+        """Start the next stream. Raises StreamLost if the current stream is incomplete."""
         if self._held.strip(b"\0"):
             raise StreamLost("a download does not end as a tar stream does")
         self._held = b""
 
     async def end(self) -> None:
-        """Write the last stream's end."""
+        """Write the end of the last stream."""
         await self._write(self._held)
         self._held = b""

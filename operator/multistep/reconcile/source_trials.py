@@ -24,7 +24,8 @@ from multistep.store.volume import TrialKey, Volume
 
 @dataclass(frozen=True)
 class SourceStep:
-    """A step that the source trial started. digest: of its checkpoint, None without one; missing: why, "" if unknown."""
+    """A step that the source trial started. digest: digest of its checkpoint, None without one; missing: why it has none, "" if
+    unknown."""
 
     name: str
     digest: str | None
@@ -35,8 +36,9 @@ class SourceStep:
 class SourceTrial:
     """A trial that another one starts from or verifies again.
 
-    finished: whether it makes no further checkpoints; checkpoints: whether its spec asks for any; found: its object, None if it was
-    deleted; evidence: what the evidence of its results says, None if there is none or another program wrote it.
+    finished: whether it has finished, so that it creates no further checkpoints; checkpoints: whether its spec requests any;
+    found: its object, None if it was deleted; evidence: the evidence of its results, None if it is missing or another program wrote
+    it.
     """
 
     key: TrialKey
@@ -47,7 +49,7 @@ class SourceTrial:
     evidence: Stated | None = None
 
     def may_make(self, step: str) -> bool:
-        """Return whether the trial may still make a checkpoint after a step that has none now."""
+        """Return whether the trial may still create a checkpoint after a step that has none now."""
         reported = any(each.name == step and each.missing for each in self.steps)
         return self.checkpoints and not self.finished and not reported
 
@@ -98,7 +100,7 @@ class SourceTrials:
         return SourceTrial(keys[0], steps, finished=True, evidence=evidence)
 
     async def _evidence(self, key: TrialKey) -> Stated | None:
-        """Return what the evidence of a trial's results says; None if there is none or another program wrote it."""
+        """Return the evidence of a trial's results; None if it is missing or another program wrote it."""
         for place in self._places:
             if (data := await place.part(key, names.STATEMENT, offset=0, limit=MOST_BYTES)) is not None:
                 return await asyncio.to_thread(stated, data)

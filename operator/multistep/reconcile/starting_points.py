@@ -23,15 +23,15 @@ from multistep.sources.trial_task import Loaded
 from multistep.store.checkpoint_files import Commit
 from multistep.store.volume import TrialKey, Volume
 
-GRACE_SECONDS: Final = 30.0  # within it, the source may be created after the trial, as the objects of one file are
+GRACE_SECONDS: Final = 30.0  # the source may be created that long after the trial, for example if one file has both
 _LEAST_POLL_SECONDS, _MOST_POLL_SECONDS = 2.0, 30.0
 _HINT: Final = "run it with spec.checkpoints: {policy: AfterStep, keep: WithResults}"
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where a trial starts. resumed: its copy of the checkpoint; source: the checkpoint, and whose it is; tampering: what was found
-    in the kept steps."""
+    """The starting point of a trial. resumed: the trial's copy of the checkpoint; source: the checkpoint, and the trial that
+    created it; tampering: the findings in the kept steps."""
 
     resumed: ResumeStatus
     source: StartStatus
@@ -39,7 +39,7 @@ class Start:
 
 
 class StartingPoints:
-    """Finds where trials start. clock: seconds since the epoch."""
+    """Finds the starting points of trials. clock: seconds since the epoch."""
 
     def __init__(self, cluster: Cluster, volume: Volume, sources: SourceTrials, clock: Callable[[], float]) -> None:
         self._volume = volume
@@ -48,9 +48,9 @@ class StartingPoints:
         self._clock = clock
 
     async def find(self, trial: MultiStepTrial, loaded: Loaded) -> Start | Wait | Fail | None:
-        """Return where the trial starts, None for the image; a wait while the source is active; why it never can. Idempotent.
+        """Return the trial's starting point, None for the image; Wait while the source is active; Fail if it can never be used.
 
-        The copies belong to the trial, so the source may be deleted afterwards. Raises StoreError.
+        The trial gets copies of the checkpoint, so the source may be deleted afterwards. Idempotent. Raises StoreError.
         """
         if not loaded.plan.branch.kept:
             return None
@@ -99,7 +99,7 @@ class StartingPoints:
         return references.waiting(name, step, found, self._pause(trial))
 
     async def _start(self, trial: MultiStepTrial, plan: TrialPlan, source: SourceTrial) -> Start | Fail:
-        """Copy the checkpoint, and return the start. Raises CheckpointLost if it does not exist (any more)."""
+        """Copy the checkpoint, and return the starting point. Raises CheckpointLost if the checkpoint does not exist."""
         chain = await self._sources.chain(source, step := _step(plan))
         if why := unfit_start(plan, [each for layer in chain for each in layer.steps], chain[-1]):
             return Fail(SOURCE_UNUSABLE, f"the checkpoint of trial {source.key.name} after step {step} cannot be used: {why}")

@@ -21,7 +21,7 @@ from multistep.reconcile.versions import is_older
 class Page:
     """The cache entry of one sweep.
 
-    scoring: the sweep's, by which trials are scored. trials: facts by trial name. created: number of trials known to be created.
+    scoring: the sweep's spec.scoring. trials: facts by trial name. created: number of trials known to be created.
     whole: whether all trials were listed. observed: names of trials with a watch event since the current reconcile started. over:
     whether the sweep has finished, so that the entry records nothing more. plan: generation of the spec, and the plan made from
     it. written: time of the last status write (seconds since the epoch). version: the newest observed resourceVersion of the
@@ -40,8 +40,9 @@ class Page:
     version: str = ""
 
     def start_reconcile(self, scoring: Scoring) -> None:
-        """Start a reconcile: forget earlier watch events. Later events are newer than the responses to this reconcile's
-        requests. scoring: the sweep's, which is unknown until its first reconcile; trials read before it are read again."""
+        """Start a reconcile: forget earlier watch events. An event from now on takes precedence over the responses to this
+        reconcile's requests. scoring: the sweep's spec.scoring, unknown before its first reconcile; if it changed, the trials are
+        listed again."""
         self.observed.clear()
         if scoring != self.scoring:
             self.scoring, self.whole = scoring, False

@@ -1,7 +1,7 @@
-"""Records what a sweep's ordinary trials left, when they have finished: its branches start from there.
+"""Records the checkpoints of a sweep's ordinary trials when all of these have finished: the sweep's branches start from them.
 
 An immutable ConfigMap owned by the sweep has the record, and the status has its digest. The first record counts: its name does
-not depend on its content, so neither a restarted operator nor a former leader makes another one. If it is deleted, the operator
+not depend on its content, so neither a restarted operator nor a former leader creates another one. If it is deleted, the operator
 creates it again from the trials; if these have changed meanwhile, the sweep waits.
 """
 
@@ -30,7 +30,7 @@ _DIGITS: Final = 12
 async def load_branches(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> tuple[Plan, SweepBranchesStatus]:
     """Return the plan with the sweep's branches, and their status. The ordinary trials must have finished.
 
-    Raises InvalidSpec if there are too many, SourceError if the record is not the one that the status names.
+    Raises InvalidSpec if there are too many steps or branches, SourceError if the record is not the one that the status names.
     """
     name = f"{sweep.metadata.name}-branches-{hashlib.sha256(sweep.metadata.uid.encode()).hexdigest()[:_DIGITS]}"
     try:
@@ -51,7 +51,7 @@ async def load_branches(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> tupl
 
 
 async def _record(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> str:
-    """Return the record of what the ordinary trials left, from the trials. Raises SourceError if one is active."""
+    """Return the record, computed from the ordinary trials. Raises SourceError if one of them is active."""
     left: dict[int, Left] = {}
     metadata, known = sweep.metadata, sweep.status.branches
     async for each in cluster.each(TRIALS, metadata.namespace, label_selector=f"{labels.SWEEP}={metadata.name}"):

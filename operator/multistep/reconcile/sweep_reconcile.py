@@ -176,7 +176,7 @@ class _SweepReconcile:
             await self._page.fill(self._cluster.each(TRIALS, metadata.namespace, label_selector=selector), metadata.uid)
         due = self._decide(plan, None)
         if due.plan_branches:
-            await self._write(due.status)  # the results so far, also if planning fails
+            await self._write(due.status)  # the results so far, because planning may fail
             plan = await self._with_branches(plan)
             due = self._decide(plan, None)
         await self._change(plan, due.suspend, {"suspend": True}, metadata.name)
@@ -300,7 +300,7 @@ _NOTHING: Final[Mapping[str, Any]] = {
 
 
 def _salvaged(found: Object) -> TrialSweep:
-    """Return a sweep whose spec cannot be parsed, with an empty spec, and its status if that can be parsed."""
+    """Return a sweep whose spec cannot be parsed: with an empty spec, and with its status, if the status can be parsed."""
     try:
         status = parse_sweep_status(found)
     except InvalidSpec:

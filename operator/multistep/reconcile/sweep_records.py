@@ -1,4 +1,4 @@
-"""Immutable ConfigMaps of a sweep, for what is decided once and may be too large for its status."""
+"""Immutable ConfigMaps of a sweep, for decisions that are made once and may be too large for its status."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from multistep.kube.resources import CONFIG_MAPS
 
 
 async def create_once(cluster: Cluster, sweep: TrialSweep, name: str, data: dict[str, str]) -> Object:
-    """Create a ConfigMap owned by the sweep; return it, or the one of this name that exists, whoever created it."""
+    """Create a ConfigMap owned by the sweep and return it. If one of this name exists, return that; callers check its content."""
     owner = sweep.metadata
     manifest: dict[str, Any] = {
         "apiVersion": "v1",

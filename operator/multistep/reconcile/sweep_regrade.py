@@ -1,4 +1,4 @@
-"""Lets a sweep that regrades another one start when that one is finished, and finds the retries that count there."""
+"""For a sweep that regrades another one, the source: whether the source has finished, and which of its retries count."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SOURCE_SECONDS: Final = 10.0  # between two checks of the source
 
 
 async def unfinished_source(cluster: Cluster, sweep: TrialSweep, now: float) -> str:
-    """Return why the sweep that is regraded has no results yet, "" if it has some, or will never have any: its trials may be kept
-    longer than itself. Otherwise trials that it creates later would be refused, and be missing. now: seconds since the epoch."""
+    """Return why the sweep must wait for its source, "" if it need not. The source must have finished, because trials that it
+    creates later could not be regraded; if it does not exist, its trials' results may still exist. now: seconds since the epoch."""
     regrade, metadata = sweep.spec.regrade, sweep.metadata
     if regrade is None or regrade.sweep == metadata.name:
         return ""
@@ -37,8 +37,8 @@ async def unfinished_source(cluster: Cluster, sweep: TrialSweep, now: float) -> 
 
 
 async def counting_retries(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> Mapping[int, str]:
-    """Return the names of the retries that count in the sweep that is regraded, by the number that they count for. {} for a sweep
-    that is no regrade, and if the source is deleted."""
+    """Return the names of the source's retries that count, by the number for which each counts. {} if the sweep is not a regrade
+    or its source does not exist."""
     regrade, namespace, found = sweep.spec.regrade, sweep.metadata.namespace, list[Object]()
     if regrade is None:
         return {}

@@ -1,7 +1,7 @@
 """The tasks of a sweep: spec.tasks, or all tasks that the source spec.tasksFrom has at the sweep's start.
 
-The list of these tasks may be too large for a status. So an immutable ConfigMap owned by the sweep has the list, and the status has
-its digest. A missing ConfigMap is created again from the same revision; if that fails, the sweep waits.
+The list of these tasks may be too large for a status. So an immutable ConfigMap owned by the sweep contains the list, and the
+status its digest. A missing ConfigMap is created again from the same revision; if that fails, the sweep waits.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Mark:
 
     @classmethod
     def of(cls, trial: MultiStepTrial) -> Self:
-        """Return the mark that says that all transitions in the trial's status are counted."""
+        """Return the mark according to which all transitions in the trial's status are counted."""
         status, attempt = trial.status, trial.status.attempt or 1
         steps = _ended_steps(status.steps_by_attempt().get(attempt, []))
         return cls(trial.metadata.uid, len(status.attempts), attempt, len(steps), is_finished(status))
@@ -133,7 +133,7 @@ class Tally:
         self._metrics.trials_finished.of(str(status.outcome), reason, class_, **names).inc()
         if status.start_time and status.completion_time:
             self._metrics.trial_seconds.of(**names).observe((status.completion_time - status.start_time).total_seconds())
-        if status.score is not None:  # an excluded trial is not 0
+        if status.score is not None:  # an excluded trial has no score, and must not count as 0
             self._metrics.trial_score.of(**names).observe(status.score)
 
 

@@ -82,7 +82,7 @@ class TrialContext(ABC):
         self._fully_parsed = True  # whether the whole trial could be parsed
 
     async def _start_attempt(self, attempt: int, pod_name: str, *, image_user: str | None, start: Start | None = None) -> Result:
-        """Write the start of an attempt. start: where the first attempt starts, None for the image."""
+        """Write the start of an attempt. start: starting point of the first attempt, None for the image."""
         loaded, now, resumed = self._loaded_now, self._t.clock(), start.resumed if start else self._trial.status.resumed
         plan, steps = loaded.plan, [each.name for each in loaded.plan.steps]
         new = status.attempt_started(

@@ -62,9 +62,10 @@ class TrialEnding(TrialContext):
         )
 
     async def _fail_unusable(self, failed: TrialStatus, why: Sequence[str]) -> Result:
-        """Fail a trial that can neither continue nor start again, as its copy of another trial's checkpoint cannot be used.
+        """Fail a trial whose copy of another trial's checkpoint cannot be used.
 
-        Its own agent has not changed that copy, so it is not the agent's failure; nor is there a step 1 to start at.
+        The trial cannot restart without it, because the other trial ran the first steps. This is not an agent failure: the trial's
+        own agent has not changed the copy.
         """
         before = self._trial.status
         self._writer.trial = self._trial.model_copy(update={"status": failed})

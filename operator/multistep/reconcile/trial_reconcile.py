@@ -100,8 +100,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             return await self._fail(error.reason, f"spec.task: {error}")
 
     async def _wait_for_shard(self, pod: PodFacts) -> Result:
-        """Wait, because the trial's shard label was changed while it ran: the operator of the former shard has its results so
-        far."""
+        """Wait, because the trial's shard label was changed while it ran: the operator of the former shard has the trial's results
+        so far."""
         if (end := deadlines.cut_short(self._trial, self._t.clock())) is not None:
             return await self._act(end)
         former = f"to {pod.shard}" if pod.shard else "away"
@@ -133,7 +133,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         return await self._fail(error.reason, str(error), exception="EnvironmentStartError", before=before)
 
     async def _fail_unreadable(self, error: InvalidSpec) -> Requeue:
-        """Fail an unfinished trial that cannot be parsed; clean up a finished one, by the fields that can be parsed."""
+        """Fail an unfinished trial that cannot be parsed; clean up a finished one, according to the fields that can be parsed."""
         self._writer, self._fully_parsed = self._new_writer(salvaged(self._object)), False
         if not is_finished(self._trial.status):
             await self._fail("InvalidSpec", str(error), exception="ValidationError")
@@ -200,7 +200,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
     async def _interrupt(self, decision: decisions.FailAttempt | decisions.PhaseDied | decisions.Fail) -> Result:
         """End the attempt or the trial, after counting the model usage of the step that this interrupts.
 
-        A trial's timeout or stop does not wait long for the gateway, which blocks the token first, and whose ledger has the usage.
+        A stop or timeout of the trial waits at most STOP_SECONDS for the gateway: before its answer, the gateway blocks the token,
+        and its ledger has the usage.
         """
         ends = isinstance(decision, decisions.Fail)
         try:
@@ -268,7 +269,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
     async def _end_drive(
         self, left: Progressed | PausedBetweenSteps | RootRequired | VerifierRequired | TransferQueued
     ) -> Result | None:
-        """Act on the result of a drive. Return None if a phase runs, for whose end the trial has to wait."""
+        """Act on the result of a drive. Return None if a phase is running: the trial then waits until it finishes."""
         match left:
             case Progressed(journal):
                 return await self._end_script(journal)
@@ -286,7 +287,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
                 return CONTINUE
 
     async def _end_script(self, journal: Journal) -> Result | None:
-        """Act on the end of the attempt's script. Return None if the script has not ended."""
+        """Act on the end of the attempt's script. Return None if the script has not finished."""
         if (lost := journal.lost) is not None:
             await self._write_running(journal)  # write the steps with their usage before the attempt ends
             return await self._act(_end_of(blamed(self._trial.status, lost)))
@@ -301,8 +302,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         return max(least, min(taken, MAX_POLL_SECONDS)) * random.uniform(1.0, 1.0 + POLL_JITTER)
 
     async def _run_session(self, session: Awaitable[DriveResult], hint: PodHint) -> DriveResult:
-        """Await the exec sessions. Record an error in the hint if only the container can have caused it. Not recorded are a broken
-        stream and a runner of another release: their cause can be the infrastructure."""
+        """Await the exec sessions. Record an error in the hint if only the container can have caused it. Errors that the
+        infrastructure may have caused, such as a broken stream, are not recorded."""
         try:
             left = await session
         except PodError as error:
@@ -321,7 +322,7 @@ def _end_of(lost: AttemptLost) -> decisions.Fail | decisions.FailAttempt:
 
 
 def _violation_reason(error: PodError) -> ViolationReason | None:
-    """Return the reason with which the trial fails if this error repeats. None: the infrastructure may have caused it."""
+    """Return the reason with which the trial fails if this error repeats. None: the infrastructure may have caused the error."""
     match error:
         case ExecKilled():
             return "ExecSessionsKilled"

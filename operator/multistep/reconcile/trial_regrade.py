@@ -28,11 +28,11 @@ _HINT: Final = "only a trial that ran with `checkpoints: {policy: AfterStep, kee
 
 
 class TrialRegrade(TrialEnding):
-    """The part of a trial's reconcile that prepares a regrade. The status first names the source with its UID, then the checkpoints
-    are copied, so that a crash in between never mixes those of two trials of the same name."""
+    """The part of a trial's reconcile that prepares a regrade. It first writes the source's UID to the status, then copies the
+    checkpoints, so that a crash in between never mixes the checkpoints of two trials of the same name."""
 
     async def _prepare_regrade(self) -> Result | None:
-        """Find the source and copy its checkpoints. Return None for a trial whose attempt can start."""
+        """Find the source and copy its checkpoints. Return None if the trial's first attempt can start."""
         regrade, source = self._trial.spec.regrade, self._trial.status.regraded
         if regrade is None:
             return None
@@ -83,7 +83,7 @@ class TrialRegrade(TrialEnding):
         return ""
 
     async def _copy_checkpoints(self, regraded: RegradeStatus) -> None:
-        """Copy the layers of all checkpoints of the source that are verified, so that nothing depends on the source any more.
+        """Copy the source's checkpoints after the steps that are verified again. The regrade then no longer depends on the source.
 
         Idempotent. Raises CheckpointLost.
         """
@@ -91,14 +91,15 @@ class TrialRegrade(TrialEnding):
         steps = [source_trials.SourceStep(each.name, each.checkpoint) for each in regraded.steps]
         source = SourceTrial(TrialKey(key.namespace, regraded.trial, regraded.uid), steps, finished=True)
         copied = set((await checkpoints.stored(key)).commits)
-        # A checkpoint that is copied has all its layers. It is found here after a crash, also if the source was deleted meanwhile.
+        # A copied checkpoint has all its layers. After a crash it is found here, even if the source was deleted meanwhile.
         left = [name for index, name in _verified(self._plan, regraded).items() if (ADOPTED, index) not in copied]
         for chain in reversed(await self._t.sources.chains(source, left) if left else []):
             if (ADOPTED, chain[-1].step) not in copied:
                 copied |= {each.id for each in await checkpoints.adopt(key, source.key, chain)}
 
     async def _refuse(self, message: str, source: TrialStatus) -> Result:
-        """Fail the trial. If its source is scored although it failed, the score stays. source: its status, empty if unknown."""
+        """Fail the trial. If its source failed but is scored, it gets the source's score. source: the source's status, empty if
+        unknown."""
         new, failure = status.failed(self._trial, REGRADE_IMPOSSIBLE, message, self._t.clock()), source.failure
         if failure is not None and source.score is not None:
             steps = [StepStatus(name=each.name, exception=each.exception) for each in source.steps]
@@ -110,7 +111,7 @@ class TrialRegrade(TrialEnding):
 
 
 def _facts(source: SourceTrial, former: TrialStatus) -> RegradeStatus:
-    """Return what a regrade needs of its source. former: the source's status, empty if the source was deleted."""
+    """Return the source's facts for the status of a regrade. former: the source's status, empty if the source was deleted."""
     evidence = source.evidence
     found = {each.name: each for each in evidence.steps} if evidence else {}
     exceptions = {each.name: source_exception(each) for each in former.steps}
@@ -134,7 +135,7 @@ def _facts(source: SourceTrial, former: TrialStatus) -> RegradeStatus:
 
 
 def _stated_exception(trial: str, step: StatedStep) -> SourceException | None:
-    """Return the exception that a step had before its verification, by the evidence, which has no message."""
+    """Return the exception that a step had before its verification, from the evidence, which has no message."""
     if step.exception is None:
         return None
     exception = StepException(type=step.exception, phase=step.exception_phase, message=f"as in trial {trial}")
@@ -149,12 +150,12 @@ def _agent(source: SourceTrial) -> SourceAgent:
 
 
 def _tampering(source: SourceTrial, former: TrialStatus) -> Sequence[Tampering]:
-    """Return what was found in the source's environment. It is in the checkpoints, too."""
+    """Return the source's tampering findings: its checkpoints contain the files that were found."""
     return former.tampering if source.evidence is None or source.found else source.evidence.tampering
 
 
 def _source_of(source: SourceTrial) -> str | None:
-    """Return the name of the trial that a source regrades itself, None if it ran an agent."""
+    """Return the name of the trial that the source itself regrades, None if the source ran an agent."""
     if source.found is not None:
         return (source.found["spec"].get("regrade") or {}).get("trial")
     return source.evidence.regraded.trial if source.evidence and source.evidence.regraded else None
