@@ -10,7 +10,7 @@ from multistep.adaptive_limit import AdaptiveLimit
 
 @given(st.integers(1, 500), st.lists(st.one_of(st.none(), st.integers(0, 10_000)), max_size=50))
 def test_whatever_happens_the_limit_stays_between_1_and_its_maximum(most: int, events: list[int | None]) -> None:
-    """None is a refusal, a number is so many successes."""
+    """events: None is a refusal, a number is a number of successes."""
     limit = AdaptiveLimit(most)
     for each in events:
         before = limit.allowed

@@ -21,7 +21,7 @@ CURRENT, KIND = (Cluster(each, "kubectl", {}) for each in (targets.Current({}), 
 
 
 def script(step: Path) -> list[Turn]:
-    """Return what the scripted model does in a step, until it says that it is done."""
+    """Return the scripted model's turns in a step, up to the one with which it ends the step."""
     items, turns = [Item("user", (step / "instruction.md").read_text())], list[Turn]()
     while not turns or turns[-1].kind == "run":
         turns.append(next_turn(items))

@@ -1,4 +1,4 @@
-"""`pip install multistep` brings the command line and the Python client; the extra `operator` brings the rest."""
+"""`pip install multistep` installs the command line and the Python client; the extra `operator` installs the rest."""
 
 from __future__ import annotations
 

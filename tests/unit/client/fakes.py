@@ -24,12 +24,12 @@ def scored(score: float) -> dict[str, Any]:
 
 
 def lost() -> dict[str, Any]:
-    """Return the status of a trial that the infrastructure failed."""
+    """Return the status of a trial that an infrastructure failure ended."""
     return status("Failed", outcome="Excluded") | {"failure": {"class": "Infrastructure", "reason": "PodDeleted"}}
 
 
 class FakeCluster:
-    """Has the methods of kube.client.Client that the Python client uses. patches: all patches, in order."""
+    """A fake with the methods of kube.client.Client that the Python client uses. patches: all patches, in order."""
 
     namespace = "default"
 
@@ -149,7 +149,7 @@ class FakeCluster:
 
     @classmethod
     def connecting(cls, cluster: Self) -> Any:
-        """Return a replacement of Client.connect."""
+        """Return a function that replaces Client.connect and returns this cluster."""
 
         async def connect(**_: Any) -> FakeCluster:
             return cluster

@@ -33,7 +33,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 
 
 async def until(check: Callable[[], bool]) -> None:
-    """Wait until the check holds, for what happens in the client's own tasks."""
+    """Wait until the check holds, while the client's own tasks run."""
 
     async def holds() -> bool:
         return check()
@@ -167,7 +167,7 @@ def test_the_client_is_imported_at_first_use() -> None:
 
 
 class PlayedClient:
-    """Runs each submitted sweep at once. outcomes: of the trials by their command's last argument."""
+    """A client whose sweeps finish at once. outcomes: status of each trial, by the last argument of its command."""
 
     def __init__(self, outcomes: dict[str, dict[str, Any]]) -> None:
         self.outcomes = outcomes

@@ -195,12 +195,12 @@ async def test_a_request_that_cannot_fit_is_refused_although_something_is_left()
 def test_no_order_of_requests_and_no_crash_exceeds_a_sweeps_budget(
     limit: int, requests: list[tuple[int, int, float]], kill_at: float
 ) -> None:
-    charged: list[int] = []  # by the provider, whether the gateway saw it or not
+    charged: list[int] = []  # tokens that the provider charged, even if the gateway died before it got the answer
 
     @in_virtual_time
     async def run() -> None:
         who = claims(sweepLimits={"inputTokens": limit})
-        counted = [0]  # what the ledger has: usage of settled requests, and reservations of the others
+        counted = [0]  # total in the ledger: usage of settled requests, and reservations of the other requests
 
         async def request(accounts: Budgets, most: int, share: float) -> None:
             try:

@@ -38,9 +38,9 @@ async def test_a_row_that_cannot_be_stored_fails_no_other_row_of_its_transaction
     rows[7] = replace(rows[7], reserved_output=10**30)
     results = await asyncio.gather(*(ledger.write(row) for row in rows), return_exceptions=True)
     assert [number for number, result in enumerate(results) if result is not None] == [7]
-    assert (await ledger.spent("sweep", "s")).input_tokens == 0  # all are open
+    assert (await ledger.spent("sweep", "s")).input_tokens == 0  # open requests are not included
     ledger.stop()
-    ledger = Ledger(tmp_path / "ledger.sqlite")  # a restart counts them with their reservations
+    ledger = Ledger(tmp_path / "ledger.sqlite")  # after a restart, the ledger counts open requests with their reserved tokens
     assert (await ledger.spent("sweep", "s")).input_tokens == 19
     ledger.stop()
 
@@ -134,7 +134,7 @@ async def gauge(it: World, name: str) -> int:
 
 
 async def in_flight(it: World) -> asyncio.Task[int]:
-    """Return a request of step 0 that fills the queue of one."""
+    """Send a request of step 0, which takes the only slot of the lane; return its task once the provider has the request."""
 
     async def sent() -> bool:
         return len(it.model.entries) == 1

@@ -31,7 +31,7 @@ class Written:
 
 @given(spans)
 async def test_a_second_in_which_any_request_waits_counts_once(found: list[tuple[int, int]]) -> None:
-    """spans: start and length of each request's wait, in seconds."""
+    """found: start and length of each request's wait, in seconds."""
     now, ledger, waits = 0, Written(), dict[int, Any]()
     stalls = Stalls(ledger, {}, lambda: float(now))  # type: ignore[arg-type]
     for now in range(61):

@@ -1,4 +1,4 @@
-"""The most that a request may use is an upper bound of what the provider may charge."""
+"""The tokens and the cost that a request reserves are upper bounds of what the provider may charge."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ IMAGE = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_
 
 
 def most_of(path: str, body: dict[str, Any], *, long_context: bool = False) -> WorstCase:
-    """Return what a request with this body may use at most."""
+    """Return the upper bound of the usage of a request with this body."""
     route = find_route("POST", path)
     assert route is not None
     return worst_case(route.provider, read_body(json.dumps(body).encode(), route), long_context=long_context)
 
 
 def tokens(path: str, body: dict[str, Any], **more: Any) -> Spent:
-    """Return the same, for a request whose bounds are known."""
+    """Return the upper bound of a request's usage; assert that it is known."""
     found = most_of(path, body, **more)
     assert found.unknown == ""
     return found.most

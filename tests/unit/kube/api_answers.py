@@ -20,7 +20,7 @@ POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace":
 async def client_of(
     *answers: Answer | Any, field_manager: str = FIELD_MANAGER, **options: Any
 ) -> AsyncIterator[tuple[Client, ApiServer]]:
-    """Run a client of a server that returns these responses in order, and then the last one repeatedly."""
+    """Run a client of a server that returns these responses in order, and then repeats the last one."""
     left = list(answers)
 
     async def handle(request: web.Request) -> web.StreamResponse:

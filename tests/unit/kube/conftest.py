@@ -1,4 +1,4 @@
-"""Fixtures of the client's tests."""
+"""Fixtures of the API client's tests."""
 
 from __future__ import annotations
 

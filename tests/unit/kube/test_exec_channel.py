@@ -1,4 +1,4 @@
-"""The exec channel against a small server that plays API server and kubelet."""
+"""The exec channel against a small server that acts as API server and kubelet."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ async def test_a_refused_handshake_reports_why() -> None:
         with pytest.raises(NotFound, match='pods "pod" not found'):
             await open_exec(connection, "ns", "pod", "main", ["x"])
         await connection.close()
-    assert len(server.seen) == 1  # the client does not retry a rejected handshake
+    assert len(server.seen) == 1  # the client does not retry a handshake that was rejected with 404
 
 
 async def test_a_handshake_is_tried_again_while_the_server_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Requests for checkpoints: signs of life of a runner that works for long, and their limits."""
+"""Requests for checkpoints: keep-alive frames of a runner that works for long, and timeouts that these do not extend."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RECORD = {"id": "r", "op": "restore", "state": "done", "startedAt": 1, "endedAt"
 
 
 class Slow:
-    """The stream of a runner that takes bytes only after a while, and sends its frames at intervals. interval: in seconds."""
+    """The stream of a runner that reads each message after ``takes_after`` seconds and sends frames every ``interval`` seconds."""
 
     exit_details = ""
 
@@ -43,7 +43,7 @@ class Slow:
         self.sent: list[bytes] = []
 
     async def send(self, data: bytes) -> None:
-        if self.sent:  # all but the request
+        if self.sent:  # the first message, the request, is read at once
             await asyncio.sleep(self._takes_after)
         self.reader.feed(data)
         self.sent += [frame.kind for frame in self.reader]
