@@ -1,4 +1,4 @@
-"""The branches of a sweep as data: how often a step is passed from the agent's own state, and from the reference state."""
+"""The branches of a sweep (trials of a single step) as data: how often each step is passed, by the state that trials start from."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from multistep.report.statistics import Difference, Estimate, difference, differ
 
 @dataclass(frozen=True)
 class Group:
-    """The trials of a step from one state. trials, active: numbers of all and of active ones; counted: of those with a verdict that
-    counts; passed: of those that passed; passes: pass@k by k, [] if none counts; sources: number of trials whose state they
-    started from."""
+    """The trials that start a step from one state. trials, active: number of all trials and of active trials; counted: number of
+    trials with a verdict that counts; passed: number of trials that passed the step; passes: pass@k by k, {} if no trial counts;
+    sources: number of other trials whose state these trials start from."""
 
     trials: int
     active: int
@@ -32,9 +32,10 @@ class Group:
 
 @dataclass(frozen=True)
 class BranchedStep:
-    """A step of a task with one agent. start: trials of the task's first step, whose only state is the image; own, reference:
-    trials from the agent's own state and from the reference state, None if there are none; reached: number of ordinary trials that
-    started the step, of ``ordinary``; difference: chance to pass from the own state minus that from the reference state."""
+    """A step of a task with one agent. start: trials of the task's first step, which can only start from the image; own, reference:
+    trials from the agent's own state and from the reference state; None: no such trials. ordinary: number of ordinary trials of the
+    task with this agent; reached: number of ordinary trials that started the step. difference: chance to pass from the agent's own
+    state minus the chance from the reference state."""
 
     task: str
     agent: str
@@ -54,7 +55,7 @@ class BranchedStep:
 
 @dataclass(frozen=True)
 class BranchedAgent:
-    """An agent's difference over its tasks, each of which weighs the same, and its steps within it."""
+    """An agent's mean difference over its tasks. All tasks have the same weight, and so have all steps of a task."""
 
     agent: str
     difference: Difference
@@ -62,7 +63,7 @@ class BranchedAgent:
 
 @dataclass(frozen=True)
 class Branches:
-    """The branches of a sweep. agents: those with several tasks that have a difference."""
+    """The branches of a sweep. agents: the agents that have a difference in several tasks."""
 
     steps: Sequence[BranchedStep] = ()
     agents: Sequence[BranchedAgent] = ()
@@ -115,12 +116,12 @@ def _group(rows: Sequence[Row]) -> Group | None:
 
 
 def _verdicts(rows: Iterable[Row]) -> list[bool]:
-    """Return whether each branch that counts passed its step, the only one that it declares."""
+    """Return, for each trial that counts, whether it passed its only step."""
     return [row.passed for row in rows if row.passed is not None]
 
 
 def _agents(rows: Iterable[Row], steps: Sequence[BranchedStep]) -> Iterator[BranchedAgent]:
-    """Yield the differences over tasks. A task's chance is the mean over the steps that have both kinds of trials."""
+    """Yield the agents' differences. A task's chance to pass is the mean over its steps that have trials from both states."""
     for agent in sorted({row.agent for row in rows}):
         own: dict[str, list[float]] = defaultdict(list)
         reference: dict[str, list[float]] = defaultdict(list)

@@ -8,12 +8,12 @@ from statistics import fmean
 
 
 def means(scores: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return the mean score of each task that has a scored trial. scores: of the scored trials, by task."""
+    """Return the mean score of each task that has a scored trial. scores: the scores of the scored trials, by task."""
     return {task: fmean(found) for task, found in scores.items() if found}
 
 
 def chances(k: int, passed: Mapping[str, Sequence[bool]]) -> dict[str, float]:
-    """Return an unbiased estimate of the probability that at least one of k trials passes, of each task with at least k trials.
+    """Return, for each task with at least k trials, an unbiased estimate of the probability that at least one of k trials passes.
 
     passed: by task, whether each trial passed.
     Source: Chen et al., Evaluating Large Language Models Trained on Code, 2021, equation 1.

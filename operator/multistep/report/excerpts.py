@@ -1,4 +1,5 @@
-"""What the report page shows of a trial's files: ends of outputs and failing tests. Pure; agents wrote all of it."""
+"""Excerpts of a trial's files for the report page: ends of outputs and failing tests. No IO. The files are untrusted: agents wrote
+them."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ TEST_FILES: Final = ("ctrf.json", "junit.xml")
 """Files in which verifiers leave the outcome of each test: the Common Test Report Format, and JUnit's."""
 MOST_TESTS: Final = 20
 _NAME_CHARACTERS, _MESSAGE_CHARACTERS = 200, 500
-_COLOURS: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # what remains of other sequences is escaped
+_COLOURS: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # other escape sequences are escaped, not removed
 
 
 @dataclass(frozen=True, slots=True)
 class FailingTest:
-    """A test that failed. step: name of the step; message: the test's own, cut."""
+    """A test that failed. step: name of the step; message: the test's message, truncated."""
 
     step: str
     name: str
@@ -37,8 +38,8 @@ class Excerpts:
 
 
 def visible(data: bytes, *, cut: bool = False) -> str:
-    """Return output as text that commands nothing: without colours, other control characters escaped. cut: whether it starts in
-    the middle of a line, which is left out then."""
+    """Return output as harmless text: without colours, and with other control characters escaped. cut: whether ``data`` starts in
+    the middle of a line; that line is omitted then."""
     if cut and b"\n" in data:
         data = data.partition(b"\n")[2]
     text = _COLOURS.sub("", data.decode(errors="replace")).replace("\r\n", "\n")
@@ -46,7 +47,7 @@ def visible(data: bytes, *, cut: bool = False) -> str:
 
 
 def failing_tests(step: str, file: str, data: bytes) -> list[FailingTest]:
-    """Return the first failing tests of a verifier's file, one of TEST_FILES; none of a file that is malformed."""
+    """Return the first failing tests in a verifier's file, at most MOST_TESTS; [] if it is malformed. file: one of TEST_FILES."""
     try:
         found = _of_ctrf(json.loads(data)) if file.endswith(".json") else _of_junit(data.decode())
         return [_test(step, name, message) for name, message in islice(found, MOST_TESTS)]

@@ -1,4 +1,4 @@
-"""How the number that a trial counts came about, on one line."""
+"""Explains on one line how a trial's score was computed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _MOST_STEPS = 8  # maximum number of steps that the line names
 def explanation(
     status: TrialStatus, steps: Sequence[StepRow], counts: float | None, scoring: Scoring, *, failure_class: str, reason: str
 ) -> str:
-    """Return how ``counts`` came about; "" for an active trial. steps: the trial's own steps; failure_class, reason: of the row."""
+    """Return how the score ``counts`` was computed; "" for an active trial. steps: the steps that the trial ran itself;
+    failure_class, reason: as in Row."""
     if status.completion_time is None:
         return ""
     why = f"{failure_class}: {reason}"

@@ -58,7 +58,7 @@ def _branches(branches: Branches) -> dict[str, Any]:
 
 
 def _columns(rows: Sequence[Row]) -> Sequence[str]:
-    """Return the names of the columns: those of branches only if there are some."""
+    """Return the names of the columns, without the columns of branches if no row is a branch."""
     return _COLUMNS if any(row.branch for row in rows) else _OF_ALL
 
 
@@ -68,7 +68,7 @@ def json_text(content: Mapping[str, Any]) -> str:
 
 
 def _cells(row: Row, columns: Sequence[str]) -> dict[str, Any]:
-    """Return the row as a dict. It is ten times as fast as dataclasses.asdict: there may be a million steps."""
+    """Return the row as a dict, ten times as fast as dataclasses.asdict, because a report can have a million steps."""
     steps = [{name: getattr(step, name) for name in _STEP} for step in row.steps]
     return {**{name: getattr(row, name) for name in columns}, "steps": steps}
 

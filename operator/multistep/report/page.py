@@ -20,11 +20,11 @@ from multistep.report.statistics import FEWEST, Estimate
 from multistep.report.summary import About, Standing, Summary, TaskSteps
 
 _SHADES = 5
-_MOST_FULL = 5000  # maximum number of trials with details of all; in a larger report, only those that did not pass have them
+_MOST_FULL = 5000  # with more trials, only those that did not pass have details
 
 
 def page(about: About, summary: Summary, excerpts: Mapping[str, Excerpts] | None = None) -> str:
-    """Return the report as the text of an HTML file. excerpts: by trial."""
+    """Return the report as the text of an HTML file. excerpts: excerpts by trial name."""
     script = resources.files("multistep.report").joinpath("templates/report.js").read_text()
     environment = Environment(
         loader=PackageLoader("multistep.report", "templates"),
@@ -55,12 +55,12 @@ def page(about: About, summary: Summary, excerpts: Mapping[str, Excerpts] | None
 
 
 def outcome(row: Row) -> str:
-    """Return how a trial ended, in words; of an active trial its state."""
+    """Return a trial's outcome in words; for an active trial, its state."""
     return outcome_words(row.outcome, row.failure_class) if row.outcome else row.state.lower()
 
 
 def level(row: Row) -> Level:
-    """Return how the outcome of a trial is shown."""
+    """Return the level of a trial's outcome, which determines its style on the page."""
     return outcome_level(row.outcome) if row.outcome else "neutral"
 
 
@@ -97,7 +97,7 @@ class _Heat:
 
 
 def number(value: float | None) -> str:
-    """Format a number with three decimals, large ones as powers of ten; None: a dash."""
+    """Format a number with three decimals, a large number in scientific notation, and None as a dash."""
     if value is None:
         return "–"
     return f"{value:.3f}" if abs(value) < 1e6 else f"{value:.3g}"
@@ -111,7 +111,7 @@ def probability(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Format a duration: 0.4 s, 12 s, 3 min 20 s, 2 h 5 min; None: a dash."""
+    """Format a duration, e.g. 0.4 s, 12 s, 3 min 20 s, 2 h 5 min; None as a dash."""
     if value is None:
         return "–"
     if value < 9.95:

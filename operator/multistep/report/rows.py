@@ -26,7 +26,7 @@ from multistep.report.explanation import explanation
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """A step that a trial reached. rewards: all of its rewards, None without a result; score: what it counts; passed: whether it
+    """A step that a trial reached. rewards: all of its rewards, None without a result; score: its score; passed: whether it
     passed; exception, message: type and message of its exception, or ""; seconds: durations by phase."""
 
     name: str
@@ -40,18 +40,18 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A trial. outcome: how it ended, "" while it is active; rewards: the task's own rewards; counts: what the mean includes,
+    """A trial. outcome: how it ended, "" while it is active; rewards: the task's own rewards; counts: its score in the mean,
     None if the trial is excluded or has not finished; passed: whether it passed, None without ``counts``; how: how ``counts``
-    came about, on one line. failure_class, reason: class and reason of its failure, or ""; message: what happened, as its
-    condition says; program: spec.agent.name, e.g. oracle.
+    was computed, on one line. failure_class, reason: class and reason of its failure, or ""; message: message of its condition
+    Failed or Complete, or ""; program: spec.agent.name or spec.agent.importPath, e.g. oracle.
 
     seconds: duration, None if it has not finished; failed_attempts: number of failed attempts before the last one;
-    content: digest of the task, if known; results: URL of its files in an object store. input_tokens, output_tokens, cost_usd: what
-    its agent's model requests used in all attempts, None if unknown; counted_by: what counted
-    them, Gateway or Agent; "" if nothing did. tampering: kinds of evidence of tampering, separated by spaces; "" if there is none.
-    branch: state from which a branch starts, "" for an ordinary trial; step: the only step that it runs; step_number: its number in
-    the task, from 1, 0 if unknown; source: name of the trial whose state it starts from, "" without one. number: its number in the
-    sweep, -1 if unknown; retry_of: of a retry the number for which it counts.
+    content: digest of the task, if known; results: URL of its files in an object store. input_tokens, output_tokens, cost_usd:
+    usage of the agent's model requests in all attempts, None if unknown; counted_by: who counted this usage, Gateway or Agent; ""
+    if nobody did. tampering: kinds of evidence of tampering, separated by spaces; "" if there is none.
+    branch: state from which a branch starts, "" for an ordinary trial; step: a branch's only step; step_number: the step's number
+    in the task, from 1, 0 if unknown; source: name of the trial whose state it starts from, "" without one. number: its number in
+    the sweep, -1 if unknown; retry_of: the number for which a retry counts, None if the trial is not a retry.
     """
 
     namespace: str
@@ -139,7 +139,7 @@ def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
 
 
 def _usage(status: TrialStatus) -> dict[str, Any]:
-    """Return the fields of what the model requests of all attempts used, {} without any."""
+    """Return the row's usage fields, summed over the model requests of all attempts; {} if no attempt has a usage."""
     used = total(step.usage for steps in status.steps_by_attempt().values() for step in steps)
     if used is None:
         return {}

@@ -24,7 +24,7 @@ _ALIKE = 1e-12
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over tasks. low, high: bounds of its confidence interval; None without one, as with a single task.
+    """A mean over tasks. low, high: bounds of its confidence interval; None without an interval, e.g. with a single task.
 
     tasks, trials: sample sizes.
     """
@@ -60,9 +60,9 @@ def is_rare(p: float | None) -> bool:
 
 
 def mean_score(scores: Mapping[str, Sequence[float]]) -> Estimate | None:
-    """Return the mean of the tasks' mean scores. scores: of the scored trials by task. None if no trial is scored.
+    """Return the mean of the tasks' mean scores; None if no trial is scored. scores: the scores of the scored trials, by task.
 
-    The interval is clipped to 0 and 1 unless a score is beyond.
+    The interval is clipped to the range from 0 to 1 unless a score is outside of it.
     """
     estimate = _or_exact(_estimate(means(scores), sum(map(len, scores.values()))))
     return _within(0.0, 1.0, estimate) if _are_shares(scores) else estimate

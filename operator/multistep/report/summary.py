@@ -24,8 +24,8 @@ PHASES = ("setup", "healthcheck", "agent", "verifier", "artifacts")
 @dataclass(frozen=True)
 class About:
     """The sweep that a report is about. read: when the trials were read; planned: number of trials in the sweep; phase: phase of
-    the sweep; cost_usd, budget_usd: US dollars that the model requests of its trials cost so far and may cost at most, or None;
-    retried: number of retries.
+    the sweep; cost_usd: cost of its trials' model requests so far, in US dollars, or None; budget_usd: maximum of this cost, or
+    None; retried: number of retries.
 
     For a deleted sweep, of which only trials exist, phase is empty and planned is None.
     """
@@ -60,8 +60,8 @@ class Standing:
     scored_failures: number of trials scored although a failure ended them, by failure class; tasks: number of the agent's tasks;
     mean_if_excluded_zero: what the mean would be if every excluded trial had scored 0.
     tampered: number of trials with evidence of tampering.
-    cost_usd: US dollars of all trials, None if the cost of one with model requests is unknown; cost_per_pass: cost_usd divided by
-    the number of trials that passed.
+    cost_usd: cost of all trials in US dollars, None if no trial has model requests or the cost of one of these trials is unknown;
+    cost_per_pass: cost_usd divided by the number of trials that passed.
     """
 
     agent: str
@@ -144,8 +144,8 @@ class FailedTrials:
 @dataclass(frozen=True)
 class Summary:
     """The whole report. pairs: comparisons of agents that share tasks; warnings: why means may be invalid;
-    broken: tasks that fail even with the agent oracle; rows: all trials, sorted; branches: the trials of single steps, which only
-    failures and rows have, too."""
+    broken: tasks that fail even with the agent oracle; rows: all trials, sorted; branches: the trials of single steps. The other
+    fields, except failures and rows, do not include the branches."""
 
     standings: Sequence[Standing]
     pairs: Sequence[Pair]
@@ -183,12 +183,12 @@ def summarize(found: Iterable[Row]) -> Summary:
 
 
 def pairs(agents: Mapping[str, Sequence[Row]]) -> list[Pair]:
-    """Compare each agent with each other one."""
+    """Return the comparisons of all pairs of agents that share tasks. agents: rows by agent."""
     return judged((first, second, compare(agents[first], agents[second])) for first, second in combinations(agents, 2))
 
 
 def judged(compared: Iterable[tuple[str, str, Difference | None]]) -> list[Pair]:
-    """Return the pairs with p-values adjusted for their number, without the pairs that share no task."""
+    """Return the pairs that share tasks, with p-values adjusted for the number of pairs."""
     found = [(first, second, each) for first, second, each in compared if each is not None]
     raised = iter(holm([each.p for _, _, each in found if each.p is not None]))
     return [Pair(first, second, each, None if each.p is None else next(raised)) for first, second, each in found]

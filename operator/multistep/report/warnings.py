@@ -36,7 +36,7 @@ class Broken:
 
 
 def broken_tasks(rows: Iterable[Row]) -> list[Broken]:
-    """Return the tasks that failed with the agent oracle, with a failure of class Verifier or Task."""
+    """Return the tasks that have a failure of class Verifier or Task with the agent oracle."""
     found: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         if row.program == _ORACLE and row.state != "Active" and row.failure_class in _BROKEN:
@@ -69,7 +69,7 @@ def warnings(agents: Mapping[str, Sequence[Row]]) -> Iterator[str]:
 
 
 def branch_warnings(branches: Branches) -> Iterator[str]:
-    """Yield what a sweep's branches lack."""
+    """Yield warnings about missing branches: steps without trials from the agent's own state, and tasks without branches."""
     if lacking := sum(each.has_no_own_state for each in branches.steps):
         yield f"{lacking} of {len(branches.steps)} branched steps have no trials from the agent's own state: no trial left one"
     if branches.without:

@@ -83,7 +83,7 @@ class Bundle:
 
     @classmethod
     def of(cls, entries: Mapping[str, Entry], table: Mapping[str, Any] | None = None) -> Bundle:
-        """Return a bundle with these entries; its digest is computed from them, as there is no packed file."""
+        """Return a bundle with these entries. Its digest is computed from entries and table, because no packed file exists."""
         whole = _complete(entries)
         sha = hashlib.sha256(json.dumps(table, sort_keys=True, default=str).encode())
         for chunk in tar_chunks(sorted(whole.items())):
@@ -176,7 +176,7 @@ def _read_directory(directory: Path, prefix: str) -> Iterator[tuple[str, Entry]]
 
 
 def copy_plain(packed: BinaryIO, plain: BinaryIO, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Copy a tar.gz or tar, uncompressed. Raises SourceError if ``packed`` is neither a tar nor a gzip file, or is too large."""
+    """Copy a tar.gz or tar to ``plain``, uncompressed. Raises SourceError if ``packed`` has another format or is too large."""
     size = packed.seek(0, io.SEEK_END)
     packed.seek(0)
     start = packed.read(_BLOCK)

@@ -33,7 +33,7 @@ _MOST_REFUSED: Final = 50
 _PLACES = (Path("/multistep") / _NAME, _PACKAGE / "_runner" / _NAME, _PACKAGE.parents[1] / "compose" / "bin" / _NAME)
 _SECONDS: Final = 30
 _TEXT_BYTES: Final = 256 << 10
-_FILES_BYTES: Final = 256 << 10  # of all mounted files together, packed: the pod's manifest holds them
+_FILES_BYTES: Final = 256 << 10  # maximum size of all mounted files together, packed: the pod's manifest contains them
 _OLD_LOGS = {"VERIFIER_LOGS": "verifier", "AGENT_LOGS": "agent", "ARTIFACTS": "artifacts"}
 _SERVICES = TypeAdapter(tuple[Service, ...])
 _HOSTS = TypeAdapter(tuple[Host, ...])
@@ -43,8 +43,8 @@ _MOUNT_FIELDS = frozenset(each.name for each in fields(Mount))
 def read_services(bundle: Bundle, directory: str, environment: EnvironmentConfig) -> Services:
     """Return the services of the compose file in a directory of the task.
 
-    environment: the table of task.toml whose env the file's ${NAME} stand for. Raises InvalidTask, which names key and line of all
-    that a trial cannot have, and SourceError if the reader fails.
+    environment: the table [environment] of task.toml, whose env gives the values of ${NAME} in the file. Raises InvalidTask, with
+    key and line of everything that a trial does not support, and SourceError if the compose reader is missing.
     """
     path = f"{directory}/{COMPOSE_FILE}"
     request: dict[str, Any] = {"path": path, "text": _text(bundle, path, path), "variables": _variables(environment)}
@@ -81,7 +81,7 @@ def _ask(request: Mapping[str, Any], path: str) -> Mapping[str, Any]:
 
 
 def _refusal(path: str, refused: Sequence[Mapping[str, Any]]) -> InvalidTask:
-    """Return the error for all keys that the trial cannot have."""
+    """Return one error for all keys that a trial does not support."""
     errors = [
         InvalidTask(each["message"], kind="ValueError", field=": ".join(filter(None, (_place(path, each["line"]), each["key"]))))
         for each in refused[:_MOST_REFUSED]
@@ -94,8 +94,8 @@ def _place(path: str, line: int) -> str:
 
 
 def _variables(environment: EnvironmentConfig) -> dict[str, str]:
-    """Return what ${NAME} stands for (Harbor 0.25, docker.compose_env). The values of templates are known only to the trial, so a
-    placeholder stands for them."""
+    """Return the values of ${NAME} in the file (Harbor 0.25, docker.compose_env). A template's value depends on the trial's
+    variables, so a placeholder stands for it here."""
     own = {name: placeholder(name) if referenced(value) else value for name, value in environment.env.items()}
     infra = {
         **{f"HOST_{name}_PATH": f"/multistep-logs/{directory}" for name, directory in _OLD_LOGS.items()},
@@ -147,7 +147,8 @@ def _services(bundle: Bundle, path: str, answer: Mapping[str, Any]) -> Services:
 
 
 def _mount(bundle: Bundle, path: str, mount: Mapping[str, Any], chosen: dict[str, Entry]) -> Mount:
-    """Return a mount; add the files of a mount of the task's files, with links resolved, below a number."""
+    """Return a mount. If it mounts files, add them to ``chosen`` with a number as name or top directory; the mount's source becomes
+    this number. Links in the path of the task's files are resolved."""
     plain = {name: value for name, value in mount.items() if name in _MOUNT_FIELDS and value is not None}
     result = Mount(**plain)
     if result.kind != "file":
@@ -166,7 +167,7 @@ def _mount(bundle: Bundle, path: str, mount: Mapping[str, Any], chosen: dict[str
 
 
 def _below(bundle: Bundle, real: str, entry: Entry) -> Iterator[tuple[str, Entry]]:
-    """Yield a file, or a directory and all below it, with paths relative to it. Links stay links, unless they lead out of it."""
+    """Yield a file, or a directory and everything below it, with paths relative to it. Links below it stay links."""
     yield "", entry
     if entry.kind != "dir":
         return

@@ -120,7 +120,7 @@ def select(dataset: Dataset, selection: Selection, what: str, local_name: Callab
 def distinct_names(tasks: Iterable[DatasetTask]) -> list[str]:
     """Return a name for each task. Of tasks with the same name, the second is called NAME-2, and so on.
 
-    A task at the root of a repository is called as the repository.
+    A task at the root of a repository is named after the repository.
     """
     wanted = [each.name or PurePosixPath(each.url or each.path).stem[:_STEM_CHARACTERS] for each in tasks]
     taken, counts, names = set(wanted), Counter[str](), list[str]()

@@ -1,4 +1,4 @@
-"""The registry of the images that the cluster builds: it finds images, and gives the credentials for the push."""
+"""The registry of the images that the cluster builds: finds images by tag, and returns the credentials for the push."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Registry(Protocol):
 
 
 class ImageRegistry:
-    """The repository settings.builds.registry."""
+    """The repository that the setting builds.registry names."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -64,13 +64,13 @@ class ImageRegistry:
         return await asyncio.to_thread(self._digest, build)
 
     def credentials(self) -> str:
-        # Only those of this registry, in the form that skopeo reads: the Secret may have more, and others.
+        # Only this registry's credentials, in the format that skopeo reads: the Secret may also have those of other registries.
         found = self._login(Reference.parse(self._settings.builds.registry))
         auth = base64.b64encode(":".join(found).encode()).decode() if found else ""
         return json.dumps({"auths": {self.host: {"auth": auth}} if found else {}})
 
     def _login(self, reference: Reference) -> tuple[str, str] | None:
-        """Return user name and password. The file is read each time, as the Secret may change."""
+        """Return user name and password. The file is read each time, because the Secret may change."""
         file = self._settings.builds.push_secret_file
         try:
             return login(file.read_text(), reference) if file is not None else None

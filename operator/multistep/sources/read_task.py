@@ -34,7 +34,7 @@ SERVER = ForkServer()
 
 @dataclass(frozen=True, eq=False)
 class ReadTask:
-    """A task that was read and checked. unknown: the first unknown keys of task.toml; memory, disk: bytes that the task needs."""
+    """A task that was read and checked. unknown: the first unknown keys of task.toml; memory, disk: bytes that the task takes."""
 
     config: TaskConfig
     layout: TaskLayout
@@ -45,7 +45,7 @@ class ReadTask:
     small: bytes
     memory: int
     disk: int
-    digests: dict[Content, str] = field(default_factory=dict)  # known ones, by upload: the trials of a sweep share a task
+    digests: dict[Content, str] = field(default_factory=dict)  # cached results of sha256, for all trials of the task
 
     def __post_init__(self) -> None:
         if self.file >= 0:

@@ -1,4 +1,4 @@
-"""The error of a trial whose images are not built yet, and the protocol of what builds them."""
+"""The error of a trial whose images are not built yet, and the protocol of the image builder."""
 
 from __future__ import annotations
 
@@ -27,4 +27,5 @@ class Building(Protocol):
     """Builds images of tasks; implemented in reconcile.builds."""
 
     async def images(self, trial: MultiStepTrial, task: ReadTask, wanted: Sequence[ImageBuild]) -> Sequence[ImageStatus]:
-        """Return the built images, those that the status has unchanged; none if builds are off. Raises ImageMissing."""
+        """Return the built images. Images in the trial's status are returned unchanged; if builds are disabled, no others are
+        returned. Raises ImageMissing."""

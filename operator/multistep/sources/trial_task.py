@@ -28,7 +28,7 @@ from multistep.sources.trial_images import Building
 
 Get = Callable[[str, str], Awaitable[Mapping[str, Any]]]  # called with namespace and name; returns the object, or raises NotFound
 
-KEPT = 512  # limit of cached plans, and also of cached tasks. What was evicted is loaded again when needed
+KEPT = 512  # maximum number of cached plans, and of cached tasks; an evicted plan or task is loaded again when it is needed
 KEPT_BYTES = 32 << 20  # maximum memory of cached tasks; cached plans have a separate limit of the same size
 KEPT_DISK_BYTES = 512 << 20  # maximum disk space of the cached tasks' uploads
 
@@ -45,7 +45,7 @@ class Reading(Protocol):
 @dataclass(frozen=True)
 class Loaded:
     """A trial's task with its plan. env: the spec's variables with their values; source: the resolved source of a remote task;
-    images: those that the cluster built from the task's Dockerfiles."""
+    images: the images that the cluster built from the task's Dockerfiles."""
 
     task: ReadTask
     plan: TrialPlan
@@ -62,7 +62,7 @@ class Loaded:
 
 
 class TrialLoader:
-    """Loads tasks and variables of trials, with an LRU cache. remote: loader of tasks from outside the cluster."""
+    """Loads tasks and variables of trials, with an LRU cache. remote: loader of tasks from registries, git and URLs."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class TrialLoader:
         return await self._selected(namespace, field, "ConfigMap", self._get_config_map, source.config_map_key_ref)
 
     async def _selected(self, namespace: str, field: str, kind: str, get: Get, selector: KeySelector) -> str | None:
-        """Return a key's value in a Secret or ConfigMap. A missing key is a transient error, as it may still be added."""
+        """Return a key's value in a Secret or ConfigMap. A missing key is a transient error, because it may still be added."""
         try:
             data = (await get(namespace, selector.name)).get("data") or {}
         except NotFound:

@@ -1,7 +1,7 @@
-"""Copies checkpoints of one trial to another, which then continues from them or verifies them. Blocking code.
+"""Copies checkpoints of one trial to another trial, which then continues from them or verifies them. Blocking code.
 
-The copies are checkpoints of attempt 0, as a trial's own attempts start at 1. Files are linked, not copied: nothing changes them,
-and each trial's checkpoints can be deleted on their own.
+The copies have the attempt number 0, because a trial's own attempts start at 1. The files are hard links: nothing changes a
+checkpoint's files, and each trial's checkpoints can be deleted separately.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from multistep.api.step_runs import ANOTHER_TRIAL
 from multistep.store.checkpoint_files import Base, Commit, keep, place, read
 from multistep.store.directory import TrialDirectory
 
-ADOPTED: Final = ANOTHER_TRIAL  # attempt of the copies
+ADOPTED: Final = ANOTHER_TRIAL  # attempt number of the copies
 _ATTEMPT = re.compile(r"\d+/")
 
 
 def adopt(to: TrialDirectory, source: Path, chain: Sequence[Commit]) -> list[Commit]:
-    """Copy the layers of a checkpoint, lowest first, and return the copies. Idempotent: a copy that exists stays, unless it is of
-    another checkpoint, as the source ran the step again after an operator stopped between two copies.
+    """Copy the layers of a checkpoint, lowest first, and return the copies. source: directory of the trial that has the layers.
 
-    source: directory of the trial that has them.
+    Idempotent: an existing copy stays if it is equal. It differs if the operator stopped between two copies, and the source trial
+    has run the step again since.
     """
     copies: list[Commit] = []
     for layer in chain:
@@ -57,15 +57,15 @@ def _link(file: Path, copy: Path) -> None:
 
 
 def adopted(layer: Commit, below: Commit | None, trial: str) -> Commit:
-    """Return a layer as one of attempt 0, with its records.
+    """Return the commit of a layer's copy: that of attempt 0, with its records. below: the copy of the layer below.
 
-    trial: name of the trial that has the layer. If that is a copy, too, its steps have the name of the trial that ran them.
+    trial: name of the trial that has the layer. Steps that this trial copied itself keep the name of the trial that ran them.
     """
     base = Base(attempt=ADOPTED, step=below.step, digest=below.digest) if below is not None else None
     return layer.model_copy(
         update={
             "attempt": ADOPTED,
-            "final": False,  # it is for the other trial to say
+            "final": False,  # the other trial can continue after the step at which the source trial finished
             "base": base,
             "attempts": (ADOPTED,) * len(layer.attempts),
             "steps": tuple(each.model_copy(update={"trial": each.trial or trial}) for each in layer.steps),
@@ -75,5 +75,5 @@ def adopted(layer: Commit, below: Commit | None, trial: str) -> Commit:
 
 
 def _renumbered(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record with the number 0 instead of its attempt's at the start of its id."""
+    """Return a record whose id names attempt 0 instead of the attempt that made the record."""
     return {**record, "id": _ATTEMPT.sub(f"{ADOPTED}/", str(record["id"]), count=1)}

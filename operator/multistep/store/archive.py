@@ -15,14 +15,14 @@ END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 def tar_chunks(top: Path) -> Generator[bytes, None, None]:
-    """Yield a tar stream of a directory, without hidden names at its top. Names are relative to it; owners are not stored."""
+    """Yield a tar stream of a directory, without hidden names at its top and without owners. Names are relative to the top."""
     return _joined(_pieces(top))
 
 
 def picked_chunks(top: Path, names: Mapping[str, str]) -> Generator[bytes, None, None]:
     """Yield a tar of selected files, without links to targets outside of the tar (Harbor 0.25, artifacts).
 
-    names: for each selected path, its name in the tar.
+    names: names in the tar, by selected path.
     """
     return _joined(_picked_pieces(top, names))
 

@@ -1,4 +1,5 @@
-"""Results in the object store: PREFIX/NAMESPACE/NAME/UID/ has the files and a manifest. Without a manifest they are incomplete."""
+"""Results in the object store: PREFIX/NAMESPACE/NAME/UID/ has the files and a manifest. Until the manifest exists, files may be
+missing."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from multistep.store.listing import is_result
 from multistep.store.manifest import Line
 from multistep.store.volume import Volume
 
-TRIALS, GONE = "_trials", "_gone"  # no results have these prefixes: a namespace's name has no underscore
+TRIALS, GONE = "_trials", "_gone"  # never the prefix of results, because a namespace's name has no underscore
 DIRECT = "sent"  # prefix of a trial's objects that its pods uploaded directly
 _DELETED_AT_ONCE = 500
 _TYPES = {"file": tarfile.REGTYPE, "directory": tarfile.DIRTYPE, "link": tarfile.SYMTYPE}
@@ -47,7 +48,7 @@ class BucketResults:
         yield END
 
     async def _lines(self, key: TrialKey) -> AsyncGenerator[bytes, None]:
-        """Yield the manifest's lines after its first. The manifest is copied to disk first, as the caller may read slowly."""
+        """Yield the manifest's lines after the first. The manifest is copied to disk first, because the caller may read slowly."""
         async with self._volume.collections.spool(key) as spool:
             async with aclosing(self._bucket.get(manifest_name(key))) as chunks:
                 async for chunk in chunks:

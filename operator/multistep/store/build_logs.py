@@ -21,12 +21,13 @@ class BuildLogs:
         self._directory = disk.root / ".builds"
 
     async def write(self, build: str, offset: int, data: bytes) -> None:
-        """Write a part of a log, and cut the log at its end: what an earlier pod wrote beyond it belongs to another try."""
+        """Write a part of a log, and truncate the log after it: later bytes are those of an earlier attempt's pod. Ignores a part
+        that ends beyond MOST_BYTES."""
         if offset + len(data) <= MOST_BYTES:
             await self._disk.of_root(lambda: self._write(self._path(build), offset, data))
 
     async def exists(self, build: str) -> bool:
-        """Return whether there is a log of this build."""
+        """Return whether this build has a log."""
         return await self._disk.of_root(self._path(build).exists)
 
     async def part(self, build: str, offset: int, limit: int) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Checkpoints in a trial's directory: what each step changed, as one layer on top of the step before. Blocking code.
+"""Checkpoints in a trial's directory: the changes of each step, as one layer on top of the step before. Blocking code.
 
 A checkpoint is a hidden directory, ``.checkpoints/ATTEMPT-STEP/``, with the layer, its manifest and a commit. All three appear by
 one rename: a checkpoint is complete or does not exist.
@@ -46,7 +46,7 @@ class Blob(BaseModel):
 
 
 class Base(BaseModel):
-    """The checkpoint below another one. digest: of its commit."""
+    """The checkpoint below another one. digest: digest of its commit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -63,15 +63,15 @@ class Base(BaseModel):
 class Commit(BaseModel):
     """A stored checkpoint.
 
-    attempt, step: which attempt's step it follows, step as an index; manifest: the runner's digest of the changes; files: the
+    attempt, step: the attempt and the index of the step that it follows; manifest: the runner's digest of the changes; files: the
     stored files; entries: number of changed and deleted paths; image_id: image of the container, as resolved by the kubelet; base:
-    the checkpoint below it, None for the image itself; attempts: which attempt ran each step since the base; records: the runners'
-    records of these steps; steps, tampering: these steps as the trial's status shows them, with what was found before their
-    verification, for other trials that start from the checkpoint; processes: number of processes that a restore loses;
-    shared_memory: whether it loses files in /dev/shm.
-    complete: whether the step had ended, so that the records are there; a step's verifier needs its checkpoint before.
-    final: whether the trial ended with the step, so that none of its attempts continues from there.
-    digest: SHA-256 of all this as it is stored. It identifies the whole checkpoint, as it covers the digests of all layers below.
+    the checkpoint below it, None for the image itself; attempts: for each step since the base, the attempt that ran it; records:
+    the runners' records of these steps; steps, tampering: the steps as in the trial's status, and the evidence of tampering found
+    before their verification, for other trials that start from the checkpoint; processes: number of processes that a restore
+    loses; shared_memory: whether a restore loses files in /dev/shm.
+    complete: whether the step has finished, so that its records are stored; a step's verifier may need the checkpoint earlier.
+    final: whether the trial finished with the step, so that none of its attempts resumes from the checkpoint.
+    digest: SHA-256 of the stored commit. It covers the digests of all layers below, so it identifies the whole checkpoint.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -119,7 +119,7 @@ class Commit(BaseModel):
 
 @dataclass(frozen=True)
 class Stored:
-    """The checkpoints of a trial, by attempt and step; and those that cannot be used, each with the reason."""
+    """The checkpoints of a trial, by attempt and step. damaged: the reasons why the other checkpoints cannot be used."""
 
     commits: Mapping[tuple[int, int], Commit]
     damaged: Mapping[tuple[int, int], str]
@@ -133,7 +133,7 @@ def place(id: tuple[int, int]) -> str:
 def make_draft(to: TrialDirectory) -> Path:
     """Create a directory for a checkpoint that is being received."""
     to.check()
-    for left in to.path.glob(f"{_DRAFT}*"):  # by an operator that died: nothing else is received from this trial now
+    for left in to.path.glob(f"{_DRAFT}*"):  # drafts of an operator that died: only one checkpoint is received at a time
         shutil.rmtree(left, ignore_errors=True)
     path = to.path / f"{_DRAFT}{token_hex(8)}"
     directory.make(path)
@@ -147,7 +147,8 @@ def create(path: Path) -> BinaryIO:
 
 
 def keep(to: TrialDirectory, draft: Path, commit: Commit) -> Commit:
-    """Publish layer, manifest and commit by one rename, unless the trial has the checkpoint. draft: directory of the first two."""
+    """Publish a checkpoint by one rename, unless it exists, and return its stored commit. draft: directory with layer and manifest.
+    """
     there = to.path / place(commit.id)
     if isinstance(kept := read(there), Commit):
         return kept
@@ -169,7 +170,7 @@ def complete(to: TrialDirectory, commit: Commit) -> Commit:
 
 
 def _encoded(commit: Commit) -> bytes:
-    """Return the commit as it is stored. Raises StoreError for records that are no JSON, which a hostile environment may have."""
+    """Return the commit as it is stored. Raises StoreError if its records, which may be hostile, cannot be written as JSON."""
     try:
         return commit.to_json()
     except ValueError as error:
@@ -191,7 +192,7 @@ def stored(top: Path) -> Stored:
 
 
 def lineage(top: Path, id: tuple[int, int]) -> Stored:
-    """Return the commits of a checkpoint and of those below it. Their other files may be missing, e.g. because they were given up.
+    """Return the commits of a checkpoint and of all checkpoints below it. Their layers and manifests may be missing (``give_up``).
     top: the directory that has the trial's checkpoints."""
     commits = dict[tuple[int, int], Commit]()
     below: tuple[int, int] | None = id
@@ -207,13 +208,13 @@ def lineage(top: Path, id: tuple[int, int]) -> Stored:
 
 
 def read(path: Path) -> Commit | str | None:
-    """Return a stored checkpoint, why it cannot be used, or None if there is none."""
+    """Return the commit of a stored checkpoint, or the reason why it cannot be used; None if it does not exist."""
     commit = _commit(path)
     return _damage(path, commit) or commit if isinstance(commit, Commit) else commit
 
 
 def _commit(path: Path) -> Commit | str | None:
-    """Return the commit of a checkpoint, whatever its other files are."""
+    """Return the same as ``read``, but without a check of layer and manifest."""
     try:
         commit = Commit.read((path / _COMMIT).read_bytes())
     except FileNotFoundError:
@@ -231,7 +232,7 @@ def _id(name: str) -> tuple[int, int] | None:
 
 
 def _damage(place: Path, commit: Commit) -> str:
-    """Return why a stored file cannot be the one that was stored, "" if it can. The runner compares digests when it restores."""
+    """Return which stored file is missing or has another size, "" if none. The runner compares the digests when it restores."""
     for name, blob in commit.files.items():
         try:
             size = (place / name).stat().st_size
@@ -256,16 +257,17 @@ def retain(to: TrialDirectory) -> None:
 
 
 def give_up(to: TrialDirectory) -> None:
-    """Delete the files of all checkpoints, but not their commits, which have the records of the steps that an attempt keeps."""
+    """Delete layer and manifest of all checkpoints. The commits stay, because they have the records of the steps that an attempt
+    keeps."""
     to.check()
     ids = sorted((id for path in (to.path / TOP).glob("*-*") if (id := _id(path.name)) is not None), reverse=True)
-    for id in ids:  # from the top: no checkpoint is left without one below it
+    for id in ids:  # from the top, so that no checkpoint exists without the one below it
         for name in NAMES:
             (to.path / place(id) / name).unlink(missing_ok=True)
 
 
 def discard(to: TrialDirectory, id: tuple[int, int]) -> bool:
-    """Delete a checkpoint unless it is complete, and return whether it does not exist any more."""
+    """Delete a checkpoint unless it is complete, and return whether it no longer exists."""
     to.check()
     path = to.path / place(id)
     if isinstance(commit := _commit(path), Commit) and commit.complete:
@@ -275,7 +277,7 @@ def discard(to: TrialDirectory, id: tuple[int, int]) -> bool:
 
 
 def remove(to: TrialDirectory, *, unless_kept: bool) -> bool:
-    """Delete the trial's checkpoints, and return whether it has none any more. unless_kept: not those that ``retain`` marked."""
+    """Delete the trial's checkpoints, and return whether it has none left. unless_kept: keep them if ``retain`` marked them."""
     to.check()
     if unless_kept and (to.path / TOP / _KEPT).exists():
         return False

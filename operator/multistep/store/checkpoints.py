@@ -1,4 +1,4 @@
-"""The checkpoints of all trials on the volume, within limits of their own."""
+"""Stores the checkpoints of all trials on the volume, within limits that are separate from those of the results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from multistep.store.key import TrialKey
 from multistep.store.ledger import Admission, Collection, Ledger
 from multistep.store.spool import Spool
 
-_MANIFEST_BYTES: Final = 1 << 30  # of at most 500,000 entries
+_MANIFEST_BYTES: Final = 1 << 30  # maximum size; a manifest has at most 500,000 entries
 
 
 @dataclass(frozen=True)
@@ -31,23 +31,23 @@ class Draft:
 
 
 class Checkpoints:
-    """The checkpoints of all trials. They have limits of their own, so that they use no room of the results."""
+    """The checkpoints of all trials. Their size does not count towards the limits of the results."""
 
     def __init__(self, disk: Disk, limits: Limits) -> None:
         self._disk = disk
         self._ledger = Ledger(limits)
 
     def close(self) -> None:
-        """Reject further calls; calls that already run continue to their end."""
+        """Reject further calls. Calls that run already finish."""
         self._disk.close()
 
     async def most(self, key: TrialKey, attempt: int, step: int) -> int:
-        """Return how many bytes a checkpoint may have at most, if no other trial had any."""
+        """Return the maximum size of a checkpoint in bytes, if no other trial had checkpoints."""
         await self._read_usage(key.namespace)
         return self._ledger.alone(key.namespace, _trial(key), Collection(attempt, step, "all")).bytes
 
     async def room(self, key: TrialKey, attempt: int, step: int) -> Room:
-        """Return how many bytes a checkpoint may have, by the limits of trial and namespace."""
+        """Return how many bytes a checkpoint may have now, by the limits of trial and namespace."""
         await self._read_usage(key.namespace)
         return self._ledger.room(key.namespace, _trial(key), Collection(attempt, step, "all"))
 
@@ -70,8 +70,8 @@ class Checkpoints:
             await self._disk.threads.run(shutil.rmtree, path, True)
 
     async def keep(self, key: TrialKey, draft: Draft, commit: Commit) -> Commit:
-        """Store a checkpoint, and return it with its digest. If the trial has it already, that one stays and is returned: a commit
-        that exists wins over packing again."""
+        """Store a checkpoint, and return its commit with the digest. If the trial has this checkpoint already, keep the stored one,
+        and return its commit."""
         for spool in draft.spools.values():
             await spool.flush()
         kept = await self._disk.run(
@@ -81,10 +81,10 @@ class Checkpoints:
         return kept
 
     async def adopt(self, key: TrialKey, source: TrialKey, chain: Sequence[Commit]) -> Sequence[Commit]:
-        """Copy the layers of another trial's checkpoint, lowest first, and return the copies, which are of attempt 0. Idempotent.
+        """Copy the layers of another trial's checkpoint, lowest first, and return the copies, which have attempt 0. Idempotent.
 
-        Raises StoreError if the limits of the trial or its namespace do not allow that; and CheckpointLost if a file is missing,
-        as the source was deleted meanwhile.
+        Raises StoreError if the copies would exceed the limits of the trial or its namespace, and CheckpointLost if a file is
+        missing because the source trial was deleted meanwhile.
         """
         await self._read_usage(key.namespace)
         copied = [Collection(adoption.ADOPTED, each.step, "all") for each in reversed(chain)]
@@ -103,7 +103,7 @@ class Checkpoints:
         return copies
 
     async def complete(self, key: TrialKey, commit: Commit) -> Commit:
-        """Replace the commit of a stored checkpoint by the complete one, and return it with its digest."""
+        """Replace the commit of a stored checkpoint by the complete commit, and return that with its digest."""
         return await self._disk.run(key, "completing a checkpoint", lambda to: files.complete(to, commit))
 
     async def stored(self, key: TrialKey) -> Stored:
@@ -111,7 +111,7 @@ class Checkpoints:
         return await self._disk.run(key, "reading checkpoints", lambda to: files.stored(to.path / files.TOP))
 
     async def lineage(self, key: TrialKey, id: tuple[int, int]) -> Stored:
-        """Return the commits of a checkpoint and of those below it, whatever their files are. Raises StoreError."""
+        """Return the commits of a checkpoint and of all checkpoints below it, even if layers are missing. Raises StoreError."""
         return await self._disk.run(key, "reading checkpoints", lambda to: files.lineage(to.path / files.TOP, id))
 
     async def contents(self, key: TrialKey, commit: Commit, name: Name) -> AsyncGenerator[bytes, None]:
@@ -124,8 +124,8 @@ class Checkpoints:
         await self._disk.run(key, "keeping checkpoints", files.retain)
 
     async def give_up(self, key: TrialKey) -> None:
-        """Delete the files of a trial's checkpoints, so that they use no room, but not their commits: an attempt that continued
-        from one of them goes on, and a later attempt starts at step 1. Idempotent."""
+        """Delete layers and manifests of a trial's checkpoints, which frees their space, but not the commits: an attempt that
+        resumed from a checkpoint continues, and a later attempt starts at step 1. Idempotent."""
         await self._read_usage(key.namespace)
         await self._disk.run(key, "giving up checkpoints", files.give_up)
         self._ledger.free(key.namespace, _trial(key))
@@ -137,7 +137,7 @@ class Checkpoints:
             self._ledger.take(key.namespace, _trial(key), Collection(*id, "all"), Amount())
 
     async def remove(self, key: TrialKey, *, unless_kept: bool = False) -> None:
-        """Delete all checkpoints of a trial. unless_kept: not those that ``retain`` keeps. Idempotent."""
+        """Delete all checkpoints of a trial. unless_kept: keep them if ``retain`` marked them. Idempotent."""
         await self._read_usage(key.namespace)
         if await self._disk.run(key, "deleting checkpoints", lambda to: files.remove(to, unless_kept=unless_kept)):
             self._ledger.free(key.namespace, _trial(key))

@@ -1,7 +1,7 @@
-"""Known digests of large files of a trial: nobody reads a gigabyte again whose digest is known from writing it.
+"""Cached digests of a trial's large files: a file that was hashed while it was written is not read again.
 
-A note on the volume has a line for each file: its inode number, size, times and SHA-256. A file that was written or replaced
-since has another inode or time of change, and so no known digest. Blocking code.
+A hidden file on the volume has a line for each large file: inode number, size, times and SHA-256. A file that was written or
+replaced since has another inode number or change time, so that no line fits it. Blocking code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LINE = re.compile(rb"(\d+ \d+ -?\d+ -?\d+) ([0-9a-f]{64})")
 
 
 def note(info: os.stat_result, sha256: str) -> bytes:
-    """Return the line that notes a file's digest. info: of the file when its last byte was written or read."""
+    """Return the line that stores a file's digest. info: the file's status when its last byte was written or read."""
     return b"%s %s\n" % (_identity(info), sha256.encode())
 
 
@@ -30,7 +30,7 @@ def _identity(info: os.stat_result) -> bytes:
 
 
 class KnownDigests:
-    """The noted digests of one trial. new: lines to note, of the files that were read. notes: the lines noted before."""
+    """The cached digests of one trial. notes: the lines stored so far; new: the lines to store, for the files that were read."""
 
     def __init__(self, notes: bytes) -> None:
         self.new: list[bytes] = []
@@ -38,7 +38,7 @@ class KnownDigests:
         self._known = {match[1]: match[2].decode() for match in found if match}
 
     def sha256(self, fd: int) -> tuple[str, int]:
-        """Return the SHA-256 and the size of an open file, which is read only if its digest is not known."""
+        """Return the SHA-256 and the size of an open file. Reads the file only if its digest is not cached."""
         info = os.fstat(fd)
         if (known := self._known.get(_identity(info))) is not None:
             return known, info.st_size

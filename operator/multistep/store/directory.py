@@ -214,7 +214,7 @@ class TrialDirectory:
             os.close(fd)
 
     def mark_gone(self, now: float) -> None:
-        """Mark the trial as deleted since ``now``. The mark is an empty file with this mtime, as the volume may be full."""
+        """Mark the trial as deleted since ``now``. The mark is an empty file with this mtime, because the volume may be full."""
         self.check()
         self._tidy()
         mark = self.path / _GONE
@@ -263,7 +263,7 @@ def has_results(path: Path) -> bool:
 
 
 def clear(path: Path, *, but: str) -> None:
-    """Delete everything in a trial's directory but one directory."""
+    """Delete everything in a trial's directory except the directory ``but``."""
     for each in path.iterdir():
         if each.name == but:
             continue
@@ -310,7 +310,7 @@ def _move(path: Path, directory: Path) -> None:
 
 
 def _rename_notes(trial: Path, former: str, now: str) -> None:
-    """Make the internal data about a step that of another attempt. former, now: the ends of their names."""
+    """Rename the internal data about a step to that of another attempt. former, now: ends of the file names, ``-ATTEMPT-STEP``."""
     for path in trial.glob(f".*{former}"):
         path.rename(path.with_name(path.name.removesuffix(former) + now))
 

@@ -27,7 +27,7 @@ class Disk:
         self._check_thread = Threads(1)  # separate, so that the readiness check is not queued behind unpacking
 
     def close(self) -> None:
-        """Reject further calls; calls that already run continue to their end."""
+        """Reject further calls. Calls that run already finish."""
         self.threads.close()
         self._check_thread.close()
 
@@ -54,7 +54,7 @@ class Disk:
             await self.threads.run(chunks.close)
 
     async def of_root(self, function: Callable[[], T]) -> T:
-        """Call a function that is not about a single trial in a thread. Raises StoreError instead of OSError."""
+        """Call a function in a thread, without the directory of a trial. Raises StoreError instead of OSError."""
         with as_store_error(f"results directory {self.root}"):
             return await self.threads.run(function)
 
@@ -68,7 +68,7 @@ class Disk:
         await self._check_thread.run(make)
 
     async def tidy(self, before: float) -> int:
-        """Delete temporary files that crashes left, if older than ``before`` (seconds since the epoch); return their number."""
+        """Delete temporary files that are older than ``before`` (seconds since the epoch); return their number."""
         return await self.of_root(lambda: directory.tidy(self.root, before))
 
     async def free_bytes(self) -> int:

@@ -32,7 +32,7 @@ _SWITCHES = frozenset({"true", "1", "yes", "false", "0", "no"})
 
 
 def service_log(service: str) -> str:
-    """Return the path in the results of what a service printed."""
+    """Return the path of a service's log in the results."""
     return f"services/{service}.log"
 
 
@@ -94,8 +94,8 @@ def result_json(
 
 
 def _own_fields(trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
-    """Return Multistep's own fields, as in the status: tampering, if something was found; regraded, if it is a regrade; and
-    started_from, if it starts from another trial's checkpoint."""
+    """Return Multistep's own fields, as in the status: tampering, if evidence was found; regraded, for a regrade; started_from, for
+    a trial that starts from another trial's checkpoint."""
     found = [each.model_dump() for each in merged(trial.status, journal)]
     sources = {"regraded": trial.status.regraded, "started_from": trial.status.started_from}
     shown = {name: source.model_dump(mode="json") for name, source in sources.items() if source is not None}
@@ -289,7 +289,7 @@ def _environment(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
 
 
 def _locked_environment(environment: dict[str, Any], trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
-    """Return the environment config and the images that ran: that of the agent's pod, and by step those of separate verifiers."""
+    """Return the environment config with the ids of the images that ran: of the agent's pod, and by step of separate verifiers."""
     verifiers = {run.name: run.verifier_image_id for run in journal.steps if run.verifier_image_id}
     images = {"image_id": trial.status.image_id, **({"verifier_image_ids": verifiers} if verifiers else {})}
     return {**environment, "kwargs": {**environment["kwargs"], **images}}

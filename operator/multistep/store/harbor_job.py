@@ -14,12 +14,12 @@ from multistep.api.sweep import SweepSpec, TrialSweep
 from multistep.api.trial_status import Usage
 from multistep.store.harbor import ENVIRONMENT, agent_config
 
-_NO_DATASET: Final = "adhoc"  # Harbor's name of the dataset of a trial without one
+_NO_DATASET: Final = "adhoc"  # Harbor's dataset name for a trial without a dataset
 _SCORE: Final = "score"
 
 
 def config_json(sweep: TrialSweep, name: str, tasks: Iterable[str]) -> dict[str, Any]:
-    """Return config.json, Harbor's JobConfig. name: of the job; tasks: names of its tasks."""
+    """Return config.json, Harbor's JobConfig. name: the job's name; tasks: names of its tasks."""
     spec, template = sweep.spec, sweep.spec.template.spec
     return {
         "job_name": name,
@@ -38,7 +38,7 @@ def config_json(sweep: TrialSweep, name: str, tasks: Iterable[str]) -> dict[str,
 
 
 def lock_head(sweep: TrialSweep) -> dict[str, Any]:
-    """Return lock.json, Harbor's JobLock, without its trials: they are the lock.json of the trials."""
+    """Return lock.json, Harbor's JobLock, without its trials. Their entries are the lock.json of each trial."""
     return {
         "schema_version": 3,
         "created_at": _text(_started(sweep)),
@@ -84,8 +84,8 @@ class Standing:
 
 @dataclass
 class JobStats:
-    """Adds up Harbor's JobStats, one trial after the other. Harbor counts a trial's exception, and not those of its steps, as an
-    error; tokens and costs are those of all attempts of a trial."""
+    """Adds up Harbor's JobStats, one trial after the other. Harbor counts a trial's exception as an error, but not those of its
+    steps. Tokens and costs include all attempts of a trial."""
 
     completed: int = 0
     retries: int = 0
@@ -93,8 +93,8 @@ class JobStats:
     _usage: Usage = field(default_factory=Usage)
 
     def add(self, agent: str, result: Mapping[str, Any], usage: Usage | None, retries: int) -> None:
-        """Add a finished trial. agent: its name in the sweep; result: its result.json; usage: of all its attempts; retries: number
-        of its failed attempts that were repeated."""
+        """Add a finished trial. agent: the agent's name in the sweep; result: the trial's result.json; usage: usage of all its
+        attempts; retries: number of its failed attempts that were retried."""
         self.completed += 1
         self.retries += retries
         model = (result["agent_info"].get("model_info") or {}).get("name") or ""
@@ -111,7 +111,7 @@ class JobStats:
             self._usage = _sum(self._usage, usage)
 
     def json(self, standings: Mapping[str, Standing], total: int, running: int) -> dict[str, Any]:
-        """Return the stats. standings: by agent; total: number of the job's trials; running: how many of them run."""
+        """Return the stats. standings: standings by agent; total: number of the job's trials; running: number of running trials."""
         used = self._usage
         return {
             "n_completed_trials": self.completed,
@@ -131,7 +131,7 @@ class JobStats:
 def result_json(
     sweep: TrialSweep, uid: str, stats: Mapping[str, Any], total: int, updated: datetime, *, finished: bool
 ) -> dict[str, Any]:
-    """Return result.json, Harbor's JobResult. uid: of the job; updated: when its trials were read."""
+    """Return result.json, Harbor's JobResult. uid: the job's id; updated: when its trials were read."""
     end = sweep.status.completion_time if finished else None
     return {
         "id": uid,

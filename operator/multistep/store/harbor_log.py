@@ -68,7 +68,7 @@ def _line(text: str) -> str:
 
 
 def iso(seconds: float | None) -> str | None:
-    """Return a time as in Harbor's files."""
+    """Return a time in the format of Harbor's files; None for None. seconds: since the epoch."""
     if seconds is None:
         return None
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -65,8 +65,9 @@ _WHOLE = Received()
 
 @dataclass(frozen=True)
 class Kept:
-    """An unpacked download. notes: one line for each file left out; members: files of each artifact entry; pointers: by path,
-    the objects of files that pods uploaded directly (empty on disk); used: bytes and files counted against the limits."""
+    """An unpacked download. notes: one line for each file left out; members: files of each artifact entry; pointers: objects of the
+    files that the pod uploaded directly, which are empty on disk, by path; used: bytes and files that count against the limits;
+    digests: lines for store.digests."""
 
     collected: Collected
     used: Amount
@@ -117,10 +118,11 @@ def keep(
     sent: Mapping[str, Pointer] = _NONE_SENT,
     received: Received = _WHOLE,
 ) -> Kept:
-    """Unpack a download into new directories of target: the part's logs and, unless the part is "verifier", artifacts.
+    """Unpack a step's download into new directories below target. Raises StoreError.
 
-    types: types of all sources, logs first; sent: objects of files that the pod uploaded directly, by name in the stream (where
-    they are empty). Raises StoreError.
+    part: which of the step's outputs the download contains; "verifier" has no artifacts. types: the type that the runner reported
+    for each source, logs first. sent: objects of the files that the pod uploaded directly, by their names in the tar stream, where
+    these files are empty.
     """
     logs = LOGS[part]
     if len(types) != len(logs) + len(artifacts):
@@ -212,7 +214,7 @@ def _found(fd: int, sources: _Sources, *, cut: bool) -> list[list[str]]:
 
 @dataclass
 class _Unpacking:
-    """One pass over a download's tar. places: target directory of each source; incomplete: what is missing of each source."""
+    """One pass over a download's tar. places: target directory of each source; incomplete: the missing files of each source."""
 
     sources: _Sources
     places: Sequence[str]

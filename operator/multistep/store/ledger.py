@@ -33,7 +33,7 @@ class Collection:
     part: Part
 
 
-Usage = Mapping[Collection | None, Amount]  # of a trial, by collection; key None: total of a trial without a note
+Usage = Mapping[Collection | None, Amount]  # usage of one trial, by collection; key None: total of a trial without a note
 
 
 @dataclass
@@ -51,14 +51,14 @@ class Ledger:
         return namespace in self.trials
 
     def read(self, namespace: str, found: Mapping[str, Usage]) -> None:
-        """Load the usage found on the volume, unless the namespace was loaded already, as the usage in memory is newer."""
+        """Load the usage found on the volume, unless the namespace was loaded already: then the usage in memory is newer."""
         if namespace not in self.trials:
             self.trials[namespace] = {trial: dict(usage) for trial, usage in found.items()}
             self.bytes[namespace] = sum(amount.bytes for usage in found.values() for amount in usage.values())
 
     def room(self, namespace: str, trial: str, collection: Collection, *more: Collection) -> Room:
         """Return how much a collection may store. An earlier collection of the same attempt, step and part does not count,
-        because it is replaced. more: others that are stored with it."""
+        because it is replaced. more: other collections that are stored with it."""
         trials, replaced = self.trials[namespace], {collection, *more}
         own = {each: amount for each, amount in trials.get(trial, {}).items() if each not in replaced}
         others = total(amount for name, usage in trials.items() if name != trial for amount in usage.values())
@@ -79,7 +79,7 @@ class Ledger:
         return self.limits.namespace.bytes - self.bytes[namespace] - self.reserved[namespace]
 
     def take(self, namespace: str, trial: str, collection: Collection, amount: Amount) -> None:
-        """Record the files and bytes of an unpacked collection. If it replaced a collection, that one no longer counts."""
+        """Record the files and bytes of an unpacked collection, in place of an earlier collection that it replaced."""
         usage = self.trials[namespace].setdefault(trial, {})
         self.bytes[namespace] += amount.bytes - usage.get(collection, Amount()).bytes
         usage[collection] = amount

@@ -16,7 +16,7 @@ NAME = "manifest.jsonl"
 VERSION = 1
 _FILES, _NAMED = "files", "named"
 _PLAIN = re.compile(r"(?:[\w.@+=,~ -]+/)*[\w.@+=,~ -]+")
-_MAX_PLAIN_BYTES = 700  # longest path used in an object's name: S3 limits names to 1024, with the bucket's prefix and the trial
+_MAX_PLAIN_BYTES = 700  # longest path used in an object's name: S3 limits a name to 1024 bytes, including prefix and trial
 
 Kind = Literal["file", "directory", "link"]
 

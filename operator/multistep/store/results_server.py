@@ -30,9 +30,8 @@ BUILD_PATH = "/builds/{namespace}/{name}/{uid}/{token}/{build}"
 def add_routes(app: web.Application, volume: Volume, shipping: Shipping | None = None, *, public_key: bytes | None = None) -> None:
     """Add the routes. ``GET /results/NAMESPACE/NAME/UID/TOKEN`` returns a tar stream; 404 if the trial or the token is unknown;
     503 while the object store is unavailable. ``/files/PATH?offset=N&limit=N`` below it returns at most limit bytes (up to
-    1 MiB) of one file; a negative offset counts from its end. ``/builds/NAMESPACE/NAME/UID/TOKEN/BUILD`` does so for
-    the log of a build. ``GET /signing-key.pem`` returns the public key, if any, that
-    verifies evidence."""
+    1 MiB) of one file; a negative offset counts from the file's end. ``GET /builds/NAMESPACE/NAME/UID/TOKEN/BUILD`` returns a part
+    of a build's log, with the same parameters. ``GET /signing-key.pem`` returns the public key that verifies evidence, if any."""
     if public_key is not None:
         app.router.add_get(KEY_PATH, partial(_public_key, public_key))
     results = _Results(volume, shipping)
@@ -78,7 +77,7 @@ class _Results:
         return web.Response(body=part, headers=_headers(key) | {"Content-Type": "application/octet-stream"})
 
     async def get_build_log(self, request: web.Request) -> web.Response:
-        """Return a part of the log of a build. Who knows the build's digest knows what was built."""
+        """Return a part of a build's log. Any trial's token gives access: only who knows the build's inputs knows its digest."""
         key, (offset, limit) = self._allowed(request), _span(request)
         try:
             part = await self._volume.build_logs.part(request.match_info["build"], offset, limit)

@@ -70,7 +70,7 @@ class Shipping:
     async def _put_manifest(self, key: TrialKey, lines: Spool, former: Stored | None) -> None:
         """Write the manifest only if it is unchanged since ``former``: this stops an operator that lost the leader lease.
 
-        A large manifest is written without this condition: it needs a multipart upload, which cannot have one.
+        A large manifest is written without this condition: it needs a multipart upload, which supports no condition.
         """
         async with aclosing(lines.chunks()) as chunks:
             if lines.size > PART_BYTES:
@@ -131,7 +131,7 @@ async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 def _sent(line: Line) -> bytes:
-    """Return a file's line in the note that lists uploaded files. It is a digest, so that a long path needs no long line."""
+    """Return a file's line in the note that lists uploaded files: a digest, because a path may be long."""
     return hashlib.sha256(f"{line.size} {line.sha256} {line.object}".encode(errors="surrogateescape")).hexdigest().encode()
 
 

@@ -30,11 +30,11 @@ class Threads:
         except asyncio.CancelledError:
             if not job.cancel():
                 await asyncio.wait([waiting])
-                waiting.cancelled() or waiting.exception()  # retrieve the exception: asyncio logs exceptions that nobody retrieves
+                waiting.cancelled() or waiting.exception()  # asyncio logs exceptions that nobody retrieves
             raise
 
     def close(self) -> None:
-        """Reject further calls; calls that already run continue to their end."""
+        """Reject further calls. Calls that run already finish."""
         self._pool.shutdown(wait=False)
 
 

@@ -17,7 +17,7 @@ from multistep.store.digests import LARGE_BYTES, note
 from multistep.store.tar import Member
 
 MAX_DEPTH = 128
-MAX_PATH_BYTES = 2048  # longest relative path. The system's limit also counts the directory before it, here or at a user's
+MAX_PATH_BYTES = 2048  # longest relative path; the system's limit also counts the directory above it, here or on a user's disk
 CHUNK_BYTES = 1024 * 1024
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -126,13 +126,13 @@ def write_all(fd: int, data: bytes) -> None:
 class TreeWriter:
     """Writes a tar stream's members below a directory. The later of two members with the same path replaces the earlier one.
 
-    digests: notes of the digests of the large files that were written (store.digests).
+    digests: lines for store.digests, of the large files that were written.
     """
 
     def __init__(self, top: str | os.PathLike[str]) -> None:
         self.digests: list[bytes] = []
         self._top = os.open(top, _DIRECTORY)
-        self._parent: tuple[tuple[str, ...], int] | None = None  # cached, as successive members are often in one directory
+        self._parent: tuple[tuple[str, ...], int] | None = None  # cached, because successive members are often in one directory
 
     def __enter__(self) -> TreeWriter:
         return self

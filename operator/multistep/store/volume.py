@@ -60,18 +60,18 @@ class Volume:
         size = info.f_blocks * info.f_frsize
         self._ledger = Ledger(limits(size))
         self.collections = Collections(self.disk, self._ledger)
-        # Threads of their own, as gigabytes are flushed: other trials' results are not queued behind them.
+        # A separate thread pool: other trials' results must not wait while gigabytes of checkpoints are flushed.
         self.checkpoints = Checkpoints(Disk(root, _CHECKPOINT_THREADS, check), checkpoint_limits(size))
         self.evidence = Evidence(self.disk)
         self.build_logs = BuildLogs(self.disk)
 
     def close(self) -> None:
-        """Reject further calls; calls that already run continue to their end."""
+        """Reject further calls. Calls that run already finish."""
         self.disk.close()
         self.checkpoints.close()
 
     async def start_attempt(self, key: TrialKey, attempt: int, kept: Sequence[str] = ()) -> None:
-        """Move an earlier attempt's results to ``attempts/N/``, but not those of the kept steps' directories. Idempotent.
+        """Move an earlier attempt's results to ``attempts/N/``, except the directories of kept steps. Idempotent.
 
         Raises StoreError if a later attempt has started.
         """
@@ -112,13 +112,13 @@ class Volume:
         await self.disk.run(key, "unmarking", lambda to: to.unmark())
 
     async def exists(self, key: TrialKey) -> bool:
-        """Return whether results of this trial exist. Hidden files, such as checkpoints, are no results."""
+        """Return whether results of this trial exist. Hidden files, such as checkpoints, are not results."""
         return await self.disk.run(key, "checking", lambda to: directory.has_results(to.path))
 
     async def trials(self, namespace: str = "*", name: str = "*") -> dict[TrialKey, float | None]:
         """Return every trial with results, with the time of its deletion mark (seconds since the epoch), None without a mark.
 
-        namespace, name: only the trials of this name, of which all but one were deleted.
+        namespace, name: return only the trials with this namespace and name; all but one of them were deleted.
         """
         return await self.disk.of_root(lambda: dict(self._trials(f"{namespace}/{name}/*")))
 

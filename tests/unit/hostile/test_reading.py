@@ -31,7 +31,7 @@ from multistep.sources.task import strip_canary
 from tests.unit.sources.trees import tree
 
 TOML = '[environment]\ndocker_image = "img"\n[[steps]]\nname = "a"\n'
-STALL_SECONDS = 1.0  # limit of a stall of the event loop; stalls used to last from 2.8 s to minutes
+STALL_SECONDS = 1.0  # maximum time for which the event loop may be blocked; reading in the operator's process took 2.8 s to minutes
 SLOW_PATTERN = "*a" * 14 + "b"
 
 

@@ -32,7 +32,7 @@ from multistep.sources.task import strip_canary
 from multistep.store.redact import Redactor
 from multistep.store.tar import members
 
-FEW, MANY = 2_000, 8_000  # how often an input repeats its piece
+FEW, MANY = 2_000, 8_000  # numbers of repetitions of an input's piece
 WIDE_FACTOR, NOISE_SECONDS = 10.0, 0.05  # allowed factor; a parser in linear time needs 4 times as long for MANY as for FEW
 SHAPES = 40  # number of random inputs for each parser
 FOUND = (MultistepError, RewardError, ValueError, RecursionError)
@@ -116,7 +116,7 @@ PARSERS: dict[str, tuple[list[str], Callable[[str], object]]] = {
 
 
 def cpu_seconds(work: Callable[[str], object], text: str, tries: int) -> float:
-    """Return the least CPU time of this number of runs of a parser, whose errors are ignored."""
+    """Run the parser on the text ``tries`` times, ignore its errors, and return the lowest CPU time in seconds."""
     taken = []
     for _ in range(tries):
         start = time.process_time()

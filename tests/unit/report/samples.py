@@ -53,7 +53,7 @@ def trial(
 
 
 def _score(reward: float | None, failure: tuple[str, str] | None, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the fields of a finished trial on how it ended, as the operator sets them."""
+    """Return the status fields about a finished trial's outcome, as the operator sets them."""
     if failure and failure[0] != "Agent":
         return {"outcome": "Excluded"}
     if failure:

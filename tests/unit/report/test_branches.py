@@ -1,4 +1,4 @@
-"""Branches in reports: what passes counts, what is excluded does not, and ordinary trials are reported as without branches."""
+"""Branches in reports: passes are counted, excluded trials are not, and branches do not change the numbers of ordinary trials."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def branch(
     scoring: Scoring | None = None,
     **fields: Any,
 ) -> Row:
-    """Return a branch that ran one step after the kept ones. reward: of this step."""
+    """Return a branch that ran the step ``name`` after its kept steps. reward: the step's reward."""
     before = STEPS[: STEPS.index(name)]
     kept = [step(each, 1.0, trial="another") for each in before]
     made = trial(task, attempt=attempt, reward=0.5, steps=[*kept, step(name, reward)])

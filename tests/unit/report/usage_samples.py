@@ -13,9 +13,10 @@ TASKS, ATTEMPTS, STEPS = 50, 10, 3
 
 @dataclass(frozen=True)
 class Agent:
-    """An agent of the sample sweep. passes: how many of a task's attempts pass; the numbers are those of one step.
+    """An agent of the sample sweep. passes: number of each task's trials that pass; input_tokens, output_tokens, cost_usd: usage of
+    one step.
 
-    lost: the last attempt at each task comes after a failed one whose first step used as much.
+    lost: the last trial of each task has an earlier failed attempt, whose first step has the same usage.
     """
 
     name: str

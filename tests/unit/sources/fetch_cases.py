@@ -1,4 +1,4 @@
-"""Helpers that fetch tasks from real servers, and check what is fetched or rejected."""
+"""Helpers that fetch tasks from real servers, and check the fetched task or the error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Datasets of a registry.json: which version, which tasks, in which order, and what is rejected."""
+"""Datasets of a registry.json: the selected version, the selected tasks and their order, and the errors."""
 
 from __future__ import annotations
 

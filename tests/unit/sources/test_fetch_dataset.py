@@ -76,7 +76,7 @@ class Place:
         return Request("dataset", f"{self.server.url}/{area}/registry.json", dataset=selection, **fields)
 
     def posts(self) -> int:
-        """Return the number of requests of git's protocol beyond those for references."""
+        """Return the number of POST requests so far: git sends one for references, and one for each fetch of objects."""
         return self.server.log.read_text().count("POST")
 
 
@@ -130,7 +130,7 @@ async def test_each_task_is_pinned_to_a_commit_and_its_files_are_those_of_the_co
 
 
 async def test_a_commit_is_fetched_once_for_all_of_its_tasks(place: Place, cache: Cache) -> None:
-    """Regression: each 16 tasks kept files open, and 500 tasks were too many."""
+    """Regression: each batch of 16 tasks kept files open, so 500 tasks exceeded the limit of open files."""
     place.sparse("one")
     for number in range(700):
         place.write("one", f"t{number}")
@@ -148,7 +148,7 @@ async def test_a_commit_is_fetched_once_for_all_of_its_tasks(place: Place, cache
 
 
 async def test_files_of_other_directories_are_not_needed(place: Place, cache: Cache) -> None:
-    """The repository has lost a file of another directory: the server could not send it."""
+    """The repository has lost a file of another directory, so the server cannot send that file."""
     place.sparse("one")
     (place.work["one"] / "elsewhere").write_text("lost")
     place.add("one", "a", place.commit("one"))

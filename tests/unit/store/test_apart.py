@@ -1,4 +1,4 @@
-"""Results of a step with a separate verifier: collected from the agent's and the verifier's pod; and the verifier's input."""
+"""A step with a separate verifier: the results collected from the agent's pod and the verifier's pod, and the verifier's input."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_fetched_results_are_as_their_evidence_says(signed: Signed, name: str) -
     assert (checked.digests.files, checked.digests.bytes) == (len(files), sum(each.stat().st_size for each in files))
 
 
-# -- what was changed is found
+# -- changes are found
 
 
 def flipped(top: Path, path: str, draw: st.DataObject) -> set[str]:
@@ -126,7 +126,7 @@ def test_every_change_of_signed_evidence_is_found(
 
 
 def same_envelope(one: bytes, other: bytes) -> bool:
-    """Return whether two envelopes say the same: an envelope's own text, such as white space, is not signed."""
+    """Return whether two envelopes have the same content. An envelope's formatting, such as white space, is not signed."""
     try:
         return bool(json.loads(one) == json.loads(other))
     except ValueError:

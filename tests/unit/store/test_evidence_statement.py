@@ -1,4 +1,4 @@
-"""What the statement about a trial says, and what evidence of results on the volume and in an object store is."""
+"""The contents of a trial's statement, and the evidence of results on the volume and in an object store."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_no_secret_of_a_verifier_or_agent_is_in_the_statement() -> None:
 
 
 async def test_evidence_is_also_right_where_secrets_were_replaced(volume: Volume) -> None:
-    """A short secret is replaced in result.json wherever it is, but in no digest."""
+    """A short secret is replaced everywhere in result.json, but not in digests."""
     spec = {**SAMPLE.spec, "agent": {"name": "nop", "env": [{"name": "KEY", "value": "a"}]}}
     path = await finish(volume, Short("rewards", SAMPLE.journal, spec=spec))
     assert "[REDACTED]" in (path / "result.json").read_text()
@@ -160,7 +160,7 @@ async def test_the_evidence_of_a_trial_that_is_finished_again_replaces_the_forme
 
 
 def test_steps_without_a_plan_are_listed() -> None:
-    """A step of a trial whose journal was rebuilt from the status."""
+    """A journal that was rebuilt from the trial's status can have a step that the plan does not have."""
     assert finished(SAMPLE, played=journal(StepRun(name="other")))["steps"][0]["tests"] == []
 
 
@@ -191,7 +191,7 @@ async def test_a_large_file_is_hashed_when_it_is_collected_and_not_again(volume:
 
 
 def checking_reads(monkeypatch: pytest.MonkeyPatch, reads: list[int]) -> Callable[[int], tuple[str, int]]:
-    """Note the sizes of files that are hashed. Return the function that reads them."""
+    """Append the size of each file that is hashed to ``reads``. Return the original function read_sha256."""
     from multistep.store import digests
 
     read = digests.read_sha256

@@ -1,4 +1,4 @@
-"""Upload of finished trials' results to an object store: a real S3 server, or memory where only the order of calls matters."""
+"""Upload of finished trials' results to an object store: a real S3 server, or a store in memory if only the calls matter."""
 
 from __future__ import annotations
 

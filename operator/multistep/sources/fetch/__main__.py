@@ -24,7 +24,8 @@ _OPEN_FILES = 128
 
 
 def limit(seconds: float) -> None:
-    """Set this process's resource limits. seconds: limit of CPU and wall time. The parent also kills it after a timeout."""
+    """Set this process's resource limits. seconds: limit of CPU and wall time; the parent also kills the process after its timeout.
+    """
     wanted = {
         resource.RLIMIT_DATA: _DATA_BYTES,
         resource.RLIMIT_FSIZE: _FILE_BYTES,
@@ -71,7 +72,7 @@ def check(file: Path, order: Order) -> None:
 
 
 def outcome(order: Order) -> Fetched | SourceError:
-    """Return what was fetched, or any error as a SourceError without credentials."""
+    """Return the fetched task or tasks, or any error as a SourceError without credentials."""
     what = order.request.location.partition("?")[0]
     try:
         return run(order)

@@ -1,7 +1,7 @@
 """Fetches the list of a dataset's tasks, each pinned to a commit, and as many of the tasks as fit into one fetch.
 
-Repositories are asked in parallel, each once for all of its tasks at a commit. What is not fetched here, because it is too much,
-takes too long or is no valid task, is fetched, or reported, when a trial needs it.
+It sends requests to repositories in parallel, and fetches each commit once for all of its tasks. It skips invalid tasks, and tasks
+beyond the limits of size or time: when a trial needs such a task, the operator fetches it or reports its error.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from multistep.sources.fetch.url import response_to
 from multistep.sources.reasons import DIGEST, TOO_LARGE
 
 MOST_TASKS: Final = 10_000
-_AT_ONCE = 4  # repositories
-_FIRST_BATCH = 16  # tasks whose files are fetched together; doubled each time, as each batch needs open files
-_NAME_CHARACTERS = 240  # a task may have 253, and tasks of the same name get a number
+_AT_ONCE = 4  # maximum number of parallel fetches
+_FIRST_BATCH = 16  # tasks in the first batch; each batch is twice as large as the one before it, because each keeps files open
+_NAME_CHARACTERS = 240  # a task's name may have 253 characters, and distinct_names appends a number to a repeated name
 _URL_CHARACTERS = 2048
 _PATH_CHARACTERS = 4096
 
@@ -43,7 +43,7 @@ R = TypeVar("R")
 
 
 def fetch(order: Order, incoming: Path) -> Fetched:
-    """Fetch the list of the selected tasks, and tasks. Raises SourceError."""
+    """Fetch the list of the selected tasks, and as many of the tasks as fit. Raises SourceError."""
     request, rules = order.request, order.rules
     along = _Along(order, incoming)
     what = request.location.partition("?")[0]
@@ -92,7 +92,7 @@ def check_task(task: DatasetTask, what: str) -> None:
 
 
 def _check(tasks: Sequence[DatasetTask], rules: Rules, what: str) -> None:
-    """Raise SourceError for tasks that the operator cannot fetch, or may not."""
+    """Raise SourceError if too many tasks are selected, or if the operator cannot or must not fetch one of them."""
     if len(tasks) > MOST_TASKS:
         text = f"{what}: {len(tasks)} tasks are selected, more than the limit of {MOST_TASKS}: use include, exclude or limit"
         raise SourceError(text, reason=TOO_LARGE)
@@ -105,11 +105,11 @@ def _check(tasks: Sequence[DatasetTask], rules: Rules, what: str) -> None:
 
 
 class _Enough(SourceError):
-    """No more is fetched along: there is no room, or no time."""
+    """No further tasks are fetched with the list: a limit of size or time is reached."""
 
 
 class _Along(git.Packs):
-    """Fetches tasks along with the list. Bounds downloads, bundles and time, so that the process ends before its timeout."""
+    """Fetches tasks with the list. Bounds the bytes of downloads and bundles, and the time: the process ends before its timeout."""
 
     def __init__(self, order: Order, incoming: Path) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class _Along(git.Packs):
         self._wanted = 0
 
     def take(self, size: int, url: str) -> None:
-        """Count a number of bytes. Raises _Enough."""
+        """Count downloaded bytes. Raises _Enough if a limit of size or time is reached."""
         try:
             super().take(size, url)
         except SourceError as error:
@@ -147,7 +147,7 @@ class _Along(git.Packs):
         return self._found
 
     def _fetch_group(self, group: Sequence[Request]) -> None:
-        """Fetch tasks of one repository and commit. Raises SourceError if the commit cannot be fetched."""
+        """Fetch the tasks of one repository and commit. Raises SourceError if the commit cannot be fetched."""
         first = group[0]
         with (
             suppress(_Enough),
@@ -162,7 +162,7 @@ class _Along(git.Packs):
                 start, size = start + size, size * 2
 
     def _fetch_batch(self, remote: git.Remote, repository: Repo, batch: Sequence[Request]) -> None:
-        """Fetch some tasks of a commit. Invalid ones are left out: the trials that need them report what is wrong."""
+        """Fetch some tasks of a commit. Skips invalid tasks: the trials that need them report the error."""
         valid = [_Task(each, Budget(self._limits, f"the task in {each.location}")) for each in batch]
         valid = [each for each in valid if each.list_files(repository)]
         try:
@@ -193,7 +193,7 @@ class _Task:
     files: git.Files = field(default_factory=dict)
 
     def list_files(self, repository: Repo) -> bool:
-        """List the task's files. Return False if they cannot be fetched, or are no task."""
+        """List the task's files. Return False if they cannot be listed, or if task.toml is missing."""
         where = self.request
         try:
             self.files = git.files_at(repository, where.revision, where.path, self.budget, where.location)
@@ -202,7 +202,7 @@ class _Task:
         return "task.toml" in self.files
 
     def written(self, repository: Repo, incoming: Path) -> Fetched | None:
-        """Write the bundle. Return None if the task has too large or unsupported files."""
+        """Write the bundle. Return None if files of the task are too large or unsupported."""
         try:
             with Output(incoming) as output:
                 write_tar(output, git.entries(repository, self.files, self.budget, self.request.location))
@@ -222,6 +222,6 @@ def _task(name: str, request: Request, fetched: Fetched | None) -> FetchedTask:
 
 
 def _parallel(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Return the results of the work, in order. Raises its first error, when all work has ended."""
+    """Call ``work`` for the items in parallel, and return the results in order. Raises the first error after all calls finished."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return [each.result() for each in [pool.submit(work, item) for item in items]]

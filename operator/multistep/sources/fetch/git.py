@@ -36,7 +36,7 @@ _LFS = b"version https://git-lfs.github.com/spec/"
 _PACK_BYTES = 512 << 20
 _SUBMODULE = 0o160000
 
-Files = Mapping[str, tuple[int, ObjectID]]  # mode and object of each path below a directory; directories are paths, too
+Files = Mapping[str, tuple[int, ObjectID]]  # mode and object id of each file and directory below a directory, by path
 
 
 def fetch(order: Order, incoming: Path) -> Fetched:
@@ -86,7 +86,7 @@ class Packs:
 
 
 class Remote:
-    """A client of one git repository. Converts the client library's errors to SourceErrors. packs: counts what is downloaded."""
+    """A client of one git repository. Converts the client library's errors to SourceErrors. packs: counts the downloaded bytes."""
 
     def __init__(self, url: str, credentials: Mapping[str, str], *, insecure: bool, packs: Packs | None = None) -> None:
         self._url = url
@@ -130,7 +130,7 @@ class Remote:
             raise SourceError(f"{self._url} has no commit {revision} any more", reason=NOT_FOUND)
 
     def fetch_files(self, repository: Repo, *directories: Files) -> None:
-        """Fetch the files of directories that the repository does not have yet."""
+        """Fetch those files of the directories that the repository does not have yet."""
         wanted = {sha for files in directories for mode, sha in files.values() if not stat.S_ISDIR(mode)}
         if missing := sorted(sha for sha in wanted if sha not in repository.object_store):
             self._fetch(repository, missing)
@@ -155,7 +155,7 @@ class Remote:
             return True
 
     def _check_known(self, revision: str) -> None:
-        """Raise SourceError if no ref points to the commit. For an unknown commit, git's server may just close the connection."""
+        """Raise SourceError if no ref points to the commit: asked for an unknown commit, git's server may close the connection."""
         if revision not in self._refs().values():
             raise SourceError(f"{self._url} has no commit {revision}, or does not serve it", reason=NOT_FOUND)
 
@@ -181,7 +181,7 @@ class Remote:
 
 
 class _OneHost:
-    """HTTP connections to one host. Redirects to other hosts are errors, so that these never receive the credentials."""
+    """HTTP connections to one host. A redirect to another host is an error, so that no other host receives the credentials."""
 
     def __init__(self, pool: urllib3.PoolManager, url: str, authorization: str) -> None:
         self._pool = pool
@@ -215,7 +215,7 @@ def _refused(response: str, url: str, at: str) -> SourceError:
 
 
 def files_at(repository: Repo, revision: str, path: str, budget: Budget, url: str) -> Files:
-    """Return what is below a directory at a commit. Raises SourceError if there is no such directory."""
+    """Return the files and directories below a directory at a commit. Raises SourceError if the directory does not exist."""
     return dict(_walk(repository, _tree_at(repository, revision, path.strip("/"), url), "", url, budget, depth=0))
 
 

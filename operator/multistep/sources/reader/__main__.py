@@ -33,7 +33,7 @@ class _Child:
         self.deadline = time.monotonic() + WALL_SECONDS + _LONGER_SECONDS
 
     def reap(self) -> None:
-        """Send the exit status of the child, which has ended."""
+        """Send the finished child's exit status to the operator."""
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         with suppress(OSError):  # the operator may no longer wait for the status
             self.status.send(STATUS.pack(code), socket.MSG_DONTWAIT)

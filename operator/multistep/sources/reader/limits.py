@@ -48,7 +48,7 @@ def limit_process() -> None:
 
 @contextmanager
 def more_processes() -> Iterator[None]:
-    """Let this process start a program in the context, although limit_process forbids it. The program's own limits apply to it."""
+    """Let this process start a program in the context, although limit_process forbids it. The program must limit itself."""
     limit = resource.getrlimit(resource.RLIMIT_NPROC)
     resource.setrlimit(resource.RLIMIT_NPROC, (limit[1], limit[1]))
     try:

@@ -1,5 +1,5 @@
-"""Evidence of a trial's results: an in-toto statement of what ran and what came out, a list of all files, and a signature.
+"""Evidence of a trial's results: an in-toto statement about the trial's inputs and outcome, a list of all files, and a signature.
 
-statement: what the statement says   file_list: the list of all files   writer: writes them to the volume   signing: DSSE envelopes
-places: reads fetched results        check: compares fetched results with their evidence (`multistep verify`)
+statement: builds the statement   file_list: the list of all files   writer: writes both to the volume   signing: DSSE envelopes
+places: reads fetched results     check: compares fetched results with their evidence (`multistep verify`)
 """

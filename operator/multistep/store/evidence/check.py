@@ -1,4 +1,4 @@
-"""Compares the fetched results of a trial with their evidence. Nothing that is read here is trusted."""
+"""Compares the fetched results of a trial with their evidence. All input is untrusted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_FILES: Final = 1_000_000
 """Most files, directories and links of one trial that are compared."""
 
 _MAX_STATEMENT_BYTES = 16 << 20
-_MAX_RESULT_BYTES = 16 << 20  # a larger document is not parsed; its digest is compared
+_MAX_RESULT_BYTES = 16 << 20  # a larger document is not parsed; only its digest is compared
 _MAX_FINDINGS = 1000
 
 Signature = Literal["valid", "not checked", "none", "invalid"]
@@ -37,7 +37,7 @@ class Finding:
 
 @dataclass
 class Checked:
-    """The outcome of a check. predicate: what the evidence says, {} if it cannot be read; more: number of findings beyond the
+    """The outcome of a check. predicate: the statement's predicate, {} if it cannot be read; more: number of findings beyond the
     first _MAX_FINDINGS."""
 
     directory: Path
@@ -60,7 +60,7 @@ class Checked:
 
 
 def check(directory: Path, key: PublicKey | None = None) -> Checked:
-    """Compare the results of one trial with their evidence. key: that must have signed the evidence; None: it may be unsigned."""
+    """Compare the results of one trial with their evidence. key: the key that must have signed it; None: it may be unsigned."""
     found = Checked(directory)
     results = Objects(directory) if (directory / manifest.NAME).is_file() else Directory(directory)
     try:
@@ -92,7 +92,7 @@ def _check(found: Checked, results: Results, key: PublicKey | None) -> None:
 
 
 def _documents(results: Results) -> dict[str, bytes]:
-    """Return the documents to compare with the statement. One that cannot be read was reported when the files were compared."""
+    """Return the documents to compare with the statement, without unreadable ones: _compare_files has reported those."""
     found = {}
     for name in ("result.json", "lock.json"):
         with suppress(Damaged):
@@ -136,7 +136,7 @@ def _parse(text: bytes) -> tuple[dict[str, str], Mapping[str, Any]]:
 
 
 def _read_list(results: Results) -> tuple[dict[str, bytes], str]:
-    """Return the lines of the list of files by the item's path, and the SHA-256 of the whole list. Raises Damaged."""
+    """Return the lines of the list of files, by path, and the SHA-256 of the whole list. Raises Damaged."""
     found: dict[str, bytes] = {}
     digest = hashlib.sha256()
     with results.open(results.place(names.FILES)) as lines:
@@ -161,7 +161,7 @@ def _name_of(line: bytes) -> str:
 
 
 def _compare_files(found: Checked, results: Results, listed: dict[str, bytes]) -> Digests:
-    """Compare everything that is there with the list. Return the digests of what is there."""
+    """Compare all fetched items with the list. Return the digests of the list's lines whose items exist."""
     digesting, added, count = Digesting(), list[Present](), 0
     for item in results.items():
         if item.path in names.OWN:
@@ -211,7 +211,7 @@ def _changed(results: Results, item: Present, listed: Mapping[str, Any]) -> str 
 
 
 def _missing(results: Results, listed: Mapping[str, bytes], added: list[Present]) -> Iterator[tuple[str, str]]:
-    """Yield the listed paths that are not there, and where their content is now, if it was moved."""
+    """Yield each listed path that is missing, with a problem that names the added file with the same content, if there is one."""
     lines = {path: json.loads(line) for path, line in listed.items()}
     sizes = {line.get("size") for line in lines.values() if line.get("size")}
     moved = dict[str, str]()

@@ -1,4 +1,4 @@
-"""Compares what a statement says with result.json and lock.json. Pure. All of it may have been written by anybody."""
+"""Compares a statement with result.json and lock.json. Pure. All input is untrusted."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _MARKED_KEY = re.compile(re.escape(MARK.encode()) + rb'[^"]*":')
 def compare(
     predicate: Mapping[str, Any], documents: Mapping[str, bytes], artifacts: Mapping[str, str] | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield a file and what in it is not as the statement says. documents: result.json and lock.json; artifacts: the digest of each
-    directory of artifacts, None if files differ anyway.
+    """Yield each difference as a file and a problem. documents: result.json and lock.json; artifacts: the digest of each directory
+    of artifacts, None if files differ anyway.
 
-    A value in which a secret was replaced is not compared, and no value of a document with such a key: it may be anywhere then.
+    Values with redacted secrets are not compared. If a document has a redacted key, none of its values is compared, because any
+    key may be that key.
     """
     for file, data in documents.items():
         if _MARKED_KEY.search(data):
@@ -42,7 +43,7 @@ def compare(
 
 
 def _of_result(predicate: Mapping[str, Any], result: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield pairs of values that must be equal, with what they are: in result.json, and in the statement."""
+    """Yield values that must be equal: a description, the value in result.json, and the value in the statement."""
     yield "the trial's UID", _at(result, "id"), _at(predicate, "trial", "uid")
     yield "the trial's name", _at(result, "trial_name"), _at(predicate, "trial", "name")
     yield "the task's name", _at(result, "task_name"), _at(predicate, "task", "name")
@@ -76,7 +77,7 @@ def _of_lock(predicate: Mapping[str, Any], lock: Any) -> Iterator[tuple[str, Any
 
 
 def _at(value: Any, *keys: str) -> Any:
-    """Return a value inside nested objects; None if there is none."""
+    """Return a value inside nested objects; None if a key is missing."""
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 MAX_LINE_BYTES: Final = 2048
 
-_MAX_TEXT_CHARACTERS = 600  # of a path or target, as JSON
+_MAX_TEXT_CHARACTERS = 600  # maximum length of a path or target, as JSON
 
 Kind = Literal["file", "directory", "link"]
 
 
 @dataclass(frozen=True)
 class Item:
-    """A file, directory or link of the results. size (bytes) and sha256: of a file; target: of a link; by_pod: whether the pod
-    reported the digest, as it uploaded the file to the object store itself."""
+    """A file, directory or link of the results. size (bytes), sha256: set for a file; target: set for a link; by_pod: whether the
+    pod uploaded the file to the object store itself, and reported its digest."""
 
     path: str
     kind: Kind
@@ -60,7 +60,8 @@ def _text(name: str, value: str) -> dict[str, str]:
 
 @dataclass
 class Digests:
-    """Digests of a list: of all lines, and by directory of artifacts the lines of what is below it."""
+    """Digests of a list. sha256: of all lines; files, bytes: number of files and their total size; artifacts: for each directory of
+    artifacts, the digest of the lines of the items below it."""
 
     sha256: str = ""
     files: int = 0
@@ -79,7 +80,7 @@ class Digesting:
         self._found = Digests()
 
     def add(self, item: Item, line: bytes) -> None:
-        """Add the next line of the list. item: its item."""
+        """Add the next line of the list. item: the line's item."""
         self._whole.update(line)
         if (directory := artifacts_directory(item.path)) is not None:
             self._artifacts.setdefault(directory, hashlib.sha256()).update(line)
@@ -97,7 +98,7 @@ class Digesting:
 
 
 def artifacts_directory(path: str) -> str | None:
-    """Return the directory of a step's artifacts that a path is below; None for other paths."""
+    """Return the artifacts directory (of a step or of the trial) that contains the path; None for other paths."""
     top, *below = path.split("/", 3)
     if top == "artifacts" and below:
         return top

@@ -1,4 +1,4 @@
-"""Names of the files of the evidence, at the top of a trial's results. No list of files contains them."""
+"""Names of the files of the evidence, at the top of a trial's results. The list of files does not contain them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Reads fetched results, which nobody has checked: a trial's directory, or the objects of a trial as an object store has them.
+"""Reads fetched results, which are untrusted: a trial's directory, or a trial's objects as downloaded from an object store.
 
-Links are never followed, and what is read into memory is bounded.
+Links are never followed, and the bytes that are read into memory are bounded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Missing(Damaged):
 
 @dataclass(frozen=True)
 class Present:
-    """A part of fetched results. kind: None for what results cannot contain; place: path of its content, for a file."""
+    """A file, directory or link of fetched results. kind: None for a type that results cannot contain, and for an object that the
+    manifest does not name; place: for a file, the path of its content."""
 
     path: str
     kind: Kind | None
@@ -58,7 +59,7 @@ class Results(Protocol):
         """Return the path of the content of a file at the results' top."""
 
     def items(self) -> Iterator[Present]:
-        """Yield everything that is there, in the order of ``tree.walk``. Raises Damaged."""
+        """Yield all files, directories and links, in the order of ``tree.walk``. Raises Damaged."""
 
     def open(self, place: str) -> BinaryIO:
         """Open the content of a file. Raises Damaged, also if it is a link or no regular file."""
@@ -90,7 +91,7 @@ class Directory:
 
 @dataclass(frozen=True)
 class Objects:
-    """The objects of a trial, downloaded with another tool from the object store: a manifest, and files under portable names."""
+    """The objects of a trial, downloaded from the object store with another tool: a manifest, and files with portable names."""
 
     top: Path
 

@@ -31,7 +31,7 @@ class InvalidEnvelope(MultistepError):
 
 @dataclass(frozen=True)
 class Signer:
-    """The operator's private key. public: its public key, as PEM; key_id: what envelopes call the key."""
+    """The operator's private key. public: its public key, as PEM; key_id: the key's id in envelopes."""
 
     signer: CryptoSigner
     public: bytes

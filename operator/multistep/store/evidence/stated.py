@@ -1,6 +1,6 @@
-"""What the evidence of a trial's results says, as far as other trials need it, which start from the trial or verify it again.
+"""The parts of a trial's evidence that other trials read: trials that start from this trial's checkpoints, and regrades.
 
-Whoever may write to the results may have written it.
+The evidence is untrusted: everybody who can write to the results can have written it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class Sha256(Model):
 
 
 class Digested(Model):
-    """Something with a digest. name: "" for a checkpoint."""
+    """The digest of a checkpoint or of a directory of tests. name: the tests' directory in the task; "" for a checkpoint."""
 
     digest: Sha256
     name: str = ""
 
 
 class StatedTask(Model):
-    """The task. digest: by algorithm."""
+    """The task. digest: hexadecimal digests, by algorithm."""
 
     digest: dict[str, str]
 
@@ -75,7 +75,7 @@ class _Statement(Model):
 
 
 def stated(data: bytes) -> Stated | None:
-    """Return what a statement says; None if it is not one of this operator's."""
+    """Return a statement's predicate; None if the statement does not have the format of this operator's statements."""
     try:
         return _Statement.model_validate_json(data).predicate
     except ValidationError:

@@ -1,4 +1,4 @@
-"""Builds the statement of a trial: an in-toto Statement v1 whose predicate names what ran and what came out. Pure.
+"""Builds the statement of a trial: an in-toto Statement v1 whose predicate has the trial's inputs and outcome. Pure.
 
 Image IDs are those that the kubelet resolved. Digests are in-toto's digest sets: ``{"sha256": "..."}``.
 """
@@ -35,7 +35,7 @@ Tests = Mapping[Content, str]
 @dataclass(frozen=True)
 class Finished:
     """A finished trial. failure: the exception of a Failed trial; files: digests of its files; tests: the SHA-256 of each upload
-    of tests (``uploads``); secrets: values that no text of agents and verifiers may show."""
+    of tests (``uploads``); secrets: values that are redacted in texts of agents and verifiers."""
 
     plan: TrialPlan
     trial: MultiStepTrial
@@ -56,7 +56,7 @@ class Finished:
 
 
 def uploads(plan: TrialPlan, journal: Journal) -> list[Content]:
-    """Return the uploads of tests of all started steps, each once."""
+    """Return the uploads of tests of all steps that this trial started, each once."""
     started = {run.name for run in journal.steps if run.trial is None}
     return list(dict.fromkeys(each for step in plan.steps if step.name in started for each in _tests(step)))
 
@@ -140,7 +140,7 @@ def _agent(of: Finished) -> dict[str, Any]:
 
 
 def _started_from(start: StartStatus | None) -> dict[str, Any] | None:
-    """Return the other trial's checkpoint from which the trial starts, with the digest that the other trial's evidence has."""
+    """Return the other trial's checkpoint from which the trial starts, with the digest in the other trial's evidence."""
     if start is None:
         return None
     return {"trial": start.trial, "uid": start.uid, "step": start.step, "checkpoint": {"digest": {"sha256": start.digest}}}
@@ -197,7 +197,7 @@ def _step(of: Finished, run: StepRun) -> dict[str, Any]:
 
 
 def _regraded(of: Finished) -> dict[str, Any] | None:
-    """Return the trial whose steps this one verified again, with the digests of its task, its tests and its checkpoints."""
+    """Return the trial that this regrade verified again, with the digests of its task, its tests and its checkpoints."""
     source = of.trial.status.regraded
     if source is None:
         return None

@@ -11,7 +11,7 @@ from multistep.store import manifest
 from multistep.store.evidence import names
 
 _MARKS: Final = frozenset({*names.OWN, manifest.NAME, "result.json", "config.json", "lock.json", "trial.log"})
-_MAX_DEPTH = 8  # of a trial's directory; an object store has PREFIX/NAMESPACE/NAME/UID
+_MAX_DEPTH = 8  # maximum depth of a trial's directory; in an object store it is PREFIX/NAMESPACE/NAME/UID
 _MAX_DIRECTORIES = 100_000
 
 
