@@ -43,7 +43,7 @@ func OpenDirectory(directory int, name string) (int, error) {
 	return Open(directory, name, syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
 }
 
-// OpenNode opens a file of any type, except a link, as a reference to it: it cannot be read or written.
+// OpenNode opens a file of any type (a link, not its target) as a reference: the file cannot be read or written through it.
 func OpenNode(directory int, name string) (int, error) {
 	return Open(directory, name, openPath, 0)
 }

@@ -9,14 +9,14 @@ import (
 	"multistep.dev/runner/internal/manifest"
 )
 
-// clearing deletes what an increment will replace or delete. It follows no link, and enters only directories that exist.
+// clearing deletes the files that an increment replaces or deletes. It follows no link, and enters only existing directories.
 type clearing struct {
 	target *target
 	levels []level // open directories that lead to the current path
-	absent string  // a path that is no directory yet: nothing is below it
+	absent string  // path of a directory that does not exist yet: nothing is below it
 }
 
-// entry deletes what is at the entry's path, unless both are directories.
+// entry deletes the file or directory at the entry's path, unless both are directories.
 func (c *clearing) entry(entry *manifest.Entry) error {
 	name := string(entry.Path)
 	if err := c.target.ctx.Err(); err != nil {

@@ -16,7 +16,7 @@ import (
 	"multistep.dev/runner/internal/manifest"
 )
 
-// create creates a file of the entry's type aside, with all its attributes.
+// create creates a file of the entry's type under the name t.aside, with all attributes.
 func (t *target) create(parent int, entry *manifest.Entry, content io.Reader) error {
 	err := t.createNew(parent, entry, content)
 	if err == syscall.EEXIST { // an interrupted restore left it
@@ -163,7 +163,7 @@ func (t *target) special(parent int, entry *manifest.Entry) error {
 	return syscall.Chmod(at.Path(fd), entry.Mode)
 }
 
-// own sets the owner of the file aside.
+// own sets the owner of the file t.aside.
 func (t *target) own(parent int, entry *manifest.Entry) error {
 	if t.restricted() {
 		return nil
@@ -176,7 +176,7 @@ func (t *target) own(parent int, entry *manifest.Entry) error {
 }
 
 // attributes sets owner, mode, extended attributes and time of an open file or directory, in this order: chown clears setuid and
-// capabilities, and chmod changes an ACL. It sets only what differs, because PID 1 may have no right to set it at all.
+// capabilities, and chmod changes an ACL. It sets only attributes that differ, because PID 1 may lack the permission to set them.
 func (t *target) attributes(fd int, entry *manifest.Entry) error {
 	var stat syscall.Stat_t
 	if err := syscall.Fstat(fd, &stat); err != nil {
@@ -203,7 +203,7 @@ func (t *target) attributes(fd int, entry *manifest.Entry) error {
 	return setTime(fd, entry)
 }
 
-// setTime sets the modification time, except of a directory of another user that exists if PID 1 has no right to.
+// setTime sets the modification time. It ignores a missing permission if the file is an existing directory of another user.
 func setTime(fd int, entry *manifest.Entry) error {
 	var stat syscall.Stat_t
 	if err := syscall.Fstat(fd, &stat); err != nil {
@@ -219,7 +219,7 @@ func setTime(fd int, entry *manifest.Entry) error {
 	return err
 }
 
-// setXattrs sets the extended attributes, and removes all others.
+// setXattrs sets the extended attributes of an open file, and removes its other ones.
 func setXattrs(fd int, wanted []manifest.XAttr) error {
 	names, err := at.XattrNames(fd)
 	if err != nil {

@@ -45,7 +45,7 @@ func (m mutator) text() []byte {
 	return text
 }
 
-// once makes a random change. Many are impossible where they are tried; their errors do not matter.
+// once makes a random change. It ignores errors, because many changes are impossible at a random path.
 func (m mutator) once() {
 	path, other := m.place(), m.place()
 	actions := []func(){
@@ -73,7 +73,7 @@ func (m mutator) once() {
 	actions[m.IntN(len(actions))]()
 }
 
-// write does not wait for the reader of a FIFO.
+// write writes random bytes to a file. It does not wait for the reader of a FIFO.
 func (m mutator) write(path string, mode os.FileMode) {
 	if file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NONBLOCK, mode); err == nil {
 		file.Write(m.text())

@@ -30,7 +30,8 @@ func remove(ctx context.Context, directory int, name string) error {
 	return at.Rmdir(directory, name)
 }
 
-// empty reads a directory from its start until a pass finds nothing: some filesystems skip names while others are removed.
+// empty removes the content of a directory. It reads the directory again until it finds no name, because some filesystems skip
+// names while other names are removed.
 func empty(ctx context.Context, directory int) error {
 	buffer := make([]byte, 32<<10)
 	for {

@@ -132,7 +132,7 @@ func TestADirtyMappingIsNotLost(t *testing.T) {
 	image := start(t, "")
 	var filesystem syscall.Statfs_t
 	must(t, syscall.Statfs(image.root, &filesystem))
-	if filesystem.Type == 0x01021994 { // tmpfs, which has no disk to sync to; no container's root directory is one
+	if filesystem.Type == 0x01021994 { // tmpfs has no disk to sync to; no container has it as its root directory
 		return
 	}
 	p := start(t, image.root)
@@ -175,7 +175,7 @@ func TestExcludedPathsAreNeitherPackedNorDeleted(t *testing.T) {
 	if got := made.changes(t); !slices.Equal(got, []string{"/a", "/a/y"}) {
 		t.Error(got)
 	}
-	later := p.checkpoint() // without it, all that was left out is packed
+	later := p.checkpoint() // without exclude, it contains everything that was excluded
 	if got := later.changes(t); !slices.Equal(got, []string{"-/cache/x", "/a/new.log", "/cache", "/cache/new"}) {
 		t.Error(got)
 	}
@@ -221,7 +221,7 @@ func TestARestoreThatIsCutAnywhereAndRepeatedGivesTheSameTree(t *testing.T) {
 			t.Fatal("a cut stream was complete:", cut)
 		}
 		restorer.Close()
-		// what a killed process leaves
+		// files that a killed restore leaves
 		must(t, os.MkdirAll(target.path("d/.multistep-"+made.Manifest[:32]+"/x"), 0o700))
 		must(t, os.Chtimes(target.path("d"), time.Now(), time.Now()))
 		_, err = target.restore([]increment{made})

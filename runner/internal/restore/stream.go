@@ -22,7 +22,7 @@ import (
 
 const (
 	readBuffer = 256 << 10
-	// perEntry is the size in bytes that a tar stream may have for each entry in addition to its content: headers and attributes.
+	// perEntry is the maximum size in bytes of the headers and attributes of one entry in a tar stream.
 	perEntry = 2 << 20
 )
 
@@ -31,7 +31,7 @@ type Options struct {
 	Root  string   // directory to restore to: "/" in a container
 	Spool string   // directory for a temporary file
 	Own   []string // paths that are never restored, because they belong to the runner
-	Paths []string // directories to restore; none: all
+	Paths []string // directories to restore; none: everything
 }
 
 // Restorer restores increments in their order.
@@ -56,8 +56,8 @@ func damaged(format string, args ...any) *wire.Error {
 	return wire.Errorf(wire.CodeDamaged, format, args...)
 }
 
-// Manifest reads the compressed manifest of the next increment. It returns an error unless the manifest has this digest, follows the
-// increment before and is within the limits, so nothing is restored of an increment that is not.
+// Manifest reads the compressed manifest of the next increment. It returns an error unless the manifest has this digest, follows
+// the increment before and is within the limits. Nothing of a rejected increment is restored.
 func (r *Restorer) Manifest(ctx context.Context, body io.Reader, digest string) error {
 	if err := r.store(body); err != nil {
 		return err
@@ -101,7 +101,7 @@ func (r *Restorer) manifestBytes() int64 {
 	return min(r.limits.MaxBytes, math.MaxInt64-first) + first
 }
 
-// measure reads all entries, and rejects invalid ones and too many.
+// measure reads all entries. It returns an error if an entry is invalid, or if the entries exceed MaxFiles or MaxBytes.
 func (r *Restorer) measure(ctx context.Context, lines *manifest.Reader, digest string) error {
 	entries, total := 0, int64(0)
 	for {
@@ -142,8 +142,8 @@ func (r *Restorer) open() (*manifest.Reader, error) {
 	return lines, nil
 }
 
-// Apply restores the increment whose manifest was read last from its compressed tar stream. After an error the increment may be restored in part;
-// to restore the same increments again completes it.
+// Apply restores the increment whose manifest was read last from its compressed tar stream. After an error the increment may be
+// restored in part; restoring the same increments again completes it.
 func (r *Restorer) Apply(ctx context.Context, body io.Reader) error {
 	target, err := newTarget(ctx, r.options, r.previous)
 	if err != nil {
@@ -165,8 +165,8 @@ func (r *Restorer) Apply(ctx context.Context, body io.Reader) error {
 	return err
 }
 
-// clear deletes what the increment deletes or replaces, except directories that stay. So a restore never needs more space than what the
-// container had of the increments' files at the time of a checkpoint.
+// clear deletes the files that the increment deletes or replaces, except directories that stay. So a restore never needs more space
+// than the container's files took at the time of a checkpoint.
 func (r *Restorer) clear(target *target) error {
 	if target.restricted() {
 		return nil
@@ -239,7 +239,7 @@ func (r *Restorer) align(archive *tar.Reader, entry *manifest.Entry) error {
 	return nil
 }
 
-// atEnd reads the stream's end, which has a checksum of all.
+// atEnd reads the end of the stream, which contains a checksum of the whole stream.
 func (r *Restorer) atEnd(archive *tar.Reader, stream *bounded) error {
 	stream.left = perEntry
 	if _, err := archive.Next(); err == nil {
@@ -253,7 +253,7 @@ func (r *Restorer) atEnd(archive *tar.Reader, stream *bounded) error {
 	return nil
 }
 
-// broken returns an error of the stream as that of a damaged one, except for typed errors.
+// broken converts an error of the stream to one with CodeDamaged. Errors that have a code and errors of the context stay the same.
 func (r *Restorer) broken(err error) error {
 	var known *wire.Error
 	if errors.As(err, &known) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
@@ -265,7 +265,8 @@ func (r *Restorer) broken(err error) error {
 	return damaged("the stream of %s: %v", r.previous, err)
 }
 
-// source reads a member's content, and returns errors of the stream as typed ones: they are none of the container's files.
+// source reads a member's content. It gives errors of the stream a code, so that they are not taken for errors of the container's
+// files.
 type source struct {
 	in       io.Reader
 	restorer *Restorer
@@ -279,7 +280,7 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// bounded reads at most left bytes, and nothing after the end of its context.
+// bounded reads at most left bytes, and nothing after its context is done.
 type bounded struct {
 	in   io.Reader
 	ctx  context.Context

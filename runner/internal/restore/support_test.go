@@ -61,7 +61,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// settle waits until all files are so old that a list does not take them for changing.
+// settle waits until all files are so old that a list does not count them as changed.
 func (p *pod) settle() {
 	p.t.Helper()
 	newest := time.Time{}
@@ -173,7 +173,7 @@ func (i increment) changes(t *testing.T) []string {
 	return changed
 }
 
-// tree describes all files below a directory: everything that a restore promises.
+// tree describes all files below a directory, with every attribute that a restore must restore.
 func tree(t *testing.T, root string) map[string]string {
 	t.Helper()
 	found, names := map[string]string{}, map[inode]string{}

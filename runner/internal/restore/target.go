@@ -20,12 +20,12 @@ import (
 type target struct {
 	ctx     context.Context
 	root    string
-	paths   []string // directories to restore; none: all
+	paths   []string // directories to restore; none: everything
 	foreign map[string]bool
 	aside   string  // name under which files are created before they are renamed
 	levels  []level // open directories that lead to the current path
 	linked  map[string]inode
-	passed  string // a foreign path; what is below it is skipped
+	passed  string // a foreign path; the paths below it are skipped
 	buffer  []byte
 
 	entries, deletions, skipped int
@@ -35,22 +35,23 @@ type target struct {
 type inode struct{ dev, ino uint64 }
 
 // level is an open directory. Its attributes are set when it is left, because restoring its content changes its time and may need
-// permissions that it will not have.
+// permissions that its mode lacks.
 type level struct {
 	path  string
 	fd    int
-	entry *manifest.Entry // nil: its attributes stay
+	entry *manifest.Entry // nil: its attributes are not changed
 }
 
-// newTarget returns the target of the increment with this digest. The names aside contain the digest: no file of an increment can
-// have the name, because the digest depends on its files' names. A repeated restore finds what an interrupted one left under it.
+// newTarget returns the target of the increment with this digest. The name aside contains the digest. No file of the increment can
+// have this name, because the digest depends on the names of its files. A repeated restore finds the files that an interrupted one
+// left under the name.
 func newTarget(ctx context.Context, options Options, digest string) (*target, error) {
 	foreign, err := mounts.Foreign(options.Own)
 	return &target{ctx: ctx, root: options.Root, paths: topmost(options.Paths), foreign: foreign, aside: ".multistep-" + digest[:32],
 		linked: map[string]inode{}, buffer: make([]byte, readBuffer)}, err
 }
 
-// topmost returns the clean paths without those that are below another one.
+// topmost returns the cleaned paths, without those that are below another one.
 func topmost(all []string) (top []string) {
 	clean := make([]string, len(all))
 	for i, each := range all {
@@ -119,7 +120,7 @@ func (t *target) dispatch(entry *manifest.Entry, content io.Reader) error {
 	return t.rename(parent, base)
 }
 
-// selects returns whether path is restored, and whether it is the topmost directory of those that are.
+// selects returns whether a path is restored, and whether it is one of the directories to restore.
 func (t *target) selects(name string) (selected, top bool) {
 	if !t.restricted() {
 		return true, name == "/"
@@ -132,7 +133,8 @@ func (t *target) selects(name string) (selected, top bool) {
 	return false, false
 }
 
-// loseParent handles an entry that is not restored itself: where it replaces or deletes a directory, the selected paths below it are deleted.
+// loseParent handles an entry that is not restored. If the entry replaces or deletes a directory, loseParent deletes the
+// directories to restore that are below it.
 func (t *target) loseParent(name string) error {
 	t.skipped++
 	for _, each := range t.paths {
@@ -159,7 +161,7 @@ func (t *target) loseParent(name string) error {
 	return nil
 }
 
-// isForeign returns whether path is a mount or the runner's, or below one.
+// isForeign returns whether a path is a mount or a directory of the runner, or below one.
 func (t *target) isForeign(name string) bool {
 	if t.passed != "" && manifest.Below([]byte(name), []byte(t.passed)) {
 		return true
@@ -171,7 +173,8 @@ func (t *target) isForeign(name string) bool {
 	return false
 }
 
-// replaceable returns an error if a mount or a directory of the runner is below the path. No checkpoint of this runner has such an entry.
+// replaceable returns an error if a mount or a directory of the runner is below the path. No checkpoint of this runner contains
+// such an entry.
 func (t *target) replaceable(name string) error {
 	if mounts.Below(t.foreign, path.Join(t.root, name)) {
 		return wire.Errorf(wire.CodeRestore, "a mount or the runner's directory is below it")
@@ -183,8 +186,8 @@ func isDevice(kind string) bool {
 	return kind == manifest.Char || kind == manifest.Block || kind == manifest.Fifo
 }
 
-// parent returns the open parent directory of path, after it left the directories that do not lead to it. Each parent is an
-// entry of the increment itself; only those of a topmost path are not.
+// parent returns the open parent directory of a path. It first leaves the directories that do not lead to the path. The parent must
+// be an entry of the increment, unless top is set.
 func (t *target) parent(name string, top bool) (int, error) {
 	directory := path.Dir(name)
 	for len(t.levels) > 0 && (top || !manifest.Below([]byte(directory), []byte(t.levels[len(t.levels)-1].path))) {
@@ -205,7 +208,7 @@ func (t *target) parent(name string, top bool) (int, error) {
 	return -1, damaged("its directory is not in the increment")
 }
 
-// open opens a directory name by name. It follows no link, and creates missing directories if create is set.
+// open opens a directory, one element of its path at a time. It follows no link, and creates missing directories if create is set.
 func (t *target) open(directory string, create bool) (int, error) {
 	fd, err := syscall.Open(t.root, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
 	if err != nil {
@@ -254,7 +257,7 @@ func (t *target) directory(parent int, base string, entry *manifest.Entry) error
 		return err
 	}
 	t.levels = append(t.levels, level{string(entry.Path), fd, entry})
-	if stat.Mode&0o700 != 0o700 { // its later mode may forbid its owner to restore its content
+	if stat.Mode&0o700 != 0o700 { // the mode may forbid the owner to restore the content
 		syscall.Fchmod(fd, 0o700) // fails for other users' directories, which root does not need
 	}
 	return nil
@@ -286,7 +289,7 @@ func (t *target) close(complete bool) error {
 	return err
 }
 
-// rename gives the file aside its name. It removes a directory in its place.
+// rename renames the file aside. It first removes a directory that has the new name.
 func (t *target) rename(parent int, base string) error {
 	if stat, err := at.Stat(parent, base); err == nil && stat.Mode&syscall.S_IFMT == syscall.S_IFDIR {
 		if err := remove(t.ctx, parent, base); err != nil {
@@ -329,7 +332,7 @@ func (t *target) hardlink(parent int, base string, entry *manifest.Entry) error 
 	return nil
 }
 
-// node opens the file at path if it still is this one.
+// node opens the file at a path. It returns an error if the file does not have the inode made.
 func (t *target) node(name string, made inode) (int, error) {
 	directory, err := t.open(path.Dir(name), false)
 	if err != nil {

@@ -1,8 +1,8 @@
-// Package sealed encrypts and authenticates the operator's messages to a runner that pass through another container's runner, whose
-// container may be in the hands of an agent.
+// Package sealed encrypts and authenticates the operator's messages to a runner. Another container's runner relays them, and an
+// agent may control that container.
 //
 // A message is a nonce and the AES-256-GCM ciphertext. An answer is bound to its request by the request's nonce. A repeated request
-// needs no defence: the runner runs each id at most once.
+// does no harm, because the runner runs each id at most once.
 package sealed
 
 import (
@@ -20,10 +20,10 @@ const (
 	keyBytes    = 32
 )
 
-// Key seals messages. Its zero value opens none.
+// Key seals messages. The zero value means that the operator gave no key.
 type Key struct{ gcm cipher.AEAD }
 
-// FromEnvironment returns the key that the operator put into the container's environment, the zero value without one.
+// FromEnvironment returns the key in the container's environment, which the operator sets. Without one it returns the zero value.
 func FromEnvironment() (Key, error) {
 	digits := os.Getenv(keyVariable)
 	if digits == "" {

@@ -11,7 +11,7 @@ const tmpfile = 0x400000 | syscall.O_DIRECTORY // O_TMPFILE
 // New returns an empty temporary file on the directory's filesystem.
 func New(directory string) (*os.File, error) {
 	fd, err := syscall.Open(directory, syscall.O_RDWR|syscall.O_CLOEXEC|tmpfile, 0o600)
-	if err != nil { // not every filesystem supports it
+	if err != nil { // not every filesystem supports O_TMPFILE
 		return unnamed(directory)
 	}
 	return os.NewFile(uintptr(fd), "temporary file"), nil

@@ -13,8 +13,8 @@ import (
 
 const (
 	freezePasses  = 20
-	lastResort    = 3 * time.Second  // a family with new members after this time forks faster than signals reach it
-	giveUp        = 15 * time.Second // processes alive after this time hang in the kernel
+	lastResort    = 3 * time.Second  // if new members still appear after this time, killAll kills all processes at once
+	giveUp        = 15 * time.Second // processes that are still alive after this time are assumed to hang in the kernel: Kill fails
 	longestPause  = 20 * time.Millisecond
 	shortestPause = 500 * time.Microsecond
 )

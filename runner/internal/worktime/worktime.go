@@ -30,7 +30,7 @@ func Limit(parent context.Context, limit time.Duration) (ctx context.Context, cl
 	clock.timer = time.AfterFunc(limit, func() {
 		clock.mu.Lock()
 		defer clock.mu.Unlock()
-		if clock.waiting == 0 { // else a wait began at this moment: what is left, if anything, follows it
+		if clock.waiting == 0 { // otherwise a wait started at this moment, and resume sets the timer again
 			end(ErrExceeded)
 		}
 	})
@@ -58,10 +58,10 @@ func (c *Clock) resume() {
 	}
 }
 
-// Writer returns a writer to the caller. The time of its writes does not count.
+// Writer returns a writer to the session's caller. The clock is paused during each write.
 func (c *Clock) Writer(to io.Writer) io.Writer { return writer{c, to} }
 
-// Reader returns a reader from the caller. The time of its reads does not count.
+// Reader returns a reader from the session's caller. The clock is paused during each read.
 func (c *Clock) Reader(from io.Reader) io.Reader { return reader{c, from} }
 
 type writer struct {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// slow is a stream whose other side takes or brings a byte only after a while.
+// slow is a stream on which each read and write takes this long.
 type slow time.Duration
 
 func (s slow) Write(p []byte) (int, error) { return s.Read(p) }
