@@ -2,20 +2,20 @@ package main
 
 import "strings"
 
-// Outcome says what becomes of a key of the compose specification.
+// Outcome is how Multistep handles a key of the compose specification.
 type Outcome string
 
 const (
-	// Mapped keys become parts of the trial's pod; values that cannot are refused (refuse.go).
+	// Mapped keys become parts of the trial's pod; values that cannot be mapped are refused (refuse.go).
 	Mapped Outcome = "mapped"
 	// Dropped keys have no effect on what runs in the pod.
 	Dropped Outcome = "dropped"
-	// Refused keys would change what runs; a task that has one is invalid.
+	// Refused keys would change what runs; a task with such a key is invalid.
 	Refused Outcome = "refused"
 )
 
-// Key is a row of the table of docs/reference/compose.md: what becomes of the keys that match Path, and of all below it for which no other row
-// has a longer path. "*" stands for a name, "[]" for an item of a list.
+// Key is a row of the table of docs/reference/compose.md: the outcome of the keys that match Path (see find). "*" stands for a
+// name, "[]" for an item of a list.
 type Key struct {
 	Path    string  `json:"path"`
 	Outcome Outcome `json:"outcome"`
@@ -287,8 +287,9 @@ var Keys = []Key{
 	{"services.*.volumes_from", Refused, "use a named volume in both services"},
 }
 
-// find returns the row of a path in a file. A row that refuses or drops a key holds for all below it; one that maps a key holds for
-// the key alone, so that a key which the specification gains later has none until somebody decides on it. false: there is no row.
+// find returns the row of a path in a file: the one with the longest path that applies. A row that refuses or drops a key also
+// applies to all keys below it. A row that maps a key applies only to this key, so a key that is new in the specification has no
+// row until somebody decides on it. false: there is no row.
 func find(path []string) (Key, bool) {
 	best, length := Key{}, 0
 	for _, key := range Keys {
@@ -300,7 +301,7 @@ func find(path []string) (Key, bool) {
 	return best, length > 0
 }
 
-// matches returns whether the path is the pattern's, or below it.
+// matches returns whether the pattern matches the path, or a path above it.
 func matches(pattern, path []string) bool {
 	if len(pattern) > len(path) {
 		return false

@@ -31,7 +31,7 @@ func TestEveryRowIsAKeyOfTheSpecification(t *testing.T) {
 	}
 }
 
-// A file that has one refused key, at whatever depth, is refused by the name of that key.
+// A file with one refused key, at any depth, is refused with the line and the text of this key.
 func TestEveryRefusedKeyIsNamedWithItsLine(t *testing.T) {
 	for _, key := range Keys {
 		if key.Outcome != Refused {
@@ -45,7 +45,7 @@ func TestEveryRefusedKeyIsNamedWithItsLine(t *testing.T) {
 	}
 }
 
-// fileWith returns a file with nothing but the key of a pattern, and the key's line.
+// fileWith returns a file that contains only the key of a pattern, and the key's line.
 func fileWith(pattern []string) (string, int) {
 	text, indent, line := "", 0, 0
 	for _, part := range pattern {

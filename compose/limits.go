@@ -10,8 +10,8 @@ const (
 	memoryBytes = 192 << 20
 )
 
-// limit bounds this process, because a task's author wrote what it reads: CPU time, memory, files to write and to open. The parent
-// bounds the wall time. If the parent dies, this process ends, too.
+// limit bounds this process's CPU time, memory and written files, because it reads a text that a task's author wrote. The parent
+// bounds the wall time. If the parent dies, the kernel kills this process.
 func limit() error {
 	debug.SetMemoryLimit(memoryBytes / 2)
 	for which, most := range map[int]uint64{

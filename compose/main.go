@@ -1,4 +1,4 @@
-// Compose-reader reads a task's compose file with the library of Docker Compose, and prints what Multistep runs of it as JSON.
+// Compose-reader reads a task's compose file with the library of Docker Compose, and prints the model that Multistep runs, as JSON.
 // It reads stdin and opens no file: the operator gives it the texts that it needs (operator/multistep/sources/compose.py).
 package main
 

@@ -1,7 +1,7 @@
 package main
 
-// Request is the input. Path: the file's path in the task, for messages; Text: its content; Variables: what ${NAME} stands for;
-// Files: texts of the env_files that an earlier answer needed, by path in the task.
+// Request is the input. Path: the file's path in the task, for messages; Text: the file's content; Variables: values of ${NAME};
+// Files: contents, by path in the task, of the env_files that an earlier answer needed.
 type Request struct {
 	Path      string            `json:"path"`
 	Text      string            `json:"text"`
@@ -9,13 +9,13 @@ type Request struct {
 	Files     map[string]string `json:"files"`
 }
 
-// Answer is the output: what the trial cannot have, or the files without which the model is incomplete, or the model.
+// Answer is the output: the refusals, or the files without which the model is incomplete, or the model.
 type Answer struct {
 	Refused  []Refusal `json:"refused,omitempty"`
 	Needs    []Need    `json:"needs,omitempty"`
 	Services []Service `json:"services,omitempty"`
 	Hosts    []Host    `json:"hosts,omitempty"`
-	// Variables by name: those that have placeholders in the model, as their values are the trial's.
+	// Variables holds, by name, the variables that have placeholders in the model, because the trial sets their values.
 	Variables map[string]Variable `json:"variables,omitempty"`
 }
 
@@ -25,7 +25,7 @@ type Variable struct {
 	Line int    `json:"line"`
 }
 
-// Need is an env_file, by its path in the task. Line: of the key that names it.
+// Need is an env_file that the model needs. Path: its path in the task; Line: line of the key that names it.
 type Need struct {
 	Path     string `json:"path"`
 	Line     int    `json:"line"`
@@ -38,7 +38,8 @@ type Host struct {
 	Address string `json:"address"`
 }
 
-// Service is one service. Fields without a value are the image's. User: uid or uid:gid. SameImage: the image is main's.
+// Service is one service of the compose file. If Entrypoint, Command, WorkingDir or User is not set, the image's value applies.
+// User: uid or uid:gid. SameImage: the service uses main's image.
 type Service struct {
 	Name            string            `json:"name"`
 	Line            int               `json:"line"`
@@ -69,7 +70,7 @@ type Service struct {
 	Restarts        bool              `json:"restarts"`
 }
 
-// Build is how the image is built. Context: directory in the task.
+// Build describes how the image is built. Context: directory in the task.
 type Build struct {
 	Context    string            `json:"context"`
 	Dockerfile string            `json:"dockerfile"`
@@ -77,7 +78,7 @@ type Build struct {
 	Target     string            `json:"target"`
 }
 
-// Healthcheck has times in seconds.
+// Healthcheck is a service's healthcheck. Its times are in seconds.
 type Healthcheck struct {
 	Argv          []string `json:"argv"`
 	Interval      float64  `json:"interval"`
@@ -93,8 +94,8 @@ type Dependency struct {
 	Condition string `json:"condition"`
 }
 
-// Mount is a volume, a tmpfs, or a file or directory of the task. Source: name of the volume ("" for an anonymous one), or path in the
-// task; Content: the text of a file that is not in the task; Mode: of a file, 0 for the usual one.
+// Mount is a volume, a tmpfs, or a file or directory of the task. Source: name of the volume ("" for an anonymous one), or path in
+// the task; Content: the text of a file that is not in the task; Mode: permissions of a file, 0 for the default.
 type Mount struct {
 	Kind      string  `json:"kind"`
 	Source    string  `json:"source"`

@@ -15,7 +15,7 @@ const (
 	file   = "file"
 )
 
-// mounts returns all that is mounted into the service.
+// mounts returns all mounts of the service.
 func (r *reading) mounts(key []string, service types.ServiceConfig) []Mount {
 	var found []Mount
 	for number, each := range service.Volumes {
@@ -93,7 +93,8 @@ func (r *reading) bind(key []string, service string, mount Mount) (Mount, bool) 
 	return mount, inside
 }
 
-// logsOfHarbor is the prefix of the values that the operator gives the variables HOST_*_PATH, by which old tasks mount main's logs.
+// logsOfHarbor is the prefix of the values that the operator gives the variables HOST_*_PATH, with which older tasks mount main's
+// logs.
 const logsOfHarbor = "/multistep-logs/"
 
 func (r *reading) tmpfs(key []string, text string) (Mount, bool) {
@@ -126,7 +127,7 @@ func (r *reading) tmpfs(key []string, text string) (Mount, bool) {
 	return mount, true
 }
 
-// checkMode refuses permissions of a tmpfs that the pod's have not.
+// checkMode refuses a tmpfs whose mode is not that of a volume in memory.
 func (r *reading) checkMode(key []string, mode int64) {
 	if mode&^0o1000 != 0o777 && mode != 0 {
 		r.file.refuse(key, "must have mode 1777, as a volume in memory has; got %o", mode)

@@ -17,14 +17,14 @@ import (
 
 const (
 	mainService = "main"
-	// ownImage stands for main's image, whose name the operator knows later.
+	// ownImage stands for main's image, whose name the reader does not know.
 	ownImage = "multistep.invalid/main"
-	// base is what Harbor 0.25 puts below each compose file (docker-compose-prebuilt.yaml). Its command only keeps the container alive,
-	// which the runner does.
+	// base is the file that Harbor 0.25 merges each compose file into (docker-compose-prebuilt.yaml). Harbor's command, which only
+	// keeps the container running, is omitted: the runner does this.
 	base = "services:\n  main:\n    image: " + ownImage + "\n"
 )
 
-// Read returns the model of a compose file, or all that keeps the trial from running it.
+// Read returns the model of a compose file, or the refusals of everything that the trial cannot run.
 func Read(request Request) Answer {
 	variables := map[string]string{"MAIN_IMAGE_NAME": ownImage, "PREBUILT_IMAGE_NAME": ownImage, "CONTEXT_DIR": "."}
 	maps.Copy(variables, request.Variables)
@@ -55,7 +55,8 @@ func Read(request Request) Answer {
 	return answer
 }
 
-// load loads the file over Harbor's base. It opens no file: includes and files to extend were refused, env_files are read later.
+// load loads the file over Harbor's base. It opens no file: walk has refused includes and files to extend, and env_files are read
+// later.
 func load(request Request) (*types.Project, error) {
 	details := types.ConfigDetails{
 		WorkingDir:  "/",
@@ -88,7 +89,7 @@ func failure(err error) Refusal {
 	return Refusal{key, line, message}
 }
 
-// reading is the conversion of one file. needs: env_files whose texts the request lacks.
+// reading is the conversion of one file. needs: env_files whose contents the request lacks.
 type reading struct {
 	file      *document
 	project   *types.Project
@@ -112,7 +113,8 @@ func (r *reading) model() Answer {
 	return answer
 }
 
-// taskPath returns the path in the task of one in the file; false, after a refusal, if it leaves the task.
+// taskPath converts a path in the file to a path in the task. If the path leads out of the task, it adds a refusal and returns
+// false.
 func (r *reading) taskPath(key []string, value string) (string, bool) {
 	clean := path.Clean(path.Join(r.directory, value))
 	if path.IsAbs(value) || strings.HasPrefix(value, "~") || clean == ".." || strings.HasPrefix(clean, "../") {
@@ -168,7 +170,7 @@ func (r *reading) build(key []string, build types.BuildConfig) *Build {
 	return &Build{directory, build.Dockerfile, args, build.Target}
 }
 
-// environment returns the variables of env_files, then those of environment.
+// environment returns the variables of env_files, overridden by those of the key environment.
 func (r *reading) environment(key []string, service types.ServiceConfig) map[string]string {
 	found := map[string]string{}
 	lookup := func(name string) (string, bool) {
@@ -227,7 +229,7 @@ func (r *reading) healthcheck(key []string, check *types.HealthCheckConfig) *Hea
 	return &converted
 }
 
-// seconds returns a duration in seconds; Docker's default for none and for 0.
+// seconds returns a duration in seconds, or usual (Docker's default) if the duration is not set or 0.
 func seconds(duration *types.Duration, usual float64) float64 {
 	if duration == nil || *duration <= 0 {
 		return usual
@@ -255,7 +257,7 @@ func (r *reading) dependencies(key []string, service types.ServiceConfig) []Depe
 	return found
 }
 
-// serviceNames returns all names by which other services know the service.
+// serviceNames returns all names by which other services can reach the service.
 func serviceNames(service types.ServiceConfig) []string {
 	names := []string{service.Name, service.Hostname, service.ContainerName}
 	for _, network := range service.Networks {

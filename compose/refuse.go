@@ -10,7 +10,7 @@ import (
 
 var (
 	number = regexp.MustCompile(`^\d{1,9}(:\d{1,9})?$`)
-	// addable are the capabilities that Pod Security `baseline` lets a container add.
+	// addable lists the capabilities that Pod Security `baseline` lets a container add.
 	addable = []string{
 		"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP",
 		"SETUID", "SYS_CHROOT",
@@ -75,7 +75,7 @@ func (r *reading) checkNetwork(key []string, service types.ServiceConfig) {
 	}
 }
 
-// checkProject refuses what concerns several services: separate networks and volumes of other drivers.
+// checkProject refuses networks and volumes of other drivers, and services without a common network.
 func (r *reading) checkProject() {
 	for name, network := range r.project.Networks {
 		if network.Driver != "" && network.Driver != "bridge" && network.Driver != "default" {

@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// The tasks that the oracle solves on a real cluster use every key that the table maps.
+// An end-to-end test runs these tasks with the oracle, so all keys that the table maps are tested on a real cluster.
 func TestTheEndToEndTasksUseEveryMappedKey(t *testing.T) {
 	files, err := filepath.Glob("../tests/e2e/compose_tasks/*/*/docker-compose.yaml")
 	if err != nil || len(files) == 0 {
@@ -34,7 +34,7 @@ func TestTheEndToEndTasksUseEveryMappedKey(t *testing.T) {
 	}
 }
 
-// use notes the rows of all keys below a node.
+// use records the rows of all keys below a node.
 func use(node *yaml.Node, pattern []string, used map[string]bool) {
 	switch node = target(node); node.Kind {
 	case yaml.MappingNode:

@@ -9,14 +9,14 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// Refusal is a key of the file that the trial cannot have. Line is 0 if it is not known.
+// Refusal is a key that the trial cannot have. Line is 0 if it is unknown.
 type Refusal struct {
 	Key     string `json:"key"`
 	Line    int    `json:"line"`
 	Message string `json:"message"`
 }
 
-// document is the file as a tree of nodes, which have lines. ofTrial: the variables whose values are the trial's.
+// document is the file as a tree of nodes with line numbers. ofTrial: the variables whose values the trial sets.
 type document struct {
 	root      *yaml.Node
 	variables map[string]string
@@ -25,7 +25,7 @@ type document struct {
 	visits    int
 }
 
-// maxVisits bounds the walk: an alias is walked wherever it is used.
+// maxVisits is the maximum number of nodes that walk visits: it visits an alias's nodes wherever the alias is used.
 const maxVisits = 100_000
 
 func parse(text string, variables map[string]string) (*document, error) {
@@ -44,7 +44,8 @@ func (d *document) refuse(path []string, format string, values ...any) {
 	d.refused = append(d.refused, Refusal{strings.Join(path, "."), d.line(path), fmt.Sprintf(format, values...)})
 }
 
-// walk refuses all keys below a node that the table refuses or does not know. pattern: the path with "[]" for items of lists.
+// walk refuses each key below the node that the table Keys refuses or does not list. pattern: the path with "[]" in place of each
+// list index.
 func (d *document) walk(node *yaml.Node, path, pattern []string) {
 	if d.visits++; d.visits > maxVisits {
 		return
@@ -63,8 +64,8 @@ func (d *document) walk(node *yaml.Node, path, pattern []string) {
 	}
 }
 
-// unset gives variables without a value and without a default a placeholder, where the trial can replace it: their values are the
-// trial's, as they are those of Harbor's own environment. Elsewhere it refuses them.
+// unset handles variables without a value and without a default. In the values of replaceable keys, they get a placeholder, because
+// the trial sets their values (in Harbor, its own environment sets them). In other values it refuses them.
 func (d *document) unset(node *yaml.Node, path []string) {
 	for name, variable := range template.ExtractVariables(map[string]any{"": node.Value}, template.DefaultPattern) {
 		if _, set := d.variables[name]; set || variable.DefaultValue != "" || variable.PresenceValue != "" || hasDefault(node.Value, name) {
@@ -104,7 +105,7 @@ func hasDefault(text, name string) bool {
 func (d *document) key(pair [2]*yaml.Node, path, pattern []string) {
 	name := pair[0].Value
 	if strings.HasPrefix(name, "x-") && !isName(pattern) {
-		return // extensions may be anywhere but among names, and have no effect
+		return // extensions are permitted except where keys are names, and have no effect
 	}
 	here, kind := with(path, name), with(pattern, name)
 	row, found := find(kind)
@@ -139,14 +140,14 @@ func isName(pattern []string) bool {
 	return found && strings.HasSuffix(row.Path, ".*")
 }
 
-// empty returns whether the value is what the key has by default: null, false or nothing.
+// empty returns whether the value equals the key's default: null, false or nothing.
 func empty(node *yaml.Node) bool {
 	node = target(node)
 	return node.Kind == yaml.ScalarNode && (node.Tag == "!!null" || node.Tag == "!!bool" && node.Value == "false") ||
 		(node.Kind == yaml.MappingNode || node.Kind == yaml.SequenceNode) && len(node.Content) == 0
 }
 
-// line returns the line of the last part of the path that the file has itself; an extended service has some of its keys elsewhere.
+// line returns the line of the last part of the path that the file contains. Keys that a service gets by extends may be elsewhere.
 func (d *document) line(path []string) int {
 	node, line := d.root, 0
 	for _, part := range path {
@@ -172,7 +173,7 @@ func (d *document) line(path []string) int {
 	return line
 }
 
-// pairs returns the keys and values of a mapping, with those that it merges ("<<").
+// pairs returns the keys and values of a mapping. Those that it merges ("<<") come first.
 func pairs(node *yaml.Node) [][2]*yaml.Node {
 	var found, merged [][2]*yaml.Node
 	for number := 0; number+1 < len(node.Content); number += 2 {

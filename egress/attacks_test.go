@@ -32,10 +32,10 @@ const (
 	patience = 1500 * time.Millisecond
 )
 
-// attack tries to reach the evil server, and returns nil if it was reached.
+// attack tries to reach the evil server. It returns nil if it reached the server.
 type attack func() error
 
-// stream sends bytes over a connection and succeeds if anything comes back from the other side.
+// stream sends texts over a connection, and succeeds if it receives a byte.
 func stream(network, address string, control func(fd int), said ...string) attack {
 	return func() error {
 		dialer := net.Dialer{Timeout: patience, Control: onSocket(control)}
@@ -47,7 +47,7 @@ func stream(network, address string, control func(fd int), said ...string) attac
 		_ = conn.SetDeadline(time.Now().Add(2 * patience))
 		for number, each := range said {
 			if number > 0 {
-				time.Sleep(50 * time.Millisecond) // so that they are packets of their own
+				time.Sleep(50 * time.Millisecond) // so that each text is a separate packet
 			}
 			if _, err := io.WriteString(conn, each); err != nil {
 				return err
@@ -102,7 +102,7 @@ func from(port int) func(int) {
 	}
 }
 
-// asked looks up a name; it is reached if the resolver outside answers.
+// asked looks up a name. It succeeds if a resolver outside the pod answers with records.
 func asked(network, server, name string, kind uint16, change func(*dns.Msg)) attack {
 	return func() error {
 		message := new(dns.Msg).SetQuestion(dns.Fqdn(name), kind)
@@ -140,7 +140,7 @@ func ping(network, address string) attack {
 	}
 }
 
-// socketOf connects a socket of any family and protocol that carries a stream.
+// socketOf connects a stream socket of this family and protocol, and succeeds if it receives a byte.
 func socketOf(family, protocol int, fastOpen bool) attack {
 	return func() error {
 		fd, err := unix.Socket(family, unix.SOCK_STREAM, protocol)
@@ -152,7 +152,7 @@ func socketOf(family, protocol int, fastOpen bool) attack {
 		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, wait)
 		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, wait)
 		var to unix.Sockaddr = &unix.SockaddrInet4{Port: 7001, Addr: [4]byte(net.ParseIP(evil).To4())}
-		if family == unix.AF_INET6 { // the address of IPv4 in one of IPv6
+		if family == unix.AF_INET6 { // the IPv4 address as an IPv6 address
 			to = &unix.SockaddrInet6{Port: 7001, Addr: [16]byte(net.ParseIP(evil).To16())}
 		}
 		if fastOpen {
@@ -171,7 +171,7 @@ func socketOf(family, protocol int, fastOpen bool) attack {
 	}
 }
 
-// after does something first, whose own failure does not matter, and then tries to connect.
+// after calls first, whose failure does not matter, and then runs an attack.
 func after(first func(), then attack) attack {
 	return func() error {
 		first()
@@ -208,7 +208,7 @@ func accepted() {
 	_ = conn.Flush()
 }
 
-// inNewUser runs the attack of this name in a user namespace, in which the process has all capabilities.
+// inNewUser runs the attack of this name in a new user namespace, in which the process has all capabilities.
 func inNewUser(name string) attack {
 	return func() error {
 		command := exec.Command("/proc/self/exe")
@@ -314,7 +314,7 @@ func attacks() map[string]attack {
 	}
 }
 
-// inAnotherUser connects as a user without any capability.
+// inAnotherUser runs an attack as a user without capabilities.
 func inAnotherUser(id uint32) error {
 	command := exec.Command("/proc/self/exe")
 	command.Env = append(os.Environ(), asAgent+"=a raw connection")
@@ -329,7 +329,8 @@ func inAnotherUser(id uint32) error {
 	return nil
 }
 
-// tryAttacks prints the error of each attack as JSON, "" for one that reached the evil server. only: one of them; "all".
+// tryAttacks prints the error of each attack as JSON; "" if the attack reached the evil server. only: the name of one attack, or
+// "all".
 func tryAttacks(only string) {
 	results, mutex, group := map[string]string{}, sync.Mutex{}, sync.WaitGroup{}
 	for name, try := range attacks() {
@@ -349,8 +350,8 @@ func tryAttacks(only string) {
 	_ = json.NewEncoder(os.Stdout).Encode(results)
 }
 
-// attacked runs the attacks as root of a container: with Docker's capabilities, but not NET_RAW. It returns the names of those that
-// reached the evil server, and of the others.
+// attacked runs the attacks as root of a container: with Docker's capabilities, but without NET_RAW. It returns the names of the
+// attacks that reached the evil server, and the names and errors of the other attacks.
 func attacked(t *testing.T) (reached, stopped []string) {
 	t.Helper()
 	kept := "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+sys_chroot,+mknod,+audit_write,+setfcap"

@@ -68,7 +68,7 @@ func TestAnAllowedNameIsReachedByEveryProtocol(t *testing.T) {
 	}
 }
 
-// serverNameSeen starts TLS with the echo server and returns the name in the hello that comes back.
+// serverNameSeen starts TLS with the echo server and returns the server's name in the ClientHello that comes back.
 func serverNameSeen(address, name string) (string, error) {
 	conn, err := net.DialTimeout("tcp", address, 3*time.Second)
 	if err != nil {
@@ -92,7 +92,7 @@ func serverNameSeen(address, name string) (string, error) {
 	return found, err
 }
 
-// duplex writes to a connection and passes on what comes back.
+// duplex writes to a connection, and copies everything that it reads from this connection to another one.
 type duplex struct {
 	net.Conn
 	to net.Conn
@@ -145,7 +145,7 @@ func TestAClientThatWaitsIsStillAskedForTheName(t *testing.T) {
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(8 * time.Second))
-	if _, err := io.ReadFull(conn, make([]byte, 6)); err != nil { // "hello\n": taken for a protocol in which the server speaks first
+	if _, err := io.ReadFull(conn, make([]byte, 6)); err != nil { // "hello\n": the proxy assumes a protocol in which the server speaks first
 		t.Fatal(err)
 	}
 	_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: "+evilName+"\r\n\r\n")
@@ -183,9 +183,9 @@ func TestDNSAnswersOnlyAddressesOfAllowedNames(t *testing.T) {
 		{goodName, dns.TypeA, 1, dns.RcodeSuccess},
 		{strings.ToUpper(goodName), dns.TypeA, 1, dns.RcodeSuccess},
 		{"www." + goodName, dns.TypeA, 1, dns.RcodeSuccess},
-		{"short.default.svc.cluster.local", dns.TypeA, 1, dns.RcodeSuccess}, // as a resolver completes it
+		{"short.default.svc.cluster.local", dns.TypeA, 1, dns.RcodeSuccess}, // with a search domain that a resolver appends
 		{"other." + goodName, dns.TypeA, 0, dns.RcodeNameError},
-		{"metadata." + goodName, dns.TypeA, 0, dns.RcodeSuccess}, // an address of the link
+		{"metadata." + goodName, dns.TypeA, 0, dns.RcodeSuccess}, // resolves to a link-local address
 		{goodName, dns.TypeTXT, 0, dns.RcodeSuccess},
 		{goodName, dns.TypeHTTPS, 0, dns.RcodeSuccess},
 		{"secret." + evilName, dns.TypeA, 0, dns.RcodeNameError},
@@ -324,12 +324,12 @@ func TestAKilledSidecarNeverOpens(t *testing.T) {
 }
 
 func TestNamesOfTheHostsFileAreNotBelieved(t *testing.T) {
-	runtime.LockOSThread() // never unlocked: its mounts differ
+	runtime.LockOSThread() // never unlocked: the thread has other mounts
 	hosts, err := os.ReadFile("/etc/hosts")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil { // this thread only; the sidecar is started by it
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil { // for this thread only, which starts the sidecar
 		t.Fatal(err)
 	}
 	file := t.TempDir() + "/hosts"
@@ -369,10 +369,10 @@ func TestTheNumberOfConnectionsIsLimited(t *testing.T) {
 	if p.allow(good).Others != 1 {
 		t.Error("the refused connection is not counted")
 	}
-	p.none() // cuts them
+	p.none() // closes all connections
 	p.allow(good)
 	for got, err = talk(good+":7001", "again\n"); err != nil; got, err = talk(good+":7001", "again\n") {
-		time.Sleep(10 * time.Millisecond) // their ends take effect one after the other
+		time.Sleep(10 * time.Millisecond) // the proxy forgets closed connections one by one
 	}
 	wantAnswer(t, got, err, "again")
 }

@@ -1,8 +1,8 @@
-// Egress is the sidecar that owns the way out of a trial's pod.
+// Egress is the sidecar that controls the connections of a trial's pod to other hosts.
 //
-//	egress serve    closes the pod's network, then obeys the control socket
+//	egress serve    closes the pod's network, then serves the control socket
 //	egress call     connects stdin and stdout to the control socket
-//	egress ready    waits until the network is closed, and the runner installed
+//	egress ready    waits until the network is closed and the runner is installed
 package main
 
 import (
@@ -122,8 +122,8 @@ func serve(given options) error {
 	return (&control.Control{Boot: rand.Text(), Switch: own.change}).Serve(listener)
 }
 
-// installRunner starts the runner's installation into a volume of the pod, unless it is there, and returns its result. With an init
-// container of its own the pod would start later.
+// installRunner installs the runner in a volume of the pod, unless it exists there. It returns at once; the channel receives the
+// result. An init container for it would delay the pod's start.
 func installRunner(directory string) <-chan error {
 	result := make(chan error, 1)
 	if _, err := os.Stat(filepath.Join(directory, filepath.Base(runner))); directory == "" || err == nil {
@@ -140,7 +140,7 @@ func installRunner(directory string) <-chan error {
 	return result
 }
 
-// change puts a policy in force and returns what was refused before.
+// change puts a policy in force and returns the attempts that were refused before.
 func (s *sidecar) change(wanted policy.Policy) (refusals.Report, error) {
 	started := time.Now()
 	if err := s.firewall.Count(s.refused); err != nil {
@@ -213,7 +213,7 @@ func newFirewall(given options) (*firewall.Firewall, error) {
 	return wall, nil
 }
 
-// defaultGateway returns the gateway of the default route, from the kernel's table; no address without one.
+// defaultGateway returns the gateway of the default route in the kernel's table, or the zero Addr if there is none.
 func defaultGateway(table string) netip.Addr {
 	content, err := os.ReadFile(table)
 	if err != nil {
@@ -269,7 +269,7 @@ func resolverConfig(file, state string) (*dns.ClientConfig, error) {
 	return dns.ClientConfigFromFile(kept)
 }
 
-// call connects stdin and stdout to the control socket: the operator runs it by exec.
+// call connects stdin and stdout to the control socket. The operator runs it with exec.
 func call(socket string) error {
 	conn, err := control.Dial(socket, readyTimeout)
 	if err != nil {

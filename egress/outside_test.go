@@ -11,8 +11,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// playOutside runs the servers of the outside in this network namespace, which has their addresses: on the node of a real cluster, for
-// the attacks of a trial's agent. It serves this program to the agent on ownPort, once all others listen.
+// playOutside starts the servers outside the pod in this network namespace, which has their addresses. On the node of a real
+// cluster, they are the targets of attacks from a trial's agent (tests/support/ways_out.py). When all listen, playOutside serves
+// this program to the agent on ownPort.
 func playOutside() error {
 	if err := serveOutside(); err != nil {
 		return err
@@ -28,8 +29,8 @@ func playOutside() error {
 	select {}
 }
 
-// serveOutside listens, on the thread of the outside: HTTP on 80 and 8080, a server that speaks first on 7000, an echo on 7001, UDP on
-// 5353, DNS on the node.
+// serveOutside starts the servers outside the pod: HTTP on ports 80, 443, 8080 and 8081, a server that speaks first on 7000, an
+// echo on 7001, UDP echoes on 5353 and 443, and DNS on 53.
 func serveOutside() error {
 	for _, address := range []string{good, evil, evilSix} {
 		for _, port := range []string{"80", "8080", "8081", "443"} {
@@ -111,7 +112,7 @@ func echoUDP(address string) error {
 	return nil
 }
 
-// resolve plays the cluster's resolver.
+// resolve answers queries as the cluster's resolver does.
 func resolve(writer dns.ResponseWriter, request *dns.Msg) {
 	answer := new(dns.Msg).SetReply(request)
 	addresses := map[string]string{

@@ -26,7 +26,8 @@ import (
 	"multistep.dev/egress/internal/refusals"
 )
 
-// The tests run in two network namespaces: the test's process is the pod, and servers outside are in another one, behind a veth pair.
+// The tests run in two network namespaces, which a veth pair connects. The test's process is in the pod's namespace; the servers
+// outside the pod are in the other one.
 const (
 	podAddress  = "10.99.0.2"
 	node        = "10.99.0.1" // the kubelet, and the resolver
@@ -63,7 +64,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// again runs this test in namespaces of its own.
+// again runs this test program in new namespaces, and returns its exit code.
 func again(arguments, variables []string, flags uintptr) int {
 	command := exec.Command(arguments[0], arguments[1:]...)
 	command.Env = append(os.Environ(), variables...)
@@ -73,11 +74,11 @@ func again(arguments, variables []string, flags uintptr) int {
 	return command.ProcessState.ExitCode()
 }
 
-// connect creates the outside and its servers.
+// connect creates the network namespace outside the pod, the veth pair, and the servers.
 func connect() error {
 	thread, attached, served := make(chan string, 1), make(chan struct{}), make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // stays locked: the thread belongs to the outside
+		runtime.LockOSThread() // stays locked: the thread is in the other namespace
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			panic(err)
 		}
@@ -105,10 +106,10 @@ func connect() error {
 	return <-served
 }
 
-// outside runs functions on the thread of the outside.
+// outside passes functions to the thread in the network namespace outside the pod, which runs them.
 var outside = make(chan func())
 
-// fromOutside connects from an address of the outside.
+// fromOutside connects from an address outside the pod.
 func fromOutside(from, to string) error {
 	result := make(chan error, 1)
 	outside <- func() {
@@ -266,7 +267,7 @@ func udp(address string) error {
 	return err
 }
 
-// lookup asks the pod's resolver.
+// lookup sends a query to the pod's resolver.
 func lookup(name string, kind uint16) (*dns.Msg, error) {
 	client := &dns.Client{Timeout: 4 * time.Second}
 	answer, _, err := client.Exchange(new(dns.Msg).SetQuestion(dns.Fqdn(name), kind), node+":53")

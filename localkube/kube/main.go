@@ -1,5 +1,5 @@
-// Command localkube is every part of a small Kubernetes cluster in one binary: it runs as the part named by the name it
-// is called by (a symbolic link), or by its first argument.
+// Command localkube contains all components of a small Kubernetes cluster in one binary. The name by which it is called (a symbolic
+// link), or its first argument, selects the component.
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-// parts maps the name of a part to what runs it and gives the exit code.
+// parts maps the name of a component to a function that runs it and returns the exit code.
 var parts = map[string]func() int{
 	"etcd":                    func() int { etcdmain.Main(os.Args); return 0 },
 	"kube-apiserver":          func() int { return cli.Run(apiserver.NewAPIServerCommand()) },

@@ -1,4 +1,4 @@
-// Package control takes the operator's switches from one policy to another, over a socket that only this container can reach.
+// Package control serves the operator's requests to switch the pod's policy, on a socket that only this container can reach.
 package control
 
 import (
@@ -22,21 +22,22 @@ const Socket = "/run/egress/control.sock"
 
 const mostRequestBytes = 4 << 20
 
-// Request asks for a policy. ID: the same for a repeated request, which changes nothing.
+// Request is a request to switch to a policy. A repeated request has the same ID, and changes nothing.
 type Request struct {
 	ID string `json:"id"`
 	policy.Policy
 }
 
-// Answer confirms that the requested policy is in force. Boot: the sidecar's process, which starts with no network; Report: what was
-// refused since the policy before was put in force.
+// Answer confirms that the requested policy is in force. Boot: the id of the sidecar's process, which starts with no network;
+// Report: the attempts that were refused since the previous switch.
 type Answer struct {
 	Boot string `json:"boot"`
 	refusals.Report
 	Error string `json:"error,omitempty"`
 }
 
-// Control puts policies in force, one after the other. Switch: puts one in force, and returns what was refused before.
+// Control switches policies, one request after the other. Switch: puts a policy in force, and returns the attempts that were
+// refused before.
 type Control struct {
 	Boot   string
 	Switch func(policy.Policy) (refusals.Report, error)
@@ -46,7 +47,7 @@ type Control struct {
 	given Answer
 }
 
-// Do carries out a request, unless it was the last one already.
+// Do carries out a request. If it is the last request again, Do changes nothing and returns the same answer.
 func (c *Control) Do(request Request) Answer {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -79,7 +80,7 @@ func Listen(path string) (net.Listener, error) {
 	return listener, os.Chmod(path, 0o600)
 }
 
-// Serve answers requests until the listener is closed. Both are lines of JSON.
+// Serve answers requests until the listener is closed. Requests and answers are lines of JSON.
 func (c *Control) Serve(listener net.Listener) error {
 	for {
 		conn, err := listener.Accept()
@@ -108,7 +109,7 @@ func (c *Control) converse(conn net.Conn) {
 	}
 }
 
-// Dial connects to the socket, and waits for it until the timeout.
+// Dial connects to the socket. It retries until the timeout, because the socket may not exist yet.
 func Dial(path string, timeout time.Duration) (net.Conn, error) {
 	for end := time.Now().Add(timeout); ; time.Sleep(5 * time.Millisecond) {
 		conn, err := net.Dial("unix", path)

@@ -13,7 +13,7 @@ import (
 // The kernel's routing type of addresses that belong to the network namespace (RTN_LOCAL).
 const routeLocal = 2
 
-// Registers of the parts of a set's key. An IPv6 address fills the four registers of an IPv4 address's one.
+// Registers of the parts of a set's key. An IPv4 address fills one 32-bit register, an IPv6 address four.
 const (
 	keyRegister  = 1
 	after4Bytes  = unix.NFT_REG32_00 + 1
@@ -73,7 +73,7 @@ func port(of side, number uint16) rule {
 	return equals(at, binaryutil.BigEndian.PutUint16(number))
 }
 
-// addressAt returns the family and the place of an address in the network header.
+// addressAt returns an address's family, and the expression that reads the address from the network header.
 func addressAt(of side, is4 bool) (byte, *expr.Payload) {
 	if is4 {
 		return unix.NFPROTO_IPV4, &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12 + uint32(of)*4, Len: 4}

@@ -1,4 +1,4 @@
-// Package firewall keeps the nftables table of the pod's network namespace, through which every packet of the pod passes.
+// Package firewall manages the nftables table of the pod's network namespace, through which every packet of the pod passes.
 package firewall
 
 import (
@@ -24,8 +24,8 @@ const (
 	countedSize = 256
 )
 
-// Firewall replaces the rules of the pod. Nodes: addresses from which the kubelet's probes may come; Probes: their ports;
-// Proxy, Names: local ports to which TCP and DNS are redirected.
+// Firewall replaces the rules of the pod. Nodes: addresses from which the kubelet's probes may come; Probes: ports of the probes;
+// Proxy and Names: local ports to which TCP and DNS are redirected.
 type Firewall struct {
 	Nodes  []netip.Addr
 	Probes []uint16
@@ -33,14 +33,14 @@ type Firewall struct {
 	Names  uint16
 }
 
-// Apply puts rules in force in one transaction, which takes the place of all former rules, also of those of an earlier process.
+// Apply puts rules in force. In one transaction, it replaces all former rules, including those of an earlier process.
 func (f *Firewall) Apply(rules *policy.Rules) error {
 	conn, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("nftables: %w", err)
 	}
 	table := &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
-	conn.AddTable(table) // so that there is one to delete
+	conn.AddTable(table) // so that the deletion finds a table
 	conn.DelTable(table)
 	conn.AddTable(table)
 	counted, err := addCounted(conn, table)
@@ -57,7 +57,8 @@ func (f *Firewall) Apply(rules *policy.Rules) error {
 	return nil
 }
 
-// Count adds the packets that the rules refused since they were put in force. TCP is not among them, as it goes to the proxy.
+// Count adds the packets that the rules refused since they were put in force. It does not count redirected TCP connections, which
+// the proxy counts.
 func (f *Firewall) Count(counter *refusals.Counter) error {
 	conn, err := nftables.New()
 	if err != nil {
@@ -101,7 +102,7 @@ func (f *Firewall) Count(counter *refusals.Counter) error {
 func (f *Firewall) redirect(conn *nftables.Conn, table *nftables.Table, rules *policy.Rules) {
 	to := chain(conn, table, "redirected", nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest, nftables.ChainPolicyAccept)
 	if rules.Public {
-		return // the empty chain stays: connections through the proxy need its translation
+		return // the empty chain stays: connections through the proxy need its address translation
 	}
 	add := adder(conn, to)
 	add(marked(), verdict(expr.VerdictReturn))
@@ -151,7 +152,7 @@ func (f *Firewall) eachProbe(do func(node netip.Addr, probe uint16)) {
 	}
 }
 
-// addCounted adds the sets in which the kernel counts refused packets by target: by the family of their addresses.
+// addCounted adds the sets in which the kernel counts refused packets by target. It returns the sets by address family.
 func addCounted(conn *nftables.Conn, table *nftables.Table) (map[byte]*nftables.Set, error) {
 	sets := map[byte]*nftables.Set{}
 	for family, each := range map[byte]struct {

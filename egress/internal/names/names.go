@@ -1,7 +1,7 @@
 // Package names answers the pod's DNS queries for allowed names, and remembers the addresses of these names.
 //
-// It never reads /etc/hosts, and /etc/resolv.conf only before anything else runs in the pod: containers of a pod share these files, so
-// that root in another container can change them.
+// It never reads /etc/hosts. It reads /etc/resolv.conf only before another container runs: the containers of a pod share these
+// files, so root in another container can change them.
 package names
 
 import (
@@ -31,7 +31,7 @@ const (
 	mostLearned   = time.Hour
 )
 
-// Names resolves allowed names. Config: the pod's resolver; Rules: those in force.
+// Names resolves allowed names. Config: configuration of the pod's resolver; Rules: returns the rules in force.
 type Names struct {
 	Config  *dns.ClientConfig
 	Rules   func() *policy.Rules
@@ -50,8 +50,8 @@ func New(config *dns.ClientConfig, rules func() *policy.Rules, refused *refusals
 	}
 }
 
-// ServeDNS answers queries for A and AAAA of allowed names. Other types could carry data out (in the question) or keys of Encrypted
-// Client Hello in, which would hide the name from the proxy.
+// ServeDNS answers queries for A and AAAA records of allowed names. Queries of other types could carry data out of the pod, and
+// their answers could carry keys of Encrypted Client Hello into it, which would hide the name from the proxy.
 func (n *Names) ServeDNS(writer dns.ResponseWriter, request *dns.Msg) {
 	answer := new(dns.Msg).SetReply(request)
 	answer.RecursionAvailable = true
@@ -89,8 +89,8 @@ func (n *Names) ServeDNS(writer dns.ResponseWriter, request *dns.Msg) {
 	answer.Answer = n.take(asked, found, question.Name)
 }
 
-// bare returns the names that a query may stand for: without each of the search domains that resolvers append, and as it is. A pod
-// that looks up a.b asks for a.b.default.svc.cluster.local, too.
+// bare returns the names that a query may mean, the shortest first: the name as it is, and the name without each of the search
+// domains that resolvers append. A pod that looks up a.b also sends a query for a.b.default.svc.cluster.local.
 func (n *Names) bare(name string) []string {
 	found := []string{name}
 	for _, domain := range n.Config.Search {
@@ -102,7 +102,7 @@ func (n *Names) bare(name string) []string {
 	return found
 }
 
-// allowed returns the allowed name that a query stands for.
+// allowed returns the allowed name that a query means.
 func (n *Names) allowed(name string) (string, bool) {
 	rules := n.Rules()
 	for _, each := range n.bare(name) {
@@ -113,7 +113,7 @@ func (n *Names) allowed(name string) (string, bool) {
 	return "", false
 }
 
-// Allowed returns the allowed name that a client's name stands for, for connections to a port.
+// Allowed returns the name that a client's name means, if the name is allowed for connections to this port.
 func (n *Names) Allowed(name string, port uint16) (string, bool) {
 	rules := n.Rules()
 	for _, each := range n.bare(name) {
@@ -124,7 +124,7 @@ func (n *Names) Allowed(name string, port uint16) (string, bool) {
 	return "", false
 }
 
-// AllowedAt returns a name for which the address was learned and whose port is allowed; "" without one.
+// AllowedAt returns a name that resolved to this address and that is allowed for connections to this port; "" if there is none.
 func (n *Names) AllowedAt(to netip.AddrPort) string {
 	rules := n.Rules()
 	for _, name := range n.of(to.Addr()) {
@@ -135,7 +135,7 @@ func (n *Names) AllowedAt(to netip.AddrPort) string {
 	return ""
 }
 
-// query asks the pod's resolver with a message of its own, so that nothing of the pod's message but the name goes out.
+// query sends a new message to the pod's resolver, so that only the name in the client's message leaves the pod.
 func (n *Names) query(ctx context.Context, name string, kind uint16) (*dns.Msg, error) {
 	message := new(dns.Msg).SetQuestion(dns.Fqdn(name), kind)
 	errs := []error{errors.New("the pod has no resolver")}
@@ -164,7 +164,7 @@ func exchange(ctx context.Context, network, server string, message *dns.Msg) (*d
 	return answer, err
 }
 
-// take learns the addresses of an answer and returns its records for the client, under the name it asked for.
+// take learns the addresses in an answer of the resolver, and returns them as records for the client, which queried the name owner.
 func (n *Names) take(name string, answer *dns.Msg, owner string) []dns.RR {
 	var records []dns.RR
 	rules := n.Rules()
@@ -248,7 +248,8 @@ func (n *Names) of(address netip.Addr) []string {
 	return found
 }
 
-// Lookup returns an address of an allowed name: the wanted one if it belongs to the name. A client cannot choose another one.
+// Lookup returns an address of an allowed name: wanted, if the name resolves to it, otherwise another one. So a client cannot
+// choose an address that the name does not have.
 func (n *Names) Lookup(ctx context.Context, name string, wanted netip.Addr) (netip.Addr, error) {
 	if slices.Contains(n.of(wanted), name) {
 		return wanted, nil

@@ -15,8 +15,9 @@ import (
 	"multistep.dev/egress/internal/firewall"
 )
 
-// The local ports are outside of those that the kernel chooses for the pod's connections (32768 to 60999). The kernel remembers for a
-// while whether a connection was redirected: one of the pod with a port of the sidecar's would not be.
+// The range of the sidecar's local ports. It does not overlap with the range from which the kernel chooses ports for the pod's
+// connections (32768 to 60999). The kernel remembers for a while whether a connection was redirected: it would not redirect a
+// connection of the pod that reuses a port of the sidecar.
 const (
 	firstPort = 61000
 	lastPort  = 65535
@@ -25,7 +26,7 @@ const (
 
 const timeout = 10 * time.Second
 
-// Dial connects to an address, marked as the sidecar's connection.
+// Dial connects to an address, with a socket that has the sidecar's mark.
 func Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := &net.Dialer{Timeout: timeout, Control: mark}
 	var err error

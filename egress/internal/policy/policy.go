@@ -14,11 +14,11 @@ const (
 	Allowlist = "allowlist"
 )
 
-// MaxHosts is the most entries that one policy may have.
+// MaxHosts is the maximum number of entries in a policy.
 const MaxHosts = 10_000
 
-// Policy is what the operator asks for. Hosts: names, "*." and a name, addresses and CIDRs, in lower case; only with Allowlist.
-// Gateway: whether the model gateway can be reached, also with NoNetwork.
+// Policy is a policy that the operator requests. Hosts: names, wildcards ("*.NAME"), addresses and CIDRs, in lower case; only with
+// mode Allowlist. Gateway: whether the model gateway can be reached, even with mode NoNetwork.
 type Policy struct {
 	Mode    string   `json:"mode"`
 	Hosts   []string `json:"hosts,omitempty"`
@@ -31,7 +31,7 @@ type Endpoint struct {
 	Port uint16
 }
 
-// Rules answers questions about one policy.
+// Rules is a compiled policy.
 type Rules struct {
 	Public   bool
 	Prefixes []netip.Prefix
@@ -40,7 +40,7 @@ type Rules struct {
 	gateway  *Endpoint
 }
 
-// Compile checks a policy. gateway: the model gateway's endpoint, nil without one.
+// Compile checks a policy and returns its rules. gateway: the model gateway's endpoint, or nil.
 func Compile(wanted Policy, gateway *Endpoint) (*Rules, error) {
 	rules := &Rules{Public: wanted.Mode == Public, names: map[string]bool{}}
 	switch {
@@ -127,13 +127,13 @@ func (r *Rules) AllowsAddress(address netip.Addr) bool {
 	return false
 }
 
-// Closed reports whether nothing at all can be reached.
+// Closed reports whether the policy allows no connection at all.
 func (r *Rules) Closed() bool {
 	return !r.Public && len(r.Prefixes) == 0 && len(r.names) == 0 && len(r.suffixes) == 0 && r.gateway == nil
 }
 
-// LeadsInside reports whether an address leads to the pod itself, its link or a group. A name must not resolve to one: the cloud's
-// metadata server has such an address.
+// LeadsInside reports whether an address is a loopback, link-local, multicast, unspecified or broadcast address. An allowed name
+// must not resolve to such an address: the cloud's metadata server has one.
 func LeadsInside(address netip.Addr) bool {
 	return address.IsLoopback() || address.IsLinkLocalUnicast() || address.IsMulticast() || address.IsUnspecified() ||
 		address == netip.AddrFrom4([4]byte{255, 255, 255, 255})

@@ -20,7 +20,7 @@ func original(conn *net.TCPConn) (netip.AddrPort, error) {
 	var failed error
 	is4 := conn.LocalAddr().(*net.TCPAddr).IP.To4() != nil
 	err = raw.Control(func(fd uintptr) {
-		if is4 { // the kernel fills a sockaddr_in; Mreq is a structure that x/sys reads and that is large enough
+		if is4 { // x/sys cannot read the kernel's sockaddr_in; IPv6Mreq is a structure that it can read and that is large enough
 			var value *unix.IPv6Mreq
 			if value, failed = unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, originalDestination); failed == nil {
 				bytes := value.Multiaddr

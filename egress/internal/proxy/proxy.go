@@ -22,7 +22,7 @@ import (
 const (
 	mostConnections = 384
 	bufferBytes     = 16 << 10
-	firstBytes      = time.Second // a client that says nothing for so long waits for the server to speak first
+	firstBytes      = time.Second // a client that sends nothing for this time is assumed to wait for the server
 	dialTimeout     = 10 * time.Second
 )
 
@@ -38,7 +38,7 @@ type Proxy struct {
 	open  map[*forwarded]struct{}
 }
 
-// forwarded is a connection in both directions. name: by which it is allowed, "" if by its address.
+// forwarded is a client's connection with its connection to the server. name: the name that allows it, "" if its address does.
 type forwarded struct {
 	client   *net.TCPConn
 	upstream *net.TCPConn
@@ -50,7 +50,7 @@ func (f *forwarded) allowedBy(rules *policy.Rules) bool {
 	return rules.Public || rules.AllowsAddress(f.to.Addr()) || (f.name != "" && rules.AllowsEndpoint(f.name, f.to.Port()))
 }
 
-// cut ends the connection at once; the client gets an error and not an end of data.
+// cut resets the client's connection, so that the client gets an error instead of the end of the data.
 func (f *forwarded) cut() {
 	_ = f.client.SetLinger(0)
 	f.close()
@@ -109,7 +109,7 @@ func (p *Proxy) serve(client *net.TCPConn) {
 	defer p.forget(link)
 	rules := p.Rules()
 	switch {
-	case to.Addr().IsLoopback() || rules.Closed(): // loopback: not redirected, but connected to the proxy itself
+	case to.Addr().IsLoopback() || rules.Closed(): // loopback: the client connected to the proxy itself
 		p.refuse(link, "tcp", to.Addr().String(), to.Port())
 	case rules.Public || rules.AllowsAddress(to.Addr()):
 		if p.connect(link, "", to) == nil {
@@ -120,8 +120,8 @@ func (p *Proxy) serve(client *net.TCPConn) {
 	}
 }
 
-// byName forwards a connection to the server whose name the client asks for; a client of another protocol to an address that was
-// learned for an allowed name.
+// byName forwards a connection to the server whose name the client sends. It forwards a connection of another protocol if an
+// allowed name resolved to the address.
 func (p *Proxy) byName(link *forwarded, to netip.AddrPort) {
 	var seen bytes.Buffer
 	_ = link.client.SetReadDeadline(time.Now().Add(firstBytes))
@@ -152,7 +152,7 @@ func (p *Proxy) byName(link *forwarded, to netip.AddrPort) {
 	p.serverFirst(link, to)
 }
 
-// toServer connects to the server that the client asked for by its name, if it is allowed.
+// toServer connects to the server whose name the client sent, if the name is allowed.
 func (p *Proxy) toServer(link *forwarded, asked spoken, to netip.AddrPort) error {
 	name, allowed := p.Names.Allowed(asked.name, to.Port())
 	if !allowed {
@@ -168,8 +168,8 @@ func (p *Proxy) toServer(link *forwarded, asked spoken, to netip.AddrPort) error
 	return p.connect(link, name, netip.AddrPortFrom(address, to.Port()))
 }
 
-// serverFirst forwards a connection in which the server speaks first. When the client speaks, it must not ask for another server:
-// otherwise a client could wait for a second to have its TLS forwarded to any server at a shared address.
+// serverFirst forwards a connection in which the server speaks first. It cuts the connection if the client then sends the name of a
+// server that is not allowed: otherwise a client could wait for firstBytes, and then start TLS with any server at a shared address.
 func (p *Proxy) serverFirst(link *forwarded, to netip.AddrPort) {
 	link.both(func() {
 		var seen bytes.Buffer
@@ -187,10 +187,11 @@ func (p *Proxy) serverFirst(link *forwarded, to netip.AddrPort) {
 
 func (p *Proxy) refuse(link *forwarded, kind, host string, port uint16) {
 	p.Refused.Add(refusals.Target{Protocol: kind, Host: host, Port: port}, 1)
-	_ = link.client.SetLinger(0) // it is closed with a reset
+	_ = link.client.SetLinger(0) // so that close resets the connection
 }
 
-// connect opens the upstream connection. If the rules have changed meanwhile and do not allow it, it is closed again.
+// connect opens the upstream connection. It returns an error if the rules have changed meanwhile and no longer allow the
+// connection.
 func (p *Proxy) connect(link *forwarded, name string, to netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
 	defer cancel()
@@ -227,7 +228,7 @@ func (p *Proxy) forget(link *forwarded) {
 	link.close()
 }
 
-// exchange copies both directions until both have ended. first: what was read from the client already.
+// exchange copies both directions until both have ended. first: bytes that were already read from the client.
 func (f *forwarded) exchange(first []byte) {
 	f.both(func() { f.send(first) })
 }

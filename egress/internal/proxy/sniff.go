@@ -20,13 +20,14 @@ const (
 	helloTimeout    = 10 * time.Second
 )
 
-// spoken is what a client says first. Kind: tls, http, or tcp for anything else; Name: the server's name that it asks for.
+// spoken describes the first bytes that a client sends. kind: tls, http, or tcp for any other protocol; name: the server's name in
+// these bytes.
 type spoken struct {
 	kind string
 	name string
 }
 
-// sniff reads the client's first bytes, before its read deadline, and copies them to seen. It returns an error if there are none.
+// sniff reads the client's first bytes, and copies them to seen. It returns an error if no byte arrives before the read deadline.
 func sniff(client net.Conn, seen *bytes.Buffer) (spoken, error) {
 	buffered := bufio.NewReader(io.TeeReader(io.LimitReader(client, mostHeaderBytes), seen))
 	first, err := buffered.Peek(1)
@@ -34,7 +35,7 @@ func sniff(client net.Conn, seen *bytes.Buffer) (spoken, error) {
 		_ = client.SetReadDeadline(time.Time{})
 		return spoken{}, err
 	}
-	_ = client.SetReadDeadline(time.Now().Add(helloTimeout)) // for the rest of what it has started
+	_ = client.SetReadDeadline(time.Now().Add(helloTimeout)) // for the rest of the ClientHello or the request
 	defer func() { _ = client.SetReadDeadline(time.Time{}) }()
 	if first[0] == 0x16 { // a TLS record with a handshake
 		return spoken{"tls", policy.Normalize(serverName(buffered))}, nil
@@ -51,12 +52,12 @@ func serverName(reader io.Reader) (name string) {
 		name = hello.ServerName
 		return nil, seen
 	}}
-	_ = tls.Server(readOnly{reader}, config).Handshake() // always fails: it is only to read the hello
+	_ = tls.Server(readOnly{reader}, config).Handshake() // always fails: it only reads the ClientHello
 	return name
 }
 
-// requestLine returns the first line if it is one of HTTP/1: a method in capitals, and the version at its end. HTTP/2 without TLS has
-// its host in compressed frames, so that it counts as another protocol.
+// requestLine returns the first line if it is a request line of HTTP/1: a method in capitals, and the version at the end. HTTP/2
+// without TLS has the host in compressed frames, so it counts as another protocol.
 func requestLine(reader *bufio.Reader) (string, bool) {
 	for size := 1; ; size++ {
 		start, err := reader.Peek(size)

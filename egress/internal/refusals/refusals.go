@@ -1,4 +1,4 @@
-// Package refusals counts what was tried and refused, in bounded memory.
+// Package refusals counts refused attempts by their targets, in bounded memory.
 package refusals
 
 import (
@@ -8,12 +8,12 @@ import (
 	"sync"
 )
 
-// MaxTargets is the most targets that are counted one by one; the rest is counted together.
+// MaxTargets is the maximum number of targets that are counted separately; attempts to reach further targets are counted together.
 const MaxTargets = 200
 
 const maxHostCharacters = 253
 
-// Target is what somebody tried to reach. Protocol: dns, tcp, tls, http, udp, icmp or another protocol's number.
+// Target is the target of a refused attempt. Protocol: dns, tcp, tls, http, udp, icmp or another protocol's number.
 type Target struct {
 	Protocol string `json:"protocol"`
 	Host     string `json:"host"`
@@ -26,7 +26,8 @@ type Count struct {
 	Count uint64 `json:"count"`
 }
 
-// Report is what was refused. Others: attempts that are in no count, because there were too many different targets.
+// Report lists refused attempts. Others: attempts that no count includes, because there were too many targets or the target is
+// unknown.
 type Report struct {
 	Refused []Count `json:"refused"`
 	Others  uint64  `json:"others,omitempty"`
@@ -61,7 +62,7 @@ func (c *Counter) AddOthers(times uint64) {
 	c.others += times
 }
 
-// Take returns what was counted, the most frequent first, and starts again at zero.
+// Take returns the counts, the highest first, and resets them to zero.
 func (c *Counter) Take() Report {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()

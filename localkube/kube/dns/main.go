@@ -1,5 +1,5 @@
-// Command dns is the cluster's DNS server: CoreDNS with the few plugins that a cluster without a way out can use. It is
-// a program of its own because CoreDNS defines global flags that the others must not have.
+// Command dns is the cluster's DNS server: CoreDNS with the few plugins that a cluster without access to other networks can use. It
+// is a separate program, because CoreDNS defines global flags that the other components must not have.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 )
 
 func main() {
-	// The order in which a request passes the plugins.
+	// the order in which plugins handle a request
 	dnsserver.Directives = []string{"bind", "ready", "errors", "cache", "kubernetes", "template"}
 	coremain.Run()
 }

@@ -1,5 +1,5 @@
-// Command pause does nothing until it gets a signal to stop. It holds a pod's namespaces, once per pod, so it is a program of
-// its own: the one with all of Kubernetes in it would take tens of megabytes each time.
+// Command pause waits until it receives a signal to stop. It holds the namespaces of a pod, so each pod runs one. It is a separate
+// program, because the localkube binary would take tens of megabytes for each pod.
 package main
 
 import (
