@@ -14,7 +14,8 @@ import (
 	"multistep.dev/runner/internal/frames"
 )
 
-// counting starts a process that counts in a file, and returns a function that reports whether it still counts.
+// counting starts a process that writes an increasing number to a file, and returns a function that reports whether the process
+// still runs.
 func counting(s *session, root string) (runs func() bool) {
 	s.shell("i=0; while :; do i=$((i+1)); echo $i > /app/z; done &", nil)
 	return func() bool {
@@ -209,7 +210,7 @@ func (c *container) exec(argv ...string) *exec.Cmd {
 	return command
 }
 
-// connectAs is connectSmall for a container whose PID 1 is not root.
+// connectAs is connectSmall for a container whose PID 1 has this UID.
 func (c *container) connectAs(uid string) *session {
 	c.t.Helper()
 	s := c.connectBy(execCommand("nsenter", "-t", itoa(c.pid), "-p", "-n", "-m", "-r", "-S", uid, "-G", uid, "--", "/multistep/runner", "call"))

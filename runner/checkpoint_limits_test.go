@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	workSeconds = 8 // less than the pause after which a waiting session gets a sign of life
+	workSeconds = 8 // less than the idle time after which a waiting session gets a keep-alive frame
 	large       = "head -c 30000000 /dev/urandom > "
 )
 
-// aPause waits for a sign of life, which a session gets in which nothing happens for longer than workSeconds.
+// aPause waits for a keep-alive frame, which the runner sends after an idle time longer than workSeconds.
 func (s *session) aPause() {
 	s.t.Helper()
 	if kind, size, err := s.frames.Next(); kind != frames.Data || size != 0 || err != nil {

@@ -16,7 +16,8 @@ import (
 	"multistep.dev/runner/internal/frames"
 )
 
-// launchSmall starts a runner with checkpoints in a root directory of its own, so that it lists few files. The machine's programs are mounts.
+// launchSmall starts a runner with the arguments in a root directory of its own, so that it lists few files. The machine's programs
+// are mounted.
 func launchSmall(t *testing.T, arguments ...string) (*container, string) {
 	t.Helper()
 	return launchRoot(t, smallRoot(t), arguments)
@@ -143,7 +144,7 @@ func (s *session) sendIncrement(increment stored) {
 	}
 }
 
-// receiveAlive returns the next answer, after signs of life.
+// receiveAlive skips keep-alive frames and returns the next answer.
 func (s *session) receiveAlive() object {
 	s.t.Helper()
 	for {
@@ -157,7 +158,7 @@ func (s *session) receiveAlive() object {
 	}
 }
 
-// refusal requests a checkpoint and returns the code and the message of its refusal.
+// refusal requests a checkpoint, and returns the code and the message of the error with which the runner refuses it.
 func (s *session) refusal(more object) (code, message string) {
 	s.t.Helper()
 	if answer := s.ask(merged(object{"op": "checkpoint"}, more)); answer["ok"] != true {
@@ -347,7 +348,7 @@ func TestABrokenSessionThawsTheProcesses(t *testing.T) {
 	if answer := s.receive(); answer["ok"] != true {
 		t.Fatal(answer)
 	}
-	for _, relay := range callers(c) { // it has read only a part of the body
+	for _, relay := range callers(c) { // the runner has sent only a part of the body
 		check(syscall.Kill(relay, syscall.SIGKILL))
 	}
 	eventually(t, "the counter runs again", func() bool {
@@ -370,7 +371,7 @@ func TestProcessesThatForkWithoutEndAreStopped(t *testing.T) {
 	s := c.connectSmall()
 	program := rabbit(filepath.Join(root, "app", "rabbit"))
 	if program[0] != filepath.Join(root, "app", "rabbit") {
-		return // this architecture has no such program
+		return // rabbit has no program for this architecture
 	}
 	t.Cleanup(func() { s.relay.Process.Signal(syscall.SIGCONT) }) // nsenter stops itself when its child is stopped
 	s.phase([]string{"/app/rabbit"}, nil)

@@ -28,7 +28,7 @@ func (f *framed) addJSON(kind byte, value any) {
 	f.add(kind, payload)
 }
 
-// cuts returns the offsets at which a test cuts the request off: in and right after each frame's header, in its payload, and at its
+// cuts returns the offsets at which a test cuts off the request: in and right after each frame's header, in its payload, and at its
 // end.
 func (f *framed) cuts() (found []int) {
 	start := 0

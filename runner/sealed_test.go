@@ -24,7 +24,7 @@ func launchWithHost(t *testing.T) (environment, host *container) {
 	t.Helper()
 	environment = launch(t)
 	host = launchBeside(environment, "MULTISTEP_OPERATOR_KEY="+operatorKey)
-	host.connect() // it listens
+	host.connect() // waits until the host's runner listens
 	return environment, host
 }
 
@@ -38,7 +38,7 @@ func gcm(key string) cipher.AEAD {
 	return made
 }
 
-// sealedBy returns the request host with a sealed request, and its nonce.
+// sealedBy returns the request host with the sealed request in it, and the nonce of the sealed request.
 func sealedBy(key string, request object) (object, []byte) {
 	plain, err := json.Marshal(request)
 	check(err)
@@ -65,7 +65,7 @@ func opened(t *testing.T, answer object, nonce []byte) (found object) {
 	return found
 }
 
-// askHost asks the agent host's runner through the session with the environment's.
+// askHost sends a sealed request to the agent host's runner through the environment's, and returns the answer.
 func (s *session) askHost(request object) object {
 	s.t.Helper()
 	sealed, nonce := sealedBy(operatorKey, request)
@@ -235,7 +235,7 @@ func TestTheEndOfTheAgentHostLeavesTheSessionUsable(t *testing.T) {
 	}
 }
 
-// beSquatter takes the socket of the agent host, as an agent could after the agent host's end.
+// beSquatter listens on the agent host's socket, as an agent could after the agent host has ended.
 func beSquatter() {
 	listener, err := net.ListenUnix("unix", peer.Address(peer.HostSocket))
 	check(err)
