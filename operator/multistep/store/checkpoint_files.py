@@ -147,8 +147,7 @@ def create(path: Path) -> BinaryIO:
 
 
 def keep(to: TrialDirectory, draft: Path, commit: Commit) -> Commit:
-    """Publish a checkpoint by one rename, unless it exists, and return its stored commit. draft: directory with layer and manifest.
-    """
+    """Publish a checkpoint by one rename, unless it exists. Return the stored commit. draft: directory with layer and manifest."""
     there = to.path / place(commit.id)
     if isinstance(kept := read(there), Commit):
         return kept

@@ -24,8 +24,7 @@ _OPEN_FILES = 128
 
 
 def limit(seconds: float) -> None:
-    """Set this process's resource limits. seconds: limit of CPU and wall time; the parent also kills the process after its timeout.
-    """
+    """Set this process's resource limits. seconds: limit of CPU time and of wall time. The parent kills the process a bit later."""
     wanted = {
         resource.RLIMIT_DATA: _DATA_BYTES,
         resource.RLIMIT_FSIZE: _FILE_BYTES,
