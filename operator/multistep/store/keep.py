@@ -120,9 +120,8 @@ def keep(
 ) -> Kept:
     """Unpack a step's download into new directories below target. Raises StoreError.
 
-    part: which of the step's outputs the download contains; "verifier" has no artifacts. types: the type that the runner reported
-    for each source, logs first. sent: objects of the files that the pod uploaded directly, by their names in the tar stream, where
-    these files are empty.
+    part: the step's outputs in the download; "verifier" has no artifacts. types: the runner's type of each source, logs first.
+    sent: objects of the files that the pod uploaded directly, by name in the tar stream, which has these files without content.
     """
     logs = LOGS[part]
     if len(types) != len(logs) + len(artifacts):
