@@ -62,7 +62,7 @@ def attempt_started(
     """Return the status at the start of an attempt, before its pod is created. A suspended trial gets the pod later.
 
     The status still names the verifier pod of the previous attempt. source: the revision that the task was resolved to; steps:
-    names of the task's steps; resumed: the checkpoint from which the attempt continues; images: those that the cluster built.
+    names of the task's steps; resumed: the checkpoint from which the attempt resumes; images: images that the cluster built.
     """
     fields: dict[str, Any] = {
         "attempt": attempt,
@@ -129,7 +129,7 @@ def verifier_wanted(trial: MultiStepTrial, pod_name: str, image_user: str | None
 
 
 def complete(trial: MultiStepTrial, journal: Journal, results: str | None, now: float) -> TrialStatus:
-    """Return the status of a trial that is Complete, whatever its reward is. results: URL of the results."""
+    """Return the status of a Complete trial, whatever its reward. results: URL of the results."""
     ended = _ended(trial.status, journal, results, now)
     return _with(trial, "Complete", "TrialComplete", _summary(journal) + summary(ended["tampering"]), now, **ended)
 
@@ -307,7 +307,7 @@ def _verdict(journal: Journal) -> dict[str, Any]:
 
 
 def _scored(failure: TrialFailure | None, score: Score | None, *, gate_failed: bool = False) -> dict[str, Any]:
-    """Return the fields of a finished trial on how it ended."""
+    """Return the status fields failure, score, passed and outcome of a finished trial."""
     return {
         "failure": failure,
         "score": score and score.value,

@@ -37,7 +37,8 @@ def conditions(
 ) -> list[Condition]:
     """Return the conditions for a phase. Ready, and each condition that is True, has the given reason and message.
 
-    former: conditions whose transition times are kept. stalled: whether an unfinished object cannot continue unless a user helps.
+    former: the previous conditions, whose transition times are kept. stalled: whether an unfinished object cannot continue until a
+    user fixes a problem.
     """
     holds = {
         "Ready": phase == "Complete",
@@ -67,5 +68,5 @@ def conditions(
 
 
 def time(seconds: float) -> datetime:
-    """Return a time in whole seconds, as Kubernetes writes it. The range is limited, as a runner may report any number."""
+    """Return a time in whole seconds, as Kubernetes writes it. The range is limited, because a runner may report any number."""
     return datetime.fromtimestamp(math.floor(min(max(seconds, 0.0), LATEST)), UTC)

@@ -18,8 +18,8 @@ MAX_SHORT_BYTES = 128  # maximum size of a message in a status that exceeds MAX_
 
 
 def to_json(status: TrialStatus) -> dict[str, Any]:
-    """Return the status as JSON, without nulls. A status that is too large loses details, the least important first; result.json
-    has all details."""
+    """Return the status as JSON, without nulls. If the status is too large, details are removed, the least important first;
+    result.json has all details."""
     content = _dumped(status)
     for shorten in _SHORTENERS:
         if status_bytes(content) <= MAX_STATUS_BYTES:
@@ -56,7 +56,7 @@ def _with_short_incomplete(step: StepStatus) -> StepStatus:
 
 
 def _shorter_egress(status: TrialStatus) -> TrialStatus:
-    """Replace the targets that were refused with the number of attempts."""
+    """Replace the list of refused targets with the number of refused connection attempts."""
     return _with_steps(status, lambda step: step.model_copy(update={"egress": step.egress and total([step.egress], most=0)}))
 
 
@@ -80,7 +80,7 @@ def _without_durations(status: TrialStatus) -> TrialStatus:
 
 
 def _without_step_scores(status: TrialStatus) -> TrialStatus:
-    """Remove what follows from a step's rewards and gate."""
+    """Remove each step's score and ``passed``, which can be computed from its rewards and gate."""
     return _with_steps(status, lambda step: step.model_copy(update={"score": None, "passed": None}))
 
 
@@ -96,7 +96,7 @@ def _without_task_steps(status: TrialStatus) -> TrialStatus:
 
 
 def _fewer_rewards(status: TrialStatus) -> TrialStatus:
-    """Keep one reward per step. Applied last, as rewards matter most."""
+    """Keep one reward per step. Applied last, because rewards matter most."""
     return _with_steps(status, _with_one_reward)
 
 
@@ -140,7 +140,8 @@ def bounded(message: str) -> str:
 
 
 def bounded_rewards(values: rewards.Rewards | None, most: int = MAX_REWARD_KEYS) -> dict[str, int | float] | None:
-    """Return at most ``most`` rewards, preferably "reward". Integers beyond 2**53 become floats; too long keys are dropped."""
+    """Return at most ``most`` rewards, "reward" first. Integers of 2**53 or more become floats. Keys that are too long or not
+    printable are dropped."""
     if values is None:
         return None
     named = {key: _number(value) for key, value in values.items() if key.isprintable() and len(key.encode()) <= MAX_KEY_BYTES}

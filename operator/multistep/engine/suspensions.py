@@ -1,4 +1,4 @@
-"""Suspension of a trial: by spec.suspend, by the scheduling gates of its pod, or by a model's limit. Pure functions."""
+"""Suspension of a trial: by spec.suspend, by the scheduling gates of its pod, or by the limit of active trials of a model. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import Condition, TrialStatus
 
 SUSPENDED = "Suspended"  # reason of an attempt that ended because a suspension released its pod
-SWEEP_BUDGET_SPENT = "SweepBudgetSpent"  # reason of an attempt whose model requests its sweep's budget had no room for
+SWEEP_BUDGET_SPENT = "SweepBudgetSpent"  # reason of an attempt whose model request could have exceeded the sweep's budget
 QUEUED_BY_KUEUE = "QueuedByKueue"
 SCHEDULING_GATED = "SchedulingGated"
 QUEUED_FOR_MODEL = "QueuedForModel"
@@ -16,7 +16,7 @@ _GATED_REASONS = frozenset({QUEUED_BY_KUEUE, SCHEDULING_GATED, QUEUED_FOR_MODEL}
 
 
 def must_have_no_pod(trial: MultiStepTrial) -> bool:
-    """Return whether the trial is suspended and must get no pod. The operator then reads the task only after the resumption."""
+    """Return whether the trial is suspended and must get no pod. The operator then reads the task only after it is resumed."""
     waits = trial.spec.suspend and not prestarts(trial)
     return waits and not trial.spec.stop and trial.status.pod_uid is None
 
@@ -28,7 +28,7 @@ def prestarts(trial: MultiStepTrial) -> bool:
 
 
 def is_suspended(trial: MultiStepTrial) -> bool:
-    """Return whether the status reports a suspension by spec.suspend: the trial has no pod, or its pod is between steps."""
+    """Return whether the status reports a suspension by spec.suspend: the trial has no pod, or it is paused between steps."""
     since = suspended_since(trial.status)
     return since is not None and since.reason not in _GATED_REASONS
 

@@ -1,8 +1,8 @@
-"""The branches of a sweep: trials of one step each. Pure.
+"""Plans the branches of a sweep: trials of one step each. Pure.
 
-Which branches there are depends on what the sweep's ordinary trials left, so they are planned when these have finished, from an
-immutable record of the tasks' steps and the trials' checkpoints. Branches are numbered after the ordinary trials, in an order
-that depends only on the spec and the record.
+The branches depend on the checkpoints of the sweep's ordinary trials, so they are planned after these trials have finished, from an
+immutable record of the tasks' steps and the trials' checkpoints. Branches are numbered after the ordinary trials, in an order that
+depends only on the spec and the record.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from multistep.engine.sweeps import Branch, Cell, Grid
 
 @dataclass(frozen=True)
 class Left:
-    """What an ordinary trial left. steps: names of the task's steps, [] if it never read its task; kept: names of the steps after
-    which it has a checkpoint and went on. One after the step that ended the trial is none in which the agent reaches a step."""
+    """The steps and checkpoints of an ordinary trial. steps: names of the task's steps, [] if its task was never read; kept: names
+    of the steps after which it has a checkpoint and ran another step. A checkpoint after the trial's last step does not count,
+    because the agent never started a step from it."""
 
     steps: Sequence[str]
     kept: Collection[str]
@@ -30,8 +31,8 @@ class Left:
 
 @dataclass(frozen=True)
 class TaskStates:
-    """What the ordinary trials of a task left. steps: names of the task's steps, [] if no trial read the task; left: for each
-    agent and attempt, a number whose bit n is set if there is a checkpoint after step n (from 0)."""
+    """The checkpoints of the ordinary trials of a task. steps: names of the task's steps, [] if the task was never read; left: for
+    each agent and attempt, a number whose bit n is set if the trial has a checkpoint after step n (from 0)."""
 
     steps: Sequence[str]
     left: list[list[int]]
@@ -46,7 +47,7 @@ _RECORD: Final = TypeAdapter(list[TaskStates])
 
 
 def left_by(trial: Mapping[str, Any]) -> Left:
-    """Return what a trial left."""
+    """Return the steps and checkpoints of an ordinary trial."""
     status = trial.get("status") or {}
     went_on = (status.get("steps") or [])[:-1]
     kept = {each["name"] for each in went_on if (each.get("checkpoint") or {}).get("digest")}
@@ -54,7 +55,7 @@ def left_by(trial: Mapping[str, Any]) -> Left:
 
 
 def states_of(grid: Grid, left: Mapping[int, Left]) -> States:
-    """Return what the ordinary trials left, by task. left: what each of them left, by number; deleted ones are missing."""
+    """Return the ordinary trials' checkpoints, by task. left: steps and checkpoints by trial number, without deleted trials."""
     found = [TaskStates([], [[0] * grid.attempts for _ in grid.agents]) for _ in grid.tasks]
     for number, each in sorted(left.items()):
         cell = grid.cell(number)
@@ -64,12 +65,12 @@ def states_of(grid: Grid, left: Mapping[int, Left]) -> States:
 
 
 def to_text(states: States) -> str:
-    """Return the record as text."""
+    """Convert the record to text."""
     return json.dumps([asdict(each) for each in states], ensure_ascii=False, separators=(",", ":"))
 
 
 def from_text(text: str, grid: Grid) -> States:
-    """Return the record of a text. Raises ValueError if it is not one of this grid."""
+    """Parse the text of a record. Raises ValueError if it is invalid, or has other tasks, agents or attempts than the grid."""
     try:
         found = _RECORD.validate_json(text)
     except ValidationError as error:
@@ -98,7 +99,8 @@ def cells_of(grid: Grid, branch: SweepBranch, states: States) -> Sequence[Cell]:
 
 
 def _groups(grid: Grid, branch: SweepBranch, states: States) -> Iterator[tuple[int, int, int, bool]]:
-    """Yield task, agent, step (indexes), and whether they start from the agent's own state, for each group of branches."""
+    """Yield each group of branches: the indexes of task, agent and step, and whether the branches start from the agent's own state
+    (else from the reference state or the image)."""
     for task, agent in product(range(len(grid.tasks)), range(len(grid.agents))):
         for step in _chosen(branch, states[task]):
             if states[task].sources(agent, step):
@@ -107,7 +109,7 @@ def _groups(grid: Grid, branch: SweepBranch, states: States) -> Iterator[tuple[i
 
 
 def _cell(states: States, task: int, agent: int, step: int, own: bool, attempt: int) -> Cell:
-    """Return a branch. The attempts from the agent's own state are spread over the trials that left one."""
+    """Return a branch. Branches from the agent's own state are distributed over the trials that have a checkpoint for the step."""
     names, sources = states[task].steps, states[task].sources(agent, step)
     if not own:
         return Cell(task, agent, attempt, Branch(names[step], "Reference" if step else "Start", alone=len(names) == 1))
@@ -120,7 +122,7 @@ def _chosen(branch: SweepBranch, states: TaskStates) -> Iterator[int]:
 
 
 def missing(grid: Grid, branch: SweepBranch, states: States) -> int:
-    """Return how many steps, over all tasks and agents, no ordinary trial left a state for."""
+    """Return the number of chosen steps, over all tasks and agents, for which no ordinary trial has a checkpoint."""
     pairs = product(states, range(len(grid.agents)))
     return sum(index > 0 and not each.sources(agent, index) for each, agent in pairs for index in _chosen(branch, each))
 

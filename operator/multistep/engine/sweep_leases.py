@@ -1,4 +1,4 @@
-"""When a sweep's lease expires. Pure."""
+"""Determines when a sweep's lease expires. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from multistep.api.sweep import TrialSweep
 from multistep.api.sweep_lease import SweepLeaseStatus
 from multistep.engine.status_conditions import time
 
-_MAX_RENEWAL: Final = 64  # characters of the annotation that matter, which bounds the status
+_MAX_RENEWAL: Final = 64  # only this number of the annotation's characters is read and stored, to limit the size of the status
 
 
 def lease(sweep: TrialSweep, now: float) -> SweepLeaseStatus | None:
-    """Return the status of the lease: an unseen value of the annotation renews it now. None without spec.lease."""
+    """Return the status of the lease; None without spec.lease. A new value of the annotation renews the lease now."""
     if sweep.spec.lease is None:
         return None
     renewal, known = sweep.metadata.annotations.get(labels.RENEWAL, "")[:_MAX_RENEWAL], sweep.status.lease
@@ -21,6 +21,6 @@ def lease(sweep: TrialSweep, now: float) -> SweepLeaseStatus | None:
 
 
 def expires_at(sweep: TrialSweep, now: float) -> float | None:
-    """Return when the lease expires (seconds since the epoch), if it is not renewed. None without spec.lease."""
+    """Return the time at which the lease expires if it is not renewed, in seconds since the epoch; None without spec.lease."""
     held = lease(sweep, now)
     return None if held is None or sweep.spec.lease is None else held.renew_time.timestamp() + sweep.spec.lease.seconds

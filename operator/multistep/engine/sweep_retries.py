@@ -1,7 +1,8 @@
-"""Retries of a sweep's trials: which trial counts for each number. Pure.
+"""Retries of a sweep's trials: selects the trial that counts for each number. Pure.
 
-spec.retries names the numbers to run again, in the order in which the retries are created; a number may occur more than once. A
-number counts with its first trial that has a score, so a retry never replaces a score; without one it counts with its newest trial.
+spec.retries lists the numbers of the trials to run again, in the order in which the retries are created; a number may occur more
+than once. For each number the first trial with a score counts, so a retry never replaces a score. If no trial has a score, the
+newest trial counts.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A further trial of a number. count: from 1, among the retries of this number."""
+    """A further trial of a number. count: index of the retry among the retries of this number, from 1."""
 
     number: int
     count: int
 
 
 def retries_of(numbers: Iterable[int], total: int) -> Sequence[Retry]:
-    """Return the retries that spec.retries asks for, in order, without numbers that the sweep does not have.
+    """Return the retries that spec.retries requests, in order, without numbers that the sweep does not have.
 
-    total: how many numbers it has.
+    total: number of the sweep's trials without retries.
     """
     counts = Counter[int]()
     found = []
@@ -42,7 +43,8 @@ def unknown(numbers: Iterable[int], total: int) -> Sequence[int]:
 
 
 def current(trials: Iterable[tuple[int, int, T]], is_scored: Callable[[T], bool]) -> dict[int, T]:
-    """Return the trial that counts for each number. trials: the number that a trial counts for, its own number, the trial."""
+    """Return, by number, the trial that counts: the first scored one, or the newest if none is scored. trials: tuples of the number
+    that a trial counts for, the trial's own number, and the trial."""
     found: dict[int, T] = {}
     for number, _, trial in sorted(trials, key=lambda each: each[1]):
         if number not in found or not is_scored(found[number]):

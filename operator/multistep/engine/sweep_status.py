@@ -27,7 +27,7 @@ MAX_UNKNOWN: Final = 4  # maximum number of unknown steps that the status lists
 
 @dataclass(frozen=True)
 class CreationError:
-    """The reason why the next trial could not be created."""
+    """Why the next trial could not be created."""
 
     reason: str
     message: str
@@ -35,9 +35,9 @@ class CreationError:
 
 @dataclass(frozen=True)
 class Next:
-    """The next actions: which trials to create, suspend, resume or stop (by number), and the status if all actions succeed.
+    """The next actions: the numbers of the trials to create, suspend, resume or stop, and the status if all actions succeed.
 
-    early: trials from this number on are created suspended, with spec.prestart. plan_branches: whether to plan the branches first.
+    early: trials from this number on are created suspended, with spec.prestart. plan_branches: whether to plan the branches now.
     seconds: time until the next requeue; None: wait for watch events only.
     """
 
@@ -87,7 +87,8 @@ def started(sweep: TrialSweep, plan: Plan, now: float, tasks: SweepTasksStatus |
 
 
 def branches_planned(plan: Plan, states: States, config_map: str, digest: str) -> SweepBranchesStatus:
-    """Return the status of the branches. config_map, digest: of the record of what the ordinary trials left."""
+    """Return the status of the branches. config_map, digest: name and digest of the ConfigMap with the record of the ordinary
+    trials' checkpoints."""
     branch = plan.spec.branch
     assert branch is not None
     return SweepBranchesStatus(
@@ -100,7 +101,7 @@ def branches_planned(plan: Plan, states: States, config_map: str, digest: str) -
 
 
 def is_suspended_before_start(sweep: TrialSweep) -> bool:
-    """Return whether a sweep with spec.tasksFrom is suspended before its start, at which the operator resolves spec.tasksFrom."""
+    """Return whether a sweep with spec.tasksFrom is suspended before its start, when the operator resolves spec.tasksFrom."""
     return sweep.spec.suspend and sweep.status.start_time is None and sweep.spec.tasks_from is not None
 
 
@@ -120,15 +121,15 @@ def failed(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepSta
 
 
 def reopens(sweep: TrialSweep) -> bool:
-    """Return whether a finished sweep continues: it got retries, or changed limits for those that it has. Without a change of the
-    spec it would only fail again."""
+    """Return whether a finished sweep continues, because it has retries that were not created yet and its spec was changed since it
+    finished. Without a change of the spec, the limit that stopped it would stop it again."""
     status = sweep.status
     changed = status.start_time is not None and status.observed_generation != sweep.metadata.generation
     return changed and len(retries_of(sweep.spec.retries, status.trials.total)) > status.trials.retried
 
 
 def reopened(sweep: TrialSweep, now: float) -> SweepStatus:
-    """Return the status of a finished sweep that continues. The time since it finished does not count for its deadline."""
+    """Return the status of a finished sweep that continues. The time since it finished does not count toward its deadline."""
     former, ended = sweep.status, sweep.status.completion_time
     idle = 0 if ended is None else max(0, round(now - ended.timestamp()))
     left = len(retries_of(sweep.spec.retries, former.trials.total)) - former.trials.retried
@@ -153,7 +154,7 @@ def to_json(status: SweepStatus) -> dict[str, Any]:
 
 
 def headline(status: SweepStatus) -> object:
-    """Return the status fields whose changes are written at once: all except numbers and messages, whose writes are throttled."""
+    """Return the status fields whose changes are written immediately. Writes of other fields (counts, messages) are throttled."""
     holds = [(each.type, each.status, each.reason) for each in status.conditions]
     return status.phase, status.observed_generation, holds, status.start_time, status.completion_time
 
@@ -170,7 +171,7 @@ def _limits(sweep: TrialSweep, now: float) -> Limits:
 
 
 def _budget(sweep: TrialSweep, now: float) -> SweepBudgetStatus | None:
-    """Return the budget in effect. A changed budget starts now: earlier refusals do not count."""
+    """Return the budget in effect. A changed budget starts now: model requests that the former budget refused do not count."""
     if sweep.spec.budget is None:
         return None
     limit, known = sweep.spec.budget.cost_usd, sweep.status.budget
@@ -178,10 +179,10 @@ def _budget(sweep: TrialSweep, now: float) -> SweepBudgetStatus | None:
 
 
 def _is_spent(budget: SweepBudgetStatus | None, counts: Tally) -> bool:
-    """Return whether the budget in effect refused a step.
+    """Return whether the budget in effect refused a model request of a step.
 
-    A step that started in the same second as the budget may have had the former one, so it does not count: a sweep that is
-    suspended for it would stay so, as nobody raises a budget twice. If the new budget is spent, too, a later step shows that.
+    A step that started in the same second as the budget does not count, because the former budget may have refused it. Such a
+    refusal would suspend the sweep until a user raises the budget again. If the new budget is spent, a later step shows it.
     """
     return budget is not None and counts.refused_at is not None and counts.refused_at > budget.since.timestamp()
 
@@ -230,7 +231,7 @@ def _reached(
 
 
 def _where(sweep: TrialSweep, counts: Tally, halted: Halt | None, budget: SweepBudgetStatus | None) -> tuple[Phase, str, str]:
-    """Return the sweep's phase, reason and message. A sweep whose trials it stopped itself is Failed, not Complete."""
+    """Return the sweep's phase, reason and message. A sweep that stopped some of its trials is Failed, not Complete."""
     cut_off = halted is not None and halted.stops and counts.stopped
     if counts.all_finished and not cut_off:
         return "Complete", "SweepComplete", f"{counts.counted} of {counts.total} trials count{_retried(counts)}{_unknown(sweep)}"

@@ -1,4 +1,4 @@
-"""A sweep's trials: builds their manifests and reads the facts that a sweep needs. Pure functions on API objects."""
+"""A sweep's trials: builds their manifests, and reads from them the facts that a sweep needs. Pure functions on API objects."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _ACTIVE_PHASES: Final[Mapping[str, ActivePhase]] = {"Running": "Running", "Suspe
 
 @dataclass(frozen=True)
 class Plan:
-    """The inputs of a sweep's trials. sources: the trials' spec.task, by task index; names: the trials' names, by trial number.
-    counting: of a regrade, the names of the source's retries that count, by number."""
+    """The inputs of a sweep's trials. sources: the trials' spec.task, by task index; names: the trials' names, by trial number;
+    counting: for a sweep that regrades another sweep, the names of that sweep's retries that count, by number."""
 
     spec: SweepSpec
     grid: Grid
@@ -62,7 +62,7 @@ def plan(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> Plan:
 
 
 def with_branches(sweep: TrialSweep, plan: Plan, states: States) -> Plan:
-    """Return the plan with the branches. states: what the ordinary trials left. Raises InvalidSpec."""
+    """Return the plan with the branches. states: checkpoints of the ordinary trials. Raises InvalidSpec."""
     branch = plan.spec.branch
     assert branch is not None
     more = branches.count(plan.grid, branch, states)
@@ -81,7 +81,7 @@ def _refuse_many(what: str, trials: int) -> None:
 def tasks_at(source: TasksSource, revision: str, names: Sequence[str]) -> list[SweepTask]:
     """Return the tasks of a source, pinned to a revision: later changes of the branch or tag have no effect.
 
-    names: names of the task directories; of a dataset JSON arrays of name, repository, commit and directory.
+    names: names of the task directories; for a dataset, JSON arrays of name, repository, commit and directory.
     """
     if source.dataset is not None:
         return [_dataset_task(source.dataset, *json.loads(each)) for each in names]
@@ -91,7 +91,7 @@ def tasks_at(source: TasksSource, revision: str, names: Sequence[str]) -> list[S
 
 
 def pinned(source: Object, revision: str) -> dict[str, Any]:
-    """Return a source of tasks, as written, at a revision."""
+    """Return a source of tasks with the revision in place of its branch or tag. source: the source as written in the spec."""
     ((kind, place),) = source.items()
     if kind == "git":
         return {kind: {**place, "ref": revision}}
@@ -118,8 +118,8 @@ def manifest(
 
     Args:
         early: Whether to create it suspended, with spec.prestart.
-        limited_models: Models with a limit of active trials. Their trials are not prestarted, as a trial with a pod is active:
-            trials that wait could take all of a model's slots.
+        limited_models: Models with a limit of active trials. Their trials are not prestarted: a trial with a pod counts as active,
+            so suspended trials could use up all of a model's slots.
     """
     cell, template, owner = plan.grid.cell(number), plan.spec.template, sweep.metadata
     task, agent = plan.grid.tasks[cell.task], plan.spec.agents[cell.agent]
@@ -163,7 +163,8 @@ def _labels(sweep: TrialSweep, plan: Plan, number: int) -> dict[str, str]:
 
 
 def _regrade(plan: Plan, number: int) -> dict[str, Any]:
-    """Return the fields of a trial that regrades the trial that counts for its number in another sweep; {} for other trials."""
+    """Return the spec fields of a trial that regrades another sweep's trial, the one that counts for the same number; {} if the
+    sweep is no regrade."""
     source, counts_for = plan.spec.regrade, plan.grid.counts_for(number)
     if source is None:
         return {}
@@ -171,7 +172,8 @@ def _regrade(plan: Plan, number: int) -> dict[str, Any]:
 
 
 def _started(plan: Plan, cell: Cell, merged: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a trial's spec with what it starts from; of an ordinary trial with the checkpoints from which branches start."""
+    """Return a trial's spec: for a branch with the state from which it starts; for an ordinary trial of a sweep with branches with
+    the checkpoints from which the branches start."""
     branch = cell.branch
     if branch is None:
         kept = {"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}}
@@ -184,7 +186,7 @@ def _started(plan: Plan, cell: Cell, merged: Mapping[str, Any]) -> Mapping[str, 
 
 
 def _merged_spec(spec: SweepSpec, index: int, task: str, agent: str) -> dict[str, Any]:
-    """Return the merged spec: the template's, then the task's environment, then the matching overrides. Later ones win."""
+    """Return the spec merged from the template, the task's environment and the matching overrides. Later values take precedence."""
     layers: list[Object] = [spec.template.spec.model_dump(**_AS_WRITTEN)]
     if spec.tasks:
         layers.append(spec.tasks[index].model_dump(**_AS_WRITTEN, include={"environment"}))
@@ -198,7 +200,7 @@ def _merged_spec(spec: SweepSpec, index: int, task: str, agent: str) -> dict[str
 
 
 def _merged(under: Object, over: Object) -> dict[str, Any]:
-    """Merge tables field by field; replace other values, also lists, as a whole."""
+    """Return ``under`` with the values of ``over``. Tables are merged field by field; other values, also lists, are replaced."""
     both = {
         key: _merged(under[key], value) if isinstance(value, Mapping) and isinstance(under.get(key), Mapping) else value
         for key, value in over.items()
@@ -232,9 +234,9 @@ def retry_of(trial: Object) -> int | None:
 
 
 def facts(trial: Object, scoring: Scoring | None = None) -> TrialFacts:
-    """Return the facts of a trial that a sweep needs. They need no checks: the API server validates trials by the CRD's schema.
+    """Return the facts of a trial that a sweep needs. They need no validation: the API server validates trials by the CRD's schema.
 
-    scoring: the sweep's.
+    scoring: the sweep's spec.scoring.
     """
     metadata, spec, status = trial["metadata"], trial.get("spec") or {}, trial.get("status") or {}
     failure: Object = status.get("failure") or {}
@@ -274,13 +276,14 @@ def _cost(status: Object) -> float | None:
 
 
 def _kept(attempt: Object) -> Sequence[int]:
-    """Return the attempts that ran the steps that an attempt kept; [] if it kept none."""
+    """Return, for each step that an attempt kept, the number of the attempt that ran the step."""
     found: Sequence[int] = (attempt.get("resumed") or {}).get("attempts") or []
     return found
 
 
 def _refused_at(attempt: Object) -> float | None:
-    """Return the start of the step that the sweep's budget ended, or the attempt's end if the status has no steps any more."""
+    """Return the start of the step in which the sweep's budget refused a request, or the attempt's end if the steps were removed
+    from a too large status; None for other attempts."""
     if attempt.get("reason") != SWEEP_BUDGET_SPENT:
         return None
     steps = attempt.get("steps") or [{}]
@@ -304,7 +307,7 @@ def _worked(attempt: Object) -> float:
 
 
 def _first_step(attempt: Object) -> float | None:
-    """Return the start of the first step that an attempt ran itself; None if it started none, or if the steps were dropped from a
+    """Return the start of the first step that an attempt ran itself; None if it started none, or if the steps were removed from a
     too large status."""
     own = (attempt.get("steps") or [])[len(_kept(attempt)) :]
     start = own[0].get("startTime") if own else None
