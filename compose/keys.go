@@ -289,7 +289,7 @@ var Keys = []Key{
 
 // find returns the row of a path in a file: the one with the longest path that applies. A row that refuses or drops a key also
 // applies to all keys below it. A row that maps a key applies only to this key, so a key that is new in the specification has no
-// row until somebody decides on it. false: there is no row.
+// row until somebody decides on it. find returns false if there is no row.
 func find(path []string) (Key, bool) {
 	best, length := Key{}, 0
 	for _, key := range Keys {

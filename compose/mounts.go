@@ -114,7 +114,7 @@ func (r *reading) tmpfs(key []string, text string) (Mount, bool) {
 			var mode int64
 			mode, err = strconv.ParseInt(value, 8, 32)
 			r.checkMode(key, mode)
-		case "rw", "noexec", "exec", "nosuid", "suid", "nodev", "dev": // an emptyDir is rw, exec, suid, dev
+		case "rw", "noexec", "exec", "nosuid", "suid", "nodev", "dev": // ignored: an emptyDir always has rw, exec, suid and dev
 		case "ro":
 			mount.ReadOnly = true
 		default:

@@ -100,7 +100,7 @@ func (r *reading) checkProject() {
 
 // separate returns whether two services have no network in common.
 func separate(one, other types.ServiceConfig) bool {
-	if len(one.Networks) == 0 || len(other.Networks) == 0 { // network_mode
+	if len(one.Networks) == 0 || len(other.Networks) == 0 { // a service with network_mode has no networks
 		return false
 	}
 	for name := range one.Networks {

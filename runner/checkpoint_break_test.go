@@ -108,7 +108,7 @@ func TestACallerThatWaitsGetsSignsOfLife(t *testing.T) {
 	if answer := other.ask(object{"op": "checkpoint"}); answer["ok"] != true {
 		t.Fatal("not answered at once:", answer)
 	}
-	for _, each := range []*session{s, other} { // one waits for bodies, the other one for the first
+	for _, each := range []*session{s, other} { // s waits for bodies, and other waits until the restore of s has ended
 		kind, size, err := each.frames.Next()
 		if kind != frames.Data || size != 0 || err != nil {
 			t.Errorf("frame %q of %d bytes, %v", kind, size, err)

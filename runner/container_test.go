@@ -70,7 +70,7 @@ type container struct {
 	socket  []string // arguments of `runner call` that name the socket
 }
 
-// setup is the configuration of a container, parts of which a test changes.
+// setup is the configuration of a container. Tests change parts of it.
 type setup struct {
 	Args  []string
 	Env   []string          `json:"-"` // may be invalid UTF-8

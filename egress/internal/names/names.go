@@ -42,7 +42,7 @@ type Names struct {
 	queries chan struct{}
 }
 
-// New returns a resolver.
+// New returns a resolver of the names that the rules allow.
 func New(config *dns.ClientConfig, rules func() *policy.Rules, refused *refusals.Counter) *Names {
 	return &Names{
 		Config: config, Rules: rules, Refused: refused,

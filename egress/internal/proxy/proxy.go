@@ -90,7 +90,7 @@ func (p *Proxy) Serve(listener net.Listener) {
 			return
 		}
 		if err != nil {
-			time.Sleep(10 * time.Millisecond) // out of descriptors: some will be closed
+			time.Sleep(10 * time.Millisecond) // no descriptor is free: retry when connections have been closed
 			continue
 		}
 		go p.serve(conn.(*net.TCPConn))

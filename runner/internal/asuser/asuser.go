@@ -2,7 +2,7 @@
 // may act as this user only.
 //
 // A child process of PID 1 switches to the user, as a phase's command does, and then opens all files. A thread of PID 1 with the
-// user's filesystem credentials would be unsafe: by the links in /proc/self/fd it could open all files that PID 1 has open.
+// user's filesystem credentials would be unsafe: through the links in /proc/self/fd it could open all files that PID 1 has open.
 //
 //	PID 1 ── request, body of an upload, "merge" ──> stdin  ┐ runner transfer
 //	      <── replies, body of a download ────────── stdout ┘ (the user)
@@ -51,7 +51,7 @@ type child struct {
 	frames   *frames.Reader // of replies
 	gone     <-chan syscall.WaitStatus
 	kill     func()
-	stop     func() bool // stops watching for the cancellation of ctx
+	stop     func() bool // stops the kill that a cancellation of ctx would start
 }
 
 // start starts a child and sends it the job. If ctx is cancelled, the child is killed after patience.

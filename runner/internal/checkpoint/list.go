@@ -90,9 +90,9 @@ func (l *List) add(path []byte, now state) error {
 	return nil
 }
 
-// reader reads a list in its order. Path and state are those of the current entry, while ok is set.
+// reader reads a list in its order. While ok is set, path and state are those of the current entry.
 type reader struct {
-	chunks [][]byte // that follow the current one
+	chunks [][]byte // the chunks after the current one
 	data   []byte   // unread rest of the current chunk
 	path   []byte
 	state  state

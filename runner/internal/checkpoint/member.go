@@ -31,8 +31,8 @@ func entryOf(path, kind string, stat *syscall.Stat_t) *manifest.Entry {
 }
 
 const (
-	maxAttributes = 3584    // size in bytes of a file's extended attributes on ext4, which permits a little more
-	maxSize       = 8 << 40 // bytes of a file, including holes; ext4 permits 16 TiB
+	maxAttributes = 3584    // maximum size in bytes of a file's extended attributes on ext4, which permits a little more
+	maxSize       = 8 << 40 // maximum size in bytes of a file, including holes; ext4 permits 16 TiB
 )
 
 // header writes the tar header of an entry. A restore reads the attributes in the manifest; those in the header are for other
@@ -238,7 +238,7 @@ func xattrs(fd int, path string) ([]manifest.XAttr, error) {
 }
 
 const (
-	minSparse  = 4 << 10 // size in bytes up to which a file has no holes
+	minSparse  = 4 << 10 // a file of up to this size in bytes is packed without holes
 	maxExtents = 8192
 	seekData   = 3
 	seekHole   = 4

@@ -118,7 +118,7 @@ func (p *packer) Enter(dir *level) error {
 		return err
 	}
 	if !isDirectory(was.Mode) {
-		dir.opened = true // until it is complete, a new directory belongs to PID 1
+		dir.opened = true // a restore creates the directory as PID 1's user, and sets its owner and mode last
 		if err := p.rights.replace(dir.parent, string(dir.path), was); err != nil {
 			return err
 		}

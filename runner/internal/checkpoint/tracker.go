@@ -49,7 +49,7 @@ type version struct {
 	list   *List
 }
 
-// Track starts to list the files below root in the background. own are directories to leave out, because they belong to the runner.
+// Track starts to list the files below root in the background. own: the runner's directories, which no list contains.
 func Track(root string, own []string) *Tracker {
 	t := &Tracker{root: root, own: own, listed: make(chan struct{}), busy: make(chan struct{}, 1)}
 	go func() {

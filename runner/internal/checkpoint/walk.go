@@ -32,7 +32,7 @@ type visitor interface {
 	File(dir *level, path []byte, name string, stat *syscall.Stat_t) error
 	// Leave receives a directory after its content.
 	Leave(dir *level) error
-	// Skipped receives a path that the walk does not enter; for an unreadable directory stat is set.
+	// Skipped receives a path that the walk does not enter. stat is set only for an unreadable directory.
 	Skipped(dir *level, path []byte, stat *syscall.Stat_t) error
 }
 

@@ -12,7 +12,7 @@ import (
 	"multistep.dev/runner/internal/at"
 )
 
-// names are few, so that files often replace each other.
+// names has few elements, so that files often replace each other.
 var names = []string{"a", "b", "c", "a.b", "a-b", "d e", "\xff\xfe", "new\nline", "日本", `q"\`, "-x", "*"}
 
 // mutator changes a tree at random.
@@ -21,7 +21,7 @@ type mutator struct {
 	root string
 }
 
-// place returns the path of a random name in a random directory, which may not exist.
+// place returns the path of a random name in a random directory. The path may not exist.
 func (m mutator) place() string {
 	path := m.root
 	for range m.IntN(3) {

@@ -128,7 +128,7 @@ func restoreFailure(ctx context.Context, err, transfer error) *wire.Error {
 	return wire.Failure(wire.CodeRestore, err)
 }
 
-// Own returns the directories that belong to the runner and to no checkpoint. Links in their paths are followed.
+// Own returns the directories that belong to the runner and to no checkpoint. It resolves the links in their paths.
 func Own(runtimeDir string) []string {
 	own := []string{"/multistep", "/run/multistep", runtimeDir}
 	for i, each := range own {

@@ -24,7 +24,7 @@ import (
 const (
 	idle     = 15 * time.Minute // read timeout: the caller is gone
 	stalled  = 5 * time.Minute  // write timeout: the caller reads nothing
-	progress = 32 << 10         // bytes of a write that the write timeout applies to
+	progress = 32 << 10         // bytes in one part of a write; each part has its own timeout
 	maxWait  = time.Hour
 	answerOK = true
 )
@@ -220,7 +220,7 @@ func (s *Session) hello(payload []byte) error {
 	})
 }
 
-// identities returns the IDs of those of these users that exist.
+// identities returns, by name, the IDs of the users that exist.
 func (s *Session) identities(names []string) map[string]wire.Identity {
 	found := map[string]wire.Identity{}
 	for _, name := range names {

@@ -113,8 +113,8 @@ func (r Restore) Check() error {
 	return r.check()
 }
 
-// RestoreResult is the result of a restore. Bytes: size of the restored contents; Skipped: number of entries outside of the
-// request's paths.
+// RestoreResult is the result of a restore. Bytes: size of the restored contents; Skipped: number of entries that were not
+// restored, such as mounts and paths that the request does not list.
 type RestoreResult struct {
 	Manifest string  `json:"manifest"`
 	Entries  int     `json:"entries"`

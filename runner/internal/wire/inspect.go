@@ -5,7 +5,7 @@ import "fmt"
 // Verification describes the verification that a baseline or inspect request is about. Directories: the verifier's directories.
 type Verification struct {
 	User        string            `json:"user"`
-	Env         map[string]string `json:"env"` // only variables that name programs or files; they override PID 1's
+	Env         map[string]string `json:"env"` // only variables that name programs or files; they override PID 1's variables
 	Directories []string          `json:"directories"`
 }
 
