@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class AdaptiveLimit:
-    """A limit between 1 and ``most``, its initial value. A refusal halves it; as many successes as the limit raise it by one."""
+    """A limit between 1 and ``most``, its initial value. A refusal halves it; N successes at a limit of N raise it by one."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -209,7 +209,7 @@ class App:
             logger.warning("starting pods could not be counted yet: %s", error)
 
     async def _count_active_trials(self, client: Client) -> None:
-        """Count the trials that an earlier leader started, before this leader gives slots of their models to others."""
+        """Count the trials that an earlier leader started, before this leader gives slots of their models to other trials."""
         for place in self.shard.places:
             async for found in client.each(TRIALS, place, label_selector=self.shard.selector):
                 with suppress(InvalidSpec):  # the trial fails at its next reconcile

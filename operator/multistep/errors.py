@@ -8,7 +8,7 @@ MultistepError
 │   ├── StreamLost     the connection broke: the outcome is unknown; retry
 │   │   ├── ExecKilled the kubelet reports that something in the container ended the exec session
 │   │   └── HostUnreachable  the environment's runner cannot pass a request to the agent host's runner
-│   ├── ContradictoryRecords  the runner's records lack or contradict what the trial's status has
+│   ├── ContradictoryRecords  the runner's records lack or contradict records in the trial's status
 │   ├── RunnerError    the runner answered with an error
 │   ├── NoCommonProtocol  operator and runner share no protocol version
 │   └── EgressError    the egress sidecar refused to switch the network, or restarted

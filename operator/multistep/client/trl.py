@@ -93,5 +93,5 @@ def _place(task: Any) -> Task:
 
 
 def _text(completion: Any) -> str:
-    """Return the text of a completion, which is a string or a conversation, of which the last message counts."""
+    """Return the text of a completion: the completion itself, or the last message if it is a conversation."""
     return str(completion if isinstance(completion, str) else completion[-1]["content"])

@@ -1,4 +1,4 @@
-"""Budgets of trials and sweeps: a request is sent only if its upper bound, all reservations and all spending together fit.
+"""Budgets of trials and sweeps: a request is sent only if they have room for its upper bound, all reservations and all spending.
 
 A request that does not fit waits for the requests in flight, because they usually use less than they reserved. It is refused if its
 upper bound and the spending alone exceed the budget. So requests that are sent at the same time cannot exceed a budget.

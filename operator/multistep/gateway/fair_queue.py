@@ -19,7 +19,7 @@ CALM_SECONDS: Final = 30.0
 """If the last refusal is older, each success widens the window by 1, otherwise by ``_CAUTIOUS_STEP / window``."""
 _CAUTIOUS_STEP: Final = 0.25  # after a recent refusal, ``window`` successful requests together widen the window by this
 _MOST_IDLE_LANES: Final = 1024
-_LONGEST_PAUSE: Final = 60.0  # seconds; a Retry-After of hours is cut, because other users of the key may have caused the refusal
+_LONGEST_PAUSE: Final = 60.0  # seconds; a longer Retry-After is shortened: other users of the key may have caused it
 
 
 class HoldExpired(Exception):

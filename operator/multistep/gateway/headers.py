@@ -15,7 +15,7 @@ Headers = list[tuple[str, str]]
 _HOP_BY_HOP: Final = {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"}
 _OF_ONE_CONNECTION: Final = _HOP_BY_HOP | {"transfer-encoding", "upgrade", "content-length", "host", "expect"}
 _CREDENTIALS: Final = {"authorization", "x-api-key", "x-goog-api-key", "api-key"}
-# With these an agent could make the provider reject the key or end the request early, and so have its trial excluded.
+# With these headers, an agent could make the provider reject the key or end the request early, and so have its trial excluded.
 _FOR_ACCOUNTS: Final = {"openai-organization", "openai-project", "x-goog-user-project", "x-server-timeout"}
 _QUERY: Final = re.compile(r"alt=sse|beta=true|api-version=[\w.-]{1,40}")  # the parameters that agents use
 _ORDER: Final[dict[Provider, Sequence[str]]] = {

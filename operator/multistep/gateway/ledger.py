@@ -249,7 +249,7 @@ def _require_known_version(database: sqlite3.Connection, file: Path) -> None:
 
 
 def _steps_of(uid: str) -> list[str]:
-    """Return the bounds (included, excluded) of the texts of a trial's steps, which start with "UID/": 0 follows / in ASCII."""
+    """Return the bounds (inclusive, exclusive) of the texts of a trial's steps, which start with UID/: 0 follows / in ASCII."""
     return [f"{uid}/", f"{uid}0"]
 
 

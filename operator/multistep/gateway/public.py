@@ -22,7 +22,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Public:
-    """The handler of all requests of agents."""
+    """Handles all requests of agents."""
 
     def __init__(self, services: Services, keyring: Keyring) -> None:
         self._services = services

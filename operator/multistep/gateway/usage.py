@@ -45,7 +45,7 @@ class ModelUsage(_Model):
 
 class StepUsage(ModelUsage):
     """Usage of a step and role. held_seconds: sum of the times that its requests waited; refusals: the provider's refusals by HTTP
-    status; stalled_seconds: time for which the provider stalled the step, see stalls."""
+    status; stalled_seconds: time for which the provider stalled the step (see multistep.gateway.stalls)."""
 
     held_seconds: float = Field(default=0.0, alias="heldSeconds")
     models: dict[str, ModelUsage] = {}

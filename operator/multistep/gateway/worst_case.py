@@ -76,7 +76,8 @@ def _most_cost(provider: Provider, asked: Asked, most_input: int, most_output: i
     """Return the upper bound of the request's cost: the provider reads nothing from its cache and, if the request asks for caching,
     writes all input to the cache."""
     uses = [Usage(input=most_input, output=most_output)]
-    if asked.caches and provider == "anthropic":  # only it charges more for cache writes, most for those cached for an hour
+    # Only Anthropic charges more for cache writes; writes that are cached for an hour cost the most.
+    if asked.caches and provider == "anthropic":
         uses.append(Usage(input=most_input, written=most_input, written_1h=most_input, output=most_output))
     return max(cost_usd(provider, asked.model, each) or 0.0 for each in uses)
 

@@ -1,6 +1,6 @@
 """A thin asynchronous client of the API server. Objects are plain dicts.
 
-Reads are retried with back-off. A write is retried only if it was rejected with 429: a write without an answer may have
+Reads are retried with back-off. A write is retried only if it was rejected with 429 or 401: a write without an answer may have
 succeeded, so the caller must read again. Every call has a timeout, and every failure is an error of multistep.errors.
 """
 
@@ -21,7 +21,7 @@ from multistep.kube.resources import API_RESOURCES, KNOWN, PODS, Resource, api_p
 from multistep.kube.watch import METADATA_ONLY, Query, WatchEvent
 
 FIELD_MANAGER: Final = "multistep"
-_LOG_SILENCE_SECONDS: Final = 3600.0  # a service may print nothing for long while its output is followed
+_LOG_SILENCE_SECONDS: Final = 3600.0  # a container may print nothing for a long time while its log is followed
 
 
 class Client(AbstractAsyncContextManager["Client"]):

@@ -137,7 +137,7 @@ class Lease:
             self.check()
 
     async def keep(self) -> None:
-        """Acquire the lease, then renew it until it is lost. Raises NotLeading then."""
+        """Acquire the lease, then renew it. Raises NotLeading when it is lost."""
         while True:
             await self._attempt_with_timeout()
             pause = RENEW_PERIOD_SECONDS if self._written else RETRY_PERIOD_SECONDS

@@ -75,7 +75,7 @@ class CheckpointRequests:
         return self._exchanges.usable
 
     async def checkpoint(self, request: CheckpointRequest, layer: Sink, manifest: Sink) -> Packed:
-        """Pass the files that changed since the last commit (full: since the image) to ``layer``, their list to ``manifest``.
+        """Pass the files that changed since the last commit (full: since the image) to ``layer``, and their list to ``manifest``.
 
         Raises RunnerError if no checkpoint is possible.
         """
@@ -106,7 +106,7 @@ class CheckpointRequests:
         return answers.record(answer, id, "restore")
 
     async def _send_files(self, files: Iterable[Body]) -> dict[str, Any]:
-        """Send the bodies and return the answer. Keep-alive frames show meanwhile that a runner that reads no bytes is working."""
+        """Send the bodies and return the answer. Keep-alive frames show meanwhile that a runner works even if it reads no bytes."""
 
         async def send() -> None:
             for each in files:

@@ -137,7 +137,7 @@ class Session(CheckpointRequests):
         return answers.record(answer, id, "upload")
 
     async def survey(self, sources: Sequence[Source], *, min_bytes: int, limit: int) -> tuple[Large, ...]:
-        """Return the files of at least min_bytes that a download of the sources would contain. Needs protocol 2 or later."""
+        """Return the files of at least min_bytes in a download of the sources, at most ``limit``. Needs protocol 2 or later."""
         request = {"op": "survey", "sources": [answers.source(each) for each in sources], "minBytes": min_bytes, "limit": limit}
         found = Fields(await self._exchanges.ask(request), "survey").sequence("files", limit)
         return tuple(Large.from_json(each, len(sources)) for each in found)
