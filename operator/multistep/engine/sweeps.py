@@ -1,9 +1,9 @@
 """Decides which trials a sweep creates, counts their results, and decides when it halts. Pure: the clock is an argument.
 
 Creation is idempotent. A sweep's trials are created in the order of their numbers. The number of created trials is read from the
-highest number of an existing trial and from the status, so after a crash, creation resumes at the next number. Names are unique per
-number, so a leader with an outdated view gets a conflict instead of creating a trial twice. A missing trial with a lower number
-was deleted: it is reported, and never created again.
+highest number of an existing trial and from the status, so after a crash, creation resumes at the next number. A trial's name is a
+function of its number, so a leader with an outdated cache gets a conflict instead of creating a trial twice. If a trial with a
+lower number is missing, it was deleted: the status reports that, and the trial is never created again.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _NO_NAME = re.compile(r"[^a-z0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """The step that a branch runs, and the state that it starts from. state: "Start": the image, for a task's first step; "Own":
-    what the agent left after step ``after`` of its ordinary attempt ``source``; "Reference": what the oracle leaves after the
-    steps before. alone: whether the task has no other step."""
+    """The step that a branch runs, and the state from which it starts. state: "Start": the image, for a task's first step; "Own":
+    the agent's own checkpoint after step ``after`` of its ordinary attempt ``source``; "Reference": the task's reference state
+    before the step. alone: whether the task has no other step."""
 
     step: str
     state: BranchState
@@ -45,8 +45,8 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The task, agent and attempt of one trial of the sweep. task, agent: indexes in the Grid; attempt: number from 1, of a branch
-    among those of its step and state; branch: None for an ordinary trial; retry: 0 for the first trial of its number."""
+    """The task, agent and attempt of one trial of the sweep. task, agent: indexes in the Grid; attempt: number from 1, counted for
+    branches per step and state; branch: None for an ordinary trial; retry: 0 for the first trial of its number, then 1, 2, ..."""
 
     task: int
     agent: int
@@ -57,12 +57,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """The product of tasks, agents and attempts, then the branches, then the retries, which are numbered in this order. tasks,
-    agents: their names.
+    """The trials of a sweep, numbered in this order: the product of tasks, agents and attempts (the ordinary trials), the branches,
+    the retries. tasks, agents: their names.
 
     order: "Attempts" creates all first attempts before the second ones, for an early estimate over all tasks; "Tasks" creates all
-    trials of one task before those of the next, so that few images are in use at the same time. branches: None if they are
-    planned when the ordinary trials have finished; retries are numbered after them, so there are none until then.
+    trials of one task before those of the next, so that few images are in use at the same time. branches: None until they are
+    planned, after the ordinary trials have finished; retries are numbered after the branches, so none exist until then.
     """
 
     tasks: Sequence[str]
@@ -86,7 +86,7 @@ class Grid:
         return self.total + len(self.retries)
 
     def counts_for(self, number: int) -> int:
-        """Return the number for which the trial with this number counts: of a retry that of the first trial."""
+        """Return the number for which the trial with this number counts: for a retry, the number of the retried trial."""
         return number if number < self.total else self.retries[number - self.total].number
 
     def cell(self, number: int) -> Cell:
@@ -111,8 +111,8 @@ class Grid:
         return (task * len(self.agents) + agent) * self.attempts + attempt - 1
 
     def trial_name(self, sweep: str, number: int) -> str:
-        """Return ``SWEEP-TASK-AGENT-ATTEMPT-HASH``, cut to 63 characters, of a branch with step and state before the attempt, of a
-        retry with ``rN`` after it. Deterministic, and unique in the sweep."""
+        """Return ``SWEEP-TASK-AGENT-ATTEMPT-HASH``, at most 63 characters. A branch's name has step and state before the attempt, a
+        retry's name has ``rN`` after it. The name is deterministic, and unique in the sweep."""
         cell = self.cell(number)
         where = () if cell.branch is None else (cell.branch.step, cell.branch.state)
         words = (sweep, self.tasks[cell.task], self.agents[cell.agent], *where)
@@ -129,8 +129,8 @@ class TrialFacts:
     tampered: as in Ended; passed: as in Scored.
 
     pod_seconds: seconds for which its finished pods ran steps; since: start of the running pod's first step, in seconds since the
-    epoch; suspend, stop: the fields of its spec; by_sweep: whether the sweep suspended it. cost_usd: known cost of its model
-    requests; refused_at: start of the last step for which the sweep's budget had no room, in seconds since the epoch.
+    epoch; suspend, stop: the fields of its spec; by_sweep: whether the sweep suspended it; cost_usd: known cost of its model
+    requests; refused_at: start of the last step in which the sweep's budget refused a request, in seconds since the epoch.
     """
 
     number: int
@@ -155,9 +155,9 @@ class TrialFacts:
 class Limits:
     """Limits at which a sweep creates no more trials; None: no limit.
 
-    failures: tolerated number of failures, by failure class; deadline: seconds since the epoch; prestart: how many trials
-    beyond ``parallelism`` may be active; they are suspended, but already have a pod; lease: when it expires, seconds since the
-    epoch; stop: whether a user stops the sweep.
+    failures: tolerated number of failures, by failure class; deadline: seconds since the epoch; prestart: number of trials that
+    may be active beyond ``parallelism``: they are suspended, but already have a pod; lease: time at which the lease expires, in
+    seconds since the epoch; stop: whether a user stopped the sweep (spec.stop).
     """
 
     parallelism: int
@@ -182,14 +182,15 @@ class AgentTally:
 
 @dataclass(frozen=True)
 class Tally:
-    """The counts and results of the sweep's numbers: each counts once, however often its trial was retried.
+    """The counts and results of a sweep's trials. A number counts once, however often its trial was retried; only phases, cost_usd,
+    pod_hours and refused_at include all trials.
 
-    deleted: how many created ones have no trial any more; agents: results by agent index; stopped: whether any trial that counts
-    was stopped; unplanned: whether branches will be planned when the ordinary trials have finished; retries, retried: how many
-    retries are planned, and created. phases, pod_hours and cost_usd are of all trials.
+    deleted: number of created trials that no longer exist, without retries; agents: results by agent index; stopped: whether any
+    trial that counts was stopped; unplanned: whether branches will be planned after the ordinary trials have finished; retries,
+    retried: number of planned retries, and of created ones.
 
     excluded: number of finished trials that do not count, by failure class; scored: number of trials that count although a failure
-    ended them, by failure class. cost_usd: known cost of the trials' model requests; refused_at: the latest of the trials'.
+    ended them, by failure class; cost_usd: known cost of the trials' model requests; refused_at: the latest refused_at of a trial.
     """
 
     total: int
@@ -216,7 +217,7 @@ class Tally:
 
     @property
     def counted(self) -> int:
-        """Return the number of trials that count, with branches."""
+        """Return the number of trials that count, including branches."""
         return self.complete + self.failed - sum(self.excluded.values())
 
     def failures(self, failure_class: FailureClass) -> int:
@@ -235,7 +236,7 @@ class Tally:
 
     @property
     def next_number(self) -> int:
-        """Return the number of the next trial to create. Retries follow when all other trials were created."""
+        """Return the number of the next trial to create. Retries are created after all other trials."""
         return self.created + self.retried
 
 
@@ -253,7 +254,7 @@ class Halt:
 
 
 def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, scoring: Scoring | None = None) -> Tally:
-    """Count the existing trials. created: how many are known to be created, with retries; now: seconds since the epoch."""
+    """Count the existing trials. created: known number of created trials, including retries; now: seconds since the epoch."""
     scoring, states = scoring or Scoring(), Counter[State]()
     phases = Counter[ActivePhase](each.phase for each in trials if each.state == "Active")
     excluded, scored = Counter[FailureClass](), Counter[FailureClass]()
@@ -295,8 +296,8 @@ def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, 
 
 
 def _counting(grid: Grid, created: int, trials: Collection[TrialFacts], scoring: Scoring) -> tuple[Collection[TrialFacts], int]:
-    """Return the trial that counts for each number, and how many numbers have a trial. A number without a score whose retry is not
-    created yet has no trial that counts: it has not finished."""
+    """Return the trials that count, at most one for each number, and the number of numbers that have a trial. No trial counts for a
+    number without a score whose retry is not created yet, because the number is unfinished."""
 
     def is_scored(trial: TrialFacts) -> bool:
         return counted_score(trial, scoring) is not None
@@ -323,7 +324,7 @@ def _agent(by_task: Collection[Sequence[float]], finished: int, passed: int) -> 
 
 
 def halt(counts: Tally, limits: Limits, now: float) -> Halt | None:
-    """Return why no more trials are created; None if the sweep continues. now: seconds since the epoch."""
+    """Return why the sweep creates no more trials; None if it continues. now: seconds since the epoch."""
     if limits.stop:
         return Halt("Stopped", "spec.stop is true")
     if limits.lease is not None and now >= limits.lease:

@@ -1,7 +1,7 @@
-"""Traces of tampering: what the runner finds in the agent's environment before a verification that could change the verdict.
+"""Traces of tampering: changes of the agent's environment that could change a verdict. The runner finds them before a verification.
 
-With isolation Shared, an agent can change what the verifier runs. This cannot be prevented there, so it is detected and reported.
-Root can hide its traces, so a finding is evidence, and no finding is no proof. docs/reference/tampering.md describes what is found.
+With isolation Shared, an agent can change programs that the verifier runs. This cannot be prevented; it is detected and reported.
+Root can hide its traces, so the absence of findings proves nothing. docs/reference/tampering.md describes the findings.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OF_FAILURES: Final[Mapping[str, TamperingKind]] = {
 """Kinds by the reason with which a trial fails, because a process in its container ended exec sessions or replaced the runner."""
 
 _FILE_VARIABLES: Final = ("PATH", "HOME", "BASH_ENV", "ENV", "LD_PRELOAD", "PYTHONPATH", "PYTHONSTARTUP")
-_MAX_KINDS, _MAX_ITEMS = 32, 100  # limits of the runner's answer
+_MAX_KINDS, _MAX_ITEMS = 32, 100  # maximum number of kinds, and of items of one kind, in the runner's answer
 _SHOWN_ITEMS, _SHOWN_CHARACTERS = 4, 100  # maximum items in a detail, and characters of each
 _MAX_ENTRIES = 32  # maximum entries in the status
 
@@ -53,8 +53,8 @@ class _Verification:
 
 
 def baseline(scope: Scope, step: StepPlan) -> Script[None]:
-    """Note the state of the environment before the first agent of an attempt runs, if any step is verified in this environment or
-    in a copy of it."""
+    """Record the state of the environment before an attempt's first agent phase, if any step is verified in this environment or in
+    a copy of it."""
     verifier = next((each.verifier for each in (step, *scope.plan.steps) if _is_inspected(each)), None)
     if verifier is not None:
         about = _Verification.of(scope.plan, verifier)
@@ -66,8 +66,7 @@ def _is_inspected(step: StepPlan) -> bool:
 
 
 def inspect(scope: Scope, verifier: VerifierPlan, run: StepRun) -> Script[None]:
-    """Find what could change the verdict of a verification in the agent's environment or in a copy of it, and add it to the step's
-    journal entry."""
+    """Find changes of the agent's environment that could change the verdict, and add them to the step's journal entry."""
     about = _Verification.of(scope.plan, verifier)
     record = yield Inspect(scope.id("inspect"), about.user, about.env)
     run.timed(VERIFIER, record)
@@ -75,7 +74,8 @@ def inspect(scope: Scope, verifier: VerifierPlan, run: StepRun) -> Script[None]:
 
 
 def _findings(record: Record, attempt: int) -> tuple[Finding, ...]:
-    """Return the findings in the record of an Inspect: none of a runner of an earlier release, and only those of KINDS."""
+    """Return the findings in the record of an Inspect. Unknown kinds are ignored. () if the runner is of an earlier release, which
+    does not inspect."""
     if record.op != "inspect":
         return ()
     result = Fields(record.result, "inspection")
@@ -94,7 +94,7 @@ def _finding(fields: Fields, attempt: int) -> Finding:
 
 
 def merged(status: TrialStatus, journal: Journal) -> list[Tampering]:
-    """Return status.tampering with the journal's findings. What the status has of other steps and attempts stays."""
+    """Return status.tampering with the journal's findings. They replace the entries of their own steps; other entries are kept."""
     found = [*_entries(journal.steps)]
     steps = {(each.attempt, each.step) for each in found}
     former = [each for each in status.tampering if (each.attempt, each.step) not in steps]
@@ -102,7 +102,8 @@ def merged(status: TrialStatus, journal: Journal) -> list[Tampering]:
 
 
 def of_failure(known: Sequence[Tampering], status: TrialStatus, reason: str, message: str) -> list[Tampering]:
-    """Return the known entries, and one for the reason of a Failed trial if it is one of tampering. status: before the failure."""
+    """Return the known entries, and one more if the trial Failed because of tampering. status: the status before the failure;
+    reason, message: the failure's."""
     kind = _OF_FAILURES.get(reason)
     if kind is None:
         return list(known)
@@ -111,7 +112,7 @@ def of_failure(known: Sequence[Tampering], status: TrialStatus, reason: str, mes
 
 
 def _entries(runs: Iterable[StepRun]) -> Iterable[Tampering]:
-    """Yield an entry for each kind of finding of each step. What was found in an earlier step is not repeated."""
+    """Yield an entry for each kind of finding of each step. Items that an earlier step's entry has are not repeated."""
     seen: set[tuple[str, str]] = set()
     for run in runs:
         for finding in run.findings:
@@ -134,7 +135,7 @@ def _detail(items: Sequence[str], unnamed: int) -> str:
 
 
 def evidence(kinds: Iterable[Any]) -> list[str]:
-    """Return the kinds that are evidence of tampering, without repetitions, in the order of KINDS."""
+    """Return the kinds that are evidence of tampering, without duplicates, in the order of KINDS."""
     found = set(kinds) - HINTS
     return [kind for kind in KINDS if kind in found]
 

@@ -1,4 +1,4 @@
-"""The steps of a task, of which a single-step task has one. Pure functions."""
+"""Reads the steps of a task; a task without [[steps]] has a single step. Pure functions."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-LONGEST_SECONDS = 1e9  # 31 years: a longer timeout counts as none, as it would overflow the runner's clock
+LONGEST_SECONDS = 1e9  # 31 years: a longer timeout counts as no timeout, because it would overflow the runner's clock
 
 
 def resolve_limit(

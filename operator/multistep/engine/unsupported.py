@@ -26,8 +26,8 @@ class Unsupported:
 
 
 def unsupported(config: TaskConfig, layout: TaskLayout, agent: AgentSpec | None = None) -> list[Unsupported]:
-    """Return all unsupported parts of a task. agent: the agent that runs the task; None if it is unknown: then return the
-    parts that the oracle does not support."""
+    """Return all unsupported parts of a task. agent: the agent that runs the task; None if it is unknown: then the oracle is
+    assumed."""
     found: list[Unsupported] = []
     hosted = agent is not None and agent.hosted
     for where, environment in _environments(config):

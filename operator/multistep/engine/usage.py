@@ -22,11 +22,11 @@ def counted(fields: Fields) -> Usage:
 
 
 def since(now: Usage | None, before: Usage | None) -> Usage | None:
-    """Return the usage of one step of an agent that resumes its trajectory and so reports totals that include the earlier steps.
+    """Return the usage of one step of an agent that resumes its trajectory, and therefore reports totals with the earlier steps.
 
-    now, before: the agent's totals after this step and after the step before. If a total is lower than before, the agent did not
-    include the earlier steps, so ``now`` is returned unchanged. The step before may be one that an earlier attempt ran: an agent
-    that resumes reads its totals from the files of its session, which are in the checkpoint.
+    now, before: the agent's totals after this step and after the previous step. If a total decreased, the agent did not include the
+    earlier steps, so ``now`` is returned unchanged. An earlier attempt may have run the previous step: an agent that resumes reads
+    its totals from its session's files, which the checkpoint contains.
     """
     if now is None or before is None:
         return now
@@ -39,7 +39,7 @@ def since(now: Usage | None, before: Usage | None) -> Usage | None:
 
 
 def total(steps: Iterable[Usage | None]) -> Usage | None:
-    """Return the sum of the steps' usages; None if no step has one. An amount that one step lacks is None in the sum, too."""
+    """Return the sum of the steps' usages; None if no step has a usage. An amount that is None in any usage is None in the sum."""
     known = [each for each in steps if each is not None]
     if not known:
         return None

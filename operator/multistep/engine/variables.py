@@ -24,7 +24,7 @@ def template_tables(config: TaskConfig) -> Iterator[tuple[str, Mapping[str, str]
 
 
 def compose_variables(layout: TaskLayout) -> dict[str, str]:
-    """Return the names of the trial's variables that compose files of a task use, with the places."""
+    """Return the variables of the trial that a task's compose files use: for each name, the place in the file."""
     files = [layout.compose, *(each.tests_compose for each in (layout.root, *layout.steps.values()))]
     return {name: place for each in files if each for name, place in each.variables.items()}
 
@@ -36,7 +36,7 @@ def used_variables(config: TaskConfig, layout: TaskLayout) -> frozenset[str]:
 
 
 def unused_variables(config: TaskConfig, layout: TaskLayout, spec: TrialSpec) -> list[str]:
-    """Return the names of spec.variables that no template refers to, and that therefore no process receives."""
+    """Return the names of spec.variables to which no template refers, so that no process gets their values."""
     values = [each.value or "" for each in (*spec.agent.env, *spec.verifier.env)]
     used = used_variables(config, layout).union(filter(None, map(referenced, values)))
     return [each.name for each in spec.variables if each.name not in used]

@@ -1,4 +1,4 @@
-"""Verification of a step: in the agent's environment, or in a separate one (Harbor 0.25, verification)."""
+"""Verifies a step, in the agent's environment or in a separate one (Harbor 0.25, verification)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from multistep.engine.verifier_environment import VerifierEnvironment
 
 
 def verify(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -> Script[bool]:
-    """Verify the step in the agent's environment, after the agent. Return whether its tests ran."""
+    """Verify the step in the agent's environment, after the agent. Return whether the tests ran."""
     yield from inspect(scope, verifier, run)
     try:
         yield from _clean_for_verification(scope, verifier, run)
@@ -67,7 +67,8 @@ def verify(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -
 def _judge(
     scope: Scope, verifier: VerifierPlan, env: Mapping[str, str], failure: StepException | None, run: StepRun
 ) -> Script[bool]:
-    """Run the tests and read the rewards, unless something failed before. Return whether the tests ran."""
+    """Run the tests and read the rewards, unless the preparation failed. Return whether the tests ran. failure: the exception of
+    the preparation, None if it succeeded."""
     if failure is None and isinstance(verifier.env, Unresolved):
         failure = StepException("ValueError", f"verifier.env: {verifier.env}", VERIFIER)
     if failure is not None or isinstance(verifier.env, Unresolved):
@@ -82,8 +83,8 @@ def _judge(
 def verify_apart(
     scope: Scope, step: StepPlan, verifier: VerifierPlan, environment: VerifierEnvironment, run: StepRun
 ) -> Script[None]:
-    """Verify the step in a separate environment, which has only the collected files of the agent. A failure of this environment is
-    an exception of the step."""
+    """Verify the step in a separate environment, and collect the verifier's logs. A failure to prepare this environment is an
+    exception of the step."""
     yield from verify_there(scope, step, verifier, environment, run)
     there = replace(scope, where="verifier")
     record = yield Collect(there.id("collect"), step.index, _sources("verifier"), part="verifier", where="verifier")
@@ -96,7 +97,7 @@ def verify_apart(
 def verify_there(
     scope: Scope, step: StepPlan, verifier: VerifierPlan, environment: VerifierEnvironment, run: StepRun
 ) -> Script[bool]:
-    """Verify the step in the pod of a separate environment. Return whether its tests ran."""
+    """Verify the step in the verifier's own pod. Return whether the tests ran."""
     there = replace(scope, where="verifier")
     run.untouched = True
     record = yield Environment(there.id("environment"), step.index)
@@ -145,7 +146,8 @@ def _furnish(
 def _restore(
     there: Scope, step: StepPlan, verifier: VerifierPlan, paths: tuple[str, ...], run: StepRun
 ) -> Script[StepException | None]:
-    """Restore the agent's environment, start again what its steps say, and empty the directories of tests and verdicts."""
+    """Restore the agent's environment, run the resume.sh of its steps, and empty the directories of tests and verdicts. Return the
+    exception if that failed, else None."""
     record = yield Restore(there.id("restore"), step.index, paths, where="verifier")
     run.timed(VERIFIER, record)
     found = Fields(record.result, "restore")
@@ -168,7 +170,8 @@ def _not_taken(fault: Fault, what: str, usual: str = "RuntimeError") -> StepExce
 
 
 def _hand_over(there: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
-    """Upload the agent's collected files to the same paths in the verifier's environment. Directories there are emptied first."""
+    """Upload the agent's collected files to the same paths in the verifier's environment, whose directories are emptied first.
+    Return the exception if that failed, else None."""
     assert run.collected is not None  # artifacts are collected before a separate verification
     types = run.collected.types
     found = [(number, PurePosixPath(there.workdir, step.artifacts[number].source), kind) for number, kind in enumerate(types)]
@@ -193,8 +196,8 @@ def _timed(operation: Operation, run: StepRun) -> Script[Fault | None]:
 
 
 def _clean_for_verification(scope: Scope, verifier: VerifierPlan, run: StepRun) -> Script[None]:
-    """Empty the directories of tests and verdicts, so that files that the agent wrote there are not taken for tests or rewards. In
-    a single-step trial they are not emptied: only the reward files are deleted, when test.sh starts."""
+    """Empty the directories of tests and verdicts, so that files that the agent wrote there are not mistaken for tests or rewards.
+    In a single-step trial they are not emptied: only the reward files are deleted, when test.sh starts."""
     record = yield Reset(scope.id("verify"), _verdict_directories(scope, verifier))
     run.timed(VERIFIER, record)
     require(record, "emptying /logs/verifier and /tests", VERIFIER)
@@ -202,8 +205,8 @@ def _clean_for_verification(scope: Scope, verifier: VerifierPlan, run: StepRun) 
 
 def _verdict_directories(scope: Scope, verifier: VerifierPlan) -> tuple[Directory, ...]:
     """Return the directories of tests and verdicts, with their permissions. In a multi-step trial all users may write to them, as
-    in Harbor. Exception: if file permissions can protect verdicts from agents (Scope.isolated), agents may not write to them, and
-    may not read the tests, which the next step may use again."""
+    in Harbor. Exception: if file permissions can protect verdicts from agents (Scope.isolated), agents may not write to them or
+    read the tests, because a later step may use the same tests."""
     if scope.plan.single:
         return (Directory(LOGS_VERIFIER, keep=True), Directory(TESTS, mode=0o755, keep=True))
     if scope.isolated:
@@ -212,7 +215,8 @@ def _verdict_directories(scope: Scope, verifier: VerifierPlan) -> tuple[Director
 
 
 def _upload_tests(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -> Script[StepException | None]:
-    """Upload the task's tests, then the step's over them. Return the exception if that failed, else None."""
+    """Upload the task's tests, then the step's tests, which overwrite files of the same name. Return the exception if an upload
+    failed, else None."""
     for there, name, directory in (
         (verifier.task_tests, "tests", None),
         (verifier.step_tests, "step-tests", step.directory),

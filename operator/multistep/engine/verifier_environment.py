@@ -1,4 +1,5 @@
-"""Selects the environment in which a step is verified: the agent's, or a separate one of step or task (Harbor 0.25)."""
+"""Selects the environment in which a step is verified: the agent's environment, or the separate one that task.toml defines for the
+step or the task (Harbor 0.25)."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ Mode = Literal["shared", "separate"]
 
 @dataclass(frozen=True)
 class Definition:
-    """A separate verifier's environment in task.toml. where: path of its table in task.toml; image: the verifier's own image;
-    services: those of the verifier's own compose file; tests: directory whose Dockerfile or compose file makes its own image, ""
-    without. An image of None: it must be built from the Dockerfile in ``tests``; without ``tests`` the trial's image is used.
+    """A separate verifier's environment in task.toml. where: path of its table in task.toml; tests: directory of tests that defines
+    the verifier's own image, "" if it has none; image: the verifier's own image; None: the image must be built from the Dockerfile
+    in ``tests``, or, if ``tests`` is "", the trial's image is used; services: the services in the compose file in ``tests``.
 
     bundled: whether the verifier has its own image. This image contains the tests, so the operator uploads none.
     """
@@ -39,9 +40,9 @@ class Definition:
 @dataclass(frozen=True)
 class VerifierEnvironment:
     """A separate verifier's environment, resolved. files: whether environment/ is uploaded; own_image: whether ``image`` is
-    the verifier's own, not the trial's; restored: directories of the agent's environment that are restored in it, () for all, None
-    for an environment that gets the step's artifacts instead; network: outside of the verifier's phase; sidecar: whether its pod
-    has an egress sidecar."""
+    the verifier's own, not the trial's; restored: directories of the agent's environment to restore in it, () for all, None if it
+    gets the step's artifacts instead; network: network outside of the verifier's phase; sidecar: whether its pod has an egress
+    sidecar."""
 
     config: EnvironmentConfig
     image: str
@@ -56,7 +57,7 @@ class VerifierEnvironment:
 
 
 def verifier_mode(config: TaskConfig, step: StepConfig) -> Mode:
-    """Return the verifier's mode. The step's mode or environment overrides the task's."""
+    """Return the verifier's mode. The step's mode or environment table overrides the task's."""
     for verifier in (step.verifier, config.verifier):
         if verifier.environment_mode:
             return verifier.environment_mode
@@ -83,9 +84,9 @@ def definition(config: TaskConfig, layout: TaskLayout, step: StepConfig, files: 
 
 
 def _image(verifier: VerifierConfig, files: StepLayout, tests: str, where: str) -> tuple[str | None, Services | None, str] | None:
-    """Return what a verifier's table in task.toml (a step's or the task's) and the files beside its tests make its own image: the
-    image, None if it must be built from their Dockerfile, the services of their compose file, and their directory. Return None if
-    there is none of them (Harbor 0.25, verifier_mode)."""
+    """Return the verifier's own image, the services of the compose file beside its tests, and the tests' directory; None if the
+    step's or the task's level defines none of them (Harbor 0.25, verifier_mode). The image is None if it must be built from the
+    Dockerfile in ``tests``. verifier: the level's table in task.toml; where: its path."""
     services, named = files.tests_compose, verifier.environment.docker_image if verifier.environment else None
     main = services.main if services else Service(MAIN)
     if main.image or named:

@@ -39,7 +39,7 @@ def outcome(played: Played) -> tuple[str, str] | None:
 
 
 def phase(played: Played) -> list[str]:
-    """Return those of the played operations that belong to the agent phase."""
+    """Return the ids of the played operations that belong to the agent phase."""
     return [each for each in played.ids if each in ("a/solution", "a/instruction", "a/agent")]
 
 

@@ -1,4 +1,5 @@
-"""The timeout of an agent whose model requests the provider stalls is extended by what the gateway measured, up to a bound."""
+"""Test the agent's timeout while the provider refuses model requests: it is extended by the time that the gateway measured, up to a
+maximum."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def played(timeout: float, results: dict[str, Any] | None = None, **agent: Any) 
 
 
 def stalled(seconds: float) -> dict[str, Any]:
-    """Return the gateway's report of a step that the provider stalled."""
+    """Return the gateway's report on a step whose requests waited for this time, because the provider refused them."""
     report = closed()
     return {**report, "usage": {**report["usage"], "stalledSeconds": seconds}}
 

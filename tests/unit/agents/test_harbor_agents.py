@@ -1,4 +1,4 @@
-"""Test trials with Harbor's agents: one setup, then one run per step. Only during these the runner admits the agent host."""
+"""Test trials with Harbor's agents: one setup, then one run per step. The runner admits the agent host only during these calls."""
 
 from __future__ import annotations
 
@@ -212,7 +212,8 @@ def test_an_agent_that_calls_the_provider_gets_key_and_url() -> None:
 
 
 def closed(failure: str | None = None) -> dict[str, Any]:
-    """Return the gateway's response to the closing of a step. failure: kind of the last failed request."""
+    """Return the gateway's report when a step's access is closed. failure: kind of the failure of the last request, None if it
+    succeeded."""
     usage = {
         "inputTokens": 7,
         "cachedTokens": 0,

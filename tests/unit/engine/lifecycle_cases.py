@@ -63,7 +63,7 @@ def starting(**changes: Any) -> PodFacts:
 
 
 def gated(**changes: Any) -> PodFacts:
-    """Return a pod that Kueue's scheduling gate holds back."""
+    """Return a pod that has Kueue's scheduling gate."""
     return starting(**{"scheduled_at": None, "gates": ("kueue.x-k8s.io/admission",), "unschedulable": "gated", **changes})
 
 
@@ -127,10 +127,10 @@ TOO_SLOW = "pod t-1 did not start within environment.build_timeout_sec = 60"
 
 
 def near(decision: Decision, wanted: Decision) -> Decision:
-    """Return the decision that a test compares with the actual one: the wanted decision.
+    """Return ``wanted``, to compare it with the actual ``decision``.
 
-    If both decisions wait for a number of seconds, assert that the numbers are nearly equal, and return the wanted decision with
-    the actual number.
+    If both decisions wait for a number of seconds, assert that the numbers are nearly equal, and return ``wanted`` with the actual
+    number.
     """
     if isinstance(decision, Wait) and isinstance(wanted, Wait) and decision.seconds is not None and wanted.seconds is not None:
         assert decision.seconds == pytest.approx(wanted.seconds, abs=1e-3)

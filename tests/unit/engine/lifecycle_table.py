@@ -1,4 +1,4 @@
-"""Situations in the life of a trial: by name, the trial, its pod and the expected decision."""
+"""Situations of a trial: by name, the trial, its pod and the expected decision."""
 
 from __future__ import annotations
 

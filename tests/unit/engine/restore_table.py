@@ -1,4 +1,4 @@
-"""Decisions between a restore and the attempt's own first step."""
+"""Situations between a restore and the attempt's own first step: by name, the trial, its pod and the expected decision."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ NO_REWARD = rewarded()
 STARTED_NOT = {"exitCode": None, "error": {"code": "NoSuchUser", "message": "no user alice"}}
 
 
-# -- a task for tests of gates, early stop and the trial's reward
+# -- a task for tests of gates, of trials that stop at a gate, and of the trial's reward
 
 GATED = THREE.replace('name = "b"\n', 'name = "b"\nmin_reward = 0.5\n')
 

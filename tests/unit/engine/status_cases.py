@@ -15,7 +15,7 @@ NOW = 1_700_000_000.7
 
 
 def trial(former: TrialStatus | None = None, **spec: Any) -> MultiStepTrial:
-    """Return a trial of generation 3. former: its status as read back from the API server."""
+    """Return a trial of generation 3. former: its status, which is converted to JSON and back, as the API server does."""
     made = {"metadata": {"name": "t", "uid": "u", "generation": 3}, "spec": {"task": {"inline": {"config": {}}}, **spec}}
     return parse_trial({**made, "status": to_json(former) if former else {}})
 

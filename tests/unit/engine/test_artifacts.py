@@ -94,7 +94,7 @@ SOURCES = st.sampled_from(["/", "/a", "/b", "/a/x", "/b/x", "/b/a", "/2", LOGS_A
 
 
 def tree(files: list[str]) -> tuple[str, ...]:
-    """Return the paths that exist after writing these files to an empty directory. A file below another file is skipped."""
+    """Return the paths that exist after writing these files to an empty directory. Files below another file are not written."""
     found: dict[str, None] = {"": None}
     taken: set[str] = set()
     for path in files:
