@@ -78,7 +78,7 @@ def pass_at(k: int, passed: Mapping[str, Sequence[bool]]) -> Estimate | None:
 
 
 def difference(first: Mapping[str, Sequence[float]], second: Mapping[str, Sequence[float]]) -> Difference | None:
-    """Return the mean difference of the first minus the second, paired by task, so that the tasks' difficulty cancels out.
+    """Return the mean of the first scores minus the second, paired by task, so that the tasks' difficulty cancels out.
 
     first, second: scores by task. None if they share no task.
     """

@@ -65,7 +65,7 @@ def reader() -> Path:
 
 
 def _ask(request: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    """Run the reader once. It bounds its own memory and CPU time."""
+    """Run the compose reader once, and return its answer. The reader limits its own memory and CPU time."""
     with more_processes():
         try:
             done = subprocess.run(

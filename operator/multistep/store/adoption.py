@@ -57,7 +57,7 @@ def _link(file: Path, copy: Path) -> None:
 
 
 def adopted(layer: Commit, below: Commit | None, trial: str) -> Commit:
-    """Return the commit of a layer's copy: that of attempt 0, with its records. below: the copy of the layer below.
+    """Return the commit of a layer's copy, which has attempt 0, also in its records. below: the copy of the layer below.
 
     trial: name of the trial that has the layer. Steps that this trial copied itself keep the name of the trial that ran them.
     """

@@ -66,7 +66,7 @@ class Bucket:
         """Create a Bucket without sending a request. ca_file: trusted PEM certificates. Raises StoreError for invalid settings."""
         if not url.startswith(SCHEMES) or not url.partition("://")[2].strip("/"):
             raise StoreError(f"results_store = {url!r}: must be one of {', '.join(f'{each}NAME/PREFIX' for each in SCHEMES)}")
-        # allow_http affects endpoints with an http:// URL only. read_timeout limits each read, as a large object may take hours.
+        # allow_http affects endpoints with an http:// URL only. A large object may take hours, so read_timeout limits each read.
         options: dict[str, Any] = {"allow_http": True, "timeout": timedelta(days=1), "read_timeout": _SILENCE}
         try:
             ca = certifi.contents() if ca_file is None else ca_file.read_text()

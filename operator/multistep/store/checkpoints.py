@@ -38,11 +38,11 @@ class Checkpoints:
         self._ledger = Ledger(limits)
 
     def close(self) -> None:
-        """Reject further calls. Calls that run already finish."""
+        """Reject further calls. Running calls still finish."""
         self._disk.close()
 
     async def most(self, key: TrialKey, attempt: int, step: int) -> int:
-        """Return the maximum size of a checkpoint in bytes, if no other trial had checkpoints."""
+        """Return the maximum size of a checkpoint in bytes, assuming that no other trial has checkpoints."""
         await self._read_usage(key.namespace)
         return self._ledger.alone(key.namespace, _trial(key), Collection(attempt, step, "all")).bytes
 

@@ -27,7 +27,7 @@ class Disk:
         self._check_thread = Threads(1)  # separate, so that the readiness check is not queued behind unpacking
 
     def close(self) -> None:
-        """Reject further calls. Calls that run already finish."""
+        """Reject further calls. Running calls still finish."""
         self.threads.close()
         self._check_thread.close()
 

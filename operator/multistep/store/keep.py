@@ -34,8 +34,8 @@ _RESERVED = ArtifactConfig.model_construct(source="", destination=_MANIFEST, exc
 class Pointer:
     """The object with the contents of a file that the pod uploaded directly to the object store.
 
-    object: the object's name below the trial's prefix; size, version: what the store reported when the step was
-    collected; sha256: what the pod reported.
+    object: the object's name below the trial's prefix; size, version: as the store reported them when the step was collected;
+    sha256: as the pod reported it.
     """
 
     object: str

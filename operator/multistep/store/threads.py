@@ -34,7 +34,7 @@ class Threads:
             raise
 
     def close(self) -> None:
-        """Reject further calls. Calls that run already finish."""
+        """Reject further calls. Running calls still finish."""
         self._pool.shutdown(wait=False)
 
 

@@ -44,8 +44,8 @@ class Entry:
 
 
 def walk(top: str | os.PathLike[str], *, hidden: bool = True) -> Iterator[Entry]:
-    """Yield every entry below a directory, a directory before its contents, the names of each directory in order. Entries deleted
-    during the walk are skipped.
+    """Yield every entry below a directory: a directory before its contents, the entries of one directory sorted by name. Skip
+    entries that are deleted during the walk.
 
     hidden: include names at the top that start with a dot.
     """

@@ -66,7 +66,7 @@ class Volume:
         self.build_logs = BuildLogs(self.disk)
 
     def close(self) -> None:
-        """Reject further calls. Calls that run already finish."""
+        """Reject further calls. Running calls still finish."""
         self.disk.close()
         self.checkpoints.close()
 
@@ -118,7 +118,7 @@ class Volume:
     async def trials(self, namespace: str = "*", name: str = "*") -> dict[TrialKey, float | None]:
         """Return every trial with results, with the time of its deletion mark (seconds since the epoch), None without a mark.
 
-        namespace, name: return only the trials with this namespace and name; all but one of them were deleted.
+        namespace, name: return only trials with this namespace and name. Several can have the same name: all but one were deleted.
         """
         return await self.disk.of_root(lambda: dict(self._trials(f"{namespace}/{name}/*")))
 

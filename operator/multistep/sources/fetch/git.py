@@ -155,7 +155,7 @@ class Remote:
             return True
 
     def _check_known(self, revision: str) -> None:
-        """Raise SourceError if no ref points to the commit: asked for an unknown commit, git's server may close the connection."""
+        """Raise SourceError if no ref points to the commit. A git server may close the connection if it does not know a commit."""
         if revision not in self._refs().values():
             raise SourceError(f"{self._url} has no commit {revision}, or does not serve it", reason=NOT_FOUND)
 

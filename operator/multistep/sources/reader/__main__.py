@@ -73,7 +73,7 @@ def main() -> None:
     control = socket.socket(fileno=0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
-    gc.freeze()  # later garbage collections in children then do not touch, and so copy, these memory pages
+    gc.freeze()  # so that garbage collections in children do not write to these memory pages, which would copy them
     children: dict[int, _Child] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(control, selectors.EVENT_READ)

@@ -108,7 +108,7 @@ def _trial(trial: MultiStepTrial) -> dict[str, Any]:
 
 
 def _without_secrets(value: Any) -> Any:
-    """Return the spec without values of variables with secret-like names: a digest of a short secret can be reversed."""
+    """Return the spec without values of variables with secret-like names: the spec's digest could reveal a short secret."""
     if isinstance(value, Mapping):
         hidden = {"value": MARK} if value.get("value") and harbor.is_sensitive(str(value.get("name", ""))) else {}
         return {**{key: _without_secrets(each) for key, each in value.items()}, **hidden}
