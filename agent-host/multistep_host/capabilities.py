@@ -1,4 +1,4 @@
-"""Print what Harbor's registered agents can do, as JSON: `python -m multistep_host.capabilities`."""
+"""Print the capabilities of Harbor's registered agents as JSON: `python -m multistep_host.capabilities`."""
 
 from __future__ import annotations
 

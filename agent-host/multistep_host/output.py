@@ -9,7 +9,7 @@ TAIL_BYTES = 2 << 20
 class BoundedOutput:
     """Collects one of a command's output streams in bounded memory, because a hostile agent may print without end.
 
-    The end is kept because Harbor classifies errors by what a program prints last.
+    The end is kept because Harbor classifies errors by the last output of a program.
     """
 
     def __init__(self, head_bytes: int = HEAD_BYTES, tail_bytes: int = TAIL_BYTES) -> None:

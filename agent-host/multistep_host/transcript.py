@@ -25,7 +25,7 @@ class Transcript:
         self._room = MAX_BYTES
 
     async def add(self, block: bytes) -> None:
-        """Append a block of output, and wait while the client receives it too slowly."""
+        """Append a block of output. Wait while earlier blocks fill the connection to the client."""
         if not self._room:
             return
         block = block[: self._room]

@@ -1,4 +1,4 @@
-"""docs/reference/compose.md has the compose reader's own table of keys."""
+"""The table of keys in docs/reference/compose.md equals the compose reader's own."""
 
 from __future__ import annotations
 
