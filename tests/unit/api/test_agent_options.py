@@ -54,7 +54,7 @@ def test_all_problems_of_the_options_are_reported_at_once() -> None:
 @pytest.mark.parametrize(
     "kwargs",
     [
-        {"max_turns": 50, "max_budget_usd": 2.5, "disable_web_search": "yes"},  # Harbor makes a text of the number
+        {"max_turns": 50, "max_budget_usd": 2.5, "disable_web_search": "yes"},  # Harbor converts max_budget_usd to a string
         {"max_turns": "50"},
         {"max_turns": None, "permission_mode": None},
         {"config": {"any": ["thing"]}},

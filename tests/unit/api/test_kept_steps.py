@@ -25,7 +25,7 @@ class History:
 
 @st.composite
 def histories(draw: st.DrawFn) -> History:
-    """A trial of several attempts, each of which keeps some of the steps that the attempt before had."""
+    """Draw the history of a trial with several attempts, each of which keeps some of the steps of the attempt before."""
     attempts: list[dict[str, Any]] = []
     ran: dict[int, list[tuple[str, float]]] = {}
     chain: list[int] = []

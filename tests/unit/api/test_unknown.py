@@ -1,4 +1,4 @@
-"""Unknown keys of task.toml and resources are found, and a similar known key is suggested."""
+"""Test that unknown keys of task.toml are found, and that a similar known key is suggested."""
 
 from __future__ import annotations
 

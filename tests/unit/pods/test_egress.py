@@ -1,4 +1,4 @@
-"""The egress sidecar in a pod's manifest, and its end in a pod's status."""
+"""Test the egress sidecar: its container in a pod's manifest, and its termination in a pod's status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Kueue labels of a trial's pods, and what the operator reads from pods that Kueue gates or evicts."""
+"""Test the Kueue labels of a trial's pods, and the facts that the operator reads from pods that Kueue gates or evicts."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from tests.unit.pods.test_pods import pod
 
 
 def sidecar(state: Object, *, started: str = "00", finished: str = "09", code: int = 137, **status: Any) -> Object:
-    """Return a pod whose main container waits for service db, which allows 10 s for its healthcheck."""
+    """Return a pod whose main container waits for the service db. The startup probe of db fails after 10 s."""
     times = {"startedAt": f"2026-01-01T00:00:{started}Z", "finishedAt": f"2026-01-01T00:00:{finished}Z"}
     ended = {"name": "svc-db", "restartCount": 1, "state": state, "lastState": {"terminated": {"exitCode": code, **times}}}
     spec = {
@@ -73,7 +73,7 @@ def test_a_service_that_is_not_ready_is_no_result() -> None:
 
 
 def composed(*services: Service, files: str = "", **spec: Any) -> Object:
-    """Return the spec of a trial's pod with these services."""
+    """Return the manifest of a trial's pod with these services."""
     trial = parse_trial(world.manifest({"environment": {"image": "i", "imagePullPolicy": "Never"}, **spec}))
     planned = plan_services(Services("environment/docker-compose.yaml", services, (Host("x", "192.0.2.1"),), files), "i", {}, {})
     found: Object = manifest(PodRequest(trial, EnvironmentConfig(), "i", "task", Settings(), services=planned))

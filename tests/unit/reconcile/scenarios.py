@@ -130,7 +130,7 @@ REGRADE: Json = {"regrade": {"trial": "source"}, "agent": {"name": "nop"}, "onAg
 
 
 def _damaged(source: Source) -> Source:
-    """Return the source with a checkpoint that no runner restores."""
+    """Return the source with a checkpoint that no runner can restore."""
     results = pickle.loads(source.results)
     commit, files = results.checkpoints[1, 0]
     results.checkpoints[1, 0] = (commit, {**files, "layer": b"[]"})

@@ -1,4 +1,4 @@
-"""Builds of images: a crash at any point, lost pods, an unreachable registry, the secret's way, and one build for many trials."""
+"""Test builds of images: crashes, lost pods, an unreachable registry, which processes get the secret, builds shared by trials."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ TASK = cast(ReadTask, FakeTask())
 
 @dataclass
 class Place:
-    """A cluster with runners of builders' pods, a registry and logs. build, push: the phases' results as far as they differ from
+    """A cluster with runners of builders' pods, a registry and logs. build, push: the fields in which a phase's result differs from
     success; a push that succeeds creates the tag."""
 
     faults: Faults = field(default_factory=Faults)
@@ -122,7 +122,7 @@ async def test_an_image_that_exists_is_not_built() -> None:
 
 
 def points() -> int:
-    """Return the number of points at which a build calls the outside world."""
+    """Return the number of points of a build at which a fault can be injected."""
     place = Place()
 
     @in_virtual_time
@@ -310,7 +310,7 @@ async def test_a_broken_dockerfile_is_built_once_for_all_its_trials() -> None:
 async def test_one_namespace_does_not_get_all_slots() -> None:
     import asyncio
 
-    place = Place(push=lambda _: {"exitCode": 1, "tail": "away"})  # no build ends
+    place = Place(push=lambda _: {"exitCode": 1, "tail": "away"})  # pushes fail, so no build finishes
     many = Many(place)
     tasks = [cast(ReadTask, type("T", (FakeTask,), {"digest": f"{number:064d}"})()) for number in range(4)]
     asked = [(trial("a0", "greedy"), tasks[0]), (trial("a1", "greedy"), tasks[1]), (trial("b", "modest"), tasks[2])]

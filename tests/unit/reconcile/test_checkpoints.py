@@ -42,7 +42,7 @@ def lose_pod(world: World) -> None:
 
 
 def agents(runners: Mapping[str, FakeRunner]) -> list[str]:
-    """Return the ids of the agents' phases that all pods started."""
+    """Return the ids of the agent phases that were started in these pods; an id occurs once for each start."""
     return sorted(id for runner in runners.values() for id, count in runner.starts.items() for _ in range(count) if "/agent" in id)
 
 
@@ -348,7 +348,7 @@ async def test_a_pod_lost_after_the_last_checkpoint_costs_the_last_step(config: 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["on the volume", "in an object store"])
 async def test_checkpoints_are_kept_before_the_status_says_that_the_trial_finished(stored: bool) -> None:
-    """A trial may be deleted as soon as it has finished, while no operator runs."""
+    """A trial may be deleted as soon as its status shows that it has finished, even while no operator runs."""
     world = World(trial=manifest({"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}}), stored=stored)
 
     def look() -> None:

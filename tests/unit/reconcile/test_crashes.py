@@ -81,7 +81,7 @@ async def test_wherever_the_operator_dies_and_whatever_the_next_one_reads_the_tr
         for variant in VARIANTS if scenario.fully else (VARIANTS[0], VARIANTS[1:][number % len(VARIANTS[1:])]):
             if (world := after(course, at, variant)) is not None:
                 await world.run(first=1.0)
-                await world.run(first=300.0)  # the resync, after 300 s, requeues missed events
+                await world.run(first=300.0)  # the resync, after 300 s, requeues the trial if an event was missed
                 course.assert_same_end(world, f"{variant}, at point {at}: {course.trace[at]}")
                 runs[f"run died, {variant}"] += 1
     tally.crashes.update(scenarios=1, points=len(course.trace), states=len(set(course.states)), **runs)

@@ -1,4 +1,4 @@
-"""From a failure in the cluster to the failure class in the trial's status."""
+"""Test which failure class in a trial's status results from which failure in the cluster."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ async def test_a_failure_of_the_provider_is_no_reward_and_its_own_class() -> Non
 
 
 async def test_a_custom_class_that_gives_up_in_its_setup_scores_0() -> None:
-    """The class can read the environment first: if such a failure were excluded from the score, it could skip hard tasks."""
+    """The class can read the environment first. If such a failure were excluded from the score, the class could skip hard tasks."""
     spec = {"agent": {"importPath": "my.agents:Mine", "model": "openai/m"}}
     gives_up = {"/host/agent-setup": outcome(error=("RuntimeError", "too hard"))}
     world = World(trial=manifest(spec), **{**HOSTED_OPTIONS, "results": gives_up})
@@ -183,7 +183,8 @@ async def test_a_custom_class_that_uses_up_the_agent_hosts_memory_in_its_setup_s
 
 @dataclass
 class Sessions:
-    """The exec sessions of a world's trial: the current step and the container of each. change: called before each."""
+    """The exec sessions of a world's trial. opened: the current step and the container of each session; change: called with the
+    pod's runner before a session opens."""
 
     world: World
     change: Callable[[FakeRunner], object] = lambda _: None
@@ -203,7 +204,7 @@ class Sessions:
 
 
 async def test_a_poll_and_the_end_of_an_agent_open_one_session_each() -> None:
-    """The agent of 100 s is polled after 60 s, and has ended when its pod becomes unready."""
+    """The agent runs for 100 s: the operator polls it after 60 s, and reads its result when the pod becomes unready."""
     world = World(trial=manifest(HOSTED), **HOSTED_OPTIONS)
     sessions = Sessions(world)
     await world.run()
@@ -239,7 +240,7 @@ async def test_each_pod_has_a_key_of_its_own_which_no_message_to_its_runners_con
 
 
 async def test_a_forged_answer_of_the_agent_host_is_an_error_of_the_runner() -> None:
-    """The environment's runner passes messages on, and may be in the hands of an agent."""
+    """The environment's runner forwards the messages of the agent host, and an agent may control that runner."""
     world = World(trial=manifest(HOSTED), **HOSTED_OPTIONS)
     Sessions(world, lambda runner: setattr(runner.host, "forged", True))
     await world.run()

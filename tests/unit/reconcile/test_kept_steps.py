@@ -19,7 +19,7 @@ ONCE = ["StepStarted", "StepCompleted", "StepStarted", "StepCompleted", "StepSta
 
 
 def restart(world: World) -> None:
-    """Let the operator die and start again."""
+    """Restart the operator: the new one has an empty memory."""
     world.reconciler = world.fresh()
 
 

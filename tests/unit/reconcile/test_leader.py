@@ -127,7 +127,7 @@ class Sleeper:
         await self.world.run()
 
 
-# For each story: options of the world, the argument `reconciles` of ``Sleeper.run``, and n: it suspends before every n-th call.
+# Options of the world, the argument `reconciles` of ``Sleeper.run``, and n: the test suspends the replica before every n-th call.
 STORIES = [(LONG, 1, 2), (LONG, 4, 5), (LONG, 1000, 5), (APART, 1, 7), (APART, 1000, 13)]
 
 

@@ -1,4 +1,4 @@
-"""The operator's use of the model gateway, with the real gateway in front of a fake model."""
+"""Test the operator's client of the model gateway, with the real gateway in front of a fake model."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_a_steps_token_works_until_the_step_is_closed_and_its_usage_is_the
 
 
 async def test_a_sweep_created_again_under_its_name_is_another_sweep_to_the_gateway(tmp_path: Path) -> None:
-    """Sweeps take turns and have budgets at the gateway by this claim, so a new sweep must not inherit what a deleted one spent."""
+    """The gateway identifies a sweep by this claim, so a new sweep must not inherit the turns and the spending of a deleted one."""
 
     async def claim(uid: str) -> str:
         sweep = {"metadata": {"uid": uid}, "spec": {}}
@@ -178,7 +178,7 @@ async def test_the_signing_key_with_the_highest_number_signs(tmp_path: Path) -> 
 
 
 class Earlier(GatewayAdmin):
-    """The client of a gateway of an earlier release, which reads no sealed claims."""
+    """The client of a gateway of an earlier release, which cannot read sealed claims."""
 
     async def accepted_tokens(self) -> AcceptedTokens:
         return replace(await super().accepted_tokens(), sealed=False)

@@ -1,4 +1,4 @@
-"""What the gateway's totals say about each limited model since the last report."""
+"""Test the load of each limited model since the last report, which is computed from the gateway's totals."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_another_model_is_not_mistaken_for_it(requested: str) -> None:
 
 @given(st.lists(totals, max_size=8))
 def test_the_increases_add_up_to_the_total_since_the_first_report(steps: list[Mapping[str, ModelLoad]]) -> None:
-    """Each step is what the gateway observed in one interval."""
+    """Each step is the load of one interval, by requested model."""
     loads, so_far, seen = ModelLoads([MODEL]), dict[str, ModelLoad](), ModelLoad()
     assert loads.since_last({}) == {}
     for step in steps:

@@ -100,14 +100,14 @@ async def test_sweeps_share_a_model_equally_whatever_their_size() -> None:
 
 
 async def test_a_slot_is_kept_while_each_reconcile_asks_for_it_and_then_released() -> None:
-    """A trial may wait for another limit, such as that of starting pods, between its slot and its pod."""
+    """A trial that has a slot but no pod yet may wait for another limit, such as the limit of starting pods."""
     woken = Woken()
     bound = slots(1, woken)
     for _ in range(3):
         assert bound.acquire(trial("a"), first=False)
         bound.settle(key("a"))
     assert not start(bound, "b")
-    bound.settle(key("a"))  # a reconcile that did not ask, for example as the trial was suspended
+    bound.settle(key("a"))  # a reconcile that did not ask for the slot, for example because the trial was suspended
     assert woken == [key("b")] and bound.active(MODEL) == 1
 
 

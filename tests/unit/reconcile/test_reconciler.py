@@ -41,7 +41,7 @@ async def test_a_trial_of_short_phases_runs_to_its_end_at_once_in_one_session() 
     assert status.results == "http://127.0.0.1:8080/results/default/t/trial-uid"
     assert world.execs == 1
     assert world.errors == []
-    assert world.pods == []  # the pod was deleted, as podCleanup is Always
+    assert world.pods == []  # the pod was deleted, because podCleanup is Always
     assert set(world.runner.starts.values()) == {1}
 
 

@@ -1,4 +1,4 @@
-"""Reference trials: the task's solutions, played once for all trials that start from the reference state."""
+"""Test reference trials, which run a task's solutions once for all trials that start from the reference state."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_bundles_with_the_same_content_share_a_reference_trial() -> None:
     assert len(names) == 1
 
 
-# -- the trial that asks
+# -- the trial that requests the reference trial
 
 
 def reference_of(world: World) -> str:
@@ -110,7 +110,7 @@ async def waiting(spec: Any = None, **options: Any) -> World:
 
 
 async def played(world: World, **options: Any) -> Source:
-    """Play the reference trial in a world of its own."""
+    """Run the reference trial in a world of its own; return it as a source."""
     found = world.cluster.objects[KIND, KEY[0], reference_of(world)]
     made = copy.deepcopy(found)
     made["metadata"] |= {"name": KEY[1], "uid": "trial-uid"}
@@ -134,7 +134,7 @@ async def test_a_trial_waits_for_the_reference_trial_and_starts_from_it() -> Non
 
 
 async def test_a_reference_trial_whose_task_was_deleted_with_another_trial_is_created_again() -> None:
-    """The ConfigMaps of a packed task are deleted with the trial that they were made for."""
+    """The ConfigMaps of a packed task are deleted with the trial for which they were created."""
     world = await waiting()
     ref = world.cluster.objects[KIND, KEY[0], reference_of(world)]
     held = {"type": "Reconciling", "status": "True", "reason": "TaskNotFound", "lastTransitionTime": "2026-01-01T00:00:00Z"}

@@ -36,7 +36,7 @@ async def regraded(of: Source, spec: Mapping[str, Any] | None = None, config: An
 
 
 def ended(found: Mapping[str, Any]) -> Any:
-    """Return what a verification decides of a trial's status."""
+    """Return the parts of a trial's status that a verification determines."""
     steps = [{key: each.get(key) for key in ("name", "rewards", "gate", "exception")} for each in found["steps"]]
     return steps, *(found.get(key) for key in ("rewards", "reward", "exception", "failure"))
 

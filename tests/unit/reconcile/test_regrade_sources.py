@@ -1,4 +1,4 @@
-"""Sources of regrades whose results are elsewhere, were written by others, or do not exist yet."""
+"""Test sources of regrades: with results in an object store, with evidence of another program, or not created yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints that verifiers need, when the room for checkpoints is used up: nobody waits for ever, and no agent is blamed."""
+"""Test checkpoints that verifiers need when the space for checkpoints is used up: no trial waits for ever, no agent is blamed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.world import World, manifest
 from tests.unit.reconcile.test_checkpoints import DURATIONS, agents, at_step, lose_pod
 
 APART: dict[str, Any] = {"verifier": {"isolation": "Separate"}, "checkpoints": {"policy": "AfterStep", "maxBytes": 1000}}
-ROOM = 250  # bytes: one checkpoint of a step fits, and a second one beside it, but none after these
+ROOM = 250  # bytes: the checkpoints of two steps fit, a third one does not
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def trial(uid: str) -> Object:
 
 
 async def until_it_waits(world: World) -> None:
-    """Run the trial until it is finished or has to wait for room."""
+    """Run the trial until it has finished or has to wait for space."""
     known = len(world.errors)
     await world.run(until=lambda: len(world.errors) > known)
 
@@ -54,7 +54,7 @@ async def test_trials_that_wait_for_each_others_room_all_end(volume: Volume) -> 
 
 
 def asked(world: World) -> list[tuple[bool, int]]:
-    """Return the checkpoints that the operator requested: whether they were to have all changes, and their maximum size."""
+    """Return the checkpoints that the operator requested: whether with all changes since the image, and the maximum size."""
     requests = [each for runner in world.cluster.runners.values() for each in runner.requests]
     return [(each["full"], each["maxBytes"]) for each in requests if each["op"] == "checkpoint"]
 
@@ -107,7 +107,7 @@ async def test_all_changes_that_are_stored_again_may_have_the_maximum_of_each_st
 async def test_changes_that_only_the_trials_own_checkpoints_leave_no_room_for_are_not_the_agents_failure() -> None:
     world = World(trial=trial("trial-uid"), durations=DURATIONS)
     await at_step(world, "b")
-    runner, *_ = world.cluster.runners.values()  # the agent's; later ones are verifiers'
+    runner, *_ = world.cluster.runners.values()  # the runner of the agent's pod; the others are in verifiers' pods
     assert isinstance(world.volume, FakeVolume)
     runner.packed_bytes, world.volume.most_bytes = 600, 600
     await at_step(world, "c")

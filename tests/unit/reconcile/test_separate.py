@@ -284,7 +284,7 @@ async def test_the_policy_selects_its_pod_and_no_network_allows_nothing() -> Non
 
 
 async def test_a_public_network_denies_ingress_alone() -> None:
-    """The policy admits no ingress; readiness probes still work, as policies always admit traffic from the pod's own node."""
+    """The policy admits no ingress. Readiness probes still work: every policy admits traffic from the pod's own node."""
     world = World(settings=ENFORCED, durations={"a/agent": 5.0})
     await world.reconcile()
     assert created(world, "NetworkPolicy") == ["t-1"]

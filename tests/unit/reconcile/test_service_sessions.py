@@ -1,4 +1,4 @@
-"""Evidence of services: hooks and artifacts from their containers, one tar stream of several, and their output in the results."""
+"""Test hooks and artifacts of services' containers, the joined tar stream, and the services' output in the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The evidence of a source trial, wherever its results are."""
+"""Test that a source trial's evidence is found on the volume and in the object store."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def results(world: World) -> Results:
 
 
 def damage(of: Results, id: tuple[int, int]) -> None:
-    """Replace the files of a checkpoint by ones that no runner restores."""
+    """Replace the layer of a checkpoint with one that no runner can restore."""
     commit, files = of.checkpoints[id]
     of.checkpoints[id] = (commit, {**files, "layer": b"[]"})
 
@@ -270,7 +270,7 @@ async def test_a_source_of_another_image_fails_the_trial_at_once() -> None:
 
 
 async def test_own_checkpoints_that_cannot_be_restored_lead_back_to_the_source() -> None:
-    """The trial's agent can make its own checkpoints useless; that must not look like another's failure."""
+    """The trial's agent can make the trial's own checkpoints useless; the source must not be blamed for that."""
     world = World(
         trial=manifest({**after("a"), "checkpoints": {"policy": "AfterStep"}}), source=await source(), durations=DURATIONS
     )

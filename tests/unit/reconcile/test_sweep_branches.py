@@ -145,7 +145,7 @@ async def test_no_branches_are_planned_while_an_ordinary_trial_is_active_that_th
     for each in world.live:
         world.end(each)
         world.sweeps.book.saw(world.cluster.objects["MultiStepTrial", KEY[0], each["metadata"]["name"]])
-    await world.fresh().reconcile(KEY)  # another process creates the last one
+    await world.fresh().reconcile(KEY)  # another process creates the last ordinary trial
     assert [world.status.trials.created, len(world.live)] == [ORDINARY, 1]
     assert await world.reconcile() == 10.0
     assert (world.status.branches, "has not finished" in caplog.text) == (None, True)

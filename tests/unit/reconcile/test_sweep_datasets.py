@@ -23,7 +23,7 @@ SECRET = {"secretRef": {"name": "login"}}
 
 
 class Place:
-    """A registry with two repositories. commit: to which both branches point; asked: the requests to fetch from it."""
+    """A registry with two repositories. commit: the commit of both branches; asked: the fetch requests so far."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -1,4 +1,4 @@
-"""A sweep that regrades another one: it starts when that one is finished."""
+"""Test a sweep that regrades another one: it starts when the other sweep has finished, and regrades the trials that count."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_it_waits_for_an_active_sweep_and_creates_no_trial_meanwhile(end: 
 
 @pytest.mark.parametrize(("age", "waits"), [(0.0, True), (GRACE_SECONDS, False)])
 async def test_a_sweep_that_does_not_exist_is_awaited_shortly_as_it_may_be_created_later(age: float, waits: bool) -> None:
-    """Trials of a deleted sweep may be kept."""
+    """After the wait the sweep starts, because trials of a deleted sweep or their results may still exist."""
     created = {**REGRADE["metadata"], "creationTimestamp": "2023-11-14T22:13:20Z"}
     world = SweepWorld(manifest={**REGRADE, "metadata": created})
     world.now = START + age
@@ -52,7 +52,7 @@ def source_plan(*retries: int) -> tuple[Any, Plan]:
 
 
 def put_source(world: SweepWorld, numbers: dict[int, int], *retries: int, uid: str = "former-uid") -> Plan:
-    """Put trials of the source into the cluster. numbers: by the number of the trial, that of the status `ended` to give it."""
+    """Put trials of the source into the cluster. numbers: the argument of ``ended`` for each trial's status, by trial number."""
     found, its = source_plan(*retries)
     for number, status in numbers.items():
         made = manifest(found, its, number)
@@ -63,7 +63,7 @@ def put_source(world: SweepWorld, numbers: dict[int, int], *retries: int, uid: s
 
 
 async def regraded(world: SweepWorld, its: Plan) -> dict[int, int]:
-    """Run the regrade. Return the number of the source's trial by the number of the regrade's."""
+    """Run the regrade. Return the number of the source's trial, by the number of the regrade's trial, where these differ."""
     await world.run()
     trials = [each for each in world.trials if "regrade" in each["spec"]]
     assert len(trials) == 8
@@ -72,8 +72,8 @@ async def regraded(world: SweepWorld, its: Plan) -> dict[int, int]:
 
 
 async def test_the_trial_that_counts_for_a_number_is_regraded() -> None:
-    """4 has no score, but its second retry has one; neither 5 nor its retry has one; 2 has one, which a retry does not replace; the
-    retry of 3 is missing."""
+    """Number 4 has no score, but its second retry has one. Number 5 and its retry have no score. Number 2 has a score, which its
+    retry does not replace. The retry of number 3 is missing."""
     world = SweepWorld(manifest=REGRADE)
     world.cluster.put(former("Complete"))
     its = put_source(world, {2: 2, 3: 4, 4: 4, 5: 4, 8: 4, 9: 1, 10: 4, 11: 1}, 4, 4, 5, 2, 3)

@@ -23,7 +23,7 @@ COMMITS = [f"{number}" * 40 for number in range(3)]
 
 
 class Place:
-    """A git branch whose directory contains tasks. asked: the requests to fetch from it."""
+    """A git branch whose directory contains tasks. asked: the fetch requests so far."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.cache = tmp_path

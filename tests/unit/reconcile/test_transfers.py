@@ -1,4 +1,4 @@
-"""Checkpoints that are stored and restored: for how long at most, and how many at once."""
+"""Test the timeouts and the concurrency limit of storing and restoring checkpoints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BEAT = 50.0
 
 
 def slow_volume(patch: pytest.MonkeyPatch, world: World, seconds: float) -> None:
-    """Let the volume bring each file of a checkpoint after this time. Meanwhile, the runner shows signs of life."""
+    """Delay each read of a checkpoint's file by this time. Meanwhile, the runner sends keep-alive frames."""
     at_once = FakeCheckpoints.contents
 
     async def contents(self: FakeCheckpoints, key: TrialKey, commit: Commit, name: Name) -> AsyncGenerator[bytes, None]:
