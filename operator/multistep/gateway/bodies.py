@@ -85,7 +85,7 @@ def _wants_usage(values: Mapping[str, Any]) -> bool:
 
 
 def _asking_for_usage(text: str, members: Mapping[str, _Member]) -> str:
-    """Return the body's text with stream_options.include_usage set; all other text, e.g. numbers and member order, is unchanged."""
+    """Return the body's text with stream_options.include_usage set. Text outside of stream_options, e.g. numbers, is unchanged."""
     found = members.get("stream_options")
     if found is None:
         start = text.index("{") + 1

@@ -21,8 +21,9 @@ PACK_SECONDS: Final = 300.0  # timeout of the runner's work for a checkpoint tha
 # limits allow. An attempt that exceeds the timeout counts as an infrastructure failure, so no agent may be able to cause that.
 VERDICT_PACK_SECONDS: Final = 1800.0
 RESTORE_SECONDS: Final = 3600.0  # timeout of the runner's work for a restore
+# The operator has a deadline of its own, after the runner's, because a hostile runner can send keep-alive frames without end.
 _TOTAL_FACTOR: Final = 3  # the runner's timeout for work and waits for the operator together, as a multiple of its timeout for work
-_SLACK_SECONDS: Final = 300.0  # time for the runner's error to arrive; a hostile runner may send keep-alives instead, without end
+_SLACK_SECONDS: Final = 300.0  # time for the runner's timeout error to arrive
 RESTORE_LIMIT_SECONDS: Final = _TOTAL_FACTOR * RESTORE_SECONDS + _SLACK_SECONDS
 _DIGEST_CHARACTERS: Final = 64
 
@@ -38,7 +39,7 @@ class Packed:
 
     digest: digest of the manifest's lines, which identifies the checkpoint; previous: digest of the checkpoint that this one builds
     on, "" if it builds on the image; entries: number of changed and deleted paths; processes: number of processes that the step
-    left running; shared_memory: whether /dev/shm has files; layer, manifest: the received bodies.
+    left running; shared_memory: whether /dev/shm has files; layer, manifest: the downloads of its files and of its manifest.
     """
 
     digest: str
