@@ -1,4 +1,4 @@
-"""Datasets of a registry.json, Harbor's list of datasets: which tasks a dataset has, and which of them are selected.
+"""Datasets of a registry.json, Harbor's list of datasets: finds a version of a dataset, and selects tasks of it.
 
 Versions, names and patterns have the meaning that they have in Harbor 0.25. This module does no IO.
 """
@@ -32,7 +32,8 @@ _STEM_CHARACTERS: Final = 100
 
 @dataclass(frozen=True)
 class Selection:
-    """A dataset, and which of its tasks are selected. version: "" for the newest; include: all tasks if it is empty."""
+    """A selection of a dataset's tasks. version: "" for the newest; include, exclude: patterns of task names; an empty include
+    selects all tasks; limit: maximum number of tasks."""
 
     name: str
     version: str = ""
@@ -56,7 +57,7 @@ class DatasetTask:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A version of a dataset. tasks: its entries, which are checked only when the dataset is used."""
+    """A version of a dataset. tasks: its entries in registry.json, which only ``select`` checks."""
 
     name: str
     version: str

@@ -1,4 +1,4 @@
-"""Remote tasks, from registries, git repositories and URLs: builds the request with credentials, and returns the bundle."""
+"""Remote tasks, from registries, git repositories and URLs: builds the request with credentials, and returns the bundle's file."""
 
 from __future__ import annotations
 

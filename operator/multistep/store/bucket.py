@@ -39,7 +39,7 @@ _RETRIES, _RETRY_TIMEOUT = 3, timedelta(seconds=20)  # per request; after these 
 
 @dataclass(frozen=True)
 class Stored:
-    """Metadata of an object. version: its ETag; time: when it last changed (seconds since the epoch, store's clock)."""
+    """Metadata of an object. version: its ETag; time: when it last changed (seconds since the epoch, by the store's clock)."""
 
     name: str
     size: int

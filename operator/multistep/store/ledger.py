@@ -157,5 +157,5 @@ def _collection(line: list[str]) -> Collection:
 
 
 def _measured(top: Path) -> Amount:
-    """Measure a trial's files, because the trial has no valid note (an earlier release collected it)."""
+    """Measure a trial's files. Used if the trial has no valid note, e.g. because an earlier release collected the files."""
     return total(Amount(each.info.st_size if stat.S_ISREG(each.info.st_mode) else 0, 1) for each in walk(top))

@@ -25,7 +25,8 @@ _EXTENDED = {b"x": "", b"L": "path", b"K": "linkpath"}
 
 @dataclass(frozen=True)
 class Member:
-    """A tar member. target: a link's target; mode: permission bits; mtime: seconds since the epoch; offset, size: its contents."""
+    """A tar member. target: a link's target; mode: permission bits; mtime: seconds since the epoch; offset, size: position and size
+    of its contents in the tar, in bytes."""
 
     name: str
     kind: Kind

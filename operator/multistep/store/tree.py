@@ -31,7 +31,7 @@ class Skipped(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """A file, directory or link found by ``walk``. path: relative to the top; parent: descriptor of its directory; info: lstat."""
+    """An entry found by ``walk``. path: relative to the top; parent: descriptor of its directory; info: result of lstat."""
 
     path: str
     parent: int

@@ -42,7 +42,7 @@ async def assert_clear_end(world: World) -> None:
 
 @dataclass
 class Lying(Wrapped):
-    """A cluster that replaces what runners send. lie: returns a chunk's replacement, given its number (from 1) and its bytes."""
+    """A cluster that changes the runners' output. lie: returns a chunk's replacement, given its number (from 1) and its bytes."""
 
     lie: Callable[[int, bytes], bytes]
     heard: int = 0

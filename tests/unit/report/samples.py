@@ -28,7 +28,7 @@ def trial(
     steps: list[dict[str, Any]] | None = None,
     **status: Any,
 ) -> dict[str, Any]:
-    """Return a sweep's trial. ended: type of its true condition, or None for an active trial; failure: failure class and reason."""
+    """Return a sweep's trial. ended: type of the condition that is true, None for an active trial; failure: class and reason."""
     over = {"completionTime": (START + timedelta(seconds=seconds)).isoformat()} if ended else {}
     conditions = [{"type": ended, "status": "True", "reason": "Because", "lastTransitionTime": START.isoformat()}] if ended else []
     return {

@@ -37,7 +37,7 @@ async def keep(volume: Volume, stream: bytes, types: tuple[str, ...], part: Part
 
 
 async def handed_over(volume: Volume, entry: int) -> dict[str, bytes | str | None]:
-    """Return what the verifier's pod receives for an artifact entry.
+    """Return the files, links and directories that the verifier's pod receives for an artifact entry.
 
     Each path maps to the file's contents, to the link's target, or to None for a directory.
     """

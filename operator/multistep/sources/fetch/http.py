@@ -1,4 +1,4 @@
-"""An HTTP client that fetches tasks: bounds sizes, classifies errors, and sends credentials only to the host they are for."""
+"""An HTTP client that fetches tasks: bounds sizes, classifies errors, and sends credentials only to the host that they are for."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Http:
 
 
 def pieces(response: Response, what: str, most: int) -> Iterator[bytes]:
-    """Yield the body's chunks. Raises SourceError if it is incomplete or exceeds ``most`` bytes. what: its name in messages."""
+    """Yield a body's chunks. Raises SourceError if the body is incomplete or exceeds ``most`` bytes. what: its name in messages."""
     length = response.headers.get("Content-Length", "")
     if length.isdigit() and int(length) > most:
         raise SourceError(f"{what} has {length} bytes, more than the limit of {most}", reason=TOO_LARGE)

@@ -120,7 +120,7 @@ class Layers:
 
 
 class Checked(io.RawIOBase):
-    """A readable stream of chunks. ``finish`` checks that its digest is the expected one."""
+    """A readable stream of chunks, whose digest ``finish`` checks."""
 
     def __init__(self, chunks: Iterable[bytes], digest: str, what: str) -> None:
         self._chunks = iter(chunks)

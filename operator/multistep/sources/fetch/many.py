@@ -1,4 +1,4 @@
-"""Splits an archive of many tasks: each directory with a task.toml at its top, or directly below a path, becomes a bundle."""
+"""Splits an archive of many tasks. Each directory with a task.toml at the archive's top, or directly below a path, is a task."""
 
 from __future__ import annotations
 

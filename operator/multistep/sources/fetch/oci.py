@@ -60,7 +60,7 @@ def kept_in(order: Order, revision: str) -> Fetched | None:
 
 
 def _manifest(registry: Registry, reference: Reference, wanted: str) -> tuple[str, Mapping[str, Any]]:
-    """Return digest and content of an image's manifest. Of an index, choose this architecture's manifest, else the first."""
+    """Return digest and content of an image's manifest. In an index, choose this architecture's manifest, else the first one."""
     digest, content = registry.manifest(wanted)
     if isinstance(content.get("manifests"), list):
         digest, content = registry.manifest(_chosen(content["manifests"], reference))

@@ -38,10 +38,10 @@ class Rules:
 class Request:
     """A task to fetch. location: image reference or URL; ref: git branch, tag or commit; digest: expected digest (kind url).
 
-    revision: the resolved commit or manifest digest; "" to resolve it now. scope: only requests with the same scope share a
-    fetched task: the UID of the Secret with the credentials, "" without credentials. credentials: the Secret's data. many:
-    whether each directory with a task.toml directly below the path is a task. dataset: the fields of a datasets.Selection, for the
-    kind dataset, whose location is a registry.json.
+    revision: the resolved commit or manifest digest; "" to resolve it now. scope: UID of the Secret with the credentials, ""
+    without credentials; only requests with the same scope share a fetched task. credentials: the Secret's data. many: whether each
+    directory with a task.toml directly below the path is a task. dataset: the fields of a datasets.Selection, for the kind dataset,
+    whose location is a registry.json.
     """
 
     kind: Kind
@@ -99,7 +99,7 @@ class Order:
 
 @dataclass(frozen=True)
 class FetchedTask:
-    """One of many fetched tasks. name: name of its directory, or in a dataset; digest, file: see Fetched.
+    """One of many fetched tasks. name: name of its directory, or its name in a dataset; digest, file: see Fetched.
 
     url, revision, path: git repository, commit and directory of a task of a dataset.
     """

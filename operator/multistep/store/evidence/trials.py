@@ -16,7 +16,7 @@ _MAX_DIRECTORIES = 100_000
 
 
 def trial_directories(top: Path) -> list[Path]:
-    """Return the directories of all trials below a directory, or the directory itself, in order. Links are not followed.
+    """Return the directories of all trials at or below a directory, in order. Links are not followed.
 
     Raises StoreError if there are too many directories.
     """
