@@ -1,4 +1,4 @@
-"""spec.from, spec.fromStep and spec.toStep select the steps that a trial runs."""
+"""Test which steps a trial runs by spec.from, spec.fromStep and spec.toStep, and from which checkpoints such a trial can start."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def raising_setup(scope: Scope, journal: Journal) -> Script[None]:
 
 
 def test_another_trials_files_excuse_no_failure_of_the_agents_setup() -> None:
-    """A custom class could fail on purpose; its failure must not look like that of the checkpoint."""
+    """A custom class could fail on purpose; the failure must not look like a failure of the checkpoint."""
     made = plan(spec=starting("a"))
     run = script_of(made).run
     lost = play(made, kept=kept(reported("a")), script=AgentScript(run, failing_setup("AgentSetupFailed"))).journal.lost

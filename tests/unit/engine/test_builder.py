@@ -1,4 +1,4 @@
-"""What a build does next, for every state of the registry, the builder's pod and the records."""
+"""Test the next decision of an image build for each state of the registry, the builder's pod and the records."""
 
 from __future__ import annotations
 

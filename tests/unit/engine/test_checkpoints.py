@@ -1,4 +1,4 @@
-"""Checkpoints in a trial's script, and scripts that continue after the steps of earlier attempts."""
+"""Test checkpoints in a trial's script, and scripts that resume after the steps of earlier attempts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def kept(*attempts: int) -> tuple[KeptStep, ...]:
 
 
 def continued(first: Played, made: Any, attempts: tuple[int, ...], results: Any = None) -> Played:
-    """Return a trial that continues in attempt 2 after its first steps, with the records of these steps from ``first``."""
+    """Play attempt 2 of a trial, which resumes after its first steps, with the records of these steps from ``first``. attempts: for
+    each kept step, the attempt that ran it."""
     names = [step.name for step in made.steps[: len(attempts)]]
     records = {id: each for id, each in first.records.items() if id.startswith(tuple(f"1/{name}/" for name in names))}
     return play(made, results, attempt=2, kept=kept(*attempts), records=records)

@@ -1,4 +1,4 @@
-"""Steps that are verified in place and once more in a fresh pod: spec.verifier.isolation Both."""
+"""Test steps that are verified in the agent's environment and again in a fresh pod: spec.verifier.isolation Both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resources and devices of a task become a container's resources and a required node affinity."""
+"""Test the conversion of a task's resources and devices to a container's resources and a required node affinity."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def environment(**fields: Any) -> EnvironmentConfig:
 
 
 def fits(labels: dict[str, str], found: dict[str, Any]) -> bool:
-    """Report whether a scheduler lets a pod with this affinity onto a node with these labels."""
+    """Return whether the scheduler allows a pod with this affinity on a node with these labels."""
     terms = found["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
     return any(all(labels.get(each["key"]) in each["values"] for each in term["matchExpressions"]) for term in terms)
 

@@ -1,4 +1,4 @@
-"""The operator derives from the runner's records alone which large file the pod uploads to the object store as its next one."""
+"""Test which large file the pod uploads to the object store next. The choice depends only on the runner's records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks of phases, their switches in the script, and what was refused between them."""
+"""Test the networks of phases, the switches between them in the script, and the counts of refused connections."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def made(toml: str, **spec: Any) -> TrialPlan:
 
 
 def switched(played: Played) -> list[tuple[str, str]]:
-    """Return the switches: ids without the attempt's number, and modes."""
+    """Return each switch of the network: its id without the attempt's number, and the network's mode."""
     found = [each for each in played.operations if isinstance(each, SwitchNetwork)]
     return [(each.id.split("/", 1)[1], each.network.mode + ("+gateway" if each.network.gateway else "")) for each in found]
 
@@ -149,7 +149,7 @@ def test_every_limit_of_a_task_is_found() -> None:
     ]
 
 
-# -- what was refused
+# -- refused connections
 
 
 def report(*targets: tuple[str, str, int | None, int], others: int = 0) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from multistep.engine.evictions import own_usage_exception, quantity
 
 
 def low(resource: str, use: str, container: str = "main") -> str:
-    """Return the kubelet's eviction message, as version 1.35 writes it."""
+    """Return the eviction message of kubelet 1.35."""
     return (
         f"The node was low on resource: {resource}. Threshold quantity: 100Mi, available: 90Mi. "
         f"Container {container} was using {use}, has larger consumption of {resource}. "

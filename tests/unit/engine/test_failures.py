@@ -1,4 +1,4 @@
-"""The tables of failure reasons match the reasons in the operator's code."""
+"""Test that the tables of failure reasons match the reasons in the operator's code, and the failure classes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MADE_OF = {"OutOfMemory": "OutOfMemoryError", "OutOfDisk": "OutOfDiskError"}  # 
 
 
 def made(*calls: str) -> Iterator[str]:
-    """Yield every failure reason in the first argument of a call of these functions, found in the operator's code."""
+    """Yield every reason in the first argument of a call of one of these functions in the operator's code."""
     for file in [*(OPERATOR / "engine").glob("*.py"), *(OPERATOR / "reconcile").glob("*.py"), *(OPERATOR / "agents").glob("*.py")]:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and re.sub(r".*[._]", "", "." + ast.unparse(node.func)) in calls and node.args:
@@ -50,7 +50,7 @@ def test_a_reason_has_one_row_in_its_table() -> None:
 
 
 def test_only_outside_causes_are_tried_again() -> None:
-    users = (SUSPENDED, SWEEP_BUDGET_SPENT)  # the trial continues when the user wants it to
+    users = (SUSPENDED, SWEEP_BUDGET_SPENT)  # a user decides when the trial continues
     assert {row.failure_class for row in ATTEMPTS if row.reason not in users} == {"Infrastructure", "Provider"}
 
 
@@ -74,10 +74,8 @@ def test_a_broken_environment_is_the_tasks_until_an_agent_has_run() -> None:
 
 
 def test_a_failed_setup_is_the_agents_only_if_it_ends_the_trial() -> None:
-    """If a custom agent class fails in its setup, the trial ends. If one of Harbor's agents does, only the attempt ends.
-
-    Only the first case has a journal.
-    """
+    """If the setup of a custom agent class fails, the trial ends, and of_failed gets the journal. If the setup of one of Harbor's
+    agents fails, only the attempt ends, and of_failed gets no journal."""
     assert failures.of_failed("AgentSetupFailed", Journal()) == "Agent"
     assert failures.of_failed("AgentSetupFailed", None) == "Infrastructure"
 

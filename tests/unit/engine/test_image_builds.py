@@ -1,4 +1,4 @@
-"""Which images of a task the cluster builds, the digests that identify the builds, and what trials without an image are told."""
+"""Test which images of a task the cluster builds, the digests that identify the builds, and the error if an image is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the status reports outputs that were not copied completely, and reward files that changed while they were read."""
+"""Test how the status reports outputs that were not copied completely, and reward files that changed while they were read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each situation of a trial leads to one decision."""
+"""Test the decision for each situation in the tables of situations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A decision exists for every possible state of a trial and its pods."""
+"""Test that a decision exists for every possible state of a trial and its pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decisions about the pod of a separate verifier."""
+"""Test decisions about the pod of a separate verifier."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.engine.verifier_table import COMPARED, NO_POD, VERIFIERS
 
 @pytest.mark.parametrize("name", VERIFIERS)
 def test_what_is_decided_of_a_verifiers_pod(name: str) -> None:
-    """For each situation in VERIFIERS, the decision is the expected one. The agent's pod runs, except in situation "complete"."""
+    """The agent's pod runs in all situations except "complete", in which it does not exist."""
     situation, facts, wanted = VERIFIERS[name]
     agents = NO_POD if name == "complete" else pod()
     decision = after(situation, agents, verifier=facts)

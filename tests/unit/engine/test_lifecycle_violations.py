@@ -1,4 +1,4 @@
-"""Decisions about lost pods, restarted containers, killed exec sessions and runners that violate the protocol."""
+"""Test decisions about lost pods, restarted containers, killed exec sessions and runners that violate the protocol."""
 
 from __future__ import annotations
 

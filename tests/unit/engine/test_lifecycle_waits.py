@@ -1,4 +1,4 @@
-"""How long a trial waits before it checks again, retries, fails or is cleaned up."""
+"""Test how long a trial waits before it is reconciled again, is retried, fails or is cleaned up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pods are orphans, and how long results are retained after their trial was deleted."""
+"""Test which pods are orphans, and how long results are retained after their trial was deleted."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_the_fate_of_results(alive: bool, since: float | None, keep: float | Non
 def test_results_are_removed_only_after_a_trial_was_gone_at_every_check_for_as_long_as_they_are_kept(
     seen: list[bool], keep: float | None
 ) -> None:
-    """The checks are ten seconds apart. Only one value is kept from check to check: when the trial was first found missing."""
+    """The checks are ten seconds apart. Only one value is stored between checks: when the trial was first found missing."""
     gone_since: float | None = None
     for look, alive in enumerate(seen):
         now = NOW + 10 * look

@@ -225,7 +225,7 @@ def test_a_task_without_a_name_is_called_as_its_directory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "root", "wanted"),  # wanted: the step's fields in the order in which the test compares them
+    ("files", "root", "wanted"),  # wanted: fields of the step and its verifier, in the order of the assertion
     [
         (COMPLETE, StepLayout(), ("a", True, False, True, False, False)),
         (StepLayout(instruction=""), COMPLETE, (None, True, True, False, False, False)),
@@ -269,7 +269,7 @@ def test_a_single_step_task_is_one_step_from_the_root() -> None:
     assert (only.verifier.task_tests, only.verifier.step_tests) == (True, False)
 
 
-# -- which image the pod runs
+# -- the image of the trial's container
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_environment_files_are_uploaded_only_beside_a_mere_image(layout: Mapping
         ("", "root", "1000:1000", "User"),
         ("1000", "1001", "0", "User"),
         ("1000", "1000:7", "0", "Shared"),
-        ("alice", "", "1000:1000", "Shared"),  # alice may be the name of user 1000
+        ("alice", "", "1000:1000", "Shared"),  # alice may be the name of uid 1000
         ("1000", "alice", "0", "Shared"),
         ("alice", "0", "1000:1000", "User"),
     ],

@@ -1,4 +1,4 @@
-"""A trial's plan takes little time and memory: the operator makes plans in its event loop."""
+"""Test that making a trial's plan takes little time and memory, because the operator makes plans in its event loop."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def planned(steps: int, env: TrialEnv | None = None, spec: dict[str, Any] | None
 @pytest.mark.parametrize(
     ("fields", "where"),
     [
-        ({"spec": {"extraInstructions": ["x" * 1_400_000]}}, "extraInstructions"),  # 1.4 GB, as each of the 1000 steps has a copy
+        ({"spec": {"extraInstructions": ["x" * 1_400_000]}}, "extraInstructions"),  # 1.4 GB: each of the 1000 steps has a copy
         ({"spec": {"artifacts": [{"source": f"/a{number}"} for number in range(256)]}}, "artifacts"),
         ({"artifacts": [{"source": "/a"}] * 256}, "artifacts"),
         ({"env": TrialEnv(verifier=VARIABLES)}, "variables"),
@@ -63,7 +63,7 @@ def test_steps_that_inherit_too_much_are_rejected_in_little_time(fields: dict[st
 
 
 def test_the_largest_plans_take_little_time() -> None:
-    """The documented figure is 0.06 s; the limit is higher to allow for a busy machine and for validating task.toml."""
+    """The documented CPU time is 0.06 s. The test's limit is higher, to allow for a busy machine and for validating task.toml."""
     each = MOST_ENTRIES // STEPS
     for fields in (
         {"env": TrialEnv(verifier=dict(list(VARIABLES.items())[:each]))},

@@ -1,4 +1,4 @@
-"""Redaction of secrets in a status's messages."""
+"""Test the redaction of secrets in a status's messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The script of a regrade: it verifies the steps of another trial again, and runs no agent."""
+"""Test the script of a regrade, which verifies the steps of another trial again and runs no agent."""
 
 from __future__ import annotations
 

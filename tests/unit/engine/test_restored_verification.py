@@ -1,4 +1,4 @@
-"""Steps that are verified in a fresh pod in which the agent's files are restored: spec.verifier.isolation Separate."""
+"""Test steps that are verified in a fresh pod with the restored files of the agent: spec.verifier.isolation Separate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which checkpoint the next attempt continues from."""
+"""Test which checkpoint the next attempt resumes from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLAN = plan(THREE)
 
 @dataclass(frozen=True)
 class On:
-    """The checkpoint below another one."""
+    """The checkpoint on which another one is based (resuming.Below)."""
 
     id: Id
     digest: str
@@ -29,7 +29,7 @@ class On:
 
 @dataclass(frozen=True)
 class Made:
-    """A stored checkpoint."""
+    """A stored checkpoint (resuming.Layer)."""
 
     digest: str
     base: On | None = None

@@ -87,7 +87,7 @@ JSON: dict[bytes, Mapping[str, Number] | str] = {
 
 
 def reported(parse: object, *files: bytes | None) -> object:
-    """Return what a parser of reward files returns, or the type of its error."""
+    """Return the result of a parser of reward files, or the type of its RewardError."""
     try:
         return parse(*files)  # type: ignore[operator]
     except RewardError as error:

@@ -1,4 +1,4 @@
-"""Which of a step's collected files are retained under the size limits of results, and how the status describes the others."""
+"""Test which of a step's files are stored under the size limits of results, and how the status describes the other files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The score is over all declared steps: stopping earlier never pays, and full marks in any keys are a pass with 1.0."""
+"""Test the score over all declared steps: stopping earlier never raises it, and a trial whose rewards are all 1 passes with 1.0."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_stopping_earlier_never_raises_the_score_or_makes_a_pass(
 def test_a_score_lies_between_the_least_and_the_greatest_reward(
     verdicts: Sequence[Verdict], more: int, strategy: Any, key: str | None
 ) -> None:
-    """A missing result and a negative reward count 0."""
+    """A missing result counts as 0, and so does a negative score of a step."""
     found = trial_score(verdicts, ScoreRule(steps=len(verdicts) + more, strategy=strategy), key)
     rewards = [0.0, *(max(0.0, each) for verdict in verdicts for each in (verdict.rewards or {}).values())]
     assert found is None or 0 <= found.value <= max(rewards) + 1e-12
@@ -147,7 +147,7 @@ def test_what_no_agent_caused_is_excluded(class_: Any) -> None:
     assert outcome(class_, None, gate_failed=False) == "Excluded"
 
 
-# -- what a sweep chooses
+# -- scoring options of a sweep
 
 
 def chosen(toml: str, results: Mapping[str, Any], spec: Mapping[str, Any] | None = None, **scoring: Any) -> Scored:

@@ -1,4 +1,4 @@
-"""A trial's score in a sweep, from its steps' results: an agent gains nothing by preventing a verification."""
+"""Test a trial's score in a sweep, from its steps' results: an agent gains nothing by preventing a verification."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EXCLUDE = Scoring(agent_errors="Exclude", environment_errors="Exclude")
 
 
 def resource(trial_status: TrialStatus, number: int = 0) -> dict[str, Any]:
-    """Return a finished trial's resource, as a sweep reads it."""
+    """Return the JSON object of a finished trial, as a sweep reads it."""
     labels = {"multistep.dev/number": str(number)}
     return {"metadata": {"name": "t", "labels": labels}, "spec": {}, "status": to_json(trial_status)}
 
@@ -59,7 +59,7 @@ def score(played: Played, scoring: Scoring | None = None) -> float | None:
     return counted_score(known(played), scoring or Scoring())
 
 
-# Ways to leave the second (or only) step without a reward, compared with an honest agent that fails the step.
+# Ways in which an agent can leave a later step without a reward: the task, and the results of operations.
 DROPS: Mapping[str, tuple[str, Mapping[str, Mapping[str, Any]]]] = {
     "the verifier times out": (THREE, {"b/verifier": TIMED_OUT}),
     "the verifier writes no reward": (THREE, {"b/verifier": rewarded()}),

@@ -1,4 +1,4 @@
-"""The order and the parameters of a trial's operations, such as uploads and phases."""
+"""Test the order and the parameters of a trial's operations, such as uploads and phases."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_times_and_collections_are_reported() -> None:
 
 
 def test_tests_in_the_image_live_until_the_first_verification() -> None:
-    """A step's start deletes the image's /tests only if an earlier step was verified. Here, verification is disabled."""
+    """The start of a step empties /tests only if the previous step was verified. Here, verification is disabled."""
     off = play(plan(spec={"verifier": {"disable": True}}))
     assert {off.operation(f"{name}/begin").directories for name in "abc"} == {(Directory("/logs/agent"),)}
 
@@ -221,7 +221,7 @@ def test_the_order_of_operations_of_a_single_step_task() -> None:
         "task/collect",
         "task/end",
     ]
-    # files that the agent put here stay, except reward files, which are deleted when the verifier starts
+    # files that the agent wrote to these directories are retained, except reward files, which are deleted when the verifier starts
     assert played.operation("task/verify").directories == (
         Directory("/logs/verifier", keep=True),
         Directory("/tests", mode=0o755, keep=True),

@@ -1,4 +1,4 @@
-"""Errors in a step: the exceptions they cause, and the steps and operations that still run."""
+"""Test errors in a step: the exceptions that they cause, and the steps and operations that run after them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.engine.script_cases import ABORT, ALL, CONTINUE, EVERYTHING, FUL
 
 Row = tuple[Mapping[str, Any], Mapping[str, Any], str | None, str | None, list[str]]
 
-ROWS: dict[str, Row] = {  # for each situation: results, spec, step's exception, trial's exception, started steps
+ROWS: dict[str, Row] = {  # by situation: results of operations, spec, step a's exception, the trial's exception, started steps
     "nothing goes wrong": ({}, {}, None, None, ALL),
     "setup.sh exits non-zero": ({"a/setup": {"exitCode": 3, "tail": "oh\n"}}, {}, "RuntimeError", None, ["a"]),
     "setup.sh is killed": ({"a/setup": {"exitCode": None, "signal": 9}}, {}, "RuntimeError", None, ["a"]),
@@ -157,7 +157,7 @@ def test_an_exception_shows_what_happened(results: Mapping[str, Mapping[str, Any
 
 
 def test_a_default_timeout_can_be_reported() -> None:
-    """A runner may report that a phase timed out although the phase has no timeout; the message then names no seconds."""
+    """A runner may report that a phase timed out although the phase has no timeout. Then the message names no seconds."""
     made = plan(IMAGE + '[[steps]]\nname = "a"\n[steps.verifier]\ntimeout_sec = inf', CONTINUE)
     exceptions = [play(made, {name: {"timedOut": True}}).journal.steps[0].exception for name in ("a/agent", "a/verifier")]
     assert [each and each.message for each in exceptions] == [

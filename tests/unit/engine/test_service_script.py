@@ -1,4 +1,4 @@
-"""What services add to a trial's operations: main's command and healthcheck, and the evidence of services."""
+"""Test the operations that services add to a trial: main's command and healthcheck, and the collection of services' evidence."""
 
 from __future__ import annotations
 

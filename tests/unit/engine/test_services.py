@@ -1,4 +1,4 @@
-"""How the services of a compose file become the containers and volumes of a pod."""
+"""Test how the services of a compose file are converted to containers and volumes of a pod."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_values_that_only_the_trial_knows_are_filled_in() -> None:
 
 def test_a_service_may_not_wait_for_main() -> None:
     waiting = service("client", (MAIN, "started"))
-    assert services(waiting).order  # main without a command is as good as started
+    assert services(waiting).order  # main has no command of its own, so it counts as started
     with pytest.raises(InvalidTask, match=rf"^{FILE}:3: services.client.depends_on: must not have main"):
         services(waiting, service(MAIN, command=("serve",)))
     with pytest.raises(InvalidTask, match="must not have main"):

@@ -1,4 +1,4 @@
-"""A trial as a trace: the parents of spans, and ids that do not depend on the process that creates them."""
+"""Test the trace of a trial: the parents and times of spans, and ids that do not depend on the process that creates them."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_the_column_shows_the_reward(rewards: Mapping[str, float] | None, text: 
 
 
 def hostile(number: int) -> StepRun:
-    """Return a step whose rewards and exception are larger than a status may store, as a hostile verifier and agent cause them."""
+    """Return a step whose rewards and exception are larger than a status may store. A hostile verifier or agent can cause this."""
     rewards = {f"{number}-{key}-{'🎉' * 30}": 1e-300 for key in range(80)}
     return run(f"step-{number}", rewards=rewards, exception=StepException("RuntimeError", "🎉" * 5000, "agent"))
 

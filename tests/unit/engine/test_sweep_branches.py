@@ -1,4 +1,5 @@
-"""The branches of a sweep: which there are, their numbers, what they start from, and that a sweep ends only after them."""
+"""Test the branches of a sweep: which branches are planned, their numbers, the states from which they start, and that the sweep
+finishes only after them."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ LEFT = st.builds(Left, st.sampled_from([[], STEPS, STEPS[:1]]), st.sets(st.sampl
 
 
 def left(**kept: list[str]) -> dict[int, Left]:
-    """Return what the first attempts left, by names such as tx: task t, agent x."""
+    """Return the steps and checkpoints of first attempts, by number. kept: names of the steps with a checkpoint, by task and agent,
+    e.g. tx for task t and agent x."""
     return {["tx", "ty", "ux", "uy"].index(name): Left(STEPS, steps) for name, steps in kept.items()}
 
 

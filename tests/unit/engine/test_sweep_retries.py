@@ -29,7 +29,7 @@ def with_retries(*numbers: int) -> Grid:
 
 
 def finished(trials: list[TrialFacts], **spec: Any) -> TrialSweep:
-    """Return a finished sweep of generation 1, and of generation 2 after a change of its spec."""
+    """Return a sweep that finished at generation 1 and whose spec was then changed to ``spec``, so it has generation 2."""
     found = started()
     status = decide(found, plan_of(found), 4, trials, NOW + 10).status
     assert is_finished(status)

@@ -1,4 +1,4 @@
-"""A sweep's next action and status, from its spec, its trials and the clock."""
+"""Test a sweep's next actions and its status, which depend on its spec, its trials and the clock."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_a_new_renewal_extends_the_lease_from_when_the_operator_sees_it() -> Non
     same = sweep(renewed.status, renewal="1", **options)
     assert next_of(same, at=49).seconds == 1
     assert why(next_of(same, at=50).status)[:2] == ("Failed", "LeaseExpired")
-    assert why(next_of(sweep(renewed.status, renewal="2", **options), at=5000).status)[0] == "Running"  # an operator that was away
+    assert why(next_of(sweep(renewed.status, renewal="2", **options), at=5000).status)[0] == "Running"  # no operator ran meanwhile
 
 
 def test_a_lease_expires_also_while_the_sweep_is_suspended() -> None:

@@ -1,4 +1,4 @@
-"""Traces of tampering: what an inspection finds becomes entries of status.tampering."""
+"""Test traces of tampering: the findings of an inspection become entries of status.tampering."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def inspected(*findings: Mapping[str, Any], **result: Any) -> dict[str, Any]:
 
 
 def played(**results: Mapping[str, Any]) -> Played:
-    """Run the task with the results of the inspections of its steps."""
+    """Play the task. results: result of each step's inspection, by step name."""
     return play(plan(TWO), {f"{step}/inspect": result for step, result in results.items()})
 
 

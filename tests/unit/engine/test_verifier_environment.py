@@ -1,4 +1,4 @@
-"""Where steps are verified (inheritance of the mode), a separate verifier's environment, and network modes."""
+"""Test in which environment steps are verified (inheritance of the mode), a separate verifier's environment, and network modes."""
 
 from __future__ import annotations
 
