@@ -1,4 +1,4 @@
-"""Step tokens: a JWT (HS256) says which step calls, which models it may call, and what it may spend.
+"""Step tokens: a JWT (HS256) that names the step, the models that it may call, and the budgets that apply.
 
 The operator signs them with a secret that only it and the gateway have. A program uses its token as the provider's API key. The
 claims are sealed (encrypted): an agent, which can read its token, must not learn its trial, attempt or sweep from it.

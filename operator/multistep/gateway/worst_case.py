@@ -15,7 +15,7 @@ from multistep.gateway.ledger import Spent
 from multistep.gateway.prices import context_window, cost_usd
 from multistep.gateway.routes import Provider
 
-_TEMPLATE_TOKENS: Final = 2048  # what providers add to a prompt, such as instructions for tools (Anthropic: at most 800)
+_TEMPLATE_TOKENS: Final = 2048  # tokens that providers add to a prompt, e.g. instructions for tools (Anthropic: at most 800)
 _LONG_CONTEXT: Final = 1_000_000  # Anthropic: context window with the beta context-1m
 _ASSUMED_OUTPUT: Final = 8192  # only if no budget applies; a budget that is set later counts it while the usage is unknown
 
