@@ -24,7 +24,7 @@ def containerd(config: Config, node: Node) -> list[str]:
 
 def etcd(config: Config) -> list[str]:
     """Return etcd's command line. Only root can open its socket. Data need not survive a crash, so fsync is off."""
-    advertised = "http://127.0.0.1"  # etcd requires this form; nobody connects to it, as there are no other members
+    advertised = "http://127.0.0.1"  # etcd requires this form; no client connects to it, as there are no other members
     return [
         str(config.paths.bin / "etcd"),
         f"--name={config.first.name}",

@@ -33,7 +33,7 @@ _MILLISECONDS: Final = (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 _SECONDS: Final = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1200, 3600, 7200, 14400)
 _HOURS: Final = (1, 3, 10, 30, 60, 120, 300, 600, 1200, 3600, 7200, 14400, 28800, 86400)
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # removes the series *_created, which nobody uses
+disable_created_metrics()  # type: ignore[no-untyped-call]  # removes the unused series *_created
 
 
 class Metrics:

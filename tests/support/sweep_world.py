@@ -120,7 +120,7 @@ class SweepWorld:
         return [each for (kind, _, _), each in self.cluster.objects.items() if kind == "MultiStepTrial" and is_owned(each, uid)]
 
     @property
-    def live(self) -> list[Object]:
+    def active(self) -> list[Object]:
         """Return the active trials in number order."""
         there = [each for each in self.trials if each.get("status", {}).get("phase") not in ("Complete", "Failed")]
         return sorted(there, key=lambda each: int(each["metadata"]["labels"]["multistep.dev/number"]))
@@ -176,7 +176,7 @@ class SweepWorld:
 
     def _time_passes(self, seconds: float | None) -> None:
         """Advance the clock to the operator's next reconcile or to the end of the next trial."""
-        able = [each for each in self.live if not each["spec"].get("suspend") or each["spec"].get("stop")]
+        able = [each for each in self.active if not each["spec"].get("suspend") or each["spec"].get("stop")]
         if able and (seconds is None or seconds >= WORK_SECONDS):
             self.now += WORK_SECONDS
             self.end(able[0])
@@ -195,8 +195,8 @@ class SweepWorld:
             return
         if type == "ADDED":
             self.made[changed["metadata"]["name"]] += 1
-        self.most = max(self.most, len(self.live))
-        self.most_at_work = max(self.most_at_work, sum(not each["spec"].get("suspend") for each in self.live))
+        self.most = max(self.most, len(self.active))
+        self.most_at_work = max(self.most_at_work, sum(not each["spec"].get("suspend") for each in self.active))
         match self.events:
             case "prompt":
                 self._report(type, changed)

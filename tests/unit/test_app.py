@@ -133,13 +133,13 @@ async def test_the_pod_of_a_finished_trial_causes_no_reconcile(operator: Operato
     trial: Any = {"metadata": {"namespace": "default", "name": "t", "uid": "u", "generation": 1}}
     operator.app.events.trial_event(trial, "ADDED")
     await operator.until(lambda: operator.worked == [("default", "t")])
-    for phase, looked_at in (("Complete", ["later"]), ("Running", ["later", "t"])):
+    for phase, reconciled in (("Complete", ["later"]), ("Running", ["later", "t"])):
         operator.worked.clear()
         operator.app.events.trial_event({**trial, "status": {"phase": phase}}, "MODIFIED")
         operator.app.events.pod_event(POD, "DELETED")
         operator.app.events.enqueue(("default", "later"))
         await operator.until(lambda: ("default", "later") in operator.worked)
-        assert sorted(name for _, name in operator.worked) == looked_at
+        assert sorted(name for _, name in operator.worked) == reconciled
 
 
 CREATING = {"phase": "Pending", "containerStatuses": [{"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}]}

@@ -95,7 +95,7 @@ def test_promtool_finds_no_problem_in_them() -> None:
 
 def test_trials_by_phase_are_shown_by_the_replica_that_leads_only() -> None:
     metrics = Metrics()
-    for name, phase in (("a", None), ("b", "Running"), ("c", "Running"), ("d", "what somebody wrote there")):
+    for name, phase in (("a", None), ("b", "Running"), ("c", "Running"), ("d", "an invalid phase")):
         metrics.phases.saw(("ns", name), phase)
     metrics.phases.gone(("ns", "c"))
     shown = {each: metrics.registry.get_sample_value("multistep_trials", {"phase": each}) for each in ("Pending", "Running", OTHER)}

@@ -234,7 +234,7 @@ class _Work:
         self._call(lambda: self.future.set_exception(error))
 
     def _call(self, settle: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the event loop is closed, so nobody awaits the result
+        with suppress(RuntimeError):  # the event loop is closed, so the result is not awaited
             self.future.get_loop().call_soon_threadsafe(lambda: None if self.future.done() else settle())
 
 

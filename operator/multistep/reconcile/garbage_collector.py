@@ -104,7 +104,7 @@ class OrphanRemoval:
             self._wanted[pod.uid] = trial.metadata.resource_version
 
     async def _check_builders(self) -> None:
-        """Delete the pods of builds that nobody waits for, and old logs of builds."""
+        """Delete the pods of builds that no trial waits for, and old logs of builds."""
         place, wanted, now = builder.namespace(self.settings), self.builds.wanted if self.builds else (), self.clock()
         for metadata in await self.cluster.list_metadata(PODS, place, label_selector=builder.LABEL_BUILD):
             pod = pod_facts({"metadata": metadata})

@@ -28,7 +28,7 @@ class PodHint:
     def phase_runs(self, now: float, poll: float, *, ready: bool, found_nothing: bool) -> float:
         """Record that a session ended while a phase runs. Return the seconds until the pod's next reconcile, at most ``poll``.
 
-        A pod that is not ready gets its next session soon: if somebody floods the port of its readiness probe, no event reports
+        A pod that is not ready gets its next session soon: if a client floods the port of its readiness probe, no event reports
         the phase's result. found_nothing: the session was opened because the pod was not ready, but found no result; each such
         session doubles the pause.
         """

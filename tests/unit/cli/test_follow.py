@@ -33,7 +33,7 @@ AGENT = status("Running", step("a", "Agent"))
 ONE_DONE = status(
     "Running", step("a", rewards={"x": 1, "y": 0.5}, durations={"agent": 0.3, "verifier": 150}, gate=True), step("b", "Setup")
 )
-ANEW = status(
+RETRIED = status(
     "Pending", attempts=[{"number": 1, "reason": "NodeLost", "message": "n1 is gone"}], reason="PodStarting", message="attempt 2"
 )
 
@@ -78,8 +78,8 @@ BRANCHED = status(
         (SETUP, AGENT, ["step 1 a: Agent"]),
         (AGENT, AGENT, []),
         (AGENT, ONE_DONE, ["step 1 a: Complete, reward x=1, y=0.5, agent 0.3 s, verifier 2 min 30 s", "step 2 b: Setup"]),
-        (ONE_DONE, ANEW, ["attempt 1 failed: NodeLost", "Pending: PodStarting: attempt 2"]),
-        (ANEW, KEPT, ["step 2 b: Setup"]),
+        (ONE_DONE, RETRIED, ["attempt 1 failed: NodeLost", "Pending: PodStarting: attempt 2"]),
+        (RETRIED, KEPT, ["step 2 b: Setup"]),
         (
             None,
             KEPT,

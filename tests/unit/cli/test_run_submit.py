@@ -25,7 +25,7 @@ def test_a_name_that_is_taken(task: Path, invoke: Invoke, cluster: CliCluster) -
 
 @pytest.mark.parametrize("command", [("run",), ("sweep", "run")])
 @pytest.mark.parametrize(
-    ("trouble", "reported"),
+    ("failing", "reported"),
     [
         (
             {"missing_namespaces": ("evals",)},
@@ -43,7 +43,7 @@ def test_what_the_cluster_would_refuse_is_reported_before_anything_is_built(
     cluster: CliCluster,
     monkeypatch: pytest.MonkeyPatch,
     command: tuple[str, ...],
-    trouble: Mapping[str, Any],
+    failing: Mapping[str, Any],
     reported: str,
 ) -> None:
     def build(*_: object, **__: object) -> None:
@@ -53,7 +53,7 @@ def test_what_the_cluster_would_refuse_is_reported_before_anything_is_built(
     (task / "task.toml").write_text(TASK_TOML.replace('docker_image = "registry.example/image:1"', ""))
     (task / "environment").mkdir()
     (task / "environment/Dockerfile").write_text("FROM scratch\n")
-    for name, value in trouble.items():
+    for name, value in failing.items():
         setattr(cluster, name, value)
     result = invoke(*command, task, "-n", "evals", "--agent-env", "A=b")
     assert result.exit_code == 2 and reported in result.stderr, result.stderr

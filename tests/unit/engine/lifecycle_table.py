@@ -135,22 +135,22 @@ ROWS: dict[str, Row] = {
         FailAttempt("PodReplaced", "pod t-1 with UID p was deleted by another client, and another pod of that name was created"),
     ),
     "being deleted": (began(), pod(deleting=True), GONE),
-    "somebody else's": (
+    "another owner's": (
         began(pod_uid=None, start_time=at(NOW - 60)),
         pod(owner_uid="x"),
         Fail("PodNameTaken", "a pod named t-1 exists and belongs to another owner; delete or rename it"),
     ),
-    "somebody else's at first": (
+    "another owner's at first": (
         began(pod_uid=None, start_time=at(NOW - 59)),
         pod(owner_uid="x"),
         Wait("PodNameTaken", "waiting for the deletion of another pod named t-1", 2),
     ),
-    "somebody else's at first, again": (
+    "another owner's at first, again": (
         began(pod_uid=None, attempts=[LOST[0].model_copy(update={"end_time": at(NOW - 59)})]),
         pod(owner_uid="x"),
         Wait("PodNameTaken", "waiting for the deletion of another pod named t-1", 2),
     ),
-    "somebody else's, going": (
+    "another owner's, being deleted": (
         began(pod_uid=None),
         pod(owner_uid="x", deleting=True),
         Wait("PodNameTaken", "waiting for the deletion of another pod named t-1", 2),
@@ -289,7 +289,7 @@ ROWS: dict[str, Row] = {
             gated=True,
         ),
     ),
-    "gated back by somebody": (
+    "gated again by another client": (
         began(),
         gated(gates=("a.example/x", "b")),
         Wait("SchedulingGated", "pod t-1 waits for the removal of its scheduling gates: a.example/x, b", gated=True),

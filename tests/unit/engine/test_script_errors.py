@@ -21,8 +21,8 @@ ROWS: dict[str, Row] = {  # by situation: results of operations, spec, step a's 
     "the step is never healthy": ({"a/healthcheck": {"healthy": False}}, {}, "HealthcheckError", None, ["a"]),
     "solve.sh exits non-zero": ({"a/agent": {"exitCode": 3}}, {}, None, None, ALL),
     "solve.sh is killed": ({"a/agent": {"exitCode": None, "signal": 9}}, {}, None, None, ALL),
-    "the agent's time is over": ({"a/agent": {"timedOut": True, "exitCode": None}}, ABORT, "AgentTimeoutError", None, ["a"]),
-    "the agent's time is over, Continue": (
+    "the agent's timeout": ({"a/agent": {"timedOut": True, "exitCode": None}}, ABORT, "AgentTimeoutError", None, ["a"]),
+    "the agent's timeout, Continue": (
         {"a/agent": {"timedOut": True, "exitCode": None}},
         CONTINUE,
         "AgentTimeoutError",
@@ -33,7 +33,7 @@ ROWS: dict[str, Row] = {  # by situation: results of operations, spec, step a's 
     "the agent cannot be started, Continue": ({"a/agent": STARTED_NOT}, CONTINUE, "RuntimeError", None, ALL),
     "the solution cannot be uploaded": ({"a/solution": FAULT}, ABORT, "RuntimeError", None, ["a"]),
     "a collect hook fails": ({"a/collect-hook-0": {"exitCode": 1}}, {}, None, None, ALL),
-    "a collect hook's time is over": ({"a/collect-hook-0": {"timedOut": True, "exitCode": None}}, {}, None, None, ALL),
+    "a collect hook's timeout": ({"a/collect-hook-0": {"timedOut": True, "exitCode": None}}, {}, None, None, ALL),
     "no reward": ({"a/verifier": NO_REWARD}, {}, "RewardFileNotFoundError", None, ["a"]),
     "no reward, Continue": ({"a/verifier": NO_REWARD}, CONTINUE, "RewardFileNotFoundError", None, ["a"]),
     "a bad reward": ({"a/verifier": rewarded(txt="x")}, {}, "VerifierOutputParseError", None, ["a"]),
@@ -48,7 +48,7 @@ ROWS: dict[str, Row] = {  # by situation: results of operations, spec, step a's 
     "a bare number": ({"a/verifier": rewarded(json="1")}, {}, "ValidationError", None, ["a"]),
     "the verifier exits non-zero": ({"a/verifier": {**ONE, "exitCode": 1}}, {}, None, None, ALL),
     "the verifier cannot be started": ({"a/verifier": {**STARTED_NOT, "captures": {}}}, {}, "RewardFileNotFoundError", None, ["a"]),
-    "the verifier's time is over": ({"a/verifier": {**ONE, "timedOut": True}}, {}, "VerifierTimeoutError", None, ["a"]),
+    "the verifier's timeout": ({"a/verifier": {**ONE, "timedOut": True}}, {}, "VerifierTimeoutError", None, ["a"]),
     "the verifier is killed for its memory": (
         {"a/verifier": {**ONE, "exitCode": None, "signal": 9, "oomKills": 1}},
         {},

@@ -43,10 +43,10 @@ HELD = {**RUNNING, "Suspended": "True"}
 EVERY = {
     "Pending": status.waiting(trial(), "Pending", "Unschedulable", "no node", NOW),
     "Suspended": status.suspended(trial(suspend=True), NOW),
-    "Begun, but suspended": status.attempt_started(trial(suspend=True), 2, "t-2", "task", None, NOW),
+    "Started, but suspended": status.attempt_started(trial(suspend=True), 2, "t-2", "task", None, NOW),
     "Paused": status.paused(trial(suspend=True), Journal([run()]), NOW),
     "Suspending": status.running(trial(suspend=True), Journal([run()]), NOW),
-    "Begun": status.attempt_started(trial(), 1, "t-1", "task", None, NOW),
+    "Started": status.attempt_started(trial(), 1, "t-1", "task", None, NOW),
     "Running": status.running(trial(), Journal(), NOW),
     "Complete": status.complete(trial(), Journal(), "uri", NOW),
     "Failed": status.failed(trial(), "InvalidSpec", "no", NOW),

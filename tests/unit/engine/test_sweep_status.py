@@ -221,9 +221,9 @@ def test_the_deadline_does_not_come_nearer_while_it_is_suspended() -> None:
 
 
 def test_a_trial_that_cannot_be_created_is_reported_as_long_as_nothing_else_ends_the_sweep() -> None:
-    error = CreationError("NameTaken", "somebody has it")
+    error = CreationError("NameTaken", "another owner has it")
     status = next_of(started(), error=error).status
-    assert why(status) == ("Running", "NameTaken", "somebody has it")
+    assert why(status) == ("Running", "NameTaken", "another owner has it")
     assert holding(status) == {"Reconciling", "Stalled"}
     assert why(next_of(started(suspend=True), error=error).status)[1] == "Suspended"
     assert holding(next_of(started(suspend=True), error=error).status) == {"Reconciling", "Suspended"}

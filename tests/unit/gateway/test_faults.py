@@ -126,7 +126,7 @@ async def test_a_provider_that_cannot_be_reached_is_tried_until_the_hold_ends(tm
 
 @pytest.mark.parametrize("api", APIS)
 async def test_an_agent_that_hangs_up_before_the_end_is_charged_what_the_provider_charged(tmp_path: Path, api: Api) -> None:
-    """The agent codex closes its connection before an answer's end. The gateway must not retry: nobody would read the answer."""
+    """The agent codex closes its connection before an answer's end. The gateway must not retry: no agent would read the answer."""
     async with world(tmp_path) as it:
         tokens = [token_for(api, uid=f"uid-{number}") for number in range(6)]
         seen = await asyncio.gather(*(it.call(api, "-slow-20", stream=True, token=each, read=1) for each in tokens))

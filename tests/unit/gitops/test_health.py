@@ -41,7 +41,7 @@ FAILED = status.failed(trial(RUNNING), "DeadlineExceeded", 'it took\n"too" long 
 STATES = {
     "not seen yet": (openapi_schema()["properties"]["status"]["default"], "InProgress", "Progressing"),
     "waiting": (status.waiting(trial(), "Pending", "Unschedulable", "no node", NOW), "InProgress", "Progressing"),
-    "begun": (status.attempt_started(trial(), 1, "t-1", "task", None, NOW), "InProgress", "Progressing"),
+    "started": (status.attempt_started(trial(), 1, "t-1", "task", None, NOW), "InProgress", "Progressing"),
     "running": (RUNNING, "InProgress", "Progressing"),
     "suspending": (status.running(trial(suspend=True), Journal([RUN]), NOW), "InProgress", "Progressing"),
     "suspended": (status.suspended(trial(suspend=True), NOW), "InProgress", "Suspended"),
@@ -97,18 +97,18 @@ SWEEP = parse_sweep(
 )
 
 
-def reached(trials: Sequence[TrialFacts] = (), trouble: CreationError | None = None, **spec: Any) -> Object:
+def reached(trials: Sequence[TrialFacts] = (), fault: CreationError | None = None, **spec: Any) -> Object:
     sweep = SWEEP.model_copy(update={"spec": SWEEP.spec.model_copy(update=spec)})
     found = plan(sweep, sweep.spec.tasks)
-    return sweep_status.to_json(sweep_status.decide(sweep, found, 0, trials, NOW, trouble).status)
+    return sweep_status.to_json(sweep_status.decide(sweep, found, 0, trials, NOW, fault).status)
 
 
 DONE = TrialFacts(0, "Complete", 0.5)
 SWEEPS = {
     "not seen yet": (openapi_schema(crd.SWEEP)["properties"]["status"]["default"], "InProgress", "Progressing"),
-    "begun": (sweep_status.to_json(sweep_status.started(SWEEP, plan(SWEEP, SWEEP.spec.tasks), NOW)), "InProgress", "Progressing"),
+    "started": (sweep_status.to_json(sweep_status.started(SWEEP, plan(SWEEP, SWEEP.spec.tasks), NOW)), "InProgress", "Progressing"),
     "running": (reached(), "InProgress", "Progressing"),
-    "held up": (reached(trouble=CreationError("NameTaken", "x")), "InProgress", "Progressing"),
+    "held back": (reached(fault=CreationError("NameTaken", "x")), "InProgress", "Progressing"),
     "suspended": (reached(suspend=True), "InProgress", "Suspended"),
     "complete": (reached([DONE]), "Current", "Healthy"),
     "failed": (sweep_status.to_json(sweep_status.failed(SWEEP, "InvalidSpec", "x", NOW)), "Failed", "Degraded"),

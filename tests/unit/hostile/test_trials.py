@@ -61,7 +61,7 @@ class Lying(Wrapped):
 
 
 OTHER: Json = {"id": "9/z/z", "op": "note", "state": "done", "startedAt": 1, "acknowledged": True, "result": {}}
-NONSENSE = {
+VIOLATIONS = {
     "no frame": b"HTTP/1.1 400 Bad Request\r\n\r\n",
     "a body": encode(DATA, b"x"),
     "an end": encode_json(END, {}),
@@ -82,7 +82,7 @@ def lying(lie: Callable[[int, bytes], bytes], **options: Any) -> World:
     return World(wrap=lambda cluster: cast(Cluster, Lying(cluster, lie)), **options)
 
 
-@pytest.mark.parametrize("output", NONSENSE.values(), ids=NONSENSE)
+@pytest.mark.parametrize("output", VIOLATIONS.values(), ids=VIOLATIONS)
 @pytest.mark.parametrize("first", [1, 12, 60])
 async def test_a_runner_that_violates_the_protocol_for_good_ends_the_trial_without_a_reward(first: int, output: bytes) -> None:
     world = lying(lambda number, data: output if number >= first else data)
@@ -93,8 +93,8 @@ async def test_a_runner_that_violates_the_protocol_for_good_ends_the_trial_witho
     assert all(set(runner.starts.values()) <= {1} for runner in world.cluster.runners.values())
 
 
-@pytest.mark.parametrize("output", NONSENSE.values(), ids=NONSENSE)
-async def test_nonsense_for_a_moment_changes_nothing(output: bytes) -> None:
+@pytest.mark.parametrize("output", VIOLATIONS.values(), ids=VIOLATIONS)
+async def test_a_short_protocol_violation_changes_nothing(output: bytes) -> None:
     world = lying(lambda number, data: output if number in (1, 2, 40, 90) else data)
     await assert_clear_end(world)
     assert (world.condition[1], world.status.reward) == ("TrialComplete", "0.5")

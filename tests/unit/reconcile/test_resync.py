@@ -170,16 +170,16 @@ async def test_a_change_that_a_watch_of_a_restored_store_misses_is_found_though_
 
 async def test_an_unfinished_sweep_is_requeued_by_every_resync_and_a_finished_one_is_not() -> None:
     found: list[tuple[str, Key]] = []
-    cluster, news = FakeCluster(), EventFilter()
+    cluster, events = FakeCluster(), EventFilter()
     resync = Resync(
-        cluster, news, lambda kind, key: found.append((kind, key)), Metrics(), shard=Shard(), sleep=lambda _: asyncio.sleep(0)
+        cluster, events, lambda kind, key: found.append((kind, key)), Metrics(), shard=Shard(), sleep=lambda _: asyncio.sleep(0)
     )
-    news.sweep(cluster.put(sweep()), "ADDED")
+    events.sweep(cluster.put(sweep()), "ADDED")
     for _ in range(2):
         await resync.compare()
     assert found == 2 * [("sweep", ("default", "s"))] and not resync.finding
     found.clear()
-    news.sweep(cluster.put({**sweep(), "status": {"phase": "Complete"}}), "MODIFIED")
+    events.sweep(cluster.put({**sweep(), "status": {"phase": "Complete"}}), "MODIFIED")
     await resync.compare()
     assert found == []
 

@@ -79,7 +79,7 @@ def comparable(world: SweepWorld, options: dict[str, Any]) -> Any:
     """Return what must be equal in all runs: the sweep's end, or only its reason if a user or a limit ended it."""
     limits = {"activeDeadlineSeconds", "stopWhen", "lease"} & options.get("manifest", sweep())["spec"].keys()
     if limits or world.why[1] == "Stopped":
-        return world.why, not world.live
+        return world.why, not world.active
     return end_of(world)
 
 
@@ -112,7 +112,7 @@ async def test_wherever_a_trial_is_deleted_it_is_never_created_again() -> None:
         world = SweepWorld()
 
         def delete(world: SweepWorld = world) -> None:
-            if there := world.live:
+            if there := world.active:
                 world.cluster.remove("MultiStepTrial", KEY[0], there[-1]["metadata"]["name"])
 
         world.faults.fail(at, delete)
@@ -155,7 +155,7 @@ async def test_two_operators_at_once_make_each_trial_once_and_never_too_many(see
     for _ in range(200):
         await asyncio.gather(world.sweeps.reconcile(KEY), old.reconcile(KEY))
         world.now += 10.0
-        if there := world.live:
+        if there := world.active:
             world.end(there[chance.randrange(len(there))])
             if chance.random() < 0.2:
                 old.book.invalidate(KEY[0])  # the former leader lists the trials again

@@ -66,7 +66,7 @@ async def reconciles(made: SweepWorld, until: Callable[[SweepWorld], object]) ->
 
 
 def started(made: SweepWorld) -> bool:
-    return len(made.live) == 3
+    return len(made.active) == 3
 
 
 async def test_each_trial_has_the_repository_and_commit_of_its_task(place: Place) -> None:
@@ -74,7 +74,7 @@ async def test_each_trial_has_the_repository_and_commit_of_its_task(place: Place
     await reconciles(made, started)
     pinned = made.status.tasks_from
     assert pinned is not None and (pinned.revision, pinned.count) == (digest_of(b"registry"), 2)
-    first = made.live[0]["spec"]["task"]
+    first = made.active[0]["spec"]["task"]
     assert first == {"name": "t", "git": {"url": ONE, "ref": "a" * 40, "path": "all/t", **SECRET}}
     place.commit = "b" * 40
     made.sweeps = made.fresh()

@@ -25,13 +25,13 @@ def finish(world: SweepWorld, trial: Object) -> None:
 async def run(world: SweepWorld) -> None:
     for _ in range(1000):
         seconds = await world.reconcile()
-        live = world.live
-        for trial in live:
+        active = world.active
+        for trial in active:
             finish(world, trial)
         world.now += 10.0
-        if seconds is None and not live:
+        if seconds is None and not active:
             return
-    raise AssertionError(f"never over: {world.why}")
+    raise AssertionError(f"never finished: {world.why}")
 
 
 def retried(world: SweepWorld) -> list[Object]:

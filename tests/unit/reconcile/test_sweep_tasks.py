@@ -68,7 +68,7 @@ async def reconciles(made: SweepWorld, until: Callable[[SweepWorld], object]) ->
 
 
 def started(made: SweepWorld) -> bool:
-    return len(made.live) == 3
+    return len(made.active) == 3
 
 
 async def test_its_trials_are_of_the_revision_that_was_found_when_it_started(place: Place) -> None:
@@ -76,7 +76,7 @@ async def test_its_trials_are_of_the_revision_that_was_found_when_it_started(pla
     await reconciles(made, started)
     pinned = made.status.tasks_from
     assert pinned is not None and (pinned.revision, pinned.count) == (COMMITS[0], 2)
-    assert made.live[0]["spec"]["task"] == {"name": "t", "git": {**GIT, "ref": COMMITS[0], "path": "all/t"}}
+    assert made.active[0]["spec"]["task"] == {"name": "t", "git": {**GIT, "ref": COMMITS[0], "path": "all/t"}}
     place.head = COMMITS[1]
     made.sweeps = made.fresh()
     await made.run()
@@ -135,7 +135,7 @@ async def test_changed_names_are_not_believed(place: Place) -> None:
     found = made.cluster.objects["ConfigMap", "default", pinned.config_map]
     made.cluster.put({**found, "data": {"tasks": "t\nother"}})
     made.sweeps = made.fresh()
-    made.end(made.live[0])
+    made.end(made.active[0])
     assert await made.reconcile() == 10.0
     assert len(made.trials) == 3
     made.cluster.put(found)

@@ -43,7 +43,7 @@ async def test_numbers_that_change_often_are_written_now_and_then() -> None:
     while await world.reconcile() is not None:
         pass
     writes = world.cluster.writes.count("apply_status default/s")
-    for trial in world.live[:4]:
+    for trial in world.active[:4]:
         world.end(trial)
         assert await world.reconcile() == STATUS_SECONDS
     assert world.cluster.writes.count("apply_status default/s") == writes
@@ -56,18 +56,18 @@ async def test_a_suspended_sweep_suspends_its_trials_and_later_resumes_only_thes
     world = SweepWorld()
     while await world.reconcile() is not None:
         pass
-    theirs = world.live[1]
+    theirs = world.active[1]
     world.cluster.put({**theirs, "spec": {**theirs["spec"], "suspend": True}})
     world.change(suspend=True)
     await world.reconcile()
-    assert world.why == ("Suspended", "Suspended") and [each["spec"]["suspend"] for each in world.live] == [True] * 3
-    world.end(world.live[0])
+    assert world.why == ("Suspended", "Suspended") and [each["spec"]["suspend"] for each in world.active] == [True] * 3
+    world.end(world.active[0])
     await world.reconcile()
     assert len(world.trials) == 3
     world.change(suspend=False)
     await world.reconcile()
-    assert [each["spec"].get("suspend", False) for each in world.live] == [True, False, False]
-    assert not any("multistep.dev/suspended-by" in each["metadata"]["annotations"] for each in world.live)
+    assert [each["spec"].get("suspend", False) for each in world.active] == [True, False, False]
+    assert not any("multistep.dev/suspended-by" in each["metadata"]["annotations"] for each in world.active)
     reasons = [each["reason"] for each in world.cluster.events]
     assert reasons == ["SweepStarted", "Suspended", "Resumed"]
 
@@ -76,12 +76,12 @@ async def test_the_next_trials_have_their_pods_ready_and_start_in_turn() -> None
     world = SweepWorld(sweep(prestart=2))
     while await world.reconcile() is not None:
         pass
-    early = [(each["spec"].get("suspend"), each["spec"].get("prestart")) for each in world.live]
+    early = [(each["spec"].get("suspend"), each["spec"].get("prestart")) for each in world.active]
     assert early == [(None, None)] * 3 + [(True, True)] * 2
-    world.end(world.live[1])
+    world.end(world.active[1])
     while await world.reconcile() == 0:
         pass
-    assert [each["spec"].get("suspend") for each in world.live] == [None, None, None, True, True]
+    assert [each["spec"].get("suspend") for each in world.active] == [None, None, None, True, True]
     assert world.status.trials.active == 5
     await world.run()
     assert world.why == ("Complete", "SweepComplete") and (world.most, world.most_at_work) == (5, 3)
@@ -92,7 +92,7 @@ async def test_a_budget_that_is_spent_lets_those_that_are_ready_have_their_turn(
     world = SweepWorld(sweep(prestart=2, stopWhen={"podHours": 0.05}))
     await world.run()
     assert world.why == ("Failed", "BudgetSpent") and world.status.trials.created == 5
-    assert not world.live and world.most_at_work == 3
+    assert not world.active and world.most_at_work == 3
 
 
 async def test_at_its_deadline_its_trials_are_stopped_and_it_is_failed() -> None:
@@ -128,7 +128,7 @@ async def test_a_sweep_whose_client_dies_stops_its_trials_within_the_lease() -> 
     world = SweepWorld(sweep(lease={"seconds": 25}, attempts=5))
     renewed_until(world, end=30)
     await world.run()
-    assert world.why == ("Failed", "LeaseExpired") and not world.live
+    assert world.why == ("Failed", "LeaseExpired") and not world.active
     assert [each["spec"].get("stop") for each in world.trials].count(True) == 3
     assert world.status.excluded["User"] == 3 and len(world.trials) < 20
 
@@ -154,7 +154,7 @@ async def test_one_failure_too_many_of_a_class_ends_it() -> None:
 
 async def test_a_deleted_trial_is_reported_and_not_created_again() -> None:
     def delete(world: SweepWorld) -> None:
-        world.cluster.remove("MultiStepTrial", "default", world.live[-1]["metadata"]["name"])
+        world.cluster.remove("MultiStepTrial", "default", world.active[-1]["metadata"]["name"])
 
     world = SweepWorld(happens={2: delete, 3: delete})
     await world.run()
@@ -250,7 +250,7 @@ async def test_when_its_time_has_come_it_is_deleted_with_all_of_its_trials() -> 
     world = SweepWorld(sweep(ttlSecondsAfterFinished=100))
     while world.status.phase != "Complete":
         await world.reconcile()
-        for each in world.live:
+        for each in world.active:
             world.end(each)
     assert await world.reconcile() == pytest.approx(100)
     world.now += 100
@@ -302,7 +302,7 @@ async def test_a_trial_with_a_changed_number_is_no_trial_of_the_sweep() -> None:
     world = SweepWorld()
     while await world.reconcile() is not None:
         pass
-    odd = world.live[0]
+    odd = world.active[0]
     world.cluster.put(
         {**odd, "metadata": {**odd["metadata"], "labels": {**odd["metadata"]["labels"], "multistep.dev/number": "7"}}}
     )
@@ -326,7 +326,7 @@ async def started(world: SweepWorld) -> bytes:
     """Let the sweep create its first trials; return a backup of the cluster's store."""
     while await world.reconcile() is not None:
         pass
-    assert len(world.live) == 3
+    assert len(world.active) == 3
     return world.cluster.backup()
 
 
@@ -334,7 +334,7 @@ async def test_a_sweep_whose_store_is_restored_from_an_older_copy_creates_the_lo
     """The restored store lacks trials that the operator remembers: the operator creates them again, without a restart."""
     world = SweepWorld()
     copy = await started(world)
-    for trial in world.live:
+    for trial in world.active:
         world.end(trial)
         world.now += STATUS_SECONDS
         await world.reconcile()
@@ -364,19 +364,19 @@ async def test_a_sweep_whose_cost_budget_is_spent_is_suspended_until_the_budget_
     world = SweepWorld(sweep(budget={"costUSD": 1}))
     while await world.reconcile() is not None:
         pass
-    refused = world.live[0]
+    refused = world.active[0]
     start = datetime.fromtimestamp(world.now + 1, UTC).isoformat()
     attempt = {"number": 1, "reason": "SweepBudgetSpent", "steps": [{"name": "a", "startTime": start, "usage": {"costUSD": 0.75}}]}
     world.cluster.put({**refused, "status": {"phase": "Pending", "attempt": 2, "attempts": [attempt]}})
     await world.reconcile()
     assert world.why == ("Suspended", "CostBudgetSpent")
     assert world.status.cost_usd == 0.75
-    assert [each["spec"].get("suspend") for each in world.live] == [True] * 3
+    assert [each["spec"].get("suspend") for each in world.active] == [True] * 3
     world.now += 60
     world.change(budget={"costUSD": 5})
     await world.reconcile()
     assert world.status.phase == "Running"
-    assert [each["spec"].get("suspend") for each in world.live] == [None] * 3
+    assert [each["spec"].get("suspend") for each in world.active] == [None] * 3
     reasons = [each["reason"] for each in world.cluster.events]
     assert reasons == ["SweepStarted", "CostBudgetSpent", "Resumed"]
     await world.run()
@@ -387,7 +387,7 @@ async def test_a_sweep_whose_cost_budget_is_spent_is_suspended_until_the_budget_
 async def test_a_stopped_sweep_stops_its_trials_and_is_failed_and_continues_with_retries() -> None:
     world = SweepWorld(happens={2: lambda world: world.change(stop=True)})
     await world.run()
-    assert world.why == ("Failed", "Stopped") and not world.live
+    assert world.why == ("Failed", "Stopped") and not world.active
     assert world.status.trials.created < 8 and world.status.excluded["User"] > 0
     stopped = [int(each["metadata"]["labels"]["multistep.dev/number"]) for each in world.trials if each["spec"].get("stop")]
     world.change(stop=False, retries=stopped)

@@ -292,7 +292,7 @@ async def test_marks_report_since_when_a_trial_is_gone(volume: Volume) -> None:
     for key in (KEY, OTHER):
         trial_path(volume, key).mkdir(parents=True)
         await shipped.ship(key)
-    await bucket.put("_trials/somebody-elses", b"")
+    await bucket.put("_trials/of-another-writer", b"")
     await shipped.results.mark_gone(KEY, 0.0)
     found = await shipped.results.trials()
     assert set(found) == {KEY, OTHER}
