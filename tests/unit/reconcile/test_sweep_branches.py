@@ -81,8 +81,8 @@ async def reconciled(world: SweepWorld, ended: int) -> None:
     """Reconcile until so many trials have finished and no reconcile is due at once."""
     while world.ended < ended:
         await world.reconcile()
-        while world.live and world.ended < ended:
-            world.end(world.live[0])
+        while world.active and world.ended < ended:
+            world.end(world.active[0])
     while await world.reconcile() == 0.0:
         pass
 
@@ -142,11 +142,11 @@ async def test_no_branches_are_planned_while_an_ordinary_trial_is_active_that_th
 ) -> None:
     world = SweepWorld(manifest=BRANCHED, events="dropped")
     await world.reconcile()
-    for each in world.live:
+    for each in world.active:
         world.end(each)
         world.sweeps.book.saw(world.cluster.objects["MultiStepTrial", KEY[0], each["metadata"]["name"]])
     await world.fresh().reconcile(KEY)  # another process creates the last ordinary trial
-    assert [world.status.trials.created, len(world.live)] == [ORDINARY, 1]
+    assert [world.status.trials.created, len(world.active)] == [ORDINARY, 1]
     assert await world.reconcile() == 10.0
     assert (world.status.branches, "has not finished" in caplog.text) == (None, True)
     await world.run()
@@ -157,12 +157,12 @@ async def test_no_branches_are_planned_while_an_ordinary_trial_is_active_that_th
 async def test_branches_are_planned_at_once_if_the_last_ordinary_trial_was_created_and_finished_by_another_process() -> None:
     world = SweepWorld(manifest=BRANCHED, events="dropped")
     await world.reconcile()
-    for each in world.live:
+    for each in world.active:
         world.end(each)
         world.sweeps.book.saw(world.cluster.objects["MultiStepTrial", KEY[0], each["metadata"]["name"]])
     before = world.cluster.objects["TrialSweep", *KEY]
     await world.fresh().reconcile(KEY)
-    world.end(world.live[0])
+    world.end(world.active[0])
     world.cluster.put(before)  # the other process lost its lease before it wrote the status
     assert await world.reconcile() == 0.0
     await world.reconcile()
