@@ -121,7 +121,7 @@ Decision: TypeAlias = Built | CreateBuilder | StartBuild | StartPush | Pause | B
 
 
 def decide(seen: Seen, limits: Limits) -> Decision:
-    """Return what the build does next."""
+    """Return the next decision of the build."""
     if seen.image:
         return Built(seen.image)
     pod = seen.pod

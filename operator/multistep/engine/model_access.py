@@ -27,7 +27,7 @@ class ModelFailure:
 @dataclass(frozen=True)
 class ModelReport:
     """The gateway's report on a step. usage: None if the gateway received no request of the step; stalled_seconds: time in which
-    at least one request of the step waited because the provider refused more."""
+    at least one request of the step waited because the provider refused requests."""
 
     usage: Usage | None = None
     failure: ModelFailure | None = None

@@ -72,7 +72,7 @@ class Reset:
 
 @dataclass(frozen=True)
 class Upload:
-    """Upload content of the task into a directory of the environment; existing files with other names stay."""
+    """Upload content of the task into a directory of the environment; existing files with other names are retained."""
 
     id: str
     target: str
@@ -248,7 +248,7 @@ class HostCall:
     admission: str
     request: Mapping[str, Any]
     timeout: float | None = None
-    max_stalled: float = 0.0  # most seconds by which the agent host may extend its timeout while the provider refuses requests
+    max_stalled: float = 0.0  # maximum extension of the timeout in seconds, while the provider refuses requests
     model_access: str = ""  # step name under which the model gateway counts usage; "": the agent does not use the gateway
     where: Place = "host"
 

@@ -119,7 +119,7 @@ def _attempt(id: Id) -> str:
 
 
 def _made(last: AttemptStatus, known: Collection[Id]) -> list[Id]:
-    """Return the checkpoints that an attempt made or kept, the last one first. known: all checkpoints of the trial."""
+    """Return the checkpoints that an attempt made or kept, that of the last step first. known: all checkpoints of the trial."""
     kept = last.resumed.attempts if last.resumed else []
     lineage = {id for id in known if id[0] == (kept[id[1]] if id[1] < len(kept) else last.number)}
     return sorted(lineage, key=lambda id: id[1], reverse=True)
@@ -138,7 +138,7 @@ def _shown(attempts: Sequence[AttemptStatus]) -> dict[Id, str]:
 
 
 def chain_of(id: Id, digest: str | None, layers: Mapping[Id, Layer], damaged: Mapping[Id, str]) -> tuple[Id, ...]:
-    """Return the layers of a checkpoint, lowest first. Raises CheckpointLost if one is missing or was changed.
+    """Return the layers of a checkpoint, lowest first. Raises CheckpointLost if a layer is missing or was changed.
 
     digest: digest of the checkpoint, None if it is unknown.
     """
@@ -173,8 +173,8 @@ def unfit_start(plan: TrialPlan, steps: Sequence[StepStatus], last: Layer) -> st
 
 
 def _unfit(chain: Sequence[Layer], plan: TrialPlan, step: int, image: str, bad: Collection[str]) -> str:
-    """Return why an attempt cannot resume from a checkpoint without missing layers, "" if it can. image: image id of the trial's
-    earlier attempts, "" if it is unknown; bad: digests of checkpoints that cannot be restored."""
+    """Return why an attempt cannot resume from a checkpoint whose layers all exist, "" if it can. step: index of the checkpoint's
+    step; image: image id of the trial's earlier attempts, "" if unknown; bad: digests of checkpoints not to restore again."""
     other = next((each.image_id for each in chain if image and each.image_id != image), image)
     if other != image:
         return f"it was made in the image {other}, and the attempt had {image}"

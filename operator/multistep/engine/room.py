@@ -96,7 +96,8 @@ class Filling:
     def refuse(self, path: str, size: int) -> str:
         """Return "" and count the file if it fits, else return why it does not fit.
 
-        A reward file always fits, and the agent's logs get at most half of ``room``, so they cannot displace a verdict.
+        A reward file of at most CAPTURE_LIMIT_BYTES always fits, and the agent's logs get at most half of ``room``, so they cannot
+        displace a verdict.
         path: the file's path in the step's results; size: bytes of its contents, including the holes of a sparse file.
         """
         after, share = self.used + Amount(size, 1), 2 if path.startswith("agent/") else 1

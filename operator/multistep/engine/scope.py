@@ -33,7 +33,7 @@ class Scope:
 
     isolated: whether no agent can be the verifier's user or root, so that file permissions can protect verdicts from agents.
     trial_uid: UID of the trial, given to agents instead of its name, which could reveal facts about the trial.
-    kept: the steps that the attempt keeps from earlier ones, in order. source: the trial whose steps a regrade verifies again.
+    kept: the steps that the attempt does not run again, in order. source: the trial whose steps a regrade verifies again.
     """
 
     plan: TrialPlan

@@ -20,8 +20,8 @@ _LONGEST_NAME = 63 - len(CONTAINER_PREFIX)
 
 @dataclass(frozen=True)
 class StartupProbe:
-    """The probe that must succeed before the containers after a service start. period, timeout: seconds; failures: number of failed
-    probes after which the service is unhealthy."""
+    """The probe of a service, which must succeed before the next container starts. period, timeout: seconds; failures: number of
+    failed probes after which the service is unhealthy."""
 
     argv: tuple[str, ...]
     period: int

@@ -122,7 +122,8 @@ def _chosen(branch: SweepBranch, states: TaskStates) -> Iterator[int]:
 
 
 def missing(grid: Grid, branch: SweepBranch, states: States) -> int:
-    """Return the number of chosen steps, over all tasks and agents, for which no ordinary trial has a checkpoint."""
+    """Return the number of chosen steps, over all tasks and agents, for which no ordinary trial of the agent has a checkpoint. The
+    first step of a task is not counted, because it starts from the image."""
     pairs = product(states, range(len(grid.agents)))
     return sum(index > 0 and not each.sources(agent, index) for each, agent in pairs for index in _chosen(branch, each))
 

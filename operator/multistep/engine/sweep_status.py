@@ -101,7 +101,7 @@ def branches_planned(plan: Plan, states: States, config_map: str, digest: str) -
 
 
 def is_suspended_before_start(sweep: TrialSweep) -> bool:
-    """Return whether a sweep with spec.tasksFrom is suspended before its start, when the operator resolves spec.tasksFrom."""
+    """Return whether a sweep with spec.tasksFrom is suspended before its start. Then spec.tasksFrom is not resolved yet."""
     return sweep.spec.suspend and sweep.status.start_time is None and sweep.spec.tasks_from is not None
 
 

@@ -1,4 +1,4 @@
-"""A sweep's trials: builds their manifests, and reads from them the facts that a sweep needs. Pure functions on API objects."""
+"""Builds the manifests of a sweep's trials, and reads from the trials the facts that the sweep needs. Pure functions."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def manifest(
     """Return the manifest of the trial with this number.
 
     Args:
-        early: Whether to create it suspended, with spec.prestart.
+        early: Whether to create the trial suspended, with spec.prestart.
         limited_models: Models with a limit of active trials. Their trials are not prestarted: a trial with a pod counts as active,
             so suspended trials could use up all of a model's slots.
     """
@@ -234,7 +234,7 @@ def retry_of(trial: Object) -> int | None:
 
 
 def facts(trial: Object, scoring: Scoring | None = None) -> TrialFacts:
-    """Return the facts of a trial that a sweep needs. They need no validation: the API server validates trials by the CRD's schema.
+    """Return the facts of a trial that a sweep needs. The trial needs no validation: the API server applies the CRD's schema.
 
     scoring: the sweep's spec.scoring.
     """

@@ -245,7 +245,8 @@ def _run_tests(scope: Scope, verifier: VerifierPlan, env: Mapping[str, str]) -> 
 
 
 def _read_rewards(verifier: VerifierPlan, result: PhaseResult, run: StepRun) -> None:
-    """Read the rewards of a verifier that exited, with any status. Rewards of a verifier that was killed do not count."""
+    """Read the rewards of a verifier, whatever its exit status. They do not count if the verifier was stopped at its timeout or
+    killed by the OOM killer."""
     if result.timed_out:
         return run.fail(StepException("VerifierTimeoutError", f"the verifier was stopped {at_timeout(verifier.timeout)}", VERIFIER))
     if killed_for_memory(result):
