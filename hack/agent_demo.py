@@ -1,4 +1,4 @@
-"""`make demo AGENT=claude-code`: a real agent's program, with a provider's model, or with a scripted one where there is no key."""
+"""`make demo AGENT=claude-code`: a real agent's program, with a provider's model, or without a key with a scripted model."""
 
 import base64
 import json
@@ -19,13 +19,13 @@ from localkube.config import load_config
 
 TASK = "examples/scripted-model"
 _SECRET_KEY = "key"
-_LISTENING = "listening on port "  # what the scripted model prints once it can be called
+_LISTENING = "listening on port "  # the scripted model prints this when it accepts connections
 
 
 @dataclass(frozen=True)
 class Model:
-    """The model of an agent. key_variable: this machine's variable with the provider's key; path: of the provider's API at the
-    scripted model."""
+    """The model of an agent. key_variable: environment variable with the provider's key; path: path of the provider's API in the
+    scripted model's URL."""
 
     name: str
     key_variable: str
@@ -41,9 +41,9 @@ MODELS: Mapping[str, Model] = {
 
 @contextmanager
 def prepared(cluster: Cluster, agent: str) -> Iterator[list[str]]:
-    """Build the image of the agent's program, and yield the options with which `multistep sweep run` runs it.
+    """Build the image of the agent's program, and yield the options for `multistep sweep run`.
 
-    Meanwhile the key is in a Secret of the cluster, and the scripted model runs if there is no key.
+    Within the ``with`` block a Secret of the cluster contains the key, and without a key the scripted model runs.
     """
     if agent not in MODELS:
         raise Failure(f"AGENT={agent}: the demo has {', '.join(MODELS)}; `multistep agent list` lists all agents")
@@ -61,9 +61,10 @@ def prepared(cluster: Cluster, agent: str) -> Iterator[list[str]]:
 
 
 def options(agent: str, image: str, secret: str, url: str) -> list[str]:
-    """Return the options of `multistep sweep run`.
+    """Return the options for `multistep sweep run`.
 
-    agent: program and model; image: of the program; secret: with the key; url: of the model's API, "" for the provider's own.
+    agent: AGENT@MODEL; image: image of the agent's program; secret: name of the Secret with the key; url: URL of the model's API,
+    "" for the provider's API.
     """
     found = ["--agent", agent, "--agent-image", image, "--key-from-secret", f"{secret}:{_SECRET_KEY}"]
     return [*found, *(["--base-url", url] if url else [])]
@@ -71,7 +72,7 @@ def options(agent: str, image: str, secret: str, url: str) -> list[str]:
 
 @contextmanager
 def _scripted_model(cluster: Cluster, model: Model) -> Iterator[str]:
-    """Run the scripted model on the node of localkube's cluster, where pods reach it, and yield the URL of its API."""
+    """Run the scripted model on the node of localkube's cluster, where pods can reach it, and yield the URL of its API."""
     if not isinstance(cluster.target, targets.Local):
         raise Failure(
             f"{model.key_variable} is not set, and only pods of localkube's cluster (CLUSTER=local) reach a scripted model"
@@ -80,7 +81,7 @@ def _scripted_model(cluster: Cluster, model: Model) -> Iterator[str]:
     address = load_config(cluster.variables).network.api_address
     server = ["-m", "tests.support.fake_model", "--host", address, "--port", "0"]
     python = str(VENV / "bin" / "python")
-    # PYTHONPATH, as a program in the node's namespaces starts in /.
+    # Set PYTHONPATH, because a program in the node's namespaces starts in /.
     command = [sys.executable, "-m", "localkube", "node", "env", f"PYTHONPATH={ROOT}", python, *server]
     with subprocess.Popen(command, env=dict(cluster.variables), cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -90,7 +91,7 @@ def _scripted_model(cluster: Cluster, model: Model) -> Iterator[str]:
 
 
 def _port(process: subprocess.Popen[str]) -> int:
-    """Return the port on which the scripted model listens, once it does."""
+    """Wait until the scripted model listens, and return its port. Raises Failure if it exits first."""
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith(_LISTENING):
@@ -100,9 +101,9 @@ def _port(process: subprocess.Popen[str]) -> int:
 
 @contextmanager
 def _secret(cluster: Cluster, key: str) -> Iterator[str]:
-    """Keep the key in a Secret, and yield its name, which is random: demos may run at the same time.
+    """Store the key in a Secret during the ``with`` block; yield the Secret's name, which is random, because several demos may run.
 
-    The key is passed by stdin, because every user of this machine can read a program's arguments.
+    kubectl reads the key from stdin, because every user of this machine can read a program's arguments.
     """
     name = f"multistep-demo-{secrets.token_hex(3)}"
     secret = {

@@ -24,7 +24,7 @@ _GO = (ROOT / "runner", ROOT / "egress", ROOT / "compose", ROOT / "localkube" / 
 _TYPED = ("operator/multistep", "agent-host/multistep_host", "agent-host/tests", "localkube", "hack", "tests")
 _RACE_OF_CONTAINERS = "Checkpoint|Restore|BrokenSession|Counters|SignsOfLife|Survived"
 _CORE = ("tests/unit/engine", "tests/unit/api", "tests/unit/agents")
-_SIDE_BY_SIDE_BYTES = 4 << 30  # with less free memory, the Go tests run before pytest, not in parallel with it
+_SIDE_BY_SIDE_BYTES = 4 << 30  # with less available memory, the Go tests run before pytest instead of in parallel
 
 
 def lint() -> None:
@@ -41,7 +41,7 @@ def lint() -> None:
             raise Failure("\n".join(found))
     with stage("gofmt and go vet"):
         _gofmt()
-        # Not for localkube/kube: go vet would compile all of Kubernetes again.
+        # Skip localkube/kube, for which go vet would compile all of Kubernetes again.
         for module in (ROOT / "runner", ROOT / "egress", ROOT / "compose"):
             _run([str(go()), "vet", "./..."], cwd=module, env=go_environment())
     with stage("CRDs and chart"):
@@ -70,8 +70,8 @@ def _go_tests() -> None:
     _go_test(ROOT / "compose", "./...")
     _go_test(ROOT / "runner", "./...")
     _go_test(ROOT / "runner", "-race", "./internal/...")
-    # Of the main package only these: its tests run the runner in containers, and most would observe the race detector's threads.
-    # Left out are two that wait for ten seconds, and one that measures how long processes are stopped.
+    # The main package's tests run the runner in containers. Most of them would be disturbed by the race detector's threads, so only
+    # some run with it. Skip two more tests that wait for ten seconds, and one that measures how long processes are stopped.
     _go_test(ROOT / "runner", "-race", "-run", _RACE_OF_CONTAINERS, "-skip", "IsNoWork|WithinASecond", ".")
 
 
@@ -124,7 +124,7 @@ def _gofmt() -> None:
 def _go_test(module: Path, *arguments: str) -> None:
     """Run Go tests. A skipped test counts as failed."""
     command = [str(go()), "test", "-json", *arguments]
-    env = go_environment(CGO_ENABLED="1" if "-race" in arguments else "0")  # releases have no cgo; the race detector needs it
+    env = go_environment(CGO_ENABLED="1" if "-race" in arguments else "0")  # the race detector needs cgo; releases have none
     done = subprocess.run(command, cwd=module, env=env, stdout=subprocess.PIPE, text=True, check=False)
     events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     ends = Counter(event["Action"] for event in events if event.get("Test") and event["Action"] in ("pass", "fail", "skip"))

@@ -30,7 +30,7 @@ _VARIABLES = [
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running cluster. kubectl: program name or path; variables: the environment variables that selected the cluster."""
+    """A running cluster. kubectl: name or path of the program; variables: environment variables that select the cluster."""
 
     target: targets.Target
     kubectl: str
@@ -58,7 +58,7 @@ class Cluster:
 
 
 def ensure_cluster(variables: Mapping[str, str] = os.environ) -> Cluster:
-    """Start the cluster that CLUSTER names unless it runs, and return it. variables: the environment, including CLUSTER."""
+    """Start the cluster that CLUSTER names, unless it is running; return it. variables: environment variables with CLUSTER."""
     config = load_config(variables)
     target = targets.choose(config, variables)
     with stage("cluster"):
@@ -68,7 +68,7 @@ def ensure_cluster(variables: Mapping[str, str] = os.environ) -> Cluster:
 
 
 def stop_clusters() -> None:
-    """Stop the cluster, and the second one if tests have created it (`make cluster-down`)."""
+    """Stop the cluster, and the second cluster if tests have created it (`make cluster-down`)."""
     target = targets.choose(load_config())
     target.down()
     second = load_config(second_cluster(os.environ))
@@ -77,7 +77,7 @@ def stop_clusters() -> None:
 
 
 def deploy(variables: Mapping[str, str] = os.environ) -> Cluster:
-    """Install this checkout's operator, wait until it is ready, and return the cluster. variables: the environment."""
+    """Install this checkout's operator, wait until it is ready, and return the cluster. variables: as for ensure_cluster."""
     cluster = ensure_cluster(variables)
     with exclusive(CACHE / "deploy.lock"):
         operator, agent_host, builder = image.ensure_in_cluster(cluster.target)
@@ -98,7 +98,7 @@ def stop_operator(cluster: Cluster) -> bool:
 
 
 def apply_crds(cluster: Cluster) -> None:
-    """Apply the CRDs without the chart, for an operator outside of the cluster."""
+    """Apply the CRDs without the chart, for an operator outside the cluster."""
     cluster.run_kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
 
 
@@ -113,8 +113,8 @@ def _install(cluster: Cluster, program: str, name: str, agent_host: str, builder
     command = [program, "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace"]
     images = f"image.repository={repository},image.tag={tag},settings.agentHostImage={agent_host},builds.image={builder}"
     values = ["--set", images, "--set-json", f"extraEnv={json.dumps(_VARIABLES)}"]
-    values += ["--set", "trials.egress=Sidecar"]  # only pods of tasks that limit a network have one
-    if isinstance(cluster.target, targets.Local):  # allow plain HTTP: the tests' servers on the node have no TLS
+    values += ["--set", "trials.egress=Sidecar"]  # affects only pods of tasks that limit a network
+    if isinstance(cluster.target, targets.Local):  # allow plain HTTP, because the tests' servers on the node have no TLS
         hosts = json.dumps([f"{load_config(cluster.variables).network.api_address}:*"])
         values += ["--set-json", f"settings.taskInsecureHosts={hosts}", "--set", "gateway.settings.plainUpstreams=true"]
         values += ["--set", "settings.agentImageMount=Copy"]  # Debian's containerd has no image volumes
@@ -127,9 +127,9 @@ def _install(cluster: Cluster, program: str, name: str, agent_host: str, builder
 
 
 def _clear_interrupted(cluster: Cluster, program: str) -> None:
-    """Uninstall a release that an interrupted helm left pending, because helm refuses to upgrade it.
+    """Uninstall a release that an interrupted helm process left pending, because helm refuses to upgrade it.
 
-    The caller holds the deploy lock, so no helm is running. The CRDs, trials and results are retained.
+    The caller holds the deploy lock, so no helm process is running. The CRDs, trials and results are retained.
     """
     listed = capture([program, "list", "--all", "--output", "json", "--namespace", NAMESPACE], env=cluster.environment)
     if any(each["name"] == RELEASE and each["status"].startswith("pending") for each in json.loads(listed)):

@@ -1,7 +1,7 @@
 """Run the end-to-end tests on one or two clusters, in parallel where possible.
 
-Tests with the mark `alone` run without other tests on their cluster: they stop or change shared objects, or count them.
-A failed test is repeated once after all others have finished (hack.flaky).
+Tests with the mark `alone` run without other tests on their cluster: they stop, change or count shared objects.
+A failed test is repeated once after all other tests have finished (hack.flaky).
 Tests with the mark `long` run in `make test-long`, those with the mark `agents` in `make test-agents`, and those with the mark
 `measures` in `make bench`.
 """
@@ -27,8 +27,8 @@ from localkube.config import load_config, second_cluster
 
 DIRECTORIES = ("tests/e2e", "tests/conformance", "tests/rights")
 _EACH_RUN = "not long and not measures and not agents"
-_CASES_AT_ONCE = 2  # concurrent conformance cases per pytest-xdist worker; a case is idle most of the time
-_FIRST = "tests/e2e/test_nodes.py"  # runs first, because a new node copies all images of the cluster, which are few then
+_CASES_AT_ONCE = 2  # concurrent conformance cases per pytest-xdist worker; a case mostly waits
+_FIRST = "tests/e2e/test_nodes.py"  # runs first, because a new node copies all images of the cluster: few at the start
 
 
 def run() -> None:
@@ -42,7 +42,7 @@ def run() -> None:
 
 
 def run_marked(mark: str) -> None:
-    """Run the tests with this mark, which `make test` omits, sequentially. The totals include those of the last `make test`."""
+    """Run the tests with this mark sequentially; `make test` omits them. The totals include those of the last `make test`."""
     env = environment(deployment.deploy().environment)
     with stage(f"end-to-end tests with the mark {mark}"):
         ended = [execute(Run(mark, ["tests/e2e", "-m", mark, "-v"], env))]
@@ -51,7 +51,7 @@ def run_marked(mark: str) -> None:
 
 
 class _Stage:
-    """Runs the end-to-end tests, those marked `alone` last. On localkube's cluster, a second cluster shares the `alone` tests."""
+    """Runs the end-to-end tests, those marked `alone` last. With localkube, a second cluster runs some of the `alone` tests."""
 
     def __init__(self, first: deployment.Cluster) -> None:
         self._first = first
@@ -116,5 +116,5 @@ def _files_of_tests_alone(env: Mapping[str, str]) -> list[str]:
 
 
 def in_order(files: Iterable[str], seconds: Mapping[str, float]) -> list[str]:
-    """Sort files by earlier durations, longest first, so that no cluster is idle at the end. A new file counts as the longest."""
+    """Sort files by their last duration, longest first, so that no cluster is idle at the end. A new file counts as the longest."""
     return sorted(files, key=lambda file: (file != _FIRST, -seconds.get(file, float("inf"))))

@@ -1,17 +1,17 @@
-"""Repeat failed cluster tests once, alone. A test that then passes is flaky; more than a few flaky tests fail the run."""
+"""Repeat failed cluster tests once, alone. A test that then passes is flaky. More than MOST_FLAKY flaky tests fail the run."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hack.lanes import Ended, Run
 
-MOST_FLAKY = 3  # a run with more flaky tests fails
-MOST_AGAIN = 10  # further failures are not repeated: so many probably have a common cause
+MOST_FLAKY = 3  # maximum number of flaky tests of a successful run
+MOST_AGAIN = 10  # maximum number of failed tests that are repeated: more failures probably have a common cause
 
 
 @dataclass(frozen=True)
 class Again:
-    """The repetition of a failed test. name: the pytest run in which the test failed; first: the failed test's output."""
+    """The repetition of a failed test. name: the pytest run in which the test failed; first: the test's output in that run."""
 
     test: str
     name: str
@@ -27,7 +27,7 @@ def run_again(ended: Iterable[Ended], env: Mapping[str, str], execute: Callable[
     """Repeat each failed test once, sequentially. No other tests may run on the cluster."""
     failed = [(each.run.name, test, output) for each in ended for test, output in each.outcomes.failed.items()]
     return [
-        Again(test, name, output, execute(Run("again", [test, "-v", "-rP"], env)))  # -rP: also show the output of a passed test
+        Again(test, name, output, execute(Run("again", [test, "-v", "-rP"], env)))  # -rP: show the output of a passed test, too
         for name, test, output in failed[:MOST_AGAIN]
     ]
 

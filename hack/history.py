@@ -33,8 +33,8 @@ class TestRun:
 class History:
     """The recorded test runs.
 
-    continued: `add` extends this checkout's newest run even if another process started that run; if False, `add` only extends the
-    run of this process. If no such run exists, `add` creates one.
+    continued: if True, `add` extends this checkout's newest run, even if another process started it; if False, `add` extends only
+    the run of this process. If no such run exists, `add` creates a run.
     """
 
     file: Path = FILE
@@ -43,7 +43,7 @@ class History:
     continued: bool = False
 
     def add(self, failed: Mapping[str, str], totals: Mapping[str, int], seconds: Mapping[str, float] | None = None) -> TestRun:
-        """Add the results of one stage to the current run (see `continued`); return the run with the results of all its stages."""
+        """Add the results of one stage to the current run (see `continued`); return the run with the results of all stages."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with exclusive(self.file.with_suffix(".lock")):
             runs = self.runs()
@@ -57,7 +57,7 @@ class History:
         return mine
 
     def runs(self) -> list[TestRun]:
-        """Return the runs, oldest first; none if the file is missing or damaged."""
+        """Return the runs, oldest first; [] if the file is missing or damaged."""
         try:
             return [TestRun(**each) for each in json.loads(self.file.read_text())]
         except (FileNotFoundError, ValueError, TypeError):

@@ -1,5 +1,5 @@
-"""Build and load the images of the operator, the agent host and the builder. A tag is a digest of the inputs, so only changes cause
-a build."""
+"""Build and load the images of the operator, the agent host and the builder. An image's tag is a digest of its inputs, so an image
+is built only if an input changed."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ from localkube.commands import capture, stream, succeeds
 from localkube.config import load_config
 from localkube.images import Build
 
-_RUNNER = "runner"  # a Go program is named like its directory
+_RUNNER = "runner"  # a Go program has the name of its directory
 _COMPOSE = "compose"
 _PROGRAMS = (_RUNNER, "egress", _COMPOSE)
 _LOCAL_REPOSITORY = "localhost/multistep-operator"
@@ -25,8 +25,8 @@ _KEPT_IMAGES = 3
 
 @dataclass(frozen=True)
 class Image:
-    """A project image. suffix: appended to IMAGE_REPOSITORY to form its repository; inputs: files that its build uses; programs: Go
-    programs that it has."""
+    """An image of the project. suffix: appended to IMAGE_REPOSITORY to form the image's repository; inputs: files and directories
+    that the build uses; arguments: build arguments; programs: Go programs that the image contains."""
 
     local_repository: str
     suffix: str
@@ -63,13 +63,13 @@ def repository(image: Image = OPERATOR) -> str:
 
 
 def tag(image: Image = OPERATOR) -> str:
-    """Return the image's tag, which changes with every input of the image."""
+    """Return the image's tag, a digest of the image's inputs."""
     inputs = files_below(*(ROOT / name for name in image.inputs))
     return f"dev-{digest_of(inputs, *(_program_digest(each) for each in image.programs))}"
 
 
 def name_of(image: Image) -> str:
-    """Return the image's name with its tag."""
+    """Return the image's name: repository and tag."""
     return f"{repository(image)}:{tag(image)}"
 
 
@@ -87,7 +87,7 @@ def ensure(target: targets.Target, image: Image = OPERATOR) -> str:
 
 
 def deliver(target: targets.Target, name: str) -> None:
-    """Load the image on the cluster's nodes, or push it to the registry from which they pull."""
+    """Load the image onto the cluster's nodes, or push it to the registry from which the nodes pull."""
     with stage("image into the cluster"):
         if not isinstance(target, targets.Current):
             target.load(name)
@@ -106,12 +106,12 @@ def ensure_in_cluster(target: targets.Target) -> list[str]:
 
 
 def ensure_runner() -> Path:
-    """Build runner/bin/runner from the current sources unless it is up to date, and return its path."""
+    """Build runner/bin/runner from the current sources if it is not up to date, and return its path."""
     return _ensure_program(_RUNNER)
 
 
 def ensure_compose_reader() -> Path:
-    """Build compose/bin/compose from the current sources unless it is up to date, and return its path."""
+    """Build compose/bin/compose from the current sources if it is not up to date, and return its path."""
     return _ensure_program(_COMPOSE)
 
 
@@ -160,7 +160,7 @@ def _tag_dev(target: targets.Target, image: Image) -> None:
 
 
 def _delete_old(target: targets.Target, image: Image) -> None:
-    """Delete all but the newest images; buildah lists the newest first."""
+    """Delete old images; keep the newest _KEPT_IMAGES. buildah lists the newest image first."""
     if not isinstance(target, targets.Local):
         return
     listed = capture(["buildah", "images", "--format", "{{.Name}}:{{.Tag}}", "--filter", f"reference={repository(image)}"])

@@ -1,4 +1,4 @@
-"""Measure the machine's idle cores and available memory, to choose the number of parallel tests."""
+"""Measure the machine's busy cores and available memory, to choose the number of parallel tests."""
 
 import math
 import os
@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 _STAT, _MEMORY = Path("/proc/stat"), Path("/proc/meminfo")
-_PER_CORE = 2  # workers per idle core; cluster tests are idle most of the time
+_PER_CORE = 2  # workers per idle core; cluster tests mostly wait
 _LEAST, _MOST = 2, 8
 _SAMPLE_SECONDS = 2.0
 
@@ -23,7 +23,7 @@ def workers_for(cores: int, busy: float) -> int:
 
 
 def busy_cores(cores: int) -> float:
-    """Return the number of busy cores. Do not use the load average: it still includes the unit tests that just finished."""
+    """Return the number of busy cores, measured from CPU times: the load average still includes tests that just finished."""
     if not _STAT.exists():
         return os.getloadavg()[0]
     before = _ticks(_STAT.read_text())

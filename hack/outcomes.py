@@ -12,7 +12,8 @@ _GROUP = re.compile(r"@[\w.-]+$")  # pytest-xdist appends "@" and a test's group
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of one phase of a test. outcome: passed, failed or skipped. output: set if the phase did not pass."""
+    """Outcome of one phase of a test (pytest's setup, call or teardown, or "collect"). outcome: passed, failed or skipped. output:
+    set if the phase did not pass."""
 
     test: str
     phase: str
@@ -23,7 +24,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Outcomes of one pytest run."""
+    """The outcomes of one pytest run."""
 
     all: tuple[Outcome, ...] = ()
 
@@ -42,7 +43,7 @@ class Outcomes:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Return the duration in seconds of each test with its fixtures."""
+        """Return the duration in seconds of each test, including its fixtures."""
         found: dict[str, float] = defaultdict(float)
         for each in self.all:
             found[each.test] += each.seconds
@@ -58,7 +59,7 @@ class Outcomes:
 
 
 def read(file: Path) -> Outcomes:
-    """Return the outcomes in a file; none if the file is missing."""
+    """Return the outcomes in a file; no outcomes if the file is missing."""
     if not file.exists():
         return Outcomes()
     lines = [json.loads(line) for line in file.read_text().splitlines() if line.endswith("}")]

@@ -23,7 +23,7 @@ _KUBE_STATE_METRICS = "k8s.io/kube-state-metrics/v2@v2.15.0"
 
 
 def directories() -> list[Path]:
-    """Install missing third-party programs. Return the directories of the programs in the cache, which belong on the PATH."""
+    """Install missing third-party programs. Return the cache directories with programs, to add to PATH."""
     for program in ("lua5.4", "git", "chromium"):
         if not shutil.which(program):
             with stage(f"Debian's {program}"):
@@ -41,13 +41,13 @@ def _version(module: str) -> str:
 
 
 def _downloaded(module: str, elsewhere: Path) -> Path:
-    """Download a module and return its directory in Go's cache. elsewhere: a working directory that is in no Go module."""
+    """Download a module and return its directory in Go's cache. elsewhere: a working directory outside any Go module."""
     output = capture([str(go()), "mod", "download", "-json", module], env=go_environment(), cwd=elsewhere)
     return Path(json.loads(output)["Dir"])
 
 
 def monitoring_crds() -> list[Path]:
-    """Return the Prometheus operator's CRDs for the objects that the chart can create."""
+    """Return the files of the Prometheus operator's CRDs whose objects the chart can create."""
     directory = cached("monitoring-crds", _version(_PROMETHEUS_OPERATOR), _fetch_monitoring_crds)
     return sorted(directory.glob("*.yaml"))
 
@@ -73,7 +73,7 @@ def _build_s3_server(directory: Path) -> None:
 
 
 def _build_kube_state_metrics(directory: Path) -> None:
-    """Build kube-state-metrics in its own module, because `go install` needs a list of versions that some proxies lack."""
+    """Build kube-state-metrics in its module's directory: `go install` needs a list of versions, which some proxies lack."""
     with stage("kube-state-metrics from source (2 to 4 minutes, once)"):
         module = _downloaded(_KUBE_STATE_METRICS, directory)
         command = [str(go()), "build", "-C", str(module), "-mod=readonly", "-trimpath", "-ldflags", "-s -w"]
@@ -81,7 +81,7 @@ def _build_kube_state_metrics(directory: Path) -> None:
 
 
 def simulated_nodes() -> Mapping[str, str]:
-    """Return environment variables with the paths of KWOK, which simulates nodes, and of the directory of its Stage manifests."""
+    """Return environment variables with the paths of KWOK, which simulates nodes, and of its directory of Stage manifests."""
     directory = cached("kwok", _version(_KWOK), _build_kwok)
     return {"MULTISTEP_KWOK": str(directory / "kwok"), "MULTISTEP_KWOK_STAGES": str(directory / "stage")}
 

@@ -47,7 +47,7 @@ def cached(kind: str, digest: str, make: Callable[[Path], None]) -> Path:
 
 
 def _publish(unfinished: Path, directory: Path) -> None:
-    """Rename the filled directory to its final name. If another process did so first, keep the other's directory."""
+    """Rename the filled directory to its final name. If another process has created that directory meanwhile, keep it."""
     try:
         unfinished.rename(directory)
     except OSError:

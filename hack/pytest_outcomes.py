@@ -11,7 +11,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the writer in the pytest-xdist controller only, which gets the reports of all workers."""
+    """Register the writer in the main process, but not in pytest-xdist's workers, whose reports the main process receives."""
     file = config.getoption("--outcomes")
     if file and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Writer(Path(file)))

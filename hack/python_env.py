@@ -24,7 +24,7 @@ _STAMP = VENV / ".made-of"
 
 
 def ensure() -> None:
-    """Create .venv or update it; do nothing if it is up to date."""
+    """Create or update .venv, unless it is up to date."""
     wanted = digest_of([LOCK, TOOLS_LOCK, ROOT / "pyproject.toml"], str(ROOT), sys.version)
     if _STAMP.exists() and _STAMP.read_text() == wanted:
         return
@@ -58,7 +58,7 @@ def uv(*arguments: str, offline_first: bool = True) -> None:
     """Run uv with the project's cache: first offline and, if that fails, with the network."""
     command = [str(tools() / "uv"), *arguments]
     settings = {"UV_CACHE_DIR": str(CACHE / "uv"), "UV_NO_PROGRESS": "1", "UV_NO_CONFIG": "1"}
-    settings["UV_SYSTEM_CERTS"] = "1"  # the system's certificates, which can include that of a company's proxy
+    settings["UV_SYSTEM_CERTS"] = "1"  # the system's certificates can include the certificate of a company's proxy
     env = _clean_environment() | settings
     if offline_first and _succeeds([*command, "--quiet", "--offline"], env):
         return
@@ -79,7 +79,7 @@ def _create_venv() -> None:
 
 
 def _runs(python: Path) -> bool:
-    """Return whether .venv's interpreter exists and has the minor version of the machine's Python, which may have been upgraded."""
+    """Return whether .venv's interpreter exists and has the same minor version as this one, which may have been upgraded."""
     if not python.exists():
         return False
     version = f"import sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
@@ -91,7 +91,7 @@ def _install_locked() -> None:
 
 
 def _install_ourselves() -> None:
-    """Install the project as an editable wheel, built by the locked hatchling."""
+    """Build the project's editable wheel with the locked hatchling, and install it in .venv."""
     with tempfile.TemporaryDirectory() as directory:
         build_wheel(Path(directory), "wheel:editable")
         wheel = next(Path(directory).glob("*.whl"))

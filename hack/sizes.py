@@ -1,4 +1,4 @@
-"""Check limits on the size of modules, classes and functions, so that functions are short and modules are about one subject."""
+"""Check the limits on the size of modules, classes and functions. They keep functions short and modules about one subject."""
 
 import ast
 from collections.abc import Iterator, Sequence

@@ -19,7 +19,7 @@ def print_line(text: str) -> None:
 
 @contextmanager
 def stage(name: str) -> Iterator[None]:
-    """Report when a stage starts, and its duration when it has finished."""
+    """Report the start of a stage and, when it has finished, its duration."""
     print_line(f"==> {name}")
     start = time.monotonic()
     yield

@@ -18,7 +18,7 @@ _KUBERNETES_MINOR = "35"  # Kubernetes version that `helm lint` and `helm templa
 
 @cache
 def go() -> Path:
-    """Return the path of the machine's Go if it is new enough, else of one that is installed in the cache."""
+    """Return the path of the machine's Go if it is new enough, otherwise of a Go that is installed in the cache."""
     return find_go(CACHE, minimum=required_go_version(ROOT / "runner"))
 
 
@@ -30,7 +30,7 @@ def go_environment(**more: str) -> dict[str, str]:
 
 
 def helm() -> Path:
-    """Return the path of Helm, which is built once from source."""
+    """Return the path of Helm; build it from source if it is not cached."""
     return cached("helm", f"{_HELM}-{_KUBERNETES_MINOR}".replace(".", "-"), _build_helm) / "helm"
 
 

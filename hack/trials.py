@@ -42,7 +42,7 @@ def demo() -> None:
 
 
 def _run_sweep(cluster: Cluster, options: Sequence[str]) -> None:
-    """Run the agent's example as a sweep; fetch its results and its report."""
+    """Run the example task for agents as a sweep; fetch the sweep's results and write its report."""
     sweep, report = f"demo-{secrets.token_hex(3)}", f"{_DEMO_RESULTS}/report.html"
     _multistep(cluster, "sweep", "run", agent_demo.TASK, *options, "--name", sweep)
     _multistep(cluster, "sweep", "results", sweep, _DEMO_RESULTS)
@@ -68,11 +68,12 @@ def run() -> None:
         settings = _host_settings(operator, agent_host, builder, Path(results), port)
         print_line(f"operator on http://127.0.0.1:{port}, results in {results} (deleted at exit); stop with Ctrl-C")
         with subprocess.Popen([str(VENV / "bin" / "python"), "-m", "multistep"], env=cluster.environment | settings):
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the operator, too: wait until it has released its lease
+            # Ctrl-C also reaches the operator: wait until it has released its lease and exited
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def bench() -> None:
-    """Run the benchmarks. `make bench SECTIONS="trials measures"` runs only these sections.
+    """Run the benchmarks. `make bench SECTIONS="trials measures"` runs only these two sections.
 
     The image of the example task contains the runner, like the images that `multistep run` builds.
     """
@@ -112,7 +113,7 @@ def _host_settings(operator_image: str, agent_host_image: str, builder_image: st
         "MULTISTEP_LISTEN_HOST": "127.0.0.1",
         "MULTISTEP_RESULTS_PORT": str(port),
         "MULTISTEP_METRICS_PORT": "0",
-        "MULTISTEP_LEASE_NAMESPACE": deployment.NAMESPACE,  # the deployed operator's lease: only one of the two can lead
+        "MULTISTEP_LEASE_NAMESPACE": deployment.NAMESPACE,  # the lease of the operator in the cluster: only one of both can lead
         "MULTISTEP_LEASE_NAME": deployment.RELEASE,
         "MULTISTEP_RESULTS_DIR": str(results),
         "MULTISTEP_RESULTS_URL": f"http://127.0.0.1:{port}",

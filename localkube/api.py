@@ -1,4 +1,4 @@
-"""Send the few API requests that starting a cluster needs, with the administrator's certificate."""
+"""Send the API requests that starting a cluster needs, with the administrator's certificate."""
 
 import http.client
 import json
@@ -16,7 +16,7 @@ _FIELD_MANAGER = "localkube"
 
 @dataclass(frozen=True)
 class Api:
-    """A minimal API client. It opens one connection per request: there are only a few requests."""
+    """A minimal API client. It opens a connection for each request, because it sends only a few requests."""
 
     network: Network
     pki: Pki
@@ -32,7 +32,7 @@ class Api:
         self.request("PATCH", path + query, json.dumps(manifest), "application/apply-patch+yaml")
 
     def merge(self, path: str, changes: dict[str, Any]) -> None:
-        """Update only these fields by JSON merge patch; None removes a field."""
+        """Update only the fields in ``changes`` by JSON merge patch; the value None deletes a field."""
         self.request("PATCH", path, json.dumps(changes), "application/merge-patch+json")
 
     def delete(self, path: str) -> None:

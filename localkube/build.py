@@ -18,7 +18,7 @@ _KEPT_BUILDS = 2
 
 
 def ensure_binaries(cache_dir: Path) -> Path:
-    """Return the directory of the programs; build them if they are not cached. The directory's name is the inputs' digest."""
+    """Return the directory of the programs; build them if they are not cached. The directory's name is the digest of the inputs."""
     go = find_go(cache_dir, minimum=required_go_version(MODULE_DIR))
     version = capture([str(go), "version"]).strip()
     digest = inputs_digest(MODULE_DIR, [version, *_BUILD_FLAGS, *_linker_flags()])
@@ -73,7 +73,7 @@ def _build(go: Path, directory: Path) -> None:
 
 
 def _forget_old_builds(directory: Path) -> None:
-    """Delete all but the most recently used builds: each takes 150 MB."""
+    """Delete all but the most recently used builds, because each build takes 150 MB."""
     by_use = sorted(directory.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
     for old in by_use[_KEPT_BUILDS:]:
         shutil.rmtree(old)

@@ -1,4 +1,4 @@
-"""Manage the control group of all the cluster's processes, so that all of them can be found and killed.
+"""Manage the control group that contains all of the cluster's processes, so that `down` can find and kill them.
 
 Components and container shims are in `NAME/system`, each container in `NAME/ID`. cgroup v1 has one tree per controller;
 this module finds processes in the tree of `pids`.
@@ -12,7 +12,7 @@ from localkube.commands import wait_until
 from localkube.errors import Unhealthy
 
 _ROOT = Path("/sys/fs/cgroup")
-_SHARES = 2048  # CPU shares per CPU. With the default of 1024 in total, all pods together would weigh as much as one process.
+_SHARES = 2048  # CPU shares per CPU. With the default, 1024 in total, all pods together would get as much CPU as one process.
 _KILL_TIMEOUT_SECONDS = 10.0
 
 
@@ -32,7 +32,7 @@ def prepare(name: str, root: Path = _ROOT) -> Path:
 
 
 def kill_all(name: str, root: Path = _ROOT) -> None:
-    """Kill every process of the group, including those forked meanwhile, and remove the group."""
+    """Kill every process of the group, including processes that are forked meanwhile, and delete the group. Raises Unhealthy."""
     if not wait_until(lambda: _kill_once(_tracking_tree(root) / name), _KILL_TIMEOUT_SECONDS, 0.02):
         raise Unhealthy(f"processes {members(name, root)} of cgroup {name!r} do not end although they were killed")
     wait_until(lambda: _remove(name, root), 2.0)
@@ -44,7 +44,7 @@ def members(name: str, root: Path = _ROOT) -> list[int]:
 
 
 def _trees(root: Path) -> list[Path]:
-    """Return the root of each cgroup tree. cgroup v2 has one tree; v1 has one per controller, and some are links to others."""
+    """Return the root of each cgroup tree. cgroup v2 has one tree; v1 has a tree per controller, and some are links to others."""
     return [root] if is_v2(root) else sorted(tree for tree in root.iterdir() if tree.is_dir())
 
 
@@ -77,7 +77,7 @@ def _pids(group: Path) -> list[int]:
 
 
 def _kill_once(group: Path) -> bool:
-    """Kill the processes that are in the group now. Return True if the group was empty already."""
+    """Kill the processes that are in the group now. Return True if the group was already empty."""
     pids = _pids(group)
     for pid in pids:
         try:
@@ -88,7 +88,7 @@ def _kill_once(group: Path) -> bool:
 
 
 def _remove(name: str, root: Path) -> bool:
-    """Remove the group's directories from all trees, deepest first. Return True if none is left."""
+    """Delete the group's directories in all trees, deepest first. Return True if no directory is left."""
     tops = [tree / name for tree in _trees(root) if (tree / name).is_dir()]
     for top in tops:
         for directory, _, _ in os.walk(top, topdown=False):

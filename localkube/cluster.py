@@ -23,7 +23,7 @@ _STOP_GRACE_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class ComponentState:
-    """A row in the output of `localkube status`: one process. pid: None if it does not run."""
+    """A row in the output of `localkube status`: one process. pid: None if the process does not run."""
 
     name: str
     pid: int | None
@@ -31,7 +31,7 @@ class ComponentState:
 
 
 def up(config: Config) -> None:
-    """Return with a healthy cluster: keep the running one, repair it, or create a new one."""
+    """Ensure that a healthy cluster runs: keep the running one, repair it, or create a new one."""
     with exclusive(config.paths.lock):
         packages.ensure_packages()
         binaries = build.ensure_binaries(config.paths.cache_dir)
@@ -50,14 +50,14 @@ def ensure_binaries(config: Config) -> Path:
 
 
 def ensure_tools(config: Config) -> None:
-    """Install the programs that building images needs, without starting a cluster."""
+    """Install the programs that image builds need, without starting a cluster."""
     if packages.missing_packages():
         with exclusive(config.paths.lock):
             packages.ensure_packages()
 
 
 def down(config: Config) -> None:
-    """Stop the cluster and delete everything it created, except for the cache."""
+    """Stop the cluster and delete everything that it created, except the cache."""
     with exclusive(config.paths.lock):
         start = time.monotonic()
         _remove(config)
@@ -88,7 +88,7 @@ def start(config: Config, name: str) -> None:
 
 
 def add_node(config: Config, number: int, options: NodeOptions) -> None:
-    """Return with a healthy cluster that includes this node: create the node, or start it again."""
+    """Ensure that a healthy cluster with this node runs: create the node, or restart it."""
     added = config.added(number)
     with exclusive(config.paths.lock):
         if not node.is_up(config, config.first):
@@ -143,7 +143,7 @@ def states(config: Config) -> list[ComponentState]:
 
 
 def _start(config: Config, binaries: Path) -> None:
-    """Start the components that do not run. Reuse what an earlier start created (for example before a reboot)."""
+    """Start the components that do not run. Reuse the files of an earlier start (for example before a reboot)."""
     with step("starting the cluster"):
         _lay_out(config, binaries)
         if not node.is_up(config, config.first):
@@ -156,11 +156,11 @@ def _start(config: Config, binaries: Path) -> None:
 
 
 def _start_components(config: Config) -> None:
-    """Start the first node's components, waiting only for etcd; then add the pause image and the cluster's objects."""
+    """Start the first node's components; then load the pause image and create the cluster's objects."""
     daemon, api = Containerd(config.paths.containerd_socket(config.first)), health.connect(config)
     for component in components.of_node(config, config.first):
         components.start(config, component)
-        if component.name == "etcd":  # without etcd, the API server would retry only after a second
+        if component.name == "etcd":  # wait for etcd, because without it the API server retries only after a second
             _wait(config, "etcd", config.paths.etcd_socket.exists)
     _wait(config, "containerd", daemon.answers)
     ensure_pause_image(config, daemon)
@@ -181,7 +181,7 @@ def _start_added(config: Config, added: Node) -> None:
 
 
 def _lay_out(config: Config, binaries: Path) -> None:
-    """Create the directories, links to the programs, keys, and configuration files."""
+    """Create the directories, the links to the programs, the keys and the configuration files."""
     paths = config.paths
     paths.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     for directory in (paths.bin, paths.logs, paths.etcd, *_views(config)):
@@ -211,7 +211,7 @@ def _wait_until_healthy(config: Config) -> None:
 
 
 def _wait(config: Config, name: str, ready: Callable[[], bool]) -> None:
-    """Wait until one component is ready. Fail if its process ends."""
+    """Wait until one component is ready. Raises Unhealthy if its process exits, or at the timeout."""
     registry = Registry(config.paths.processes)
     wait_until(lambda: ready() or registry.running(name) is None, config.start_timeout_seconds)
     if registry.running(name) is None:

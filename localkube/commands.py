@@ -27,7 +27,7 @@ def step(message: str) -> Iterator[None]:
 def capture(
     command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None, stdin: str | None = None
 ) -> str:
-    """Run a program and return its stdout. If it fails, the error contains its output."""
+    """Run a program and return its stdout. Raises CommandFailed, which contains the output, and Unsupported if it is missing."""
     try:
         done = subprocess.run(command, env=env, cwd=cwd, input=stdin, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
@@ -46,7 +46,7 @@ def succeeds(command: Sequence[str]) -> bool:
 
 
 def stream(command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
-    """Run a program and show its output on stderr: stdout is for results."""
+    """Run a program and show its output on stderr, because stdout is for results. Raises CommandFailed and Unsupported."""
     try:
         code = subprocess.run(command, env=env, cwd=cwd, stdout=sys.stderr, check=False).returncode
     except FileNotFoundError as error:
@@ -56,7 +56,7 @@ def stream(command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd:
 
 
 def wait_until(condition: Callable[[], bool], timeout_seconds: float, interval_seconds: float = 0.05) -> bool:
-    """Poll the condition. Return True once it holds, False at the timeout."""
+    """Poll the condition. Return True when it is true, False at the timeout."""
     deadline = time.monotonic() + timeout_seconds
     while not condition():
         if time.monotonic() > deadline:

@@ -11,7 +11,7 @@ from localkube.processes import Identity, Registry
 
 @dataclass(frozen=True)
 class Component:
-    """A long-running process of a node; its log is named after it."""
+    """A long-running process of a node. Its log has the component's name."""
 
     name: str
     node: Node
@@ -23,8 +23,8 @@ def containerd(config: Config, node: Node) -> list[str]:
 
 
 def etcd(config: Config) -> list[str]:
-    """Return etcd's command line. Only root can open its socket. Data need not survive a crash, so fsync is off."""
-    advertised = "http://127.0.0.1"  # etcd requires this form; no client connects to it, as there are no other members
+    """Return etcd's command line. Only root can open its socket. Data need not survive a crash of the machine, so fsync is off."""
+    advertised = "http://127.0.0.1"  # etcd requires an HTTP URL; nothing connects to it, because there are no other members
     return [
         str(config.paths.bin / "etcd"),
         f"--name={config.first.name}",
@@ -81,7 +81,7 @@ def controller_manager(config: Config) -> list[str]:
         "--flex-volume-plugin-dir=/var/lib/kubelet/volume-plugins",
         "--kube-api-qps=100",
         "--kube-api-burst=200",
-        # Detect a failed node soon. For this, kubelets renew their leases more often than by default (settings_files.kubelet).
+        # Detect a failed node quickly. For this, kubelets renew their leases more often than by default (settings_files.kubelet).
         "--node-monitor-period=2s",
         "--node-monitor-grace-period=24s",
     ]
@@ -97,8 +97,8 @@ def scheduler(config: Config) -> list[str]:
 
 
 def _as_user(config: Config, user: str) -> list[str]:
-    """Return the flags that scheduler and controller manager share. `--authentication-kubeconfig` is not among
-    them, so both serve only /healthz."""
+    """Return the flags that scheduler and controller manager share. Both lack `--authentication-kubeconfig`, so they serve only
+    /healthz."""
     kubeconfig = config.paths.config / f"{user}.kubeconfig"
     return [
         f"--kubeconfig={kubeconfig}",
@@ -127,7 +127,7 @@ def dns(config: Config) -> list[str]:
 
 
 def of_node(config: Config, node: Node) -> list[Component]:
-    """Return a node's components. The first node runs the control plane; other nodes use its proxy and DNS server."""
+    """Return a node's components in start order. The first node runs the control plane, kube-proxy and DNS for all nodes."""
     if node != config.first:
         return [
             Component(f"{node.prefix}containerd", node, containerd(config, node)),

@@ -17,7 +17,7 @@ SOURCE_DIR = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Network:
-    """Addresses and interface names of one cluster, whose network namespaces have no route to the outside.
+    """Addresses and interface names of one cluster. Its network namespaces have no route to other networks.
 
     Clusters on one machine differ only in `namespace`, `host_device`, `host_address` and `api_address`.
     """
@@ -57,7 +57,7 @@ class Network:
 class Node:
     """One node of the cluster. Node 1 runs the control plane; the names of its files and processes have no `nodeN-` prefix.
 
-    address: the address of the node's bridge, which is both the node's own address and its pods' gateway.
+    address: the address of the node's bridge, which is both the node's address and the gateway of its pods.
     """
 
     number: int
@@ -105,12 +105,12 @@ class Paths:
 
     @property
     def lock(self) -> Path:
-        """Return the lock file's path. The file is outside of `run_dir`, which `down` deletes while it holds the lock."""
+        """Return the lock file's path. It is outside `run_dir`, because `down` deletes `run_dir` while it holds the lock."""
         return Path("/run") / f"{self.run_dir.name}.lock"
 
     @property
     def images_lock(self) -> Path:
-        """Return the path of the lock for loading images. Without it, containerd fails concurrent imports of one image."""
+        """Return the path of the lock for loading images. Without the lock, concurrent imports of one image fail in containerd."""
         return Path("/run") / f"{self.run_dir.name}-images.lock"
 
     @property
@@ -132,7 +132,7 @@ class Paths:
 
     @property
     def registries(self) -> Path:
-        """Return the directory with containerd's settings of registries, which it reads at each pull: HOST:PORT/hosts.toml."""
+        """Return the directory of containerd's registry settings, HOST:PORT/hosts.toml, which containerd reads at each pull."""
         return self.run_dir / "registries"
 
     @property
@@ -141,7 +141,7 @@ class Paths:
 
     @property
     def bin(self) -> Path:
-        """Return the directory of links to the components' programs, by component name; most links lead to the same binary."""
+        """Return the directory of links to the components' programs, by component name. Most links have the same target."""
         return self.run_dir / "bin"
 
     @property
@@ -225,7 +225,7 @@ def load_config(environment: Mapping[str, str] = os.environ) -> Config:
 
 
 def second_cluster(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables, changed to select a second cluster, for tests that use two clusters."""
+    """Return the environment variables that select a second cluster, for tests that use two clusters."""
     others = {"LOCALKUBE_NUMBER": str((_number(environment) + _NUMBERS // 2) % _NUMBERS)}
     if directory := environment.get("LOCALKUBE_DIR"):
         others["LOCALKUBE_DIR"] = f"{directory.rstrip('/')}-second"

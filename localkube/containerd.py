@@ -17,7 +17,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True)
 class Containerd:
-    """A client of one node's containerd socket. It works from the host, outside of the node's namespaces."""
+    """A client of one node's containerd socket. It works from the host, outside the node's namespaces."""
 
     socket: Path
 
@@ -30,7 +30,7 @@ class Containerd:
         return lines[1].split()[2] if len(lines) > 1 else None
 
     def has(self, image: str, image_id: str) -> bool:
-        """Return whether the name refers to the image with this id. The CRI plugin stores each image under its id, too."""
+        """Return whether the name refers to the image with this id. The CRI plugin also stores each image under its id."""
         digest = self.digest(image)
         return digest is not None and digest == self.digest(f"sha256:{image_id}")
 
@@ -39,12 +39,12 @@ class Containerd:
         self._run("images", "import", str(archive_file))
 
     def names(self) -> list[str]:
-        """Return the names of all images, but not the digests (`sha256:...`, `NAME@...`) that the CRI plugin adds as names."""
+        """Return the names of all images, without the digests (`sha256:...`, `NAME@...`) that the CRI plugin adds as names."""
         listed = self._run("images", "list", "--quiet").split()
         return [name for name in listed if not name.startswith("sha256:") and "@" not in name]
 
     def save(self, names: Sequence[str], archive_file: Path) -> None:
-        """Export the images to one archive, which contains layers that they share only once."""
+        """Export the images to one archive, which contains shared layers only once."""
         self._run("images", "export", str(archive_file), *names)
 
     def tag(self, image: str, other: str) -> None:
@@ -63,7 +63,7 @@ def architecture() -> str:
 
 
 def ensure_pause_image(config: Config, daemon: Containerd) -> None:
-    """Import the pause image, which each pod needs. It contains only a program that waits for a signal."""
+    """Import the pause image, which each pod needs, unless it exists. The image contains only a program that waits for a signal."""
     if daemon.digest(PAUSE_IMAGE):
         return
     binary = Path(os.path.realpath(config.paths.bin / "pause"))

@@ -34,7 +34,7 @@ class CommandFailed(LocalkubeError):
 
 
 class Unhealthy(LocalkubeError):
-    """A component is not healthy; the message shows the end of its log."""
+    """A component is not healthy. The message shows the last lines of its log, if a log is given."""
 
     def __init__(self, what: str, log: Path | None = None) -> None:
         hint = f"\nIts log is {log}; the last lines:\n{_tail(log)}" if log else ""
@@ -42,7 +42,7 @@ class Unhealthy(LocalkubeError):
 
 
 class ApiError(LocalkubeError):
-    """The API server answered with an error status."""
+    """The API server responded with an error status."""
 
     def __init__(self, method: str, path: str, status: int, body: str) -> None:
         super().__init__(f"{method} {path}: the API server answered {status}: {body[:1000]}")

@@ -15,7 +15,7 @@ def connect(config: Config) -> Api:
 
 
 def problems(config: Config) -> list[str]:
-    """Return the problems as text; empty if the cluster accepts pods."""
+    """Return the problems as text; [] if the cluster accepts pods."""
     if not node.is_up(config, config.first):
         return ["the node's network or namespaces are not there"]
     dead = [f"{component.name} is not running" for component in components.dead(config)]
@@ -23,7 +23,7 @@ def problems(config: Config) -> list[str]:
 
 
 def unready(config: Config) -> list[str]:
-    """Return components that are not ready, as text. The caller has checked that every process runs."""
+    """Return a text for each component or node that is not ready. The caller has checked that every process runs."""
     api = connect(config)
     if not api.answers_ok("/readyz"):
         return ["apiserver is not ready"]
@@ -56,7 +56,7 @@ def _unready_services(api: Api, config: Config) -> list[str]:
 
 
 def takes_pods(found: dict[str, Any]) -> bool:
-    """Return whether pods can be scheduled on the node. A new node is Ready about a second before it loses its not-ready taint."""
+    """Return whether pods can be scheduled on the node. A new node is Ready about a second before it loses its taint not-ready."""
     conditions = found.get("status", {}).get("conditions", [])
     ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
     return ready and not found["spec"].get("taints") and not found["spec"].get("unschedulable")

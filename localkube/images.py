@@ -27,7 +27,7 @@ _CA_IN_BUILD = "/run/build-ca.crt"
 
 @dataclass(frozen=True)
 class Debian:
-    """A Debian release from which localkube builds base images like the official ones. python: the release's Python version."""
+    """A Debian release from which localkube builds base images that replace the official images. python: its Python version."""
 
     suite: str
     python: str
@@ -47,7 +47,7 @@ TRIXIE = Debian("trixie", "3.13")
 
 @dataclass(frozen=True)
 class Build:
-    """The arguments of an image build, as of `docker build`."""
+    """The arguments of an image build, as those of `docker build`."""
 
     name: str
     context: Path
@@ -57,7 +57,7 @@ class Build:
 
 
 def build(config: Config, wanted: Build) -> None:
-    """Build an image with buildah. It caches layers, so a second build runs only the steps that changed."""
+    """Build an image with buildah, which caches layers: a second build runs only the steps that changed."""
     options = ["--isolation", "chroot", "--layers", "--force-rm", "--tag", wanted.name, "--file", str(wanted.dockerfile)]
     for argument in wanted.arguments:
         options += ["--build-arg", argument]
@@ -68,7 +68,7 @@ def build(config: Config, wanted: Build) -> None:
 
 
 def load(config: Config, name: str) -> None:
-    """Load an image that buildah built into the cluster, unless the cluster already has it."""
+    """Load an image that buildah built onto each node that does not have it."""
     image_id = _image_id(name)
     if image_id is None:
         raise LocalkubeError(f"there is no image {name!r}; build it: python3 -m localkube build -t {name} CONTEXT")
@@ -95,9 +95,9 @@ def copy(config: Config, node: Node) -> None:
 
 
 def names_in_cluster(name: str) -> list[str]:
-    """Return the full names that `name` can mean in a pod.
+    """Return the full names under which pods can refer to the image `name`.
 
-    Kubernetes reads a short name as `docker.io/...`, buildah as `localhost/...`, so the image gets both names.
+    Kubernetes expands a short name to `docker.io/...`, buildah to `localhost/...`, so the image gets both names.
     """
     tagged = name if ":" in name.rsplit("/", 1)[-1] else f"{name}:latest"
     first, _, rest = tagged.partition("/")
@@ -107,7 +107,7 @@ def names_in_cluster(name: str) -> list[str]:
 
 
 def ensure_bases(config: Config, dockerfile: Path) -> None:
-    """Create each of localkube's base images that the Dockerfile names."""
+    """Create the base images of localkube that the Dockerfile names."""
     text = dockerfile.read_text() if dockerfile.exists() else ""
     for debian in (BOOKWORM, TRIXIE):
         if _short(debian.python_image) in text:
@@ -117,7 +117,7 @@ def ensure_bases(config: Config, dockerfile: Path) -> None:
 
 
 def ensure_debian(config: Config, debian: Debian = BOOKWORM) -> None:
-    """Create the base image that `FROM debian:SUITE-slim` uses."""
+    """Create the base image that `FROM debian:SUITE-slim` uses, unless it exists."""
     kept = config.paths.cache_dir / "images" / f"debian-{debian.suite}-slim-{architecture()}.tar"
     if _image_id(debian.image):
         return
@@ -129,7 +129,7 @@ def ensure_debian(config: Config, debian: Debian = BOOKWORM) -> None:
 
 
 def ensure_python(config: Config, debian: Debian = BOOKWORM) -> None:
-    """Create the base image that `FROM python:VERSION-slim-SUITE` uses: Debian's Python, with pip and venv."""
+    """Create the base image that `FROM python:VERSION-slim-SUITE` uses, unless it exists: Debian's Python, with pip and venv."""
     kept = config.paths.cache_dir / "images" / f"python-{debian.python}-slim-{debian.suite}-{architecture()}.tar"
     name = debian.python_image
     if _image_id(name):
@@ -194,10 +194,10 @@ def _slim(root: Path) -> None:
 
 
 def _trust_of_machine(directory: Path, environment: Mapping[str, str], system: Path = _CA_OF_DEBIAN) -> list[str]:
-    """Return buildah options that let `pip` and `npm` trust this machine's own certificate authority.
+    """Return buildah options that make `pip` and `npm` trust this machine's own certificate authority.
 
-    The authority's certificate is in the file that one of _CA_VARIABLES names, or else in Debian's bundle. The options only mount
-    files into the build, because an environment variable would remain in the image.
+    The file that one of _CA_VARIABLES names contains the authority's certificate, otherwise Debian's bundle does. The options only
+    mount files into the build, because environment variables would remain in the image.
     """
     bundle = next((Path(environment[name]) for name in _CA_VARIABLES if environment.get(name)), system)
     if not bundle.is_file():

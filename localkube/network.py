@@ -1,4 +1,4 @@
-"""Create the cluster's network: per node a namespace with a bridge for pods, one link to the host, no route to the outside."""
+"""Create the cluster's network: a namespace with a bridge for pods per node, a link to the host, and no route to other networks."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ def exists(node: Node) -> bool:
 
 
 def create(network: Network, node: Node) -> None:
-    """Create the first node's network namespace and its devices; first delete those of an interrupted attempt."""
+    """Delete the network of an interrupted start, if any; then create the first node's network namespace and its devices."""
     remove(node)
     unlink(network)
     _make_namespace(node)
@@ -32,18 +32,18 @@ def join(network: Network, first: Node, node: Node) -> None:
 
 
 def leave(first: Node, node: Node) -> None:
-    """Delete an added node's namespace and the first node's end of the link. The kernel would delete that end too, but later."""
+    """Delete an added node's namespace and the first node's end of the link, which the kernel would delete only later."""
     remove(node)
     succeeds(["ip", "-netns", first.namespace, "link", "delete", node.name])
 
 
 def cut(first: Node, node: Node) -> None:
-    """Cut the added node's network: no packet reaches or leaves it."""
+    """Set the added node's link down: no packet reaches or leaves the node."""
     _configure(node, f"link set {first.name} down\n")
 
 
 def remove(node: Node) -> None:
-    """Delete the node's network namespace with its interfaces; the kernel then deletes the other ends of their links."""
+    """Delete the node's network namespace with its interfaces. The kernel later deletes the other ends of their links."""
     if exists(node):
         capture(["ip", "netns", "delete", node.namespace])
 
@@ -54,7 +54,7 @@ def unlink(network: Network) -> None:
 
 
 def enter(node: Node) -> list[str]:
-    """Return the command prefix that runs a command in the node's network namespace (`ip netns exec` would hide cgroup mounts)."""
+    """Return the prefix of a command to run in the node's network namespace. `ip netns exec` would hide the cgroup mounts."""
     return ["nsenter", f"--net={_namespace_file(node)}"]
 
 
@@ -85,7 +85,8 @@ link set {network.bridge} up
 
 
 def _link_commands(here: Node, there: Node, behind: str) -> str:
-    """Return commands that configure `here`'s end of its link to `there`. behind: the CIDR or "default" to route over the link."""
+    """Return commands that configure the end of the link to `there` on node `here`. behind: the CIDR, or "default", to route over
+    the link."""
     return f"""\
 address add {here.address} peer {there.address} dev {there.name}
 link set {there.name} up

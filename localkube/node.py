@@ -1,7 +1,7 @@
-"""Manage a node's namespaces: its own network, and its own /run, /var/lib and /var/log.
+"""Manage a node's namespaces: a network namespace, and a mount namespace with its own /run, /var/lib and /var/log.
 
-The host does not see mounts created in these namespaces (container root filesystems, volumes, pods' network namespaces). The
-namespaces disappear with the node's last process. An idle process, the holder, keeps them open.
+The host does not see mounts in these namespaces (container root filesystems, volumes, pods' network namespaces). The kernel
+deletes the namespaces with the node's last process. An idle process, the holder, keeps them open.
 """
 
 import shutil
@@ -25,7 +25,10 @@ mount --bind "$2" /var/log
 
 
 def start_holder(config: Config, node: Node) -> None:
-    """Create the node's namespaces and the process that keeps them open. Namespaces of an earlier run must not exist."""
+    """Create the node's namespaces and the process that keeps them open. The caller has killed the processes of an earlier run.
+
+    Raises Unhealthy.
+    """
     if node == config.first:
         network.create(config.network, node)
     else:
@@ -62,7 +65,7 @@ def stop_all(config: Config) -> None:
 
 
 def cut_power(config: Config, node: Node) -> None:
-    """Kill an added node without a clean shutdown: cut the network first, so that connections go silent instead of closing."""
+    """Kill an added node without a clean shutdown. First cut its network, so that its connections are not closed."""
     if network.exists(node):
         network.cut(config.first, node)
     cgroups.kill_all(node.cgroup)
@@ -79,7 +82,7 @@ def remove(config: Config, node: Node) -> None:
 
 
 def _forget_earlier_run(config: Config, node: Node) -> None:
-    """Delete the sockets and the pods' IP address leases that an earlier run of the node left; create missing directories."""
+    """Delete the sockets and the IP address leases of pods of the node's earlier run; create missing directories."""
     paths = config.paths
     var_lib = paths.node_var_lib(node)
     shutil.rmtree(var_lib / "cni", ignore_errors=True)

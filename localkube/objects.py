@@ -1,4 +1,4 @@
-"""Create the API objects of a new cluster: RBAC, DNS, and volumes."""
+"""Create the API objects of a new cluster: RBAC, DNS and volumes."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ _DNS_NAME = "kube-dns"
 
 
 def ensure_objects(config: Config, api: Api) -> None:
-    """Create the objects, or reset existing ones to their manifests."""
+    """Create the objects, or reset existing objects to their manifests."""
     cluster_roles, bindings = f"/apis/{_RBAC}/v1/clusterroles", f"/apis/{_RBAC}/v1/clusterrolebindings"
     system = "namespaces/kube-system"
     api.apply(f"{cluster_roles}/{DNS_ROLE['metadata']['name']}", DNS_ROLE)
@@ -24,7 +24,7 @@ def ensure_objects(config: Config, api: Api) -> None:
 
 
 def forget_node(api: Api, name: str) -> None:
-    """Delete the API objects of a removed node and its pods: no kubelet is left to report that the pods stopped."""
+    """Delete the API objects of a removed node and of its pods, because no kubelet reports that the pods have stopped."""
     on_node = api.get(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}")["items"]
     api.delete(f"/api/v1/nodes/{name}")
     for pod in on_node:
@@ -33,7 +33,7 @@ def forget_node(api: Api, name: str) -> None:
 
 
 def dns_service(network: Network) -> Manifest:
-    """Return the Service of the DNS server. It has no selector: the server is a process of the node, not a pod."""
+    """Return the Service of the DNS server. It has no selector, because the server is a process of the node, not a pod."""
     ports = [_dns_port("UDP") | {"targetPort": 53}, _dns_port("TCP") | {"targetPort": 53}]
     return {
         "apiVersion": "v1",

@@ -25,7 +25,10 @@ _REFUSE_TO_START = "#!/bin/sh\nexit 101\n"
 
 
 def ensure_packages(programs: Mapping[str, str] = _PROGRAMS) -> None:
-    """Install packages whose program is missing; upgrade nothing and start no service. programs: one program per package."""
+    """Install packages whose program is missing, without upgrading packages or starting services.
+
+    programs: a program of each package. Raises Unsupported without apt-get.
+    """
     missing = missing_packages(programs)
     if not missing:
         return
@@ -45,7 +48,7 @@ def missing_packages(programs: Mapping[str, str] = _PROGRAMS) -> list[str]:
 
 @contextmanager
 def _no_services_started() -> Iterator[None]:
-    """Prevent service starts during the installation: package scripts ask this policy script first (invoke-rc.d(8))."""
+    """Prevent service starts during the installation with a policy script, which package scripts run first (invoke-rc.d(8))."""
     if _POLICY.exists():
         yield
         return

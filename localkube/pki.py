@@ -1,4 +1,4 @@
-"""Create the cluster's certificate authority, and one certificate per client and server."""
+"""Create the cluster's certificate authority, and a certificate for each client and server."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,8 @@ subjectKeyIdentifier = hash
 
 @dataclass(frozen=True)
 class Certificate:
-    """The content of a certificate: a user (common name) with groups, and for servers their DNS names and IP addresses."""
+    """The content of a certificate. user: common name; server_names: DNS names and IP addresses, if it is for a server; client:
+    whether it is for a client."""
 
     file: str
     user: str

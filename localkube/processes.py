@@ -17,7 +17,7 @@ _STATE_FIELD = 3
 
 @dataclass(frozen=True)
 class Identity:
-    """Identifies one process uniquely: the kernel reuses pids."""
+    """Identifies one process uniquely. A pid alone does not, because the kernel reuses pids."""
 
     pid: int
     start_ticks: int  # clock ticks after boot
@@ -39,7 +39,7 @@ def parse_stat(stat: str) -> tuple[str, int]:
 
 
 def identify(pid: int) -> Identity | None:
-    """Return the identity of a running process; None if no such process runs (a zombie does not run)."""
+    """Return the identity of a running process; None if no process has this pid or the process is a zombie."""
     try:
         state, start_ticks = parse_stat(Path(f"/proc/{pid}/stat").read_text())
     except (FileNotFoundError, ProcessLookupError):
@@ -61,11 +61,12 @@ def start(command: Sequence[str], log: Path, cgroup_procs: Path) -> Identity:
             env=os.environ | _FEWER_COLLECTIONS,
         )
     identity = identify(child.pid)
-    child.returncode = 0  # the child outlives this process: prevents subprocess's ResourceWarning
+    child.returncode = 0  # prevents subprocess's ResourceWarning: the child outlives this process
     return identity or Identity(child.pid, 0, "")
 
 
-# The components are Go programs. Trade memory for CPU time: by default the API server spends an eighth of its time in GC.
+# The components are Go programs. These settings use more memory to save CPU time: with Go's defaults, garbage collection takes an
+# eighth of the API server's time.
 _FEWER_COLLECTIONS = {"GOGC": "400", "GOMEMLIMIT": "3GiB"}
 
 _INTO_CGROUP = ("sh", "-c", 'echo $$ >"$0" && exec "$@"')
@@ -80,7 +81,7 @@ def stop(identity: Identity, grace_seconds: float) -> None:
 
 
 def _signal(identity: Identity, number: signal.Signals) -> None:
-    """Signal exactly this process: with a pidfd the pid cannot be reused between check and signal."""
+    """Signal exactly this process. With a pidfd the kernel cannot reuse the pid between the check and the signal."""
     try:
         descriptor = os.pidfd_open(identity.pid)
     except ProcessLookupError:
@@ -96,7 +97,7 @@ def _signal(identity: Identity, number: signal.Signals) -> None:
 
 @dataclass(frozen=True)
 class Registry:
-    """The cluster's recorded processes: one small file per component."""
+    """The records of the cluster's processes: one file per component."""
 
     directory: Path
 
@@ -114,7 +115,7 @@ class Registry:
             return None
 
     def running(self, name: str) -> Identity | None:
-        """Return the component's process if it runs and is the recorded one."""
+        """Return the recorded process if it is running; else None."""
         identity = self.recorded(name)
         return identity if identity and identity.is_running else None
 

@@ -1,5 +1,5 @@
-# Stands in for the official python:VERSION-slim-SUITE where no image registry is reachable: Debian's own Python,
-# which, like the official one, answers to `python` and lets `pip install` work without a virtual environment.
+# Replaces the official image python:VERSION-slim-SUITE where no image registry is reachable. It contains Debian's Python. As in the
+# official image, `python` runs it, and `pip install` works without a virtual environment.
 ARG DEBIAN_IMAGE=localhost/debian:bookworm-slim
 FROM ${DEBIAN_IMAGE}
 RUN apt-get update -qq \

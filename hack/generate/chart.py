@@ -60,7 +60,7 @@ GATEWAY = Program("gateway.settings", GatewaySettings, "gateway/statefulset.yaml
 
 
 def schema(text: str) -> str:
-    """Return the chart's schema with the programs' current settings; the schema rejects unknown keys. text: the old schema."""
+    """Return the chart's schema with the programs' current settings, which rejects unknown keys. text: the old schema."""
     whole: Schema = json.loads(text)
     values = whole["properties"]
     values["settings"] = {"type": "object", "properties": OPERATOR.settings()}
@@ -114,7 +114,7 @@ def _resolved(node: Any, definitions: Schema) -> Any:
 
 
 def _plain(field: Schema) -> Schema:
-    """Return the schema without references and unions. The result does not allow null: users omit a value instead."""
+    """Return a setting's schema with only the keys of _KEPT, and without null: users omit the value instead."""
     [one] = [each for each in field.get("anyOf", [field]) if each.get("type") != "null"]
     return {key: one[key] for key in _KEPT if key in one}
 

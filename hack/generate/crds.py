@@ -1,7 +1,7 @@
 """Generate the CustomResourceDefinitions from the models: ``python -m hack.generate.crds DIRECTORY...``.
 
-A structural schema allows less than pydantic generates: no $ref, no unions, no defaults (those are applied in code, and named in
-the descriptions for `kubectl explain`).
+A structural schema allows less than pydantic generates: no $ref and no unions. The schemas have no defaults of the spec either: the
+code applies them, and the descriptions name them for `kubectl explain`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Column = tuple[str, str, str, int, str]  # name, type, path, priority (1: shown 
 class Kind:
     """A kind of resource.
 
-    mutable: fields of the spec that users may change. another: advice in the error message if a user changes any other field.
-    spec_rules, rules: additional validation rules, of the spec and of the whole resource.
+    mutable: fields of the spec that users may change. another: advice in the error message for a change of any other field.
+    spec_rules, rules: additional validation rules of the spec and of the whole resource.
     """
 
     kind: str
@@ -57,7 +57,7 @@ _STOPS_FOR_GOOD = {
     "message": "stop cannot be set back to false: create a new trial",
     "fieldPath": ".stop",
 }
-_RETRIES_ARE_KEPT = {  # Names and numbers of retries follow from their place. Comparing all entries would exceed CEL's cost limit.
+_RETRIES_ARE_KEPT = {  # A retry's name follows from its index in the list. Comparing all entries would exceed CEL's cost limit.
     "rule": "!has(oldSelf.retries) || oldSelf.retries.size() == 0 || (has(self.retries) && "
     "self.retries.size() >= oldSelf.retries.size() && self.retries[0] == oldSelf.retries[0] && "
     "self.retries[oldSelf.retries.size() - 1] == oldSelf.retries[oldSelf.retries.size() - 1])",
@@ -293,7 +293,7 @@ def _union(node: Schema, definitions: Mapping[str, Schema], nullable: bool) -> S
 
 
 class _Dumper(yaml.SafeDumper):
-    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - no anchors: people and tools read this file
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - no anchors, which some readers and tools do not expect
         return True
 
 

@@ -63,7 +63,10 @@ def between_marks(page: str, render: Callable[[str], str]) -> str:
 
 
 def table(name: str, here: Container[str]) -> str:
-    """Return the table of a model's fields, of kubectl's columns, or of failures. here: names of the tables on the same page."""
+    """Return the table of a model's fields, of kubectl's columns, of waiting reasons or of failures.
+
+    here: names of the tables on the same page.
+    """
     if name in _COLUMNS:
         rows = [[column, f"`{path}`", text, "yes" if wide else ""] for column, _, path, wide, text in _COLUMNS[name]]
         return markdown_table(("column", "what it shows", "meaning", "only with `-o wide`"), rows)

@@ -1,4 +1,4 @@
-// A multi-call binary with every part of a single-node Kubernetes cluster.
+// A multi-call binary with every component of a Kubernetes cluster.
 module multistep.dev/localkube/kube
 
 go 1.25.0

@@ -1,4 +1,4 @@
-"""Parse a page of the documents into the parts that tests check: its commands, links and anchors.
+"""Parse a documentation page into the parts that tests check: its commands, links and anchors.
 
 The convention for commands is in docs/internals/development.md, Documents.
 """
@@ -27,12 +27,12 @@ _NOT_IN_ANCHORS = re.compile(r"[^\w\- ]")
 
 
 class BadPage(Exception):
-    """A page violates the convention; the message says how."""
+    """A page violates the convention. The message names the violation."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """One command of a page, as input for a shell. output: the output that the page shows, None if it shows none."""
+    """One command of a page, as input for a shell. output: the output shown on the page, None if the page shows no output."""
 
     line: int
     text: str
@@ -113,7 +113,7 @@ def _reason(rest: str) -> str:
 
 
 def _file(line: int, name: str, content: str) -> Command:
-    """Return the command that writes a file whose content the page shows."""
+    """Return the command that writes a file whose content the page shows. Raises BadPage."""
     if not re.fullmatch(r"[\w-][\w./-]*", name) or ".." in name:
         raise BadPage(f"{name!r} is no relative path of a file")
     return Command(line, f"mkdir -p $(dirname {name}) && cat > {name} <<'END OF THE FILE'\n{content}END OF THE FILE")
@@ -159,7 +159,7 @@ def _is_whole(text: str) -> bool:
     if text.endswith("\\"):
         return False
     checked = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
-    return checked.returncode == 0 and not checked.stderr  # bash only warns about a here-document without an end
+    return checked.returncode == 0 and not checked.stderr  # for an unfinished here-document, bash prints only a warning
 
 
 def _anchors(tokens: list[Token]) -> Iterator[str]:
@@ -185,7 +185,10 @@ def _links(tokens: list[Token]) -> Iterator[tuple[int, str]]:
 
 
 def output_problem(expected: str, got: str) -> str | None:
-    """Return how an output differs from what the page shows, or None. White space does not matter; `...` matches any text."""
+    """Return a text with both outputs if an output differs from the one on the page, else None.
+
+    White space does not matter; `...` on the page matches any text.
+    """
     pattern = r"\s+".join(_pattern(word) for word in expected.split())
     if re.fullmatch(rf"\s*{pattern}\s*", got, re.DOTALL):
         return None

@@ -1,4 +1,4 @@
-"""Run a documentation page's commands in one bash, which keeps directory, variables and background processes, as for a reader."""
+"""Run a documentation page's commands in one bash, so that directory, variables and background processes are kept."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-COMMAND_SECONDS: Final = 1400.0  # shortly before the test's own timeout: on a busy machine installing a program takes long
-MAX_SHOWN: Final = 6000  # number of characters kept from the end of an output
+COMMAND_SECONDS: Final = 1400.0  # a bit less than the test's timeout: on a busy machine, installing a program takes long
+MAX_SHOWN: Final = 6000  # an output is cut to this number of characters at its end
 
 
 class Shell:
-    """A running bash that gets one command at a time. scratch: directory for its scripts and outputs."""
+    """A running bash that receives one command at a time. scratch: directory for scripts and outputs of the commands."""
 
     def __init__(self, process: asyncio.subprocess.Process, scratch: Path, kubeconfig: Path) -> None:
         self._process = process
@@ -41,7 +41,7 @@ class Shell:
         script, printed = self._scratch / f"{self._count}.sh", self._scratch / f"{self._count}.out"
         script.write_text(command + "\n")
         assert self._process.stdin and self._process.stdout
-        # Restore KUBECONFIG: a page may export the kubeconfig of `make deploy`, whose default namespace all tests share.
+        # Reset KUBECONFIG, because a page may export the kubeconfig of `make deploy`, whose default namespace all tests share.
         report = f"export KUBECONFIG={self._kubeconfig}; echo $multistep_code"
         line = f"set -o pipefail; . {script} </dev/null >{printed} 2>&1 3>&-; multistep_code=$?; set +o pipefail; {report}\n"
         self._process.stdin.write(line.encode())
@@ -53,7 +53,7 @@ class Shell:
         return (int(reported) if reported.strip().isdigit() else None), reply_text[-MAX_SHOWN:]
 
     async def end(self) -> None:
-        """Kill the shell and all processes of its session."""
+        """Kill the shell and its background processes."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()

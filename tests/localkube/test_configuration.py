@@ -22,7 +22,7 @@ def config(tmp_path: Path) -> Config:
 
 @pytest.fixture
 def keys(config: Config) -> Pki:
-    """Create placeholder files for keys and certificates."""
+    """Return a Pki whose keys and certificates are placeholder files."""
     made = Pki(config.paths.pki)
     made.directory.mkdir(parents=True)
     _certify(config, made)
@@ -37,7 +37,7 @@ def _certify(config: Config, made: Pki) -> None:
 
 @pytest.fixture
 def second(config: Config, keys: Pki) -> Node:
-    """Return a second node that was added to the cluster."""
+    """Add a second node to the cluster, and return it."""
     node = config.added(2)
     NodeOptions(stream_idle_seconds=5).write(config.paths.node_options(node))
     _certify(config, keys)
@@ -183,7 +183,7 @@ def test_an_added_node_shares_nothing_with_the_first(config: Config, keys: Pki, 
 
 
 def _of_its_own(config: Config, node: Node) -> list[str]:
-    """Return those settings of the node that must differ between two nodes."""
+    """Return the node's settings that must differ from those of other nodes."""
     kubelet = json.loads((config.paths.config / f"{node.prefix}kubelet.yaml").read_text())
     containerd = tomllib.loads((config.paths.config / f"{node.prefix}containerd.toml").read_text())
     cri = containerd["plugins"]["io.containerd.grpc.v1.cri"]
@@ -238,7 +238,8 @@ def test_a_lost_node_is_noticed_soon_and_a_slow_one_is_not_lost(config: Config, 
     lease = settings_files.kubelet(config, keys, config.first, NodeOptions())["nodeLeaseDurationSeconds"]
     flag = next(each for each in components.controller_manager(config) if each.startswith("--node-monitor-grace-period="))
     assert 20 <= int(flag.partition("=")[2].removesuffix("s")) <= 30
-    assert lease / 4 * 10 <= 20  # ten renewals take at most 20 s: a kubelet renews its lease four times per lease duration
+    # a kubelet renews its lease four times per lease duration: it tries ten times before the grace period ends
+    assert lease / 4 * 10 <= 20
 
 
 def test_volumes_are_of_the_default_class() -> None:

@@ -52,7 +52,7 @@ def test_two_loads_of_an_image_at_once_import_it_once(tmp_path: Path, monkeypatc
             return bool(imported)
 
     def slow_import(_config: object, _daemon: object, _name: str, names: Sequence[str]) -> None:
-        time.sleep(0.05)  # without the lock, the other thread would find no image yet and import it, too
+        time.sleep(0.05)  # without the lock, the other thread would find no image during this time, and import it, too
         imported.append(names)
 
     monkeypatch.setattr(images, "Containerd", Daemon)

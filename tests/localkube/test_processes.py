@@ -1,4 +1,4 @@
-"""Test that pid, start time and boot identify a process, so that none is mistaken for another."""
+"""Test that pid, start time and boot id identify a process, so that localkube never confuses two processes."""
 
 import subprocess
 from collections.abc import Iterator

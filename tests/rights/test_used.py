@@ -10,12 +10,12 @@ import pytest
 
 from tests.support.rights import Request, Right, granted, requested
 
-ASKED_FOR_BY_THE_API_SERVER = {Right("", "pods/exec", "create")}  # not in audit logs, but needed: see tests/e2e/test_rights.py
+ASKED_FOR_BY_THE_API_SERVER = {Right("", "pods/exec", "create")}  # required, but not in audit logs: tests/e2e/test_rights.py
 
 
 @pytest.fixture(scope="module")
 def requests() -> Sequence[Request]:
-    """Return the operator's requests in all clusters since the tests started."""
+    """Return the operator's requests to all clusters since the tests started."""
     logs = [Path(each) for each in os.environ["MULTISTEP_TEST_LOGS"].split(os.pathsep)]
     return list(requested(logs, os.environ["MULTISTEP_TEST_SINCE"]))
 

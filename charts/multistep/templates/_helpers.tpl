@@ -2,14 +2,14 @@
 {{- .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* `multistep` for a release of that name, else RELEASE-multistep. */}}
+{{/* The release's name if it contains `multistep`, otherwise RELEASE-multistep. */}}
 {{- define "multistep.fullname" -}}
 {{- $name := include "multistep.name" . -}}
 {{- $default := contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) -}}
 {{- .Values.fullnameOverride | default $default | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* Name of cluster-scoped objects. It contains the namespace, as releases of the same name may exist in several namespaces. */}}
+{{/* Name of cluster-scoped objects. It contains the namespace, because several namespaces may have releases of the same name. */}}
 {{- define "multistep.clusterName" -}}
 {{- printf "%s:%s" .Release.Namespace (include "multistep.fullname" .) -}}
 {{- end -}}
@@ -29,18 +29,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
-{{/* Labels of the objects of `helm test`. They differ from the operator's, which its Service and policies select. */}}
+{{/* Labels of the objects of `helm test`. They differ from the operator's labels, so that its Service and policies do not select these objects. */}}
 {{- define "multistep.testLabels" -}}
 {{- $labels := include "multistep.labels" . | fromYaml -}}
 {{- merge (dict "app.kubernetes.io/name" (printf "%s-test" (include "multistep.name" .)) "app.kubernetes.io/component" "test") $labels | toYaml -}}
 {{- end -}}
 
-{{/* Name of the gateway's objects: at most 52 characters, as a StatefulSet's pods have a label with its name and a hash. */}}
+{{/* Name of the gateway's objects: at most 52 characters, because a StatefulSet's pods have a label with its name and a hash. */}}
 {{- define "multistep.gatewayName" -}}
 {{- printf "%s-gateway" (include "multistep.fullname" . | trunc 44 | trimSuffix "-") -}}
 {{- end -}}
 
-{{/* Labels that select the gateway's pods. They differ from the operator's, which its Service and policies select. */}}
+{{/* Labels that select the gateway's pods. They differ from the operator's labels, so that its Service and policies do not select these pods. */}}
 {{- define "multistep.gatewaySelectorLabels" -}}
 app.kubernetes.io/name: {{ printf "%s-gateway" (include "multistep.name" . | trunc 55 | trimSuffix "-") }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -60,12 +60,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- printf "%s.%s.svc" (include "multistep.gatewayName" .) .Release.Namespace -}}
 {{- end -}}
 
-{{/* Whether the results volume can be mounted on several nodes. */}}
+{{/* "true" if the results volume can be mounted on several nodes, else "". */}}
 {{- define "multistep.sharedVolume" -}}
 {{- has "ReadWriteMany" .Values.results.persistence.accessModes | ternary "true" "" -}}
 {{- end -}}
 
-{{/* A setting as the value of its environment variable: strings unchanged, other types as JSON (numbers without an exponent). */}}
+{{/* The value of a setting's environment variable: a string unchanged, any other type as JSON (numbers without an exponent). */}}
 {{- define "multistep.variable" -}}
 {{- kindIs "string" . | ternary . (toJson .) -}}
 {{- end -}}
@@ -74,7 +74,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- first (append .Values.namespaces .Release.Namespace) -}}
 {{- end -}}
 
-{{/* Checks whose errors the schema cannot report clearly. */}}
+{{/* Checks of values for which the schema has no clear error messages. */}}
 {{- define "multistep.check" -}}
 {{- if and (gt (int .Values.replicaCount) 1) (not .Values.results.persistence.enabled) -}}
 {{- fail "replicaCount: more than 1 need results.persistence.enabled and a volume that all replicas can mount" -}}
@@ -141,11 +141,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- .Values.results.persistence.existingClaim | default (printf "%s-results" (include "multistep.fullname" .)) -}}
 {{- end -}}
 
-{{/* Rights of the operator in the namespaces whose trials it runs. */}}
+{{/* Rules of the operator's Role in the namespaces whose trials it runs. */}}
 {{- define "multistep.rules" -}}
 - apiGroups: [multistep.dev]
   resources: [multisteptrials]
-  verbs: [get, list, watch, create, patch, delete] # create, patch: for sweeps; create: reference trials; delete: ttlSecondsAfterFinished
+  verbs: [get, list, watch, create, patch, delete] # create: trials of sweeps, reference trials; patch: trials of sweeps; delete: ttlSecondsAfterFinished
 - apiGroups: [multistep.dev]
   resources: [trialsweeps]
   verbs: [get, list, watch, delete] # delete: ttlSecondsAfterFinished
@@ -157,13 +157,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   verbs: [get, list, watch, create, delete]
 - apiGroups: [""]
   resources: [pods/exec]
-  verbs: [get, create] # websocket clients need get, SPDY ones create; newer API servers require both
+  verbs: [get, create] # WebSocket clients need get, SPDY clients need create; newer API servers require both
 - apiGroups: [""]
   resources: [pods/log]
   verbs: [get]
 - apiGroups: [""]
   resources: [configmaps]
-  verbs: [get, create] # create: what a sweep decides once: tasks, branches
+  verbs: [get, create] # create: a sweep's resolved tasks and its branches
 {{- if .Values.rbac.secrets }}
 - apiGroups: [""]
   resources: [secrets]
@@ -172,7 +172,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if eq .Values.trials.egress "NetworkPolicy" }}
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
-  verbs: [get, create] # no delete: Kubernetes deletes them with their trials
+  verbs: [get, create] # not delete: Kubernetes deletes the policies with their trials
 {{- end }}
 {{- if eq .Values.drain "Wait" }}
 - apiGroups: [policy]

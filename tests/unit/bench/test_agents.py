@@ -1,4 +1,4 @@
-"""The bench of trials with an agent host: the stand-in for claude-code, the pods to compare with, and how memory is read."""
+"""Test the benchmark of trials with an agent host: its fake claude-code, the pods for comparison, and the memory measurement."""
 
 from __future__ import annotations
 

@@ -29,13 +29,14 @@ def program() -> str:
 
 @pytest.fixture
 def render(program: str, tmp_path: Path) -> Render:
-    """Return a function that renders the chart with values and returns the objects, or raises ValueError with Helm's message."""
+    """Return a function that renders the chart with the given values and returns the objects. If Helm fails, the function raises
+    ValueError with Helm's message."""
 
     def run(values: Object | None = None, *, release: str = "multistep", arguments: Sequence[str] = ()) -> list[Object]:
         file = tmp_path / "values.json"
         file.write_text(json.dumps(values or {}))
         command = [program, "template", release, str(CHART), "--namespace", "multistep-system", "--values", str(file), *arguments]
-        env = os.environ | {"KUBECONFIG": os.devnull}  # use only a cluster that the arguments name
+        env = os.environ | {"KUBECONFIG": os.devnull}  # only the arguments can name a cluster
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         if done.returncode:
             raise ValueError(done.stderr)
@@ -45,7 +46,7 @@ def render(program: str, tmp_path: Path) -> Render:
 
 
 def the(objects: list[Object], kind: str, *, gateway: bool = False) -> Object:
-    """Return the only object of this kind. gateway: search only the model gateway's objects; otherwise only the others."""
+    """Return the only object of this kind. gateway: search only the model gateway's objects if true, else only other objects."""
     [found] = [each for each in objects if each["kind"] == kind and gateway is of_gateway(each)]
     return found
 

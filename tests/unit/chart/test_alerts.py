@@ -1,4 +1,4 @@
-"""The alert rules, evaluated by promtool: each fires if and only if its condition holds."""
+"""Test the alert rules with promtool: each alert fires if and only if its condition is true."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IDLE = {"multistep_build_info": "1x120", 'multistep_leading{namespace="s", job="
 
 @dataclass(frozen=True)
 class Case:
-    """A test of one alert: at `minute`, the alert fires for the series `fires`, and does not fire for the series `quiet`."""
+    """A test of one alert: at `minute`, the alert fires for the series in `fires`, and does not fire for those in `quiet`."""
 
     fires: Series
     quiet: Series
@@ -144,7 +144,8 @@ def quiet(name: str, case: Case) -> object:
 
 
 def question(name: str, series: Series, minute: int, firing: int) -> object:
-    """Return a promtool test: at `minute`, `firing` alerts of this name fire. It adds the metrics of IDLE that `series` lacks."""
+    """Return a promtool test: at `minute`, `firing` alerts of this name fire. Its input also has the series of IDLE whose metric
+    `series` lacks."""
     own = {each.partition("{")[0] for each in series}
     shown = {each: values for each, values in IDLE.items() if each.partition("{")[0] not in own} | dict(series)
     return {
@@ -162,7 +163,7 @@ def question(name: str, series: Series, minute: int, firing: int) -> object:
 
 
 def test_a_case_that_expects_the_contrary_fails(tmp_path: Path) -> None:
-    """promtool fails if a test's expectation is wrong."""
+    """promtool fails if a test's expectation is wrong, so the tests above can fail."""
     name, case = next(iter(CASES.items()))
     file = tmp_path / "alerts.test.yaml"
     tests = [question(name, case.fires, case.minute, 0)]

@@ -1,4 +1,4 @@
-"""The chart's objects for the operator: CRD, pod, settings, monitoring and `helm test`; and errors in its values."""
+"""Test the chart's objects for the operator (CRDs, pod, settings, monitoring, `helm test`) and the errors for invalid values."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_crd_can_be_left_to_others(render: Render) -> None:
 
 
 def test_the_pod_is_restricted(render: Render) -> None:
-    """The pod satisfies the `restricted` Pod Security Standard and has a read-only root filesystem."""
+    """The pod meets the Pod Security Standard `restricted` and has a read-only root filesystem."""
     pod = the(render(), "Deployment")["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["runAsUser"] == 65532
@@ -225,7 +225,7 @@ def test_values_that_mean_nothing_are_refused_with_what_would_be_right(render: R
     ids=".".join,
 )
 def test_an_unknown_key_is_reported_at_its_place(render: Render, path: list[str]) -> None:
-    """The schema avoids `propertyNames`, because Helm's JSON schema library reports errors of that keyword at a random path."""
+    """The schema does not use `propertyNames`, because Helm's JSON schema library reports its errors at a random path."""
     values: Any = "x"
     for key in reversed(path):
         values = {key: values}
@@ -256,7 +256,7 @@ def test_the_schema_and_the_page_about_the_chart_are_what_settings_and_values_ma
 
 
 def keys(schema: Object, values: object) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield, for each mapping of values.yaml, its keys in the schema and its keys in the values."""
+    """Yield, for each mapping in values.yaml, the keys that the schema knows and the keys that values.yaml has."""
     if "properties" in schema and isinstance(values, dict):
         yield list(schema["properties"]), list(values)
         for key, below in schema["properties"].items():

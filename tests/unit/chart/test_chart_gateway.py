@@ -1,4 +1,4 @@
-"""The chart installs the model gateway, and gives the gateway and the operator the same Secret."""
+"""Test that the chart installs the model gateway, and that gateway and operator mount the same Secret."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def secrets_at(pod: Object, container: Object) -> dict[str, str]:
 
 
 def test_the_pod_of_the_gateway_is_restricted(render: Render) -> None:
-    """The pod satisfies the `restricted` Pod Security Standard, and has no token of the API server."""
+    """The pod meets the Pod Security Standard `restricted`, and has no token for the API server."""
     objects = render()
     pod, operator = pod_of(objects), the(objects, "Deployment")["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"] is False and "serviceAccountName" not in pod
@@ -75,7 +75,7 @@ def test_the_variables_are_the_gateways_settings(render: Render, monkeypatch: py
 
 
 def test_service_links_cannot_replace_the_port(render: Render) -> None:
-    """If Kubernetes' service links were enabled, the gateway's own Service would set MULTISTEP_GATEWAY_PORT to tcp://..."""
+    """With service links enabled, Kubernetes would set MULTISTEP_GATEWAY_PORT to tcp://... because of the gateway's Service."""
     objects = render()
     assert the(objects, "Service", gateway=True)["metadata"]["name"].upper().replace("-", "_") == "MULTISTEP_GATEWAY"
     assert pod_of(objects)["enableServiceLinks"] is False
@@ -167,8 +167,8 @@ def test_the_secret_has_keys_that_the_gateway_accepts(render: Render, tmp_path: 
 
 @pytest.mark.parametrize("kept", [{"k1", "admin-token"}, {"k1"}, {"k2", "k10", "admin-token"}, set()])
 def test_an_upgrade_keeps_what_the_secret_has(render: Render, kept: set[str]) -> None:
-    """During an upgrade, the chart reads the existing Secret from the cluster and keeps its values. It creates what is missing, but
-    no `k1` again after a rotation to another signing key."""
+    """During an upgrade, the chart reads the existing Secret from the cluster and keeps its values. It creates missing keys, except
+    `k1` if the Secret has another signing key after a rotation."""
     data = {key: b64encode(f"{key} of before".encode()).decode() for key in kept}
     with secrets_api.serving({"multistep-system/multistep-gateway": data}) as url:
         objects = render(arguments=["--dry-run=server", "--kube-apiserver", url])
@@ -242,7 +242,8 @@ def test_no_selector_of_the_operator_selects_the_gateway_nor_the_other_way_round
 
 
 def test_names_stay_short_enough_for_a_statefulset(render: Render) -> None:
-    """A label value has at most 63 characters; the longest of a StatefulSet's pods is its name, a hyphen and 10 characters."""
+    """A label's value has at most 63 characters. The longest label value of a StatefulSet's pods is its name, a hyphen and 10
+    characters."""
     objects = render({"fullnameOverride": "f" * 63, "nameOverride": "n" * 63})
     stateful = the(objects, "StatefulSet", gateway=True)
     name = stateful["metadata"]["name"]

@@ -1,4 +1,4 @@
-"""The chart's network policies: who may connect to the operator, the model gateway and the trials."""
+"""Test the chart's network policies: allowed connections to and from the operator, the model gateway and the trials."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ TESTER = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "multistep-t
 
 
 def test_by_default_any_client_reaches_the_results_and_none_the_metrics(render: Render) -> None:
-    """The results port admits everybody, because no policy can select the API server's proxy; a token protects the results.
+    """Any client may connect to the results port, because no policy can select the API server's proxy; a token protects them.
 
-    The metrics port admits only the pod of `helm test`.
+    Only the pod of `helm test` may connect to the metrics port.
     """
     objects = render()
     policy = the(objects, "NetworkPolicy")["spec"]

@@ -1,4 +1,4 @@
-"""The chart places pods on nodes and guards them against disruption."""
+"""Test the operator's node placement, PodDisruptionBudget and other fields of its pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The RBAC rules that the chart grants the operator for each setting."""
+"""Test the RBAC rules that the chart grants the operator, for different values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator's RBAC rights are those that docs/reference/security.md explains, and audit logs are parsed correctly."""
+"""Test that docs/reference/security.md lists the operator's RBAC rights, and that audit logs are parsed correctly."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ EVENT = {
 
 
 def logged(directory: Path, *changes: object) -> Path:
-    """Write an audit log with a copy of EVENT for each change, with that change applied; return the directory of the log."""
+    """Write an audit log that contains a changed copy of EVENT for each of ``changes``; return the log's directory."""
     events = [json.dumps({**EVENT, **change}) for change in changes if isinstance(change, dict)]
     (directory / "audit.log").write_text("".join(f"{line}\n" for line in events))
     return directory

@@ -31,13 +31,13 @@ min_reward = 1.0
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run the tests on asyncio's own loop, as the command line does: uvloop handles Ctrl-C differently."""
+    """Run the tests on asyncio's default event loop, as the command line does: uvloop handles Ctrl-C differently."""
     return {"asyncio": asyncio.new_event_loop}
 
 
 @pytest.fixture(autouse=True)
 def interruptible() -> Iterator[None]:
-    """Let SIGINT interrupt the tests. A process that a shell started in the background ignores SIGINT otherwise."""
+    """Make SIGINT raise KeyboardInterrupt. A process that a shell started in the background would ignore SIGINT."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -60,7 +60,7 @@ def task(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> CliCluster:
-    """Return a cluster in which a trial succeeds."""
+    """Return an in-memory cluster whose watch reports a trial as passed; the commands connect to it."""
     fake = CliCluster(story=[GOOD])
     monkeypatch.setattr(cluster_module, "connect", fake.connect)
     return fake
@@ -68,7 +68,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> CliCluster:
 
 @pytest.fixture
 def invoke(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Invoke:
-    """Return a function that runs a `multistep` command; it finds no kubeconfig, runner binary or container engine."""
+    """Return a function that runs a `multistep` command, which finds no kubeconfig, runner binary or container engine."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "no-kubeconfig"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setattr("multistep.cli.image.images.find_runner", lambda: None)

@@ -1,4 +1,4 @@
-"""An in-memory cluster for the commands: objects, a watch with scripted statuses, and results behind the API server's proxy."""
+"""An in-memory cluster for the commands: objects, a watch that yields scripted statuses, and results behind the API's proxy."""
 
 from __future__ import annotations
 
@@ -93,7 +93,9 @@ def tar_of(files: Mapping[str, bytes]) -> bytes:
 
 @dataclass
 class CliCluster:
-    """An in-memory cluster. story: the statuses that a watch of any object yields. served: bodies of GET responses by path."""
+    """An in-memory cluster. story: statuses that the watch of any object yields; served: bodies of GET responses, by path, and logs
+    of containers, by POD/CONTAINER; installed: whether the CRDs exist; replace_before_patch: patch finds another object of the
+    same name."""
 
     story: Sequence[Mapping[str, Any]] = ()
     served: dict[str, bytes] = field(default_factory=lambda: {RESULTS_PATH: tar_of({"result.json": b"{}"})})
@@ -106,10 +108,10 @@ class CliCluster:
     namespace: str = "default"
     missing_namespaces: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()  # kinds of objects (such as Secret) that the user may not create
-    runners: dict[str, FakeRunner] = field(default_factory=dict)  # fake runners that exec sessions reach, by pod name
+    runners: dict[str, FakeRunner] = field(default_factory=dict)  # runners of exec sessions, by POD or POD/CONTAINER
     exec_fails: Exception | None = None
-    command: Any = None  # the exec session of each command, instead of a fake runner's
-    ran: list[Sequence[str]] = field(default_factory=list)  # the commands that were run so
+    command: Any = None  # if set, open_exec returns it instead of a fake runner's session
+    ran: list[Sequence[str]] = field(default_factory=list)  # the commands for which open_exec returned ``command``
 
     def put(self, kind: str, name: str, **fields: Any) -> Object:
         """Store an object in namespace default and return it."""
@@ -118,7 +120,7 @@ class CliCluster:
         return found
 
     def of(self, kind: str) -> list[Object]:
-        """Return all stored objects of a kind."""
+        """Return the stored objects of a kind."""
         return [each for (its, _), each in self.objects.items() if its == kind]
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
@@ -207,7 +209,7 @@ class CliCluster:
         yield self
 
     def _admit(self, manifest: Mapping[str, Any]) -> None:
-        """Reject denied kinds and missing namespaces, as the API server does, also in a dry run."""
+        """Reject denied kinds and missing namespaces, as the API server does, even in a dry run."""
         if manifest["kind"] in self.denied:
             raise ClusterError(f"{manifest['kind']} is forbidden", status=403, reason="Forbidden")
         namespace = manifest["metadata"]["namespace"]

@@ -1,4 +1,4 @@
-"""`multistep agent`: the list of agents, images of their programs, and the choice of an image for a trial."""
+"""Test `multistep agent`: the list of agents, the images of their programs, and the choice of an image for a trial."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .conftest import Invoke
 
 @pytest.fixture
 def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """Put a docker into PATH; return a function that returns its calls, and the Dockerfile of a build."""
+    """Put a fake docker into PATH. Return a function that returns docker's calls and the lines of the built Dockerfile."""
     program, log = tmp_path / "bin" / "docker", tmp_path / "calls"
     program.parent.mkdir()
     program.write_text(
@@ -89,7 +89,7 @@ def test_a_launcher_starts_scripts_with_the_images_node_and_native_programs_dire
 
 
 def launch(root: Path) -> None:
-    """Run the build's script that writes the launchers, on another root."""
+    """Run the script that writes the launchers in an image build, with ``root`` instead of /multistep-agent."""
     script = files_of(PROGRAMS["codex"])["launchers.py"].replace("/multistep-agent", str(root))
     subprocess.run([sys.executable, "-c", script], check=True)
 

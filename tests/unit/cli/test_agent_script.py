@@ -1,4 +1,4 @@
-"""`--agent-file`: a local script as the command agent."""
+"""Test --agent-file: a local script as the command agent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .test_sweep_run import GOOD, made
 
 
 def started(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a script as a trial runs it, with an empty directory for temporary files; check that it is empty afterwards."""
+    """Run a script as a trial runs it, and return the result. Check that the script leaves no temporary files."""
     temporary = script.parent / "tmp"
     temporary.mkdir()
     env = {**os.environ, "TMPDIR": str(temporary)}

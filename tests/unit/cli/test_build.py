@@ -1,4 +1,4 @@
-"""`multistep build`: skips engines that do not work, adds the runner as a layer, and loads the image into clusters."""
+"""Test `multistep build`: it skips engines that do not work, adds the runner as a layer, and loads the image into clusters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOCALKUBE = CurrentCluster("localkube", "https://10.243.0.2:6443")
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Return a function that puts shell scripts into PATH. Each script logs its calls to the file that the function returns."""
+    """Return a function that puts shell scripts into PATH and returns a file, to which each script logs its calls."""
     log = tmp_path / "calls"
 
     def make(**bodies: str) -> Path:
@@ -39,7 +39,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path
 
 @pytest.fixture
 def dockerfile_task(task: Path) -> Path:
-    """Return a task whose environment is a Dockerfile."""
+    """Return the directory of a task that has a Dockerfile and names no image."""
     (task / "task.toml").write_text("[[steps]]\nname = 'a'\n")
     (task / "environment").mkdir()
     (task / "environment/Dockerfile").write_text("FROM scratch\nUSER bob\n")

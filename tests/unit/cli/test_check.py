@@ -1,4 +1,4 @@
-"""`multistep check`: its findings and their output."""
+"""Test the findings of `multistep check` and their output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the commands connect to a cluster."""
+"""Test the connection of the commands to a cluster."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace":
 
 
 async def test_fields_that_commands_set_are_theirs_and_not_the_operators(tmp_path: Path) -> None:
-    """Commands write with their own field manager's name. With the operator's name, the operator's next server-side apply
-    would silently remove the fields that the commands set."""
+    """Commands write with their own field manager. With the operator's field manager, the operator's next server-side apply would
+    remove the fields that the commands set."""
 
     async def handle(_: web.Request) -> web.StreamResponse:
         return web.json_response(POD)

@@ -1,4 +1,4 @@
-"""`multistep dashboard`: its rows follow the watches, and its server answers only who has the token, on this machine's own name."""
+"""Test `multistep dashboard`: watches update its rows, and its server rejects requests without the token or for another host."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_a_status_that_cannot_be_read_is_a_row_that_says_so() -> None:
 
 
 class Watched(CliCluster):
-    """A cluster whose watch of trials breaks once; its second watch no longer has the trial "gone"."""
+    """A cluster whose first watch of trials fails after two trials. The second watch no longer has the trial "gone"."""
 
     watches = 0
 
@@ -109,8 +109,8 @@ async def test_who_may_not_read_the_trials_gets_the_error() -> None:
 
 @asynccontextmanager
 async def visited(cluster: Cluster, namespace: str | None = "default") -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
-    """Yield a browser's session that has opened the printed URL, and the server's address."""
-    jar = aiohttp.CookieJar(unsafe=True)  # accepts cookies of an IP address
+    """Yield an HTTP session that has opened the dashboard's URL and so has its cookie, and the server's URL without the token."""
+    jar = aiohttp.CookieJar(unsafe=True)  # unsafe: accept cookies from an IP address
     async with serve(cluster, Board(), namespace, 0) as url, aiohttp.ClientSession(cookie_jar=jar) as session:
         async with session.get(url) as answer:
             assert answer.status == 200 and "token" not in str(answer.url)

@@ -1,4 +1,4 @@
-"""`multistep dataset` and `sweep run --dataset`, with an in-memory cluster and a real server of repositories."""
+"""Test `multistep dataset` and `sweep run --dataset`, with an in-memory cluster and a real HTTP server for the registry."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def url(file: Path) -> Iterator[str]:
-    """Serve the registry's directory, and return the registry's URL."""
+    """Serve the registry's directory by HTTP, and yield the registry's URL."""
     handler = partial(SimpleHTTPRequestHandler, directory=file.parent)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""How `multistep doctor` judges what it sees: each fault has a fix, and what cannot be read is unknown."""
+"""Test the findings of `multistep doctor`: each fault has a fix, and a check whose objects cannot be read is "unknown"."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def judged(**seen: Any) -> dict[str, Finding]:
-    """Return the worst finding of each check, by check."""
+    """Return the worst finding of each check, by the check's name. seen: fields of the observation."""
     order = ["ok", "unknown", "warning", "fault"]
     found = sorted(judge(Observation(NOW, "n", **seen)), key=lambda each: order.index(each.verdict))
     return {each.check: each for each in found}

@@ -1,4 +1,4 @@
-"""What the commands print while they follow a trial: progress lines, the table of steps and the outcome."""
+"""Test the output of commands that follow a trial: progress lines, the table of steps and the outcome."""
 
 from __future__ import annotations
 

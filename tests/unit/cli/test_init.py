@@ -1,4 +1,4 @@
-"""`multistep init`: the task that it creates can be run."""
+"""Test `multistep init`: the task that it creates is valid, and its solution passes its tests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_solution_is_worth_one_and_nothing_is_worth_zero(tmp_path: Path, sol
 
 
 def moved(script: Path, app: Path, tests: Path, task: Path) -> str:
-    """Run a test.sh, with the container's paths replaced by temporary directories, and return the reward that it writes."""
+    """Run a test.sh with temporary directories instead of the container's paths, and return the reward that it writes."""
     tests.mkdir(exist_ok=True)
     result = tests / "reward.txt"
     for source in (task / "tests/helpers.sh", script):

@@ -1,4 +1,4 @@
-"""`multistep list` and `sweep list`: columns, filters, formats and changes."""
+"""Test `multistep list` and `sweep list`: columns, filters, formats and --watch."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_with_watch_each_change_is_a_line(
     first = put(cluster, "t")
 
     async def changes(*_: Any, **__: Any) -> AsyncGenerator[WatchEvent, None]:
-        yield WatchEvent("ADDED", first)  # is in the list already
+        yield WatchEvent("ADDED", first)  # the list contained this object already
         later = {**first, "status": {**RUNNING, "phase": "Complete"}, "metadata": {**first["metadata"], "resourceVersion": "2"}}
         yield WatchEvent("MODIFIED", later)
         yield WatchEvent("DELETED", later)

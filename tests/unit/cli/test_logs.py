@@ -1,4 +1,4 @@
-"""`multistep logs` reads from runners and stored results, over several steps and attempts, and escapes output for terminals."""
+"""Test `multistep logs`: it reads from runners and stored results, across steps and attempts, and escapes output for terminals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def running(runner: FakeRunner, id: str, text: bytes, *, done: bool = True) -> None:
-    """Add to a fake runner a phase whose output is this text. done: whether the phase has finished."""
+    """Add a phase with the output ``text`` to a fake runner. done: whether the phase has finished."""
     runner.answer({"op": "start", "id": id})
     runner.printed[id] = text
     if done:
@@ -40,7 +40,7 @@ def running(runner: FakeRunner, id: str, text: bytes, *, done: bool = True) -> N
 
 
 def story(cluster: CliCluster, *reported: dict[str, Any], agent: str = "oracle") -> None:
-    """Create trial "t"; each read of it returns the next of these statuses, and finally always the last one."""
+    """Create trial "t". Each read of it returns the next status of ``reported``, after the last one always the last one."""
     cluster.put("MultiStepTrial", "t", spec={"agent": {"name": agent}}, status=reported[0])
     left = iter(reported)
     get, last = cluster.get, reported[-1]
@@ -73,7 +73,7 @@ def test_a_running_pod_is_asked_and_nothing_is_acknowledged(cluster: CliCluster,
 
 
 def test_one_piece_has_no_title_and_all_of_its_bytes(cluster: CliCluster, invoke: Invoke) -> None:
-    text = b"\x1b]0;owned\x07\xff\x00\r\n" * 60_000  # larger than the piece that one request returns
+    text = b"\x1b]0;owned\x07\xff\x00\r\n" * 60_000  # more bytes than one request returns
     runner = cluster.runners["t-1"] = FakeRunner()
     running(runner, "1/a/agent", text, done=False)
     story(cluster, RUNNING)

@@ -1,4 +1,4 @@
-"""The command group: help, lazy imports, and exit codes of errors."""
+"""Test the command group: help, lazy imports, and exit codes of errors."""
 
 from __future__ import annotations
 

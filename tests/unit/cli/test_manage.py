@@ -1,4 +1,4 @@
-"""`delete`, `retry`, and the same of sweeps: what is asked of the cluster, and what is refused."""
+"""Test `delete` and `retry` of trials, and `delete`, `retry` and `stop` of sweeps."""
 
 from __future__ import annotations
 

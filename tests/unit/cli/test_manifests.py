@@ -1,4 +1,4 @@
-"""Manifests: names, labels, owners, and `multistep package`."""
+"""Test the manifests of trials: names, labels, the spec's fields, and `multistep package`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`multistep package --to` with a real registry and a real S3 server; the operator's code reads the result."""
+"""Test `multistep package --to` with a real registry and a real S3 server, from which the operator's code then fetches the task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`multistep regrade` with an in-memory cluster."""
+"""Test `multistep regrade` with an in-memory cluster."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def trial(cluster: CliCluster, name: str = "old", **spec: Any) -> None:
 
 
 def made(cluster: CliCluster, name: str = "new") -> dict[str, Any]:
-    """Return the trial that the command submitted; raise if it is invalid."""
+    """Return the trial that the command submitted. Raises InvalidSpec if the trial is invalid."""
     found = cluster.objects["MultiStepTrial", name]
     parse_trial(found)
     return dict(found)
@@ -47,7 +47,7 @@ def made(cluster: CliCluster, name: str = "new") -> dict[str, Any]:
 
 @pytest.fixture
 def tests(tmp_path: Path) -> Path:
-    """Return a directory with other tests of the step a."""
+    """Return a directory with new tests for step "a", and an instruction, which --tests ignores."""
     directory = tmp_path / "fixed"
     (directory / "steps/a/tests").mkdir(parents=True)
     (directory / "steps/a/tests/test.sh").write_text("new\n")

@@ -1,4 +1,4 @@
-"""The outputs and failing tests on the page of `multistep sweep report`."""
+"""Test the outputs and failing tests on the HTML page of `multistep sweep report`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RESULTS = "/api/v1/namespaces/m/services/op:80/proxy/r"
 
 
 def put_sweep(cluster: CliCluster, *rewards: float | None) -> list[str]:
-    """Create a sweep s with a trial of two steps for each reward, of its second step; return the names."""
+    """Create sweep "s" and for each reward a trial whose second step has it (None: an active trial). Return the trials' names."""
     put(cluster, "s", {("t", "mine"): list(rewards)})
     names = [f"s-s-t-mine-{attempt}" for attempt in range(1, len(rewards) + 1)]
     for name, reward in zip(names, rewards, strict=True):
@@ -38,7 +38,7 @@ def serve(cluster: CliCluster, trial: str, path: str, data: bytes, *, tail: bool
 
 
 def report(invoke: Invoke, directory: Path, *options: str) -> tuple[str, str]:
-    """Return the page and what was printed beside it."""
+    """Run `sweep report`; return the HTML page and the command's stderr."""
     result = invoke("sweep", "report", "s", "-o", directory / "x.html", *options)
     assert result.exit_code == 0, result.stderr
     return (directory / "x.html").read_text(), result.stderr
@@ -57,9 +57,10 @@ def test_the_page_has_the_outputs_and_failing_tests_of_steps_without_a_pass(
     page, printed = report(invoke, tmp_path)
     assert f"agent of {failed}" in page and f"verifier of {failed}" in page
     assert f"agent of {passed}" not in page and "of a step that passed" not in page
-    assert page.count("test_greets") == 2 and page.count("expected &lt;hello&gt;") == 1  # its name and its message's label
+    # the page has the test's name as the name and as the label of the message
+    assert page.count("test_greets") == 2 and page.count("expected &lt;hello&gt;") == 1
     assert "reading the output of trials without a pass: 1 of 1" in printed
-    assert "service://" not in page  # the address holds a token
+    assert "service://" not in page  # the results' URI contains a token
 
 
 def test_the_outputs_can_be_left_out_and_other_formats_need_none(tmp_path: Path, invoke: Invoke, cluster: CliCluster) -> None:

@@ -1,4 +1,4 @@
-"""`multistep run`, `show` and `results` with an in-memory cluster."""
+"""Test `multistep run` with an in-memory cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`multistep run`, `show` and `results` fetch and show results."""
+"""Test how `multistep run`, `show` and `results` fetch and show results."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_where_results_cannot_be(uri: str) -> None:
 
 
 class Replaced(CliCluster):
-    """A cluster whose operator cannot be reached at first. The first requests fail with the HTTP statuses in `codes`."""
+    """A cluster in which the first requests to the operator fail with the HTTP statuses in `codes`."""
 
     def __init__(self, *codes: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`multistep run` submits a trial and the objects that the trial owns; a failed submission leaves no object behind."""
+"""Test that `multistep run` submits a trial and the objects that the trial owns, and that a failed submission leaves no object."""
 
 from __future__ import annotations
 
@@ -108,7 +108,8 @@ def test_control_c_while_it_is_submitted_leaves_nothing_behind(
 def test_nothing_is_ever_there_that_no_trial_owns(
     task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every ConfigMap and Secret is created with the trial as owner: if the command is killed, deleting the trial deletes them."""
+    """Every ConfigMap and Secret is created with the trial as owner. So even if the command is killed, deleting the trial deletes
+    them."""
     store = cluster._store
 
     def checked(manifest: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Where the commands search for the runner binary."""
+"""Test where the commands search for the runner binary."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`multistep logs --service`."""
+"""Test `multistep logs --service`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`multistep stop` and `show --follow` with an in-memory cluster."""
+"""Test `multistep stop` and `show --follow` with an in-memory cluster."""
 
 from __future__ import annotations
 

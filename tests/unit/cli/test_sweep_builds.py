@@ -1,4 +1,4 @@
-"""`multistep sweep run` with tasks whose images are built, one of which cannot be."""
+"""Test `multistep sweep run` with two tasks that have a Dockerfile. The image of one of them cannot be built."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .test_sweep_run import GOOD, LOSSY, made
 
 
 class Programs(Localkube):
-    """An engine that builds a Dockerfile by running it as a shell script, and loads nothing."""
+    """A fake engine whose builds run the Dockerfile as a shell script. Loading an image does nothing."""
 
     def build(self, image: str, context: Path, dockerfile: Path) -> Command:
         return Command(["/bin/sh", str(dockerfile)])
@@ -26,7 +26,7 @@ class Programs(Localkube):
 
 @pytest.fixture
 def tasks(task: Path, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a directory with the tasks good and bad, of which bad cannot be built."""
+    """Return a directory with the tasks "good" and "bad". The image of "bad" cannot be built."""
     monkeypatch.setattr("multistep.cli.trial.run_trial.choose_engine", lambda _: Programs())
     monkeypatch.setattr(
         "multistep.cli.trial.run_trial.current_cluster", lambda *_: CurrentCluster("localkube", "https://10.243.0.2:6443")

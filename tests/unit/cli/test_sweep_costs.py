@@ -1,4 +1,4 @@
-"""`multistep sweep report` of 1,000 trials shows tokens and costs in each format."""
+"""Test that `multistep sweep report` of 1,000 trials shows tokens and costs in each format."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sweep(cluster: CliCluster) -> str:
 
 
 def cost(agent: Agent) -> float:
-    """Return what all of the agent's trials cost."""
+    """Return the cost of all of the agent's trials in US dollars."""
     return agent.usages * agent.cost_usd
 
 

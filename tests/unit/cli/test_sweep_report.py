@@ -1,4 +1,4 @@
-"""`multistep sweep report` and `compare` with an in-memory cluster."""
+"""Test `multistep sweep report` and `compare` with an in-memory cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ Outcomes = Mapping[tuple[str, str], Sequence[float | str | None]]
 
 
 def put(cluster: CliCluster, sweep: str, outcomes: Outcomes, content: str = "1", **status: Any) -> None:
-    """Create a sweep and its trials. outcomes: each trial's reward or failure class, by task and agent; None: active."""
+    """Create a sweep and its trials. outcomes: the reward or failure class of each trial (None: an active trial), by task and
+    agent; content: digest of the tasks' bundles; status: fields of the sweep's status."""
     uid = cluster.put("TrialSweep", sweep, status=status)["metadata"]["uid"]
     for (task, agent), those in outcomes.items():
         for attempt, outcome in enumerate(those, 1):
@@ -58,7 +59,7 @@ def test_a_report_is_a_table_of_agents_and_their_differences(invoke: Invoke, clu
 
 
 def put_branches(cluster: CliCluster, sweep: str, task: str, state: str, *rewards: float | None) -> None:
-    """Create branches at step "two" of a sweep that exists. rewards: of that step; None: not finished."""
+    """Create branches of an existing sweep at step "two". rewards: the step's reward in each branch; None: not finished."""
     uid = cluster.objects["TrialSweep", sweep]["metadata"]["uid"]
     for attempt, reward in enumerate(rewards, 1):
         made = trial(

@@ -1,4 +1,4 @@
-"""`multistep sweep results` fetches a sweep as a Harbor job, resumes, and `multistep view` opens Harbor's viewer on it."""
+"""Test `multistep sweep results`, which fetches a sweep as a Harbor job and resumes, and `multistep view`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXCLUDED = {"failed", "environment"}
 
 @pytest.fixture
 def sweep(cluster: CliCluster, tmp_path: Path) -> CliCluster:
-    """Return a cluster with a finished sweep of which two trials are excluded."""
+    """Return a cluster with a finished sweep, two of whose trials are excluded."""
     put_sweep(cluster, tmp_path / "results")
     return cluster
 
@@ -31,7 +31,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lose(cluster: CliCluster, trial: str) -> bytes:
-    """Make a trial's results unreachable; return them."""
+    """Remove a trial's results from the cluster, and return their tar."""
     (path,) = [each for each in cluster.served if f"/{trial}/" in each]
     return cluster.served.pop(path)
 
@@ -109,7 +109,7 @@ def test_the_results_of_an_earlier_sweep_of_the_same_name_do_not_mix(invoke: Inv
 
 
 def fake_harbor(directory: Path) -> None:
-    """Write a program `harbor` that prints its arguments, to the PATH of `invoke`."""
+    """Put a program `harbor` on the PATH of `invoke`. It writes its arguments to the file "called" in the directory."""
     (directory / "bin").mkdir()
     (directory / "bin/harbor").write_text(f'#!/bin/sh\necho "$@" > {directory}/called\n')
     (directory / "bin/harbor").chmod(0o755)

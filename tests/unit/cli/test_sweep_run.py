@@ -1,4 +1,4 @@
-"""`multistep sweep run` and `status` with an in-memory cluster."""
+"""Test `multistep sweep run` and `status` with an in-memory cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOW = datetime(2026, 1, 1, 0, 10, tzinfo=UTC)
 
 
 def reported(phase: str, *, total: int = 4, done: int = 0, counted: int = 0, **fields: Any) -> dict[str, Any]:
-    """Return a sweep's status as the operator writes it."""
+    """Return a sweep's status as the operator writes it. done: number of finished trials."""
     holds = {"Complete": phase == "Complete", "Failed": phase == "Failed", "Reconciling": phase not in ("Complete", "Failed")}
     conditions = [
         {"type": type_, "status": str(value), "lastTransitionTime": START, "reason": "Because", "message": "so it is"}
@@ -52,7 +52,7 @@ HALTED = reported("Failed", done=2, counted=2)
 
 
 def made(cluster: CliCluster) -> dict[str, Any]:
-    """Return the sweep that the command submitted; raise if it is invalid."""
+    """Return the sweep that the command submitted. Raises InvalidSpec if the sweep is invalid."""
     (found,) = cluster.of("TrialSweep")
     parse_sweep(found)
     return dict(found)

@@ -1,4 +1,4 @@
-"""Unpacking a trial's results: no tar, whatever the agent put into it, can write outside of the target directory."""
+"""Test that unpacking a trial's results never writes outside the target directory, even if an agent crafted the tar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`multistep verify`: its table, its JSON document and its exit codes."""
+"""Test the table, the JSON document and the exit codes of `multistep verify`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/reference/cli.md matches the commands' help."""
+"""Test that docs/reference/cli.md matches the commands' help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each document can be parsed for its commands, and every relative link in a document has a target."""
+"""Test that the commands of each document can be parsed, and that every relative link in a document has a target."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.docs import pages
 OTHERS = (
     *("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"),
     *("localkube/README.md", "runner/README.md", "skills/create-task/SKILL.md", "tests/conformance/README.md"),
-)  # without commands that the tests run
+)  # documents whose commands the tests do not run
 
 
 @pytest.mark.parametrize("path", pages.paths(), ids=lambda path: str(path.relative_to(pages.ROOT)))
@@ -27,7 +27,7 @@ def test_relative_links_and_anchors_lead_somewhere(name: str) -> None:
 
 
 def leads_somewhere(page: pages.Page, link: str) -> bool:
-    """Return whether the file that a relative link names exists and has the link's anchor."""
+    """Return whether the file that a relative link names exists and, if it is a Markdown file, has the link's anchor."""
     parts = urlsplit(link)
     target = (page.path.parent / unquote(parts.path)).resolve() if parts.path else page.path
     if not target.exists():

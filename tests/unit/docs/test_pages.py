@@ -1,4 +1,4 @@
-"""tests.docs.pages extracts a document's commands, and compares their output with the output that the document shows."""
+"""Test that tests.docs.pages extracts a document's commands, and compares their output with the output in the document."""
 
 from __future__ import annotations
 

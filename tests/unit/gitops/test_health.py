@@ -1,4 +1,5 @@
-"""The health that GitOps tools compute for a trial, in every state that the operator writes and before its first write."""
+"""Test the health that GitOps tools compute for trials and sweeps, in each state that the operator writes and before its first
+write."""
 
 from __future__ import annotations
 
@@ -84,7 +85,7 @@ def test_messages_report_scores_and_reasons_whatever_is_in_them() -> None:
 
 
 def test_without_conditions_kstatus_would_take_a_trial_for_done() -> None:
-    """kstatus reports a new trial without conditions as finished; the CRD's default conditions prevent this."""
+    """kstatus reports a trial without conditions as current, as if it had finished. The CRD's default conditions prevent this."""
     assert kstatus({"metadata": {"generation": 1}}) == "Current"
     assert kstatus({"metadata": {"generation": 1}, "status": STATES["not seen yet"][0]}) == "InProgress"
 

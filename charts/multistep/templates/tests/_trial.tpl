@@ -5,7 +5,7 @@ helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end -}}
 
 {{/*
-A trial of one step in the operator's own image, which the nodes have.
+A trial of one step in the operator's image, which nodes already have.
 */}}
 {{- define "multistep.testTrial" -}}
 apiVersion: multistep.dev/v1alpha1
@@ -35,7 +35,7 @@ spec:
         containers:
           - name: main
             securityContext:
-              runAsUser: 0 # not the image's
+              runAsUser: 0 # not the image's user
   task:
     name: helm-test
     inline:
