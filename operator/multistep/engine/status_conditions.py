@@ -37,8 +37,7 @@ def conditions(
 ) -> list[Condition]:
     """Return the conditions for a phase. Ready, and each condition that is True, has the given reason and message.
 
-    former: the previous conditions, whose transition times are kept. stalled: whether an unfinished object cannot continue until a
-    user fixes a problem.
+    former: previous conditions, whose transition times are kept; stalled: whether an unfinished object needs a user's help.
     """
     holds = {
         "Ready": phase == "Complete",
