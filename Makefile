@@ -11,7 +11,7 @@ TARGETS := setup lock demo test test-long test-agents lint unit e2e generate clu
 
 demo:         ## from nothing to a finished trial: cluster, image, operator, an example task [AGENT=claude-code]
 test:         ## lint, unit tests, end-to-end tests on a real cluster
-test-long:    ## the end-to-end tests that take so long that `test` leaves them out
+test-long:    ## the tests that take so long that `test` leaves them out
 test-agents:  ## the end-to-end tests of more agents, whose images take minutes to build
 test-all: test test-long  ## everything that CI checks: test, then test-long
 cluster:      ## start the cluster or use the one that runs; prints `export KUBECONFIG=...`

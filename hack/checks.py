@@ -75,12 +75,17 @@ def _go_tests() -> None:
     _go_test(ROOT / "runner", "-race", "-run", _RACE_OF_CONTAINERS, "-skip", "IsNoWork|WithinASecond", ".")
 
 
+def _on_all_cores() -> tuple[str, ...]:
+    return ("-q", "-n", str(len(os.sched_getaffinity(0))), "--dist", "worksteal")
+
+
 def _python_tests(env: dict[str, str]) -> list[Ended]:
     """Run the Python tests on all cores, with worksteal because test durations differ widely."""
-    cores = ("-q", "-n", str(len(os.sched_getaffinity(0))), "--dist", "worksteal")
+    cores = _on_all_cores()
     coverage = ("--cov=multistep.engine", "--cov-branch", "--cov-report=term-missing:skip-covered", "--cov-fail-under=100")
     others = [f"--ignore={directory}" for directory in (*end_to_end.DIRECTORIES, *_CORE)]
-    runs = [Run("core", [*_CORE, *cores, *coverage], env), Run("others", ["tests", *cores, *others], env)]
+    chosen = ("-m", "not long", *cores)
+    runs = [Run("core", [*_CORE, *chosen, *coverage], env), Run("others", ["tests", *chosen, *others], env)]
     return [lanes.execute(each) for each in runs]
 
 
@@ -89,6 +94,13 @@ def everything() -> None:
     lint()
     unit()
     end_to_end.run()
+
+
+def long_tests() -> None:
+    """Run `make test-long`: the tests that `make test` omits because they take long."""
+    with stage("long Python tests"):
+        ended = [lanes.execute(Run("long", ["tests/unit", "-m", "long", *_on_all_cores()], lanes.environment(os.environ)))]
+    end_to_end.run_long(ended)
 
 
 def generate() -> None:

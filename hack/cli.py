@@ -1,7 +1,6 @@
 """Run the Makefile's targets, which are Python functions, by name."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from hack import checks, deployment, end_to_end, image, python_env, trials
 from hack.stages import Failure, print_line
@@ -48,8 +47,8 @@ _TARGETS: dict[str, Callable[[], object]] = {
     "lock": python_env.lock,
     "demo": _with_python(trials.demo),
     "test": _with_python(checks.everything),
-    "test-long": _with_python(partial(end_to_end.run_marked, "long")),
-    "test-agents": _with_python(partial(end_to_end.run_marked, "agents")),
+    "test-long": _with_python(checks.long_tests),
+    "test-agents": _with_python(end_to_end.run_agents),
     "lint": _with_python(checks.lint),
     "unit": _with_python(checks.unit),
     "e2e": _with_python(end_to_end.run),

@@ -1,18 +1,18 @@
 """Run the end-to-end tests on one or two clusters, in parallel where possible.
 
-Tests with the mark `alone` run without other tests on their cluster: they stop, change or count shared objects.
-A failed test is repeated once after all other tests have finished (hack.flaky).
-Tests with the mark `long` run in `make test-long`, those with the mark `agents` in `make test-agents`, and those with the mark
-`measures` in `make bench`.
+Tests with the mark `alone` run without other tests on their cluster: they stop or change shared objects, or count them.
+A failed test is repeated once after all others have finished (hack.flaky).
+Tests with the mark `long` run in `make test-long`, the same way; those with the mark `agents` in `make test-agents`, and those with
+the mark `measures` in `make bench`.
 """
 
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import UTC, datetime
+from functools import partial
 
 from hack import deployment, load
 from hack.flaky import Again, run_again
@@ -32,40 +32,54 @@ _FIRST = "tests/e2e/test_nodes.py"  # runs first, because a new node copies all 
 
 
 def run() -> None:
-    """Deploy the operator and run the end-to-end tests against it."""
+    """Deploy the operator and run the tests of `make test` against it."""
     first = deployment.deploy()
     print_line(f"stages so far:\n{summary()}")
     with stage("end-to-end tests"):
-        tests = _Stage(first)
-        ended = tests.ended()
+        tests = _Stage(first, _EACH_RUN, History())
+        ended = tests.ended(conformance=True)
     report(ended, tests.again)
 
 
-def run_marked(mark: str) -> None:
-    """Run the tests with this mark sequentially; `make test` omits them. The totals include those of the last `make test`."""
+def run_long(before: Sequence[Ended]) -> None:
+    """Run the tests that `make test` omits because they take long. before: finished runs of such tests that need no cluster. The
+    totals include those of this checkout's last `make test`."""
+    past = History(continued=True)
+    first = deployment.deploy()
+    with stage("long end-to-end tests"):
+        tests = _Stage(first, "long", past)
+        ended = tests.ended(conformance=False)
+    report([*before, *ended], tests.again, past)
+
+
+def run_agents() -> None:
+    """Run the tests of more agents sequentially: images are built in them."""
     env = environment(deployment.deploy().environment)
-    with stage(f"end-to-end tests with the mark {mark}"):
-        ended = [execute(Run(mark, ["tests/e2e", "-m", mark, "-v"], env))]
+    with stage("end-to-end tests of more agents"):
+        ended = [execute(Run("agents", ["tests/e2e", "-m", "agents", "-v"], env))]
         again = run_again(ended, env, execute)
     report(ended, again, History(continued=True))
 
 
 class _Stage:
-    """Runs the end-to-end tests, those marked `alone` last. With localkube, a second cluster runs some of the `alone` tests."""
+    """Runs the end-to-end tests with these marks (pytest's -m), those marked `alone` last. On localkube's cluster, a second cluster
+    shares the `alone` tests. past: its newest run is the one whose tests must use the operator's rights."""
 
-    def __init__(self, first: deployment.Cluster) -> None:
-        self._first = first
+    def __init__(self, first: deployment.Cluster, marks: str, past: History) -> None:
+        self._first, self._marks, self._since = first, marks, past.newest_start()
         self._ours = isinstance(first.target, targets.Local)
         self._workers = load.workers()
         print_line(f"{self._workers} workers of pytest-xdist")
-        self._since = datetime.now(UTC).isoformat()
-        self._alone = deque(_files_of_tests_alone(environment(first.environment)))
+        self._alone = deque(self._files_of_tests_alone())
         self._ended: list[Ended] = []
         self.again: list[Again] = []
         self._lock = threading.Lock()
 
-    def ended(self) -> list[Ended]:
-        clusters = [self._on_first, *([self._on_second] if self._ours else [])]
+    def ended(self, *, conformance: bool) -> list[Ended]:
+        """Run the tests, and the conformance cases if asked to; return the finished runs."""
+        clusters: list[Callable[[], None]] = [partial(self._on_first, conformance)]
+        if self._ours:
+            clusters.append(self._on_second)
         with ThreadPoolExecutor(len(clusters)) as threads:
             for lane in [threads.submit(cluster) for cluster in clusters]:
                 lane.result()
@@ -74,11 +88,13 @@ class _Stage:
             self._prove_rights()
         return self._ended
 
-    def _on_first(self) -> None:
+    def _on_first(self, conformance: bool) -> None:
         env = environment(self._first.environment)
-        side_by_side = ("-n", str(self._workers), "--dist", "loadgroup", "-m", f"not alone and {_EACH_RUN}", "-v")
-        cases = {"MULTISTEP_TEST_CASES": str(_CASES_AT_ONCE * self._workers)}
-        runs = [Run("conformance", ["tests/conformance"], env | cases), Run("side by side", ["tests/e2e", *side_by_side], env)]
+        side_by_side = ("-n", str(self._workers), "--dist", "loadgroup", "-m", f"not alone and {self._marks}", "-v")
+        runs = [Run("side by side", ["tests/e2e", *side_by_side], env)]
+        if conformance:
+            cases = {"MULTISTEP_TEST_CASES": str(_CASES_AT_ONCE * self._workers)}
+            runs.append(Run("conformance", ["tests/conformance"], env | cases))
         with ThreadPoolExecutor(len(runs)) as threads:
             list(threads.map(self._execute, runs))
         self._run_alone(env)
@@ -90,13 +106,21 @@ class _Stage:
         """Run files of tests marked `alone` sequentially, from the queue that both clusters share."""
         while file := self._next():
             name = file.rpartition("/")[2].removeprefix("test_").removesuffix(".py")
-            self._execute(Run(name, [file, "-m", f"alone and {_EACH_RUN}", "-v"], env))
+            self._execute(Run(name, [file, "-m", f"alone and {self._marks}", "-v"], env))
 
     def _prove_rights(self) -> None:
-        """Check the operator's RBAC rights against the audit logs, which only local clusters expose."""
+        """Check the operator's RBAC rights against the audit logs, which only local clusters expose. Whether each right was used is
+        known after the long tests only."""
         logs = [load_config(variables).paths.logs for variables in (os.environ, second_cluster(os.environ))]
         asked = {"MULTISTEP_TEST_LOGS": os.pathsep.join(map(str, logs)), "MULTISTEP_TEST_SINCE": self._since}
-        self._execute(Run("rights", ["tests/rights", "-v"], environment(self._first.environment) | asked))
+        marks = _EACH_RUN if self._marks == _EACH_RUN else ""
+        self._execute(Run("rights", ["tests/rights", "-m", marks, "-v"], environment(self._first.environment) | asked))
+
+    def _files_of_tests_alone(self) -> list[str]:
+        listing = [*PYTEST, "--collect-only", "-q", "-m", f"alone and {self._marks}", "tests/e2e"]
+        listed = capture(listing, env=environment(self._first.environment), cwd=ROOT)
+        files = dict.fromkeys(line.partition("::")[0] for line in listed.splitlines() if "::" in line)
+        return in_order(files, History().seconds())
 
     def _next(self) -> str:
         with suppress(IndexError):  # the queue is empty
@@ -107,12 +131,6 @@ class _Stage:
         ended = execute(run)
         with self._lock:
             self._ended.append(ended)
-
-
-def _files_of_tests_alone(env: Mapping[str, str]) -> list[str]:
-    listed = capture([*PYTEST, "--collect-only", "-q", "-m", f"alone and {_EACH_RUN}", "tests/e2e"], env=dict(env), cwd=ROOT)
-    files = dict.fromkeys(line.partition("::")[0] for line in listed.splitlines() if "::" in line)
-    return in_order(files, History().seconds())
 
 
 def in_order(files: Iterable[str], seconds: Mapping[str, float]) -> list[str]:

@@ -63,6 +63,10 @@ class History:
         except (FileNotFoundError, ValueError, TypeError):
             return []
 
+    def newest_start(self) -> str:
+        """Return when the run that `add` extends started, as ISO time."""
+        return next((each.started for each in reversed(self.runs()) if self._is_mine(each)), self.started)
+
     def seconds(self) -> dict[str, float]:
         """Return the duration in seconds of each test file in its last run."""
         found: dict[str, float] = {}

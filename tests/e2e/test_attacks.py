@@ -146,6 +146,7 @@ async def test_sparse_files_are_left_out_by_name_and_cost_others_nothing(given: 
     assert await restarts(given) == before
 
 
+@pytest.mark.long
 async def test_an_agent_that_makes_exec_sessions_impossible_loses_its_trial(given: Given) -> None:
     """The agent deletes the container's working directory, without which no exec session starts, and keeps running."""
     solve = "#!/bin/sh\ncd /; rm -rf /app; sleep 20\n"

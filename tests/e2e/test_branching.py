@@ -126,6 +126,7 @@ async def test_a_missing_checkpoint_is_refused_by_name(source: Any, step: str, r
     assert failed["reason"] == reason and message in failed["message"], failed
 
 
+@pytest.mark.long
 @pytest.mark.alone
 async def test_a_trial_waits_for_its_active_source_also_over_a_restart_of_the_operator(given: Given) -> None:
     require_alone()

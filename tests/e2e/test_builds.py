@@ -166,6 +166,7 @@ volumes: {data: {}}
 """
 
 
+@pytest.mark.long
 async def test_the_image_of_a_service_is_built(pulls: Given, registries: Registries) -> None:
     nonce = secrets.token_hex(8)
     check = f"#!/bin/sh\n[ $(cat /data/nonce) = {nonce} ] && echo 1 > /logs/verifier/reward.txt\n"
@@ -184,6 +185,7 @@ async def test_the_image_of_a_service_is_built(pulls: Given, registries: Registr
     assert sorted(registries.pushed[before:]) == sorted(images.values())
 
 
+@pytest.mark.long
 async def test_a_broken_dockerfile_fails_its_own_trials_with_the_last_lines(pulls: Given) -> None:
     nonce = secrets.token_hex(8)
     broken = f"{FROM}RUN echo this-goes-wrong-{nonce} && false\n"
@@ -269,6 +271,7 @@ async def test_a_registry_that_is_away_for_a_while_loses_nothing(pulls: Given, r
     assert len(registries.pushed) == before + 2
 
 
+@pytest.mark.long
 async def test_the_command_line_leaves_the_build_to_the_cluster_where_it_has_no_engine(
     pulls: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from tests.e2e.given import DEADLINE_SECONDS, Given, Object, Step, finished, tri
 from tests.e2e.replicas import Replicas
 from tests.support import next_release
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.long]
 
 IMAGE = os.environ["MULTISTEP_TEST_IMAGE"]
 PATIENCE = f"{DEADLINE_SECONDS:.0f}s"

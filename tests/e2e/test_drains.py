@@ -44,6 +44,7 @@ async def drains_wait() -> AsyncIterator[None]:
         yield
 
 
+@pytest.mark.long
 @pytest.mark.alone
 async def test_a_drain_waits_until_the_trial_is_finished_and_no_longer(given: Given, drains_wait: None) -> None:
     manifest = trial(Step("a", solve=WAITS, test=reward(0.25)), podCleanup="Never")

@@ -66,6 +66,7 @@ def refused(step: Object) -> set[tuple[str, str, int | None]]:
     return {(each["protocol"], each["host"], each.get("port")) for each in step["egress"]["refused"]}
 
 
+@pytest.mark.long
 async def test_root_gets_out_by_no_way_while_the_same_ways_lead_out_for_the_setup_and_the_verifier(
     limited: Given, targets: None, tmp_path: Path
 ) -> None:
@@ -116,6 +117,7 @@ async def test_a_killed_sidecar_never_opens_and_is_an_infrastructure_failure(lim
         kill(processes(await limited.client.get(PODS, limited.namespace, pod), b"/multistep/egress\0serve", "egress"))
 
 
+@pytest.mark.long
 async def test_a_trial_whose_sidecar_was_killed_starts_again_in_a_new_pod(limited: Given) -> None:
     made = trial(Step("a", solve=STAYS_IN_FIRST_POD), config={"environment": CLOSED})
     name = (await limited.applied(made))["metadata"]["name"]

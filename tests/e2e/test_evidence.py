@@ -77,6 +77,7 @@ async def test_fetched_results_verify_and_every_forgery_is_named(given: Given, k
     assert code == 1 and "evidence.dsse.json is not signed by the key" in out
 
 
+@pytest.mark.long
 async def test_objects_in_a_store_verify(given: Given, key: Path, tmp_path: Path) -> None:
     async with servers.s3(servers.node()) as s3:
         with with_variables({"MULTISTEP_RESULTS_STORE": "s3://bucket/e2e", **s3.environment}):

@@ -80,6 +80,7 @@ def in_pod(template: Object, **spec: Any) -> Object:
 FAILS_INIT = [{"name": "mine", "image": IMAGE, "command": ["sh", "-c", "exit 3"], "imagePullPolicy": "IfNotPresent"}]
 
 
+@pytest.mark.long
 async def test_what_keeps_a_pod_from_running_fails_the_trial_by_its_reason(given: Given, registries: None, policy: Object) -> None:
     slow = trial(Step("a"), environment={"image": f"127.0.0.1:{NOBODYS}/none:1"}, config={"environment": {"build_timeout_sec": 60}})
     sick = trial(Step("a"), config={"environment": {"healthcheck": {"command": "echo no port; exit 1", "retries": 1}}})

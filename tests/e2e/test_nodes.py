@@ -31,7 +31,7 @@ from tests.e2e.operators import on_this_machine, without_deployed
 from tests.support.cutter import Cutter, listening
 from tests.support.machine import localkube
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.long]
 
 NODE = "node2"
 STREAM_IDLE_SECONDS = 3  # idle timeout of the node's containerd and kubelet; less than the 5 s between the API server's pings

@@ -118,6 +118,7 @@ async def test_a_pod_of_another_client_with_the_same_name_is_known_by_its_uid(gi
     assert holds(done, "Complete") and done["status"]["rewards"] == {"reward": 0.75}
 
 
+@pytest.mark.long
 async def test_a_preempted_trial_restarts_when_there_is_room_again(given: Given) -> None:
     """The trial's pod has the lowest priority and requests so much memory that the scheduler preempts no other pod."""
     low, high = f"low-{given.namespace}", f"high-{given.namespace}"
@@ -194,6 +195,7 @@ async def test_a_trial_whose_streams_are_cut_in_the_container_continues_and_does
     assert found["status"]["attempt"] == 1 and not found["status"].get("attempts")
 
 
+@pytest.mark.long
 @pytest.mark.alone
 async def test_while_the_api_server_is_away_the_pod_runs_on_and_then_the_trial_too(given: Given) -> None:
     manifest = two_steps(f"#!/bin/sh\nsleep {AGENT_SECONDS}\n")

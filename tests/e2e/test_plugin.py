@@ -24,6 +24,8 @@ complete_words() {
 }
 """
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from multistep import AsyncClient, Client
 from multistep.client.trl import TrialReward
 from multistep.kube.resources import PODS, SWEEPS
@@ -53,6 +55,7 @@ async def test_rollouts_have_rewards_by_step_and_those_that_cannot_run_are_maske
         assert (await run.status()).lease is not None
 
 
+@pytest.mark.long
 async def test_killing_the_client_leaves_no_pod(given: Given, tmp_path: Path) -> None:
     arguments = [given.namespace, json.dumps(task("t", Step("a", test=reward(1)))), json.dumps(FOR_EVER)]
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", CLIENT, *arguments, stdout=asyncio.subprocess.PIPE)

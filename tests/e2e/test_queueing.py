@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.e2e.given import Given, Object, Step, condition, finished, holds, in_agent, reward, trial
 from tests.support.kueue import PRIORITY, QUEUE, kueue
 from tests.support.waiting import eventually
@@ -23,6 +25,7 @@ def waits_for(reason: str, pod: str = "") -> object:
     return waiting
 
 
+@pytest.mark.long
 async def test_queued_trials_wait_visibly_start_when_kueue_admits_them_and_give_back_their_place(given: Given) -> None:
     low = queued(trial(Step("a", solve=FIRST_STAYS, test=reward(0.1)), name="low"))
     after = queued(trial(Step("a", test=reward(0.2)), name="next", podCleanup="Never"))

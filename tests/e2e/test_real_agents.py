@@ -80,9 +80,9 @@ OPENAI = ("--model", "openai/gpt-5", "--key-from-secret", "OPENAI_API_KEY=keys:k
     ("agent", "path", "options"),
     [
         ("claude-code", "", ANTHROPIC),
-        ("claude-code", "", (*ANTHROPIC, "--resume")),
-        ("codex", "/v1", OPENAI),
-        ("terminus-2", "/v1", OPENAI),
+        pytest.param("claude-code", "", (*ANTHROPIC, "--resume"), marks=pytest.mark.long),
+        pytest.param("codex", "/v1", OPENAI, marks=pytest.mark.long),
+        pytest.param("terminus-2", "/v1", OPENAI, marks=pytest.mark.long),
     ],
 )
 async def test_a_real_agent_completes_a_task_of_gates_and_its_usage_is_what_the_model_charged(

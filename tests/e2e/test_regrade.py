@@ -112,6 +112,7 @@ async def test_a_trial_without_stored_checkpoints_is_refused_by_name(checkpoints
     assert again["status"]["failure"]["class"] == "Configuration" and "podName" not in again["status"]
 
 
+@pytest.mark.long
 async def test_the_command_regrades_a_trial_with_changed_tests(given: Given, tmp_path: Path) -> None:
     of = await given.ended(source())
     tests = tmp_path / "changed/steps/two/tests"

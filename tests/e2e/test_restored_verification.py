@@ -57,6 +57,7 @@ BOTH = {"isolation": "Both", "paths": ["/app"]}
 WITH_HOOK = {"environment": {"env": {"BASH_ENV": "/etc/bash_env"}}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("solve", "reward", "differ"),
     [(SOLVE, 1.0, False), (FORGE, 1.0, True), (HOOK, 1.0, True), (TROJAN, 1.0, True)],

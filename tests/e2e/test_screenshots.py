@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.async_api import Page, expect
 
 from hack.places import ROOT
@@ -14,6 +15,8 @@ from tests.e2e.browser import chromium, opened, overflow
 from tests.e2e.given import DEADLINE_SECONDS, IMAGE, WAITS, Given, Step, in_agent, reward, trial
 from tests.e2e.test_cli import multistep
 from tests.e2e.test_dashboard import dashboard, row
+
+pytestmark = pytest.mark.long
 
 IMAGES = ROOT / "docs" / "images"
 MAX_BYTES = 150_000

@@ -29,6 +29,7 @@ def composed(compose: str, *steps: Step, files: dict[str, str] | None = None, **
     return made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", sorted(each.name for each in TASKS.iterdir()))
 async def test_the_oracle_solves_a_task_with_services(baseline: Given, task: str, tmp_path: Path) -> None:
     arguments = ("--agent", "oracle", "-n", baseline.namespace, "--results", str(tmp_path / "out"))

@@ -25,7 +25,7 @@ from tests.e2e.test_cli import multistep
 from tests.harbor.environment import harbor_python
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.long]
 
 TASKS, AGENTS, ATTEMPTS = ("t0", "t1", "t2", "t3", "t4"), ("good", "idle", "poor"), 4
 LOST = "Infrastructure"

@@ -20,6 +20,7 @@ def requests() -> Sequence[Request]:
     return list(requested(logs, os.environ["MULTISTEP_TEST_SINCE"]))
 
 
+@pytest.mark.long  # some rights are used by long tests only
 def test_every_right_of_the_operator_was_used(requests: Sequence[Request]) -> None:
     used = {each.right for each in requests if each.allowed} | ASKED_FOR_BY_THE_API_SERVER
     unused = granted("helm") - used

@@ -68,11 +68,15 @@ def test_failures_are_run_again_after_all_others_and_rights_are_judged_last(play
     assert len(ended) == 4 and [(each.test, each.is_flaky) for each in second] == [(LOST, True)]
 
 
-def test_long_tests_are_a_run_of_their_own_that_belongs_to_the_one_before(played: Played) -> None:
-    end_to_end.run_marked("long")
-    assert [each.arguments[:3] for each in played.runs] == [["tests/e2e", "-m", "long"]]
-    [(_, _, past)] = played.reported
-    assert past.continued
+def test_long_tests_run_the_same_way_and_belong_to_the_run_before(played: Played) -> None:
+    end_to_end.run_long([Ended(Run("long", [], {}), 0, [], Outcomes())])
+    assert sorted(played.names[:2]) == ["leader", "side by side"] and played.names[2:] == ["again", "rights"]
+    by_name = {each.name: each.arguments for each in played.runs}
+    assert by_name["leader"][:3] == ["tests/e2e/test_leader.py", "-m", "alone and long"]
+    assert by_name["side by side"][by_name["side by side"].index("-m") + 1] == "not alone and long"
+    assert by_name["rights"][:3] == ["tests/rights", "-m", ""]
+    [(ended, _, past)] = played.reported
+    assert past.continued and ended[0].run.name == "long"
 
 
 def test_the_longest_file_comes_first_and_a_new_one_before_it() -> None:

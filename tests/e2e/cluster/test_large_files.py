@@ -55,7 +55,7 @@ async def round_trip(client: Client, pod: Pod, stream: Stream, directory: Path) 
 @pytest.mark.parametrize(
     "stream",
     [
-        pytest.param(lambda: one_large_file("large", 64 * MEBIBYTE), id="one file of 64 MiB"),
+        pytest.param(lambda: one_large_file("large", 64 * MEBIBYTE), id="one file of 64 MiB", marks=pytest.mark.long),
         pytest.param(lambda: many_small_files(5_000), id="5,000 small files"),
     ],
 )

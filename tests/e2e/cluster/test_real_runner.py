@@ -209,6 +209,7 @@ async def test_a_stalled_line_ends_at_the_time_limit(client: Client, runner_pod:
                 await talk.wait("none", 0)
 
 
+@pytest.mark.long
 async def test_throughput_of_files(client: Client, runner_pod: Pod) -> None:
     size, root = 128 * MEBIBYTE, f"/tmp/{secrets.token_hex(4)}"
     data, digest = tar_of({"big": bytes(size)}), hashlib.sha256()
@@ -229,6 +230,7 @@ async def test_a_session_from_inside_the_container_is_refused(client: Client, ru
     assert result.tail.strip().endswith("1")
 
 
+@pytest.mark.long
 async def test_a_long_trial_sends_hello_with_every_result(client: Client, runner_pod: Pod) -> None:
     """The phases print more in total (as JSON) than one frame holds; hello returns the last 4096 bytes of each phase's output."""
     prefix = secrets.token_hex(4)
