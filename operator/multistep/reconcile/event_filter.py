@@ -1,4 +1,4 @@
-"""Event filter: decides which watch events need a reconcile. An event that only shows a status write needs none.
+"""Event filter: decides which watch events need a reconcile. An event that only shows a status write needs no reconcile.
 
 A watch may miss events, so ``Resync`` compares the filter's state with lists. The filter only saves reconciles.
 """

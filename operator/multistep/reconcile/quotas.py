@@ -21,7 +21,7 @@ from multistep.reconcile.concurrency_limit import Key
 Kind = tuple[str, str]  # namespace, and the pod's fields that a quota counts, as JSON
 
 EXCEEDED = "exceeded quota"  # every rejection by a quota has this text in its message
-BACKOFF = Backoff(first=1.0, last=60.0)  # of retries. They are needed because no event reports that a quota was raised
+BACKOFF = Backoff(first=1.0, last=60.0)  # back-off of retries, which are needed because no event reports that a quota was raised
 ROOM_SECONDS = 1.0  # about the time from a pod's end until the quota controller has counted it
 
 
