@@ -102,8 +102,8 @@ class ModelGateway:
     async def _signing_key(self) -> SigningKey:
         """Return the newest signing key that the gateway accepts. Raises GatewayUnavailable.
 
-        While keys are rotated, the operator can have a new key before the gateway, as each pod's copy of the Secret is updated
-        separately.
+        While keys are rotated, the operator can have a new key before the gateway, because each pod's copy of the Secret is
+        updated separately.
         """
         if not self._accepted.key_ids:
             self._accepted = await self._admin.accepted_tokens()

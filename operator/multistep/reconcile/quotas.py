@@ -1,7 +1,7 @@
 """Queues of trials whose pods exceed a ResourceQuota: of equal pods, one retries and the others wait.
 
 A thousand trials that retry every few seconds would overload the API server. So each namespace has one queue for each kind of
-pod. Pods are of one kind if a quota counts the same amounts for them, as a small pod may fit where a large one does not. The first
+pod. Pods are of one kind if a quota counts the same amounts for them: a small pod may fit where a large one does not. The first
 trial of a queue retries with back-off, and soon after a pod of the namespace ended. When it gets its pod, the next trial retries.
 The queues only bound load: after a restart, new rejections fill them again.
 """
