@@ -101,7 +101,7 @@ def _port(process: subprocess.Popen[str]) -> int:
 
 @contextmanager
 def _secret(cluster: Cluster, key: str) -> Iterator[str]:
-    """Store the key in a Secret during the ``with`` block; yield the Secret's name, which is random, because several demos may run.
+    """Store the key in a Secret during the ``with`` block, and yield the Secret's name, which is random: demos may run in parallel.
 
     kubectl reads the key from stdin, because every user of this machine can read a program's arguments.
     """

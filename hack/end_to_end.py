@@ -28,7 +28,7 @@ from localkube.config import load_config, second_cluster
 DIRECTORIES = ("tests/e2e", "tests/conformance", "tests/rights")
 _EACH_RUN = "not long and not measures and not agents"
 _CASES_AT_ONCE = 2  # concurrent conformance cases per pytest-xdist worker; a case mostly waits
-_FIRST = "tests/e2e/test_nodes.py"  # runs first, because a new node copies all images of the cluster: few at the start
+_FIRST = "tests/e2e/test_nodes.py"  # runs first: a new node copies all images of the cluster, and at the start it has few
 
 
 def run() -> None:

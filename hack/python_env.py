@@ -79,7 +79,7 @@ def _create_venv() -> None:
 
 
 def _runs(python: Path) -> bool:
-    """Return whether .venv's interpreter exists and has the same minor version as this one, which may have been upgraded."""
+    """Return whether .venv's interpreter exists and has the minor version of the current interpreter, which may be newer."""
     if not python.exists():
         return False
     version = f"import sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"

@@ -68,7 +68,7 @@ def build(config: Config, wanted: Build) -> None:
 
 
 def load(config: Config, name: str) -> None:
-    """Load an image that buildah built onto each node that does not have it."""
+    """Load an image of buildah's storage into the containerd of each node that does not have it."""
     image_id = _image_id(name)
     if image_id is None:
         raise LocalkubeError(f"there is no image {name!r}; build it: python3 -m localkube build -t {name} CONTEXT")

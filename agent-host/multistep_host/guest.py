@@ -121,7 +121,7 @@ class Guest:
             answer = await connection.answer()
             found = answer["sources"][0]["type"]
             if found != kind:
-                raise TransferError(f"{path} in the environment is {'missing' if found == 'missing' else f'no {kind}'}")
+                raise TransferError(f"{path} in the environment is {'missing' if found == 'missing' else f'not a {kind}'}")
             await connection.receive_body(write, limit)
 
     @asynccontextmanager

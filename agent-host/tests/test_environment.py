@@ -102,7 +102,7 @@ async def test_files_and_directories_arrive_with_modes_and_links(environment: Gu
 async def test_a_download_of_another_kind_names_the_path(environment: GuestEnvironment, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="/no/such in the environment is missing"):
         await environment.download_file("/no/such", tmp_path / "x")
-    with pytest.raises(RuntimeError, match="is no file"):
+    with pytest.raises(RuntimeError, match="is not a file"):
         await environment.download_file(str(tmp_path), tmp_path / "x")
 
 

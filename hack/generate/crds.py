@@ -57,7 +57,9 @@ _STOPS_FOR_GOOD = {
     "message": "stop cannot be set back to false: create a new trial",
     "fieldPath": ".stop",
 }
-_RETRIES_ARE_KEPT = {  # A retry's name follows from its index in the list. Comparing all entries would exceed CEL's cost limit.
+# A retry's index determines its trial's name and number, so entries must not move. The rule compares only the first and the last
+# entry, because comparing all entries would exceed CEL's cost limit.
+_RETRIES_ARE_KEPT = {
     "rule": "!has(oldSelf.retries) || oldSelf.retries.size() == 0 || (has(self.retries) && "
     "self.retries.size() >= oldSelf.retries.size() && self.retries[0] == oldSelf.retries[0] && "
     "self.retries[oldSelf.retries.size() - 1] == oldSelf.retries[oldSelf.retries.size() - 1])",

@@ -77,7 +77,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{/* Checks of values for which the schema has no clear error messages. */}}
 {{- define "multistep.check" -}}
 {{- if and (gt (int .Values.replicaCount) 1) (not .Values.results.persistence.enabled) -}}
-{{- fail "replicaCount: more than 1 need results.persistence.enabled and a volume that all replicas can mount" -}}
+{{- fail "replicaCount: more than 1 needs results.persistence.enabled and a volume that all replicas can mount" -}}
 {{- end -}}
 {{- range $index, $name := .Values.namespaces -}}
 {{- if not (and (regexMatch "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$" $name) (le (len $name) 63)) -}}

@@ -72,14 +72,14 @@ func (r *Rules) add(host string) error {
 	if strings.Contains(host, "/") {
 		prefix, err := netip.ParsePrefix(host)
 		if err != nil {
-			return fmt.Errorf("hosts: %q is no CIDR", host)
+			return fmt.Errorf("hosts: %q is not a CIDR", host)
 		}
 		r.Prefixes = append(r.Prefixes, prefix.Masked())
 		return nil
 	}
 	suffix, wildcard := strings.CutPrefix(host, "*.")
 	if name := Normalize(suffix); name == "" || strings.Contains(name, "*") {
-		return fmt.Errorf("hosts: %q is no host name", host)
+		return fmt.Errorf("hosts: %q is not a host name", host)
 	}
 	if wildcard {
 		r.suffixes = append(r.suffixes, "."+Normalize(suffix))

@@ -82,9 +82,9 @@ func TestBadPoliciesAreRefusedByName(t *testing.T) {
 		{Policy{}, nil, `got ""`},
 		{Policy{Mode: Public, Hosts: []string{"a"}}, nil, "only with mode allowlist"},
 		{Policy{Mode: Allowlist, Hosts: many}, nil, "at most 10000"},
-		{Policy{Mode: Allowlist, Hosts: []string{"10.0.0.0/99"}}, nil, `"10.0.0.0/99" is no CIDR`},
-		{Policy{Mode: Allowlist, Hosts: []string{"*."}}, nil, `"*." is no host name`},
-		{Policy{Mode: Allowlist, Hosts: []string{"a.*.b"}}, nil, `"a.*.b" is no host name`},
+		{Policy{Mode: Allowlist, Hosts: []string{"10.0.0.0/99"}}, nil, `"10.0.0.0/99" is not a CIDR`},
+		{Policy{Mode: Allowlist, Hosts: []string{"*."}}, nil, `"*." is not a host name`},
+		{Policy{Mode: Allowlist, Hosts: []string{"a.*.b"}}, nil, `"a.*.b" is not a host name`},
 		{Policy{Mode: NoNetwork, Gateway: true}, nil, "knows no model gateway"},
 	} {
 		if _, err := Compile(each.policy, each.gateway); err == nil || !strings.Contains(err.Error(), each.part) {

@@ -45,7 +45,7 @@ class _Called:
 
 
 def setup(scope: Scope, journal: Journal) -> Script[None]:
-    """Set up the agent. Its installation runs as root if the agent asks for it.
+    """Set up the agent. Its installation runs as root if the agent requests this.
 
     If the setup of one of Harbor's own agents fails, it is an infrastructure failure, because the agent has not seen an
     instruction. If the setup of a custom agent class fails, it is an agent failure, because the class can read the environment
@@ -67,7 +67,7 @@ def setup(scope: Scope, journal: Journal) -> Script[None]:
 
 
 def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
-    """Run the agent on the step's instruction; from step 2 on, resume its trajectory if the trial asks for it."""
+    """Run the agent on the step's instruction; from step 2 on, resume its trajectory if spec.resumeTrajectory is true."""
     hosted = _hosted(scope)
     instruction = {"name": step.name, "instruction": step.instruction, "resume": hosted.resumes(step.index)}
     request = {**_environment(scope, step.agent_user), "env": _variables(scope), "step": instruction}

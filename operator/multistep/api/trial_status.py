@@ -129,7 +129,7 @@ class Usage(Model):
 
 
 class CheckpointStatus(Model):
-    """The checkpoint after a step: what the step changed in the environment's file system."""
+    """The checkpoint after a step: the step's changes to the environment's file system."""
 
     digest: str | None = None
     """SHA-256 of the checkpoint's commit, which names its files, the records of its steps, and the checkpoint below it."""

@@ -111,7 +111,7 @@ def _matching(items: list[CompletionItem], incomplete: str) -> list[CompletionIt
 
 
 def _asked(ctx: click.Context, ask: Callable[..., Awaitable[list[CompletionItem]]]) -> list[CompletionItem]:
-    """Return the cluster's answer; an empty list after a timeout or error, because a message would garble the command line."""
+    """Return the result of ``ask``; [] after a timeout or error, because a message would appear in the user's command line."""
 
     async def within() -> list[CompletionItem]:
         from multistep.kube.client import Client

@@ -8,7 +8,7 @@ from multistep.errors import MultistepError, StoreError, Unavailable
 
 
 class Exit(IntEnum):
-    """How a command ended. A command that only shows an unfinished trial or sweep exits with OK."""
+    """The exit code of a command. A command that only shows an unfinished trial or sweep exits with OK."""
 
     OK = 0  # the trial is Complete, without an exception or a failed gate; the sweep is Complete, and all of its trials are scored
     # The trial is Complete with an exception or a failed gate; the sweep is Complete, but trials are excluded or images of tasks

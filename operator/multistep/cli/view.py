@@ -76,7 +76,7 @@ def jobs_directory(directory: Path) -> Path:
 
 
 def _run(command: Sequence[str]) -> int:
-    """Run the viewer until it exits or Ctrl-C, which the viewer receives, too. Return the exit code, 0 after Ctrl-C."""
+    """Run the viewer until it exits. Ctrl-C also reaches the viewer. Return the exit code, 0 after Ctrl-C."""
     with subprocess.Popen(command) as viewer:
         try:
             return viewer.wait()

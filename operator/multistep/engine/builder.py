@@ -1,4 +1,4 @@
-"""Decides what a build of an image does next, from the registry, the builder's pod and the records of its two runners. Pure.
+"""Decides the next action of an image build, from the registry, the builder's pod and the records of its two runners. Pure.
 
 The registry is the source of truth: the build is finished when the registry has the image's tag. The pod's name is derived from
 the build's digest, so all trials that need the image share one pod, also after a restart of the operator. The pod's container

@@ -22,7 +22,7 @@ RESUME_SECONDS: Final = 600.0  # timeout of each resume.sh after a restore
 
 
 def checkpoint(scope: Scope, step: StepPlan, spec: CheckpointsSpec, *, final: bool) -> Script[CheckpointStatus]:
-    """Store a checkpoint after a step. If that is not possible, the step does not fail; a later attempt resumes at an earlier one.
+    """Store a checkpoint after a step. If that fails, the step does not fail, but a later attempt resumes at an earlier step.
 
     final: whether the trial ends with the step.
     """
@@ -71,7 +71,7 @@ def restore(scope: Scope, journal: Journal) -> Script[bool]:
 
 
 def resume_steps(scope: Scope, steps: Sequence[StepPlan], timeout: float | None) -> Script[None]:
-    """After a restore, run resume.sh of each of these steps that has one. It restarts the processes that the step left running.
+    """After a restore, run resume.sh of each step that has one. The script restarts the processes that the step left running.
 
     Each resume.sh runs from a new copy outside of the workdir, because the agent may have changed the copy in the workdir. timeout:
     seconds for each script, which may start programs that the agent changed; None for no timeout. Raises TrialError if one fails.

@@ -21,7 +21,7 @@ def cut_short(trial: MultiStepTrial, now: float) -> Fail | None:
 
 
 def next_deadline(trial: MultiStepTrial, now: float) -> float | None:
-    """Return the seconds until the trial's deadline; None without one, or while the trial is suspended."""
+    """Return the seconds until the trial's deadline; None if it has no deadline, or while it is suspended."""
     left = _active_seconds_left(trial, now)
     return None if left is None or suspended_since(trial.status) is not None else max(0.0, left)
 

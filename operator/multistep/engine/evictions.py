@@ -39,6 +39,6 @@ def own_usage_exception(message: str, *, disrupted: bool) -> str | None:
 
 
 def quantity(text: str) -> float:
-    """Parse a Kubernetes quantity such as "1Gi" into bytes; return 0 for an invalid one."""
+    """Return the bytes of a Kubernetes quantity such as "1Gi"; 0 if the text is invalid."""
     found = _QUANTITY.fullmatch(text)
     return float(found[1]) * _SUFFIXES.get(found[2], 0.0) if found else 0.0

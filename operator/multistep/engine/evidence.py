@@ -10,7 +10,7 @@ from multistep.engine.status_size import bounded_rewards
 
 
 def missing_records(status: TrialStatus, ids: Iterable[str]) -> str:
-    """Return a message that says which records are missing; "" if none is. ids: the ids of all records that the runner has.
+    """Return a message about missing records; "" if no record is missing. ids: the ids of all records that the runner has.
 
     The records of steps that the attempt kept are in the results store, not in the runner. The status lists a step before the
     step's first operation is finished, so the last listed step may have no records.

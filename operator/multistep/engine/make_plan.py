@@ -67,7 +67,7 @@ def make_plan(
     egress: Egress = "Disabled",
     images: Images = NO_IMAGES,
 ) -> TrialPlan:
-    """Return the plan of a trial. name: name of the task if task.toml has none; egress: what limits the networks of trial pods;
+    """Return the plan of a trial. name: name of the task if task.toml has none; egress: how the networks of trial pods are limited;
     images: images built from the task's Dockerfiles. Raises InvalidSpec or InvalidTask."""
     refuse_unsupported(config, layout, spec.agent)
     steps = steps_of(config)

@@ -296,8 +296,8 @@ def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, 
 
 
 def _counting(grid: Grid, created: int, trials: Collection[TrialFacts], scoring: Scoring) -> tuple[Collection[TrialFacts], int]:
-    """Return the trials that count, at most one for each number, and the number of numbers that have a trial. No trial counts for a
-    number without a score whose retry is not created yet, because the number is unfinished."""
+    """Return the trials that count, at most one for each number, and how many numbers have a trial. If a number has no score and
+    its retry is not created yet, the number is unfinished, so no trial counts for it."""
 
     def is_scored(trial: TrialFacts) -> bool:
         return counted_score(trial, scoring) is not None

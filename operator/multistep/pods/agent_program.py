@@ -29,7 +29,7 @@ def volume(image: str, how: Mount) -> dict[str, Any]:
 
 
 def init_containers(image: str, how: Mount) -> list[dict[str, Any]]:
-    """Return the init container that copies the program; none for an image volume. The runner copies, as the image has no shell."""
+    """Return the init container that copies the program; [] for an image volume. The runner copies: the image has no shell."""
     if how == "Volume":
         return []
     return [

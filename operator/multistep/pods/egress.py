@@ -31,7 +31,7 @@ _HARMLESS: Final = frozenset(
 def guarded(pod: Mapping[str, Any], settings: Settings, *, gateway: bool) -> dict[str, Any]:
     """Return the pod with the sidecar, which starts without a network. gateway: whether the pod's agent calls the model gateway.
 
-    Raises InvalidSpec if the pod's template gives a container power over the network.
+    Raises InvalidSpec if the pod template would let a container change the network's rules.
     """
     spec = pod["spec"]
     if spec.get("hostNetwork"):
@@ -73,7 +73,8 @@ def _container(settings: Settings, probes: list[int], *, gateway: bool) -> dict[
 
 
 def _without_raw(container: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the container without NET_RAW. Raises InvalidSpec if it is privileged, or adds a capability that is not harmless."""
+    """Return the container without NET_RAW. Raises InvalidSpec if it could change the network's rules, has the sidecar's name, or
+    mounts the sidecar's volume."""
     at = f"{where}[{container['name']}]"
     if container["name"] == CONTAINER:
         raise InvalidSpec(f"{at}: the name is the egress sidecar's, as the task limits the network; choose another")

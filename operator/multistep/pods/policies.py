@@ -14,7 +14,7 @@ def network_policy(request: PodRequest) -> dict[str, Any] | None:
     """Return the NetworkPolicy of one pod, under the pod's name; None if policies do not limit networks.
 
     Ingress is always denied: other pods could flood the runner's readiness port. The kubelet's probes still arrive:
-    policies admit traffic from the pod's node. Egress is limited only if the task asks for it.
+    policies admit traffic from the pod's node. Egress is limited only if the task limits the network.
     """
     if request.settings.egress != "NetworkPolicy":
         return None

@@ -172,7 +172,7 @@ def _resources(service: Service) -> dict[str, Any]:
 
 
 def _security(service: Service) -> dict[str, Any]:
-    """Return the security context. NET_RAW is dropped: with it, a process could send packets in another process's name."""
+    """Return the security context. NET_RAW is dropped: with it, a process could forge packets of another process of the pod."""
     uid, _, gid = service.user.partition(":")
     return {
         "capabilities": {

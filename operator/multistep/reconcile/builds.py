@@ -40,7 +40,7 @@ _REGISTRY_SECONDS: Final = 15.0
 
 @dataclass(frozen=True)
 class _Outcome:
-    """The outcome of a build, remembered until a time of the event loop's clock."""
+    """The remembered outcome of a build. until: when it is forgotten, in the event loop's time."""
 
     outcome: str | SourceError
     until: float
@@ -69,7 +69,7 @@ class Builds:
         return {*self._reports, *self._absent.values()}
 
     async def images(self, trial: MultiStepTrial, task: ReadTask, wanted: Sequence[ImageBuild]) -> Sequence[ImageStatus]:
-        """Return the images of a trial, as specified by sources.trial_images.Building. They are built one after the other."""
+        """Return a trial's images, as sources.trial_images.Building specifies. Missing ones are built one after the other."""
         pinned = {each.name: each for each in trial.status.images if each.image}
         if not self._settings.builds.registry:
             return list(pinned.values())

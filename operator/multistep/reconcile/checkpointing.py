@@ -101,7 +101,7 @@ class Checkpointing:
         """Perform an operation and return its record. Idempotent.
 
         If the operation is not possible, its record contains the reason: as ``missing`` of a Checkpoint, as ``error`` of a Restore
-        (engine.checkpoints). No failed checkpoint ends an attempt, because a later attempt can start earlier.
+        (engine.checkpoints). A failed checkpoint ends the attempt only if the step's verifier needs the checkpoint.
         """
         if environment.protocol < CHECKPOINT_PROTOCOL:
             problem = "error" if isinstance(operation, Restore) else "missing"
@@ -120,7 +120,7 @@ class Checkpointing:
         await self._volume.checkpoints.discard(key, id)
 
     async def _store(self, operation: Checkpoint, environment: Environment) -> Mapping[str, Any]:
-        """Store the step's changes, and let the runner use them as the base of the next checkpoint. A stored checkpoint is kept.
+        """Store the step's changes, and let the runner use them as the base of the next checkpoint. Idempotent.
 
         Raises StoreError if a checkpoint that the step's verifier needs cannot be stored: the trial waits until it can. If space is
         missing, the files of the trial's own checkpoints are deleted first: otherwise trials could wait for each other for ever.
@@ -317,7 +317,7 @@ def _shown(environment: Environment, step: int, base: Base | None) -> dict[str, 
 
 
 def _base(previous: str, scope: Scope, step: int, known: Commits) -> Base | None:
-    """Return the checkpoint on top of which the runner packed; None for the image, or if it is not stored."""
+    """Return the checkpoint on top of which the runner packed; None if it packed on top of the image, or if none is stored."""
     ids = [(_attempt_of(scope, index), index) for index in range(step - 1, -1, -1)]
     found = next((known[id] for id in ids if id in known and known[id].manifest == previous), None)
     return None if found is None else Base(attempt=found.attempt, step=found.step, digest=found.digest)
@@ -346,7 +346,7 @@ def kept_steps(chain: Sequence[Commit]) -> tuple[KeptStep, ...]:
 
 
 def _reported(step: StepStatus) -> StepStatus:
-    """Return a step that another trial ran, without its usage and artifacts, which are the other trial's."""
+    """Return a step that another trial ran, without its usage and artifacts, which belong to that trial."""
     return step.model_copy(update={"usage": None, "artifacts": None})
 
 

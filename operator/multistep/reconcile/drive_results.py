@@ -11,7 +11,7 @@ from multistep.engine.plan import StepPlan
 
 @dataclass(frozen=True)
 class Progressed:
-    """A result: the script ran until a phase took long, or until it finished (``journal.finished``)."""
+    """A result: the script finished (``journal.finished``), or has to wait for a phase that takes long."""
 
     journal: Journal
 

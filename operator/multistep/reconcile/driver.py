@@ -71,7 +71,7 @@ from multistep.store.volume import Volume
 SURVEY_PROTOCOL = 2
 MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # limits of the list, in a record, of files that were not collected completely
 BUSY_WAIT_SECONDS = 0.3  # how long a session waits for a phase while other trials are queued for a session
-FIRST_WAIT_SECONDS = 3.0  # after that the status shows the phase, and a trial that is queued for a session ends the wait
+FIRST_WAIT_SECONDS = 3.0  # after that, the status shows the phase, and the session ends if other trials are queued for one
 
 
 class Driver:

@@ -1,4 +1,4 @@
-"""Event filter: decides which watch events need a reconcile. An event that only shows a status write needs none.
+"""Event filter: decides which watch events need a reconcile. An event that only shows a status write needs no reconcile.
 
 A watch may miss events, so ``Resync`` compares the filter's state with lists. The filter only saves reconciles.
 """
@@ -55,7 +55,7 @@ class EventFilter:
         return self._record("trial", metadata, (metadata["namespace"], metadata["name"]), _identity(metadata), type, over=over)
 
     def finished(self, key: Key) -> bool:
-        """Return whether a trial has finished. Its pods' events then need no reconcile, as its last reconcile cleaned them up."""
+        """Return whether a trial has finished. Its pods' events then need no reconcile: its last reconcile cleaned the pods up."""
         seen = self._seen.get(("trial", *key))
         return seen is not None and seen.over
 

@@ -203,7 +203,7 @@ def rules_of(settings: Settings) -> Rules:
 
 
 def _key(request: Request, task: FetchedTask, revision: str) -> str:
-    """Return the cache key of one of many tasks."""
+    """Return the cache key of one task of a request for many tasks."""
     return request.elsewhere(task.url, task.path).key(task.revision) if task.url else request.below(task.name).key(revision)
 
 

@@ -34,7 +34,8 @@ from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
 
 T = TypeVar("T")
-_BUILDER_SECONDS = 600.0  # minimum age of a deleted builder's pod: by then its trials requested the build again after a restart
+# Builders' pods younger than this are kept: after a restart of the operator, their trials may not have requested the build yet.
+_BUILDER_SECONDS = 600.0
 FIRST_SECONDS = 15.0  # delay of the first pass after the operator's start
 
 logger = logging.getLogger(__name__)
@@ -131,7 +132,7 @@ class OrphanRemoval:
 
     async def _check_trial_results(self, place: Place, key: TrialKey, gone_since: float | None, *, alive: bool) -> None:
         now, keep = self.clock(), self.settings.results_retention_seconds
-        if keep is not None:  # not before the grace period ends: the deleted trial's last reconcile may still write results
+        if keep is not None:  # keep them at least for the grace period: the deleted trial's last reconcile may still write results
             keep = max(keep, self.settings.orphans_grace_seconds)
         fate = orphans.fate_of_results(alive=alive, gone_since=gone_since, now=now, keep=keep)
         if fate in ("MarkGone", "Remove"):

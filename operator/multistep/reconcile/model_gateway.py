@@ -102,8 +102,8 @@ class ModelGateway:
     async def _signing_key(self) -> SigningKey:
         """Return the newest signing key that the gateway accepts. Raises GatewayUnavailable.
 
-        While keys are rotated, the operator can have a new key before the gateway, as each pod's copy of the Secret is updated
-        separately.
+        While keys are rotated, the operator can have a new key before the gateway, because each pod's copy of the Secret is
+        updated separately.
         """
         if not self._accepted.key_ids:
             self._accepted = await self._admin.accepted_tokens()
@@ -183,7 +183,8 @@ def connect(http: aiohttp.ClientSession, url: str, admin_url: str, secret_dir: P
 
 
 def with_model_access(call: HostCall, hosted: HostedAgent, variables: Mapping[str, str], stalls_url: str) -> HostCall:
-    """Return the call of the agent host with the variables. If its timeout can be extended, add the URL and token for that."""
+    """Return the call of the agent host with the variables. If stalls of the provider extend the call's timeout, add the URL and
+    the token with which the agent host queries these stalls."""
     request = {**call.request, "env": {**variables, **call.request.get("env", {})}}
     if call.max_stalled:
         token = next(variables[name] for name in hosted.credentials)  # the gateway accepts any token of the step

@@ -21,7 +21,7 @@ class ModelLoads:
         self._totals: Mapping[str, ModelLoad] | None = None
 
     def since_last(self, totals: Mapping[str, ModelLoad]) -> Mapping[str, ModelLoad]:
-        """Return the increase since the last call by limited model. totals: by requested model, since the gateway's start.
+        """Return each limited model's load since the last call. totals: loads since the gateway's start, by requested model.
 
         The first call returns no load, because it is unknown since when the totals count.
         """

@@ -13,7 +13,7 @@ STARTING_SECONDS = 60.0  # a pod that takes longer waits for its image or node, 
 
 
 class PodStarts(ConcurrencyLimit):
-    """Limits the number of pods that are created but not running yet. A trial has one slot, as it starts one pod at a time.
+    """Limits the number of pods that are created but not running yet. A trial starts one pod at a time, so it has one slot.
 
     A stuck pod (unschedulable, image cannot be pulled) holds a slot of its namespace only, and no pod holds a slot for longer
     than STARTING_SECONDS: stuck pods slow down their own namespace, and block no other. clock: seconds since the epoch.

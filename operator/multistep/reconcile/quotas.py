@@ -1,7 +1,7 @@
 """Queues of trials whose pods exceed a ResourceQuota: of equal pods, one retries and the others wait.
 
 A thousand trials that retry every few seconds would overload the API server. So each namespace has one queue for each kind of
-pod. Pods are of one kind if a quota counts the same amounts for them, as a small pod may fit where a large one does not. The first
+pod. Pods are of one kind if a quota counts the same amounts for them: a small pod may fit where a large one does not. The first
 trial of a queue retries with back-off, and soon after a pod of the namespace ended. When it gets its pod, the next trial retries.
 The queues only bound load: after a restart, new rejections fill them again.
 """
@@ -21,7 +21,7 @@ from multistep.reconcile.concurrency_limit import Key
 Kind = tuple[str, str]  # namespace, and the pod's fields that a quota counts, as JSON
 
 EXCEEDED = "exceeded quota"  # every rejection by a quota has this text in its message
-BACKOFF = Backoff(first=1.0, last=60.0)  # of retries. They are needed because no event reports that a quota was raised
+BACKOFF = Backoff(first=1.0, last=60.0)  # back-off of retries, which are needed because no event reports that a quota was raised
 ROOM_SECONDS = 1.0  # about the time from a pod's end until the quota controller has counted it
 
 

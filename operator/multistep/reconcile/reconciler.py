@@ -169,7 +169,7 @@ class Reconciler:
             return AT_NEXT_EVENT
         try:
             return await TrialReconcile(self._tools, trial).run()
-        except (Conflict, NotFound):  # an object changed or was deleted; requeue, as its watch event may be missed
+        except (Conflict, NotFound):  # an object changed or was deleted; requeue, because its watch event may be missed
             return Requeue(SOON_SECONDS)
         except PodError as error:
             cause = "stream" if isinstance(error, StreamLost) else "runner" if isinstance(error, RunnerError) else "pod"

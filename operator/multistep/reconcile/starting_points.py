@@ -75,8 +75,8 @@ class StartingPoints:
             return Fail(SOURCE_CHECKPOINT_MISSING, f"spec.from: {error}. To start from a trial, {_HINT}")
 
     async def _from_reference(self, trial: MultiStepTrial, loaded: Loaded) -> Start | Wait | Fail:
-        """Return the start from the task's reference trial, which is created if it does not exist; if it was deleted, from its
-        results."""
+        """Return the starting point from the task's reference trial, which is created if it does not exist; if it was deleted, from
+        its results."""
         wanted, step = references.manifest(trial, loaded), _step(loaded.plan)
         name, found = wanted["metadata"]["name"], await self._references.find(wanted)
         if found is not None and not references.is_reference(found, wanted):

@@ -75,13 +75,13 @@ class Page:
         self.whole = True
 
     def close(self) -> None:
-        """Drop the trials of a finished sweep, as the sweep's status has the results."""
+        """Drop the trials of a finished sweep, because the sweep's status has the results."""
         self.trials.clear()
         self.observed.clear()
         self.plan, self.over = None, True
 
     def of(self, names: Sequence[str]) -> list[TrialFacts]:
-        """Return the facts of the trials whose number label matches their name. Others are ignored, as users can change labels."""
+        """Return the facts of the trials whose number label matches their name. Users can change labels: others are ignored."""
         count = len(names)
         found = [each for name, each in self.trials.items() if 0 <= each.number < count and names[each.number] == name]
         self.created = max(self.created, max((each.number for each in found), default=-1) + 1)

@@ -23,7 +23,7 @@ from multistep.reconcile.sweep_records import create_once
 from multistep.sources.bundle import digest_of
 
 _KEY: Final = "states"
-_MOST_BYTES: Final = 900_000  # maximum size of the record, as a ConfigMap may have 1 MiB
+_MOST_BYTES: Final = 900_000  # maximum size of the record; a ConfigMap may have 1 MiB
 _DIGITS: Final = 12
 
 

@@ -84,7 +84,7 @@ class Sweeps:
         page = self.book.page(key, metadata.uid, metadata.resource_version, over=over)
         try:
             return await _SweepReconcile(self, found, page).run()
-        except (Conflict, NotFound):  # an object changed or was deleted; requeue, as its watch event may be missed
+        except (Conflict, NotFound):  # an object changed or was deleted; requeue, because its watch event may be missed
             return Requeue(SOON_SECONDS)
 
     def _forget(self, key: Key) -> None:
@@ -158,7 +158,7 @@ class _SweepReconcile:
         return found
 
     async def _wait_for_tasks(self, error: SourceError) -> Requeue:
-        """Wait for the tasks, or the record of the branches. A started sweep never fails here, as they may become available."""
+        """Wait for the tasks, or the record of the branches. A started sweep never fails here: they may become available."""
         if self._sweep.status.start_time is not None:
             logger.warning("%s", error)
             return Requeue(error.retry_seconds if error.transient else REJECTED_RETRY_SECONDS)

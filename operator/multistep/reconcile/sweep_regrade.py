@@ -1,4 +1,4 @@
-"""For a sweep that regrades another one, the source: whether the source has finished, and which of its retries count."""
+"""Reads the source of a sweep that regrades another one: whether the source has finished, and which of its retries count."""
 
 from __future__ import annotations
 

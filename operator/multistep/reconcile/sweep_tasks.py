@@ -23,7 +23,7 @@ from multistep.sources.reasons import DIGEST
 from multistep.sources.remote import Remote
 
 _KEY: Final = "tasks"
-_MOST_BYTES: Final = 900_000  # maximum size of the list, as a ConfigMap may have 1 MiB
+_MOST_BYTES: Final = 900_000  # maximum size of the list; a ConfigMap may have 1 MiB
 _DIGITS: Final = 12
 
 

@@ -138,7 +138,7 @@ class TrialCreation(TrialContext):
         manifest = pods.manifest(request)
         if not await self._may_create_pod(manifest, first=True):
             return self._requeue_queued()
-        await self._writer.require_current()  # no operator would delete a pod that a stale status of a finished trial names
+        await self._writer.require_current()  # if this status is stale and the trial finished, no operator would delete the pod
         match await self._create(request, manifest, first=True):
             case None:
                 return CONTINUE

@@ -200,8 +200,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
     async def _interrupt(self, decision: decisions.FailAttempt | decisions.PhaseDied | decisions.Fail) -> Result:
         """End the attempt or the trial, after counting the model usage of the step that this interrupts.
 
-        A stop or timeout of the trial waits at most STOP_SECONDS for the gateway: before its answer, the gateway blocks the token,
-        and its ledger has the usage.
+        A stop or timeout of the trial waits at most STOP_SECONDS for the gateway, which blocks the token before it answers, and
+        keeps the usage in its ledger.
         """
         ends = isinstance(decision, decisions.Fail)
         try:

@@ -99,12 +99,12 @@ func OpenOne(source, rel string) (*os.File, error) {
 	opened := openSource(wire.Source{Path: source})
 	if rel == "" {
 		if opened.file == nil {
-			return nil, fmt.Errorf("%q is no regular file", source)
+			return nil, fmt.Errorf("%q is not a regular file", source)
 		}
 		return opened.file, nil
 	}
 	if opened.root == nil {
-		return nil, fmt.Errorf("%q is no directory", source)
+		return nil, fmt.Errorf("%q is not a directory", source)
 	}
 	defer opened.root.Close()
 	file, err := opened.root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
@@ -113,7 +113,7 @@ func OpenOne(source, rel string) (*os.File, error) {
 	}
 	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
 		file.Close()
-		return nil, fmt.Errorf("%q is no regular file", rel)
+		return nil, fmt.Errorf("%q is not a regular file", rel)
 	}
 	return file, nil
 }

@@ -112,7 +112,7 @@ func (u *Upload) parents(name string) error {
 	case err != nil:
 		return err
 	case !info.IsDir():
-		return fmt.Errorf("its parent %.300q is no directory", name)
+		return fmt.Errorf("its parent %.300q is not a directory", name)
 	}
 	u.parent = name
 	return nil
@@ -210,7 +210,7 @@ func (u *Upload) hardlink(name, other string) error {
 		return fmt.Errorf("link to %w", err)
 	}
 	if info, err := u.stage.Lstat(other); err != nil || !info.Mode().IsRegular() {
-		return fmt.Errorf("a hard link to %.300q, which is no file of this stream", other)
+		return fmt.Errorf("a hard link to %.300q, which is not a file of this stream", other)
 	}
 	if other == name {
 		return nil

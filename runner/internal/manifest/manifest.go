@@ -178,7 +178,7 @@ func (e *Entry) Check() error {
 		return fmt.Errorf("type %.100q", e.Type)
 	}
 	if e.Path == "/" && e.Type != Directory {
-		return errors.New("the root directory is no directory")
+		return errors.New("the root is not a directory")
 	}
 	return nil
 }
@@ -202,11 +202,11 @@ func checkPath(path string) error {
 		return nil
 	}
 	if !strings.HasPrefix(path, "/") || strings.ContainsRune(path, 0) {
-		return errors.New("no absolute path")
+		return errors.New("not an absolute path")
 	}
 	for part := range strings.SplitSeq(path[1:], "/") {
 		if part == "" || part == "." || part == ".." {
-			return errors.New("no clean path")
+			return errors.New("a path with an empty name, . or ..")
 		}
 	}
 	return nil

@@ -307,7 +307,7 @@ func (t *target) hardlink(parent int, base string, entry *manifest.Entry) error 
 		return nil
 	}
 	if !known {
-		return damaged("a hard link to %.300q, which is no file of this increment", string(entry.Link))
+		return damaged("a hard link to %.300q, which is not a file of this increment", string(entry.Link))
 	}
 	fd, err := t.node(string(entry.Link), made)
 	if err != nil {

@@ -77,7 +77,7 @@ func put(ctx context.Context, client *http.Client, request wire.Send, file *os.F
 	counted := &counter{reader: io.TeeReader(io.NewSectionReader(file, 0, request.Size), digest)}
 	message, err := http.NewRequestWithContext(ctx, http.MethodPut, request.URL, counted)
 	if err != nil {
-		return wire.SendResult{}, false, errors.New("the address makes no sense")
+		return wire.SendResult{}, false, errors.New("the upload URL is invalid")
 	}
 	message.ContentLength = request.Size
 	for name, value := range request.Headers {

@@ -37,7 +37,7 @@ func (s *Session) ofHost(message wire.Sealed) (answer []byte, err error) {
 	}
 	kind, _, err := s.host.frames.Next()
 	if err == nil && kind != frames.JSON {
-		err = fmt.Errorf("a frame %c is no answer", kind)
+		err = fmt.Errorf("a frame %c is not an answer", kind)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the agent host's runner: %w", err)

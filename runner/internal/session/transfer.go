@@ -87,7 +87,7 @@ func (s *Session) target(request wire.Upload) (string, *wire.Error) {
 		place = s.RuntimeDir + "/" + rest
 	}
 	if err := wire.CheckPaths([]string{place}); err != nil || place == "" {
-		return "", wire.Errorf(wire.CodeProtocol, "the target %.200q is no absolute path", request.Target)
+		return "", wire.Errorf(wire.CodeProtocol, "the target %.200q is not an absolute path", request.Target)
 	}
 	return place, nil
 }

@@ -56,7 +56,7 @@ func execute(argv, env []string) *wire.Error {
 				return wire.Errorf("NoSuchCommand", "%s exists, but its interpreter or loader does not", path)
 			}
 		case errors.Is(err, syscall.ENOEXEC):
-			return wire.Errorf("NoSuchCommand", "%s is no program for this machine, and no script that /bin/sh could run", path)
+			return wire.Errorf("NoSuchCommand", "%s is neither a program for this machine nor a script that /bin/sh can run", path)
 		default:
 			return wire.Errorf("Internal", "%s: %v", path, err)
 		}

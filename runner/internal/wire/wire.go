@@ -425,7 +425,7 @@ func (d Download) Check() error { return checkSources(d.Sources) }
 func checkSources(sources []Source) error {
 	for _, source := range sources {
 		if source.Path == "" || CheckPaths([]string{source.Path}) != nil {
-			return fmt.Errorf("the source %.200q is no absolute path", source.Path)
+			return fmt.Errorf("the source %.200q is not an absolute path", source.Path)
 		}
 	}
 	return nil

@@ -73,7 +73,7 @@ def test_of_several_replicas_one_goes_at_a_time(render: Render) -> None:
 
 
 def test_several_replicas_without_a_volume_of_all_are_refused(render: Render) -> None:
-    with pytest.raises(ValueError, match=r"replicaCount: more than 1 need results\.persistence\.enabled"):
+    with pytest.raises(ValueError, match=r"replicaCount: more than 1 needs results\.persistence\.enabled"):
         render({"replicaCount": 2, "results": {"persistence": {"enabled": False}}})
 
 

@@ -12,7 +12,7 @@ TESTER = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "multistep-t
 
 
 def test_by_default_any_client_reaches_the_results_and_none_the_metrics(render: Render) -> None:
-    """Any client may connect to the results port, because no policy can select the API server's proxy; a token protects them.
+    """Any client may connect to the results port, because no policy can select the API server's proxy. Reads need a token.
 
     Only the pod of `helm test` may connect to the metrics port.
     """

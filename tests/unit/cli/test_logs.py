@@ -40,7 +40,7 @@ def running(runner: FakeRunner, id: str, text: bytes, *, done: bool = True) -> N
 
 
 def story(cluster: CliCluster, *reported: dict[str, Any], agent: str = "oracle") -> None:
-    """Create trial "t". Each read of it returns the next status of ``reported``, after the last one always the last one."""
+    """Create trial "t". Each read of it returns the next status of ``reported``; later reads return the last status."""
     cluster.put("MultiStepTrial", "t", spec={"agent": {"name": agent}}, status=reported[0])
     left = iter(reported)
     get, last = cluster.get, reported[-1]

@@ -60,7 +60,7 @@ def asked(world: World) -> list[tuple[bool, int]]:
 
 
 async def with_checkpoints_given_up(attempt: int) -> World:
-    """Return a trial that gave up its checkpoints in step b of the attempt, and whose agent works on step c."""
+    """Return a trial whose checkpoints' files were deleted for lack of space in step b, and whose agent works on step c."""
     world = World(trial=trial("trial-uid"), durations=DURATIONS)
     await at_step(world, "b")
     if attempt == 2:

@@ -19,7 +19,7 @@ STRIDE = 7  # each test tries every 7th point, from another first point for each
 
 
 class Meddling(Faults):
-    """Faults that also call an action at the operator's at-th call of the outside world (from 1)."""
+    """Faults that also run an action at the operator's at-th call (from 1) to the API server, a runner or the results volume."""
 
     def __init__(self, at: int, action: Callable[[], None]) -> None:
         super().__init__()

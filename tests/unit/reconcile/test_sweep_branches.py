@@ -1,4 +1,4 @@
-"""A sweep's branches in the simulated cluster: planned once, from a record that outlives the trials it was made from."""
+"""A sweep's branches in the simulated cluster: planned once, from a record that outlives the trials from which it was created."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_a_deleted_record_is_created_again_from_the_trials() -> None:
 
 
 async def reconciled(world: SweepWorld, ended: int) -> None:
-    """Reconcile until so many trials have finished and no reconcile is due at once."""
+    """Reconcile until ``ended`` trials have finished and no reconcile is due at once."""
     while world.ended < ended:
         await world.reconcile()
         while world.active and world.ended < ended:

@@ -1,4 +1,4 @@
-"""Kill the operator wherever a sweep calls the outside world, start a new one with an empty memory, compare the results."""
+"""Kill the operator at each API call of a sweep's reconciles, start a new one with an empty memory, compare the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retries of a sweep: the trials without a score run again, as trials of their own, and each number counts once."""
+"""Retries of a sweep: trials without a score are run again as new trials, and each number counts once."""
 
 from __future__ import annotations
 

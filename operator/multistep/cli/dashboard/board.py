@@ -1,4 +1,4 @@
-"""The rows of the dashboard: sweeps and trials, kept current by watches."""
+"""The rows of the dashboard: sweeps and trials, updated by watches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The output of a trial's phases for the dashboard: what `multistep logs -f` shows."""
+"""The output of a trial's phases for the dashboard, the same as that of `multistep logs -f`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from multistep.cli.trial.polling import following
 from multistep.cli.trial.printing import Escaped
 from multistep.cli.trial.trial_output import Reader
 
-TAIL_LINES: Final = 500  # of each phase, at first
+TAIL_LINES: Final = 500  # number of lines of each phase that the dashboard shows at first
 
 
 async def output(cluster: Cluster, namespace: str, name: str) -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""The tasks of a dataset that the operator cannot read by itself: local directories and pinned git repositories."""
+"""Converts the tasks of a dataset into local directories and entries of spec.tasks, if spec.tasksFrom cannot name the dataset."""
 
 from __future__ import annotations
 

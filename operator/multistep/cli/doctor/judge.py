@@ -258,7 +258,7 @@ def _pod_security(seen: Observation) -> Iterator[Finding]:
 
 
 def waiting_reasons(pod: Object) -> Iterator[tuple[str, str, str]]:
-    """Yield image, reason and message of each container of a pod that cannot start or crashed."""
+    """Yield image, reason and message of each container that is waiting in the pod, unless it is being created."""
     status = pod.get("status") or {}
     for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = (each.get("state") or {}).get("waiting") or {}

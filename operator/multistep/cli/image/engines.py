@@ -62,7 +62,7 @@ class DockerLike:
 
 @dataclass(frozen=True)
 class Buildah:
-    """The engine buildah, without a daemon. Its chroot isolation works even inside a container; $BUILDAH_ISOLATION overrides it."""
+    """The engine buildah, which has no daemon. Its chroot isolation works even in a container; $BUILDAH_ISOLATION overrides it."""
 
     name: str = "buildah"
 
@@ -118,7 +118,7 @@ def find_engine(works: Callable[[Sequence[str]], bool] | None = None) -> Engine:
 
 
 def answers(argv: Sequence[str]) -> bool:
-    """Report whether the command exists and succeeds within a few seconds."""
+    """Report whether the command exists and succeeds within _ASK_SECONDS."""
     if shutil.which(argv[0]) is None:
         return False
     try:

@@ -43,7 +43,7 @@ def _lint(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
 
 
 def _workdir(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
-    """Warn of a relative workdir, and of a workdir that the Dockerfile does not name. Other images cannot be checked."""
+    """Warn of a relative workdir, and of a workdir that the Dockerfile of the task's image does not name."""
     workdir, dockerfile = config.environment.workdir, lookup(bundle, "environment/Dockerfile")
     if workdir is None:
         return

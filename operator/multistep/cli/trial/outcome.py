@@ -13,7 +13,7 @@ from multistep.cli.exits import Exit
 
 @dataclass(frozen=True)
 class Outcome:
-    """A trial's outcome or progress. why: explanation in one sentence; faults: reasons why the exit code is not 0."""
+    """The outcome or progress of a trial or sweep. why: explanation in one sentence; faults: reasons for a non-zero exit code."""
 
     exit: Exit
     phase: str

@@ -20,7 +20,7 @@ from multistep.report.rows import row
 Object = Mapping[str, Any]
 _NOT_TAKEN: Final = ("stop", "suspend", "prestart")
 _NAME_CHARACTERS: Final = 63
-_MOST: Final = 100  # retries of one trial
+_MOST: Final = 100  # maximum number of retries of one trial
 
 
 async def retry_alone(cluster: Cluster, namespace: str, trial: Object) -> str:
@@ -37,7 +37,7 @@ async def retry_alone(cluster: Cluster, namespace: str, trial: Object) -> str:
 
 
 def _manifest(trial: Object) -> Manifest:
-    """Return the retry's manifest, still with the first trial's name. It has the trial's labels except the sweep's labels."""
+    """Return the retry's manifest, with the trial's name, which _created replaces. It has the trial's labels except the sweep's."""
     metadata = trial["metadata"]
     given, first = metadata.get("annotations") or {}, metadata["name"]
     kept = {name: text for name, text in given.items() if name in (labels.TASK, labels.AGENT)} if owner_of(trial) else {}

@@ -158,7 +158,7 @@ async def _create(cluster: Cluster, trial: Manifest) -> Object:
 
 
 async def _withdraw(cluster: Cluster, trial: Object) -> None:
-    """Delete a trial of which an object could not be created. Kubernetes deletes the other objects with the trial."""
+    """Delete a trial, because an object that it needs could not be created. Kubernetes deletes its other objects, too."""
     metadata = trial["metadata"]
     with suppress(ClusterError):
         await cluster.delete(TRIALS, metadata["namespace"], metadata["name"], uid=metadata["uid"])

@@ -30,7 +30,7 @@ _WHOLE: Final = ("oracle.txt", "command.txt", "output.txt", "test-stdout.txt")  
 
 
 class Reader:
-    """Shows a trial's new output at each poll. tail: number of lines to show of the output before the first poll; None: all."""
+    """Shows a trial's new output at each poll. tail: number of lines of each piece to show at its first poll; None: all lines."""
 
     def __init__(self, cluster: Cluster, namespace: str, wanted: Wanted, form: Form, tail: int | None = None) -> None:
         self._cluster, self._namespace, self._wanted = cluster, namespace, wanted
