@@ -76,11 +76,12 @@ def _go_tests() -> None:
 
 
 def _on_all_cores() -> tuple[str, ...]:
-    return ("-q", "-n", str(len(os.sched_getaffinity(0))), "--dist", "worksteal")
+    """Return pytest's options for one worker more than there are cores, because some tests mostly wait."""
+    return ("-q", "-n", str(len(os.sched_getaffinity(0)) + 1), "--dist", "worksteal")
 
 
 def _python_tests(env: dict[str, str]) -> list[Ended]:
-    """Run the Python tests on all cores, with worksteal because test durations differ widely."""
+    """Run the Python tests in parallel, with worksteal because test durations differ widely."""
     cores = _on_all_cores()
     coverage = ("--cov=multistep.engine", "--cov-branch", "--cov-report=term-missing:skip-covered", "--cov-fail-under=100")
     others = [f"--ignore={directory}" for directory in (*end_to_end.DIRECTORIES, *_CORE)]

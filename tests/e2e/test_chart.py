@@ -56,10 +56,10 @@ EVERYTHING: Object = {
 
 async def run(*command: str, stdin: str = "") -> str:
     """Run a program, assert that it succeeds, and return its output."""
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    out, err = await process.communicate(stdin.encode())
+    pipe = asyncio.subprocess.PIPE
+    given = pipe if stdin else asyncio.subprocess.DEVNULL  # a program that reads nothing may end before a write
+    process = await asyncio.create_subprocess_exec(*command, stdin=given, stdout=pipe, stderr=pipe)
+    out, err = await process.communicate(stdin.encode() or None)
     assert process.returncode == 0, f"{' '.join(command)}: {out.decode()}{err.decode()}"
     return out.decode()
 

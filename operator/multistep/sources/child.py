@@ -45,7 +45,7 @@ async def fetch(request: Request, rules: Rules, cache: Path) -> Fetched:
 
 async def _communicate(process: asyncio.subprocess.Process, order: bytes) -> bytes:
     assert process.stdin is not None and process.stdout is not None
-    with suppress(BrokenPipeError, ConnectionResetError):
+    with suppress(BrokenPipeError, ConnectionResetError, RuntimeError):  # uvloop: RuntimeError if the process has already ended
         process.stdin.write(order)
         await process.stdin.drain()
         process.stdin.close()

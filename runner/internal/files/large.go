@@ -99,11 +99,13 @@ func OpenOne(source, rel string) (*os.File, error) {
 	opened := openSource(wire.Source{Path: source})
 	if rel == "" {
 		if opened.file == nil {
+			opened.close()
 			return nil, fmt.Errorf("%q is not a regular file", source)
 		}
 		return opened.file, nil
 	}
 	if opened.root == nil {
+		opened.close()
 		return nil, fmt.Errorf("%q is not a directory", source)
 	}
 	defer opened.root.Close()
