@@ -22,7 +22,7 @@ QUICK_TO_FOLLOW = {"MULTISTEP_LEASE_SECONDS": "6"}
 
 
 class Victim:
-    """The deployed operator with its successive pods. log: the file in which their logs are kept."""
+    """The deployed operator with its successive pods. log: the file to which the pods' logs are appended."""
 
     def __init__(self, client: Client, log: Path) -> None:
         self._client = client

@@ -44,7 +44,7 @@ class AsyncRun:
 
     async def __aiter__(self) -> AsyncGenerator[Rollout, None]:
         """Yield the trials as they finish. A broken watch is resumed; no trial is yielded twice. Raises NotFound if the sweep is
-        deleted, ClusterError."""
+        deleted, and ClusterError if a request fails."""
         seen: set[str] = set()
         finished: asyncio.Queue[Object | MultistepError | None] = asyncio.Queue()
         watchers = [asyncio.create_task(each) for each in (self._watch_trials(finished), self._watch_sweep(finished))]

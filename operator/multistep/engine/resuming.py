@@ -157,7 +157,8 @@ def chain_of(id: Id, digest: str | None, layers: Mapping[Id, Layer], damaged: Ma
 
 
 def unfit_start(plan: TrialPlan, steps: Sequence[StepStatus], last: Layer) -> str:
-    """Return why a trial cannot start from another trial's checkpoint, "" if it can. The restore compares the images.
+    """Return why a trial cannot start from another trial's checkpoint, "" if it can. This does not
+    compare the images: the restore does.
 
     steps: the steps that the checkpoint contains, as the other trial reported them; last: its highest layer.
     """

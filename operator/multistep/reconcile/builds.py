@@ -133,7 +133,7 @@ class Builds:
         return known.outcome
 
     def _looked_up(self, uid: str, key: Key, id: str) -> str:
-        """Return the image if the registry has it, "" if not. Raises SourceError during the lookup."""
+        """Return the image if the registry has it, "" if not. Raises SourceError while the lookup is running, and if it failed."""
         if (found := self._lookups.outcome(uid, id)) is not None:
             return found
         if (job := self._lookups.start(id, key, uid, partial(self._look_up, id))) is not None:

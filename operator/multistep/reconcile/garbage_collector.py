@@ -164,7 +164,7 @@ class OrphanRemoval:
         try:
             return salvaged(await self.cluster.get(TRIALS, namespace, name))
         except NotFound as error:
-            if error.reason != "NotFound":  # the CRD is missing, so the trial may still exist: delete nothing
+            if error.reason != "NotFound":  # the API server does not serve trials now, so this one may exist
                 raise
             return None
 

@@ -62,7 +62,7 @@ class TrialRegrade(TrialEnding):
             return await self._refuse(why, former)
         changes: dict[str, Any] = {"regraded": regraded, "tampering": list(_tampering(source, former))}
         if source.found is not None and source.found["spec"].get("task") == self._object["spec"].get("task"):
-            changes["task_source"] = former.task_source  # the revision that the source had, also if a branch has moved since
+            changes["task_source"] = former.task_source  # the source's revision, even if its Git branch moved since
         await self._write(self._trial.status.model_copy(update=changes))
         return CONTINUE
 

@@ -41,7 +41,7 @@ func (a *Admission) Context() context.Context { return a.ctx }
 // Admissions holds the current admissions and the guests' connections.
 type Admissions struct {
 	mu          sync.Mutex
-	admitted    map[string]*Admission // by the id of the request admit
+	admitted    map[string]*Admission // by the id of the `admit` request
 	connections []*Connection         // oldest first
 }
 

@@ -192,8 +192,8 @@ func accept(callers *net.UnixListener, runner *session.Runner) error {
 	}
 }
 
-// receive starts the session of a caller from another container, if the operator has admitted a guest (package guests), or if the
-// operator can reach this runner through the caller (package sealed).
+// receive starts the session of a caller from another container. The caller either relays sealed messages of the operator (package
+// sealed), or is a guest that the operator admitted (package guests).
 func receive(runner *session.Runner, conn *net.UnixConn) {
 	if runner.AcceptSealed(conn) {
 		return

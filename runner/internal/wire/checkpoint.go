@@ -95,7 +95,7 @@ func NewRestore() Restore { return Restore{CheckpointLimits: highestLimits} }
 
 const maxIncrements = 1000
 
-// Check rejects a request without increments and invalid paths.
+// Check rejects a request that has no increments, too many increments, an invalid digest, an invalid path or invalid limits.
 func (r Restore) Check() error {
 	if len(r.Increments) == 0 || len(r.Increments) > maxIncrements {
 		return fmt.Errorf("%d increments (1 to %d)", len(r.Increments), maxIncrements)

@@ -14,9 +14,9 @@ import (
 )
 
 // Protocols lists the protocol versions of this runner. It includes earlier versions for an operator that was rolled back.
-// Version 2 adds the requests output, survey and send, and the field sent in a download's sources. Version 3 adds guests (admit and
-// dismiss) and the stdin of start. Version 4 adds checkpoints (checkpoint, commit and restore) and
-// inspections (baseline and inspect). Version 5 adds requests for the agent host (host).
+// Version 2 adds the `output`, `survey` and `send` requests, and the field `sent` of a download's sources. Version 3 adds guests
+// (`admit` and `dismiss`) and the stdin of `start`. Version 4 adds checkpoints (`checkpoint`, `commit` and `restore`) and inspections
+// (`baseline` and `inspect`). Version 5 adds requests to the agent host (`host`).
 var Protocols = []int{1, 2, 3, 4, 5}
 
 // CheckpointProtocols lists the protocol versions of a runner with --checkpoints. An operator without these versions would not find
@@ -314,7 +314,7 @@ func (n Note) Check() error {
 	return nil
 }
 
-// Directory is one directory of the request reset. If Keep is set, the directory keeps its contents.
+// Directory is one directory of a `reset` request. If Keep is set, the directory keeps its contents.
 type Directory struct {
 	Path string `json:"path"`
 	Mode uint32 `json:"mode"`

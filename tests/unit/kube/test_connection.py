@@ -1,4 +1,4 @@
-"""The client connects as a kubeconfig says, renews a rejected token, and uses the environment's proxy."""
+"""The client connects as a kubeconfig specifies, renews a rejected token, and uses the environment's proxy."""
 
 from __future__ import annotations
 
