@@ -19,7 +19,8 @@ _SHOWN_LINES = 12
 
 
 class Images:
-    """The images of a run, by case. A case that names an image gets the image that most cases share."""
+    """The images of a run, by case. If a task names an image, which the cluster may not have, its case gets the built image that
+    most cases share."""
 
     def __init__(self, cases: Iterable[Case]) -> None:
         self._contexts: dict[str, Path] = {}

@@ -53,7 +53,8 @@ class BackgroundJobs(Generic[I, T]):
         """Return the job with this ID; start it if it does not run. Return None if no slot is free: the key is requeued later."""
         if (job := self._running.get(id)) is not None:
             return job
-        if (other := self._started_by(key)) is not None:  # e.g. a deleted object of this name started a job, which uses the slot
+        # E.g. an object of this name started a job and was then deleted: the job still uses the key's slot.
+        if (other := self._started_by(key)) is not None:
             other.waiting[uid] = key
             return None
         if not self._limit.acquire(key):

@@ -47,7 +47,7 @@ func (s *search) judge() {
 	for _, each := range s.suspects {
 		switch verdict := known[each.final]; {
 		case verdict == notHashed && isModule(each.final):
-			s.incomplete = true // no finding: large packages are common
+			s.incomplete = true // not a finding: modules of large packages often exceed the limit of hashed bytes
 		case verdict != installed:
 			s.report(each.kind, each.file)
 		}

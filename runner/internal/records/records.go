@@ -90,7 +90,7 @@ func (s *Store) Once(id, op string, do func() (any, *wire.Error)) (Record, *wire
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if record, found, err := s.find(id, op); found || err != nil {
-		return record, err // Start created a record of the id while do ran
+		return record, err // a concurrent call of Start created the record while do was running
 	}
 	now := wire.Epoch(time.Now())
 	return s.add(Record{id, op, done, started, &now, true, result}).record, nil
