@@ -55,7 +55,8 @@ Object = dict[str, Any]
 @dataclass(frozen=True)
 class Found:
     """All measurements. ratios: wall times of trials with a sidecar relative to trials without, by the network's restriction (key
-    of _LIMITS) and number of trials; switches: seconds that each change of a pod's network took; direct, limited: seconds of each request without and with the sidecar."""
+    of _LIMITS) and number of trials; switches: seconds that each change of a pod's network took;
+    direct, limited: seconds of each request without and with the sidecar."""
 
     ratios: Mapping[tuple[str, int], Sequence[float]]
     switches: Sequence[float]

@@ -55,7 +55,8 @@ async def test_only_the_given_directories_are_restored() -> None:
     ids=["apart", "after the step", "compared"],
 )
 async def test_a_checkpoint_without_which_the_step_has_no_verdict_may_take_longer(spec: Any, seconds: float) -> None:
-    """With the shorter timeout, an agent could leave so many files that the checkpoint times out, and its attempt would be retried."""
+    """With the shorter timeout, an agent could leave so many files that the checkpoint times out, and its attempt would be
+    retried."""
     world = await ran(spec)
     requests = [each for runner in world.cluster.runners.values() for each in runner.requests]
     asked = [each["maxSeconds"] for each in requests if each["op"] == "checkpoint"]
