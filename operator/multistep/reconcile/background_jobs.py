@@ -50,7 +50,7 @@ class BackgroundJobs(Generic[I, T]):
         return outcome if about == id else None  # type: ignore[return-value]  # an Exception was raised
 
     def start(self, id: I, key: Key, uid: str, run: Callable[[], Coroutine[Any, Any, T]]) -> Job[T] | None:
-        """Return the job with this ID; start it if it does not run. Return None if no slot is free: the key is requeued later."""
+        """Return the job with this ID; start it if it does not run. If no slot is free, return None, and requeue the key later."""
         if (job := self._running.get(id)) is not None:
             return job
         # E.g. an object of this name started a job and was then deleted: the job still uses the key's slot.

@@ -121,7 +121,7 @@ class BuildJob:
         return pod_facts(found), pods.push_ended(found)
 
     async def _records(self, pod: PodFacts) -> dict[str, Record]:
-        """Return the records of both runners. The runner in ``push`` is contacted only after the build has ended."""
+        """Return the records of both runners. The runner in container ``push`` is contacted only after the build has ended."""
         async with self._session(pod, CONTAINER) as session:
             records = {each.id: each for each in (await session.hello()).records}
             if (build := records.get(builder.BUILD)) is not None:

@@ -33,7 +33,8 @@ from multistep.store.checkpoint_files import NAMES, Base, Blob, Commit, Name
 from multistep.store.volume import TrialKey, Volume
 
 _INTERRUPTED: Final = frozenset({"Conflict", "Body"})  # error codes of the runner after a lost session: the request is retried
-# Error codes that the size or kind of the agent's changes causes. TooSlow is not one: storing is slow if many trials store at once.
+# Error codes that the size or kind of the agent's changes causes. TooSlow is not listed, because storing is also slow if many
+# trials store at once.
 _BY_AGENT: Final = frozenset({"TooLarge", "Unreadable", "DiskFull", "Running", "Restore"})
 _TRIES: Final = 2  # maximum number of times that a checkpoint is packed if it cannot be stored
 _VOLUME_SECONDS: Final = 300.0  # time for writes to the volume, in addition to the runner's timeout
@@ -73,8 +74,8 @@ class Checkpointing:
     async def kept(self, trial: MultiStepTrial) -> tuple[Commit, ...]:
         """Return the checkpoint from which the trial's attempt continues, lowest layer first; () if it started at step 1.
 
-        Only the layers' commits must exist, because they contain the records of the kept steps. Raises CheckpointLost if the stored
-        checkpoint is not the one that the status names.
+        The layers' commits suffice, because they contain the records of the kept steps: the layers' files may be missing. Raises
+        CheckpointLost if the stored checkpoint is not the one that the status names.
         """
         resumed = trial.status.resumed
         if resumed is None:
@@ -154,8 +155,8 @@ class Checkpointing:
         commit = known.get((scope.attempt, operation.step))
         if commit is None:
             room = await checkpoints.room(environment.key, scope.attempt, operation.step)
-            # A checkpoint that a verifier needs waits for space that other trials use. If it would not fit even without them, the
-            # agent caused the failure.
+            # A checkpoint that a verifier needs waits for space that other trials use. If it would not fit even if no other trial
+            # had checkpoints, the agent caused the failure.
             waits, most = _must_wait(operation), room.bytes
             if waits:
                 most = await checkpoints.most(environment.key, scope.attempt, operation.step)
@@ -174,7 +175,7 @@ class Checkpointing:
         try:
             await environment.session().operate("commit", {"id": f"{operation.id}-commit", "manifest": commit.manifest})
         except RunnerError as error:
-            _refusal(environment, error)  # the runner forgot the checkpoint: it packs the next one on top of an earlier one
+            _refusal(environment, error)  # if the runner lost this checkpoint, it packs the next one on top of an earlier one
         return commit
 
     async def _make(

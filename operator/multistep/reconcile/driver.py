@@ -69,7 +69,7 @@ from multistep.store.shipping import Shipping
 from multistep.store.volume import Volume
 
 SURVEY_PROTOCOL = 2
-MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # limits of the list, in a record, of files that were not collected completely
+MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # limits of a record's list of files that were not collected completely
 BUSY_WAIT_SECONDS = 0.3  # how long a session waits for a phase while other trials are queued for a session
 FIRST_WAIT_SECONDS = 3.0  # after that, the status shows the phase, and the session ends if other trials are queued for one
 
@@ -337,7 +337,7 @@ class Driver:
         if found.cut:
             session = await self._reopen(drive, operation.where)
         self._metrics.collected_bytes.inc(found.size)
-        seconds = round(time.monotonic() - start, 3)  # of the whole download: the note's record has only the note's duration
+        seconds = round(time.monotonic() - start, 3)  # duration of the whole download; the record has only that of the note
         data = {"types": list(found.types), "count": kept.count, "bytes": kept.bytes, "seconds": seconds}
         if kept.incomplete:
             data["incomplete"] = [each[:MAX_LINE_CHARACTERS] for each in kept.incomplete[:MAX_LINES]]
@@ -381,7 +381,7 @@ class Driver:
         records = drive.verifiers_records(step)
         await self._collections.keep_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
         if step.verified_restored and drive.loaded.plan.checkpoints is None and not (drive.scope.kept or drive.loaded.plan.regrade):
-            await self._checkpointing.forget(drive.key)  # so that a trial never waits for space while it uses some
+            await self._checkpointing.forget(drive.key)  # so that no trial uses space while it waits for more
         elif step.compared:
             await self._checkpointing.forget_passing(drive.key, (drive.scope.attempt, step.index))
         if (verifier := drive.sessions.pop("verifier", None)) is not None:

@@ -132,7 +132,7 @@ class OrphanRemoval:
 
     async def _check_trial_results(self, place: Place, key: TrialKey, gone_since: float | None, *, alive: bool) -> None:
         now, keep = self.clock(), self.settings.results_retention_seconds
-        if keep is not None:  # keep them at least for the grace period: the deleted trial's last reconcile may still write results
+        if keep is not None:  # at least the grace period, because the deleted trial's last reconcile may still write results
             keep = max(keep, self.settings.orphans_grace_seconds)
         fate = orphans.fate_of_results(alive=alive, gone_since=gone_since, now=now, keep=keep)
         if fate in ("MarkGone", "Remove"):
@@ -160,7 +160,7 @@ class OrphanRemoval:
         self.metrics.results_free.set(await self.volume.disk.free_bytes())
 
     async def _trial(self, namespace: str, name: str) -> MultiStepTrial | None:
-        """Return the current trial, as far as it can be parsed: its orphans must be deleted even if its spec is invalid."""
+        """Return the current trial with the fields that can be parsed, None if it does not exist: its spec may be invalid."""
         try:
             return salvaged(await self.cluster.get(TRIALS, namespace, name))
         except NotFound as error:

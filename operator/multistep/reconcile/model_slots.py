@@ -56,7 +56,7 @@ class ModelSlots:
         """Return whether the trial may create a pod; if not, it is queued. first: queue it before trials that had no pod yet.
 
         The slot is kept as long as each reconcile of the trial asks for it, so a trial may wait for other limits meanwhile. After
-        False the same holds as for ConcurrencyLimit.acquire.
+        False the caller must end its reconcile without another await, as after ConcurrencyLimit.acquire.
         """
         member = self._member(trial)
         if member is None:
@@ -107,7 +107,8 @@ class ModelSlots:
     def adapt(self, loads: Mapping[str, ModelLoad]) -> None:
         """Adapt the limits to the load of each model since the last call.
 
-        A refusal halves a limit, unless more trials are active than it allows: then the former reduction has not taken effect yet.
+        A provider's refusal halves a limit, unless more trials are active than the limit allows: then the former reduction has not
+        taken effect yet.
         """
         for model, load in loads.items():
             limit, adaptive = self._limits[model], self._adaptive[model]

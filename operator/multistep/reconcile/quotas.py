@@ -86,7 +86,7 @@ class Quotas:
     def refusal(self, key: Key) -> str:
         """Return the message of the last rejection in the queue that the key is in."""
         text = self._queues[self._kinds[key]].refusal
-        return text[max(0, text.find(EXCEEDED)) :]  # the text before names one trial's pod; trials share the message
+        return text[max(0, text.find(EXCEEDED)) :]  # without the start, which names one trial's pod: all trials get this message
 
     def pause(self, key: Key) -> float | None:
         """Return the seconds until a queued key may retry. Return None if the key is not the first in its queue: ``wake`` requeues

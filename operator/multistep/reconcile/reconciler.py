@@ -152,7 +152,7 @@ class Reconciler:
             self.model_slots.settle(key)
             self.quotas.settle(key)
             self.execs.release(key)
-            if not self.execs.is_queued(key):  # a trial that is queued for a session keeps its slot, to transfer a checkpoint then
+            if not self.execs.is_queued(key):  # a trial that is queued for a session needs its transfer slot in that session
                 self.transfers.release(key)
             self.fetches.settle(key)
             self.reads.settle(key)

@@ -90,7 +90,7 @@ class Resync:
                 "the API server's store was restored from an older copy: the version of %s went back", "/".join(older[0])
             )
             self._restored()
-        for name in [*changed, *gone]:  # ``gone`` is not counted as missed: a watch never reports a deletion in a gap
+        for name in [*changed, *gone]:  # ``gone`` is not counted as missed: a watch reports no deletion made during a gap
             self._event_filter.note(name, listed.get(name))
             self._add(name[0], (listed.get(name) or before[name]).key)
         for name in listed.keys() - set(changed) if older else _unfinished_sweeps(before, listed) - set(changed):

@@ -66,7 +66,7 @@ class ServiceSessions:
                 more.cut,
             )  # fmt: skip
         if not found.cut:
-            await joined.end()  # after a cut download, the sink would refuse the end, too
+            await joined.end()  # after a cut download, the sink would reject the end of the stream
         return found
 
     @asynccontextmanager

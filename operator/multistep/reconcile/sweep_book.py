@@ -81,7 +81,7 @@ class Page:
         self.plan, self.over = None, True
 
     def of(self, names: Sequence[str]) -> list[TrialFacts]:
-        """Return the facts of the trials whose number label matches their name. Users can change labels: others are ignored."""
+        """Return the facts of the trials whose number label matches their name; users can change labels. names: by number."""
         count = len(names)
         found = [each for name, each in self.trials.items() if 0 <= each.number < count and names[each.number] == name]
         self.created = max(self.created, max((each.number for each in found), default=-1) + 1)

@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML file. Its only script sorts and filters the trials; the page needs nothing else."""
+"""The report as one self-contained HTML file. Its only script sorts and filters the trials, and the page loads no other file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from multistep.report.statistics import FEWEST, Estimate
 from multistep.report.summary import About, Standing, Summary, TaskSteps
 
 _SHADES = 5
-_MOST_FULL = 5000  # with more trials, only those that did not pass have details
+_MOST_FULL = 5000  # maximum number of trials with details; if there are more, only trials that did not pass have details
 
 
 def page(about: About, summary: Summary, excerpts: Mapping[str, Excerpts] | None = None) -> str:

@@ -156,7 +156,7 @@ def _are_equal(values: Sequence[float]) -> bool:
 
 
 def _or_exact(estimate: Estimate | None) -> Estimate | None:
-    """Return the estimate; if all tasks have 0, or all have 1, with the exact binomial interval (Clopper and Pearson, 1934)."""
+    """Return the estimate; if the tasks' means are all 0 or all 1, with an exact binomial interval (Clopper and Pearson, 1934)."""
     if estimate is None or estimate.low is not None or estimate.tasks < 2 or estimate.value not in (0, 1):
         return estimate
     interval = stats.binomtest(estimate.tasks if estimate.value else 0, estimate.tasks).proportion_ci(CONFIDENCE, method="exact")

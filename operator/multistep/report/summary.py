@@ -98,7 +98,7 @@ class Pair:
 class StepCell:
     """A step of a task: how many of the scored trials reached it and passed it.
 
-    score: mean over the scored trials that reached it; seconds: mean over those that have a value.
+    score: mean over the scored trials that reached it; seconds: mean over the trials that have durations.
     """
 
     step: str

@@ -34,7 +34,7 @@ SERVER = ForkServer()
 
 @dataclass(frozen=True, eq=False)
 class ReadTask:
-    """A task that was read and checked. unknown: the first unknown keys of task.toml; memory, disk: bytes that the task takes."""
+    """A task that was read and checked. unknown: the first unknown keys of task.toml; memory, disk: bytes that the task uses."""
 
     config: TaskConfig
     layout: TaskLayout

@@ -64,8 +64,8 @@ def text_file(ref: Content, *, mtime: int = _UPLOAD_MTIME) -> Iterator[bytes]:
 def load_task(bundle: Bundle, *, verification: bool = True, oracle: bool = False) -> Task:
     """Load the task of a bundle. Raises InvalidTask for tasks that Harbor 0.25 also rejects.
 
-    verification: whether steps are verified, so that tests must exist. oracle: whether the agent is oracle, for
-    which Harbor requires the same files. If both are false, files may be missing; a step that needs one fails.
+    verification: whether steps are verified; oracle: whether the agent is oracle. If either is true, all instructions and test
+    scripts must exist, as in Harbor. If both are false, files may be missing; a step that needs a missing file fails.
     """
     table = config_table(bundle)
     config = task_from_dict(table)

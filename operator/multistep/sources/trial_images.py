@@ -27,5 +27,5 @@ class Building(Protocol):
     """Builds images of tasks; implemented in reconcile.builds."""
 
     async def images(self, trial: MultiStepTrial, task: ReadTask, wanted: Sequence[ImageBuild]) -> Sequence[ImageStatus]:
-        """Return the built images. Images in the trial's status are returned unchanged; if builds are disabled, no others are
-        returned. Raises ImageMissing."""
+        """Return the built images. Images in the trial's status are returned unchanged; if builds are disabled, only these
+        are returned. Raises ImageMissing."""

@@ -88,7 +88,7 @@ class TrialLoader:
         self._plans_memory = 0
 
     async def load(self, trial: MultiStepTrial) -> Loaded:
-        """Return the trial's task and plan. Raises InvalidSpec or InvalidTask (final) and SourceError (transient or not)."""
+        """Return the trial's task and plan. Raises InvalidSpec, InvalidTask (both permanent) and SourceError."""
         uid, pinned = trial.metadata.uid, trial.status.task_source
         kept = self._kept.get(uid)
         if kept is None or (pinned is not None and kept.source != pinned):

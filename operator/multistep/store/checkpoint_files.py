@@ -133,7 +133,7 @@ def place(id: tuple[int, int]) -> str:
 def make_draft(to: TrialDirectory) -> Path:
     """Create a directory for a checkpoint that is being received."""
     to.check()
-    for left in to.path.glob(f"{_DRAFT}*"):  # drafts of an operator that died: only one checkpoint is received at a time
+    for left in to.path.glob(f"{_DRAFT}*"):  # left by an operator that died: a trial has at most one draft
         shutil.rmtree(left, ignore_errors=True)
     path = to.path / f"{_DRAFT}{token_hex(8)}"
     directory.make(path)
@@ -260,7 +260,7 @@ def give_up(to: TrialDirectory) -> None:
     keeps."""
     to.check()
     ids = sorted((id for path in (to.path / TOP).glob("*-*") if (id := _id(path.name)) is not None), reverse=True)
-    for id in ids:  # from the top, so that no checkpoint exists without the one below it
+    for id in ids:  # newest first, so that no checkpoint with files is on top of one without
         for name in NAMES:
             (to.path / place(id) / name).unlink(missing_ok=True)
 

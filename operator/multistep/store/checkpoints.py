@@ -120,7 +120,7 @@ class Checkpoints:
             yield chunk
 
     async def retain(self, key: TrialKey) -> None:
-        """Keep the checkpoints of a finished trial as long as its results, also when the trial is deleted. Idempotent."""
+        """Keep the checkpoints of a finished trial as long as its results, even if the trial is deleted. Idempotent."""
         await self._disk.run(key, "keeping checkpoints", files.retain)
 
     async def give_up(self, key: TrialKey) -> None:

@@ -310,7 +310,7 @@ def _move(path: Path, directory: Path) -> None:
 
 
 def _rename_notes(trial: Path, former: str, now: str) -> None:
-    """Rename the internal data about a step to that of another attempt. former, now: ends of the file names, ``-ATTEMPT-STEP``."""
+    """Rename the internal data about a step to that of another attempt. former, now: suffixes of file names, ``-ATTEMPT-STEP``."""
     for path in trial.glob(f".*{former}"):
         path.rename(path.with_name(path.name.removesuffix(former) + now))
 

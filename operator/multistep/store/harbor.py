@@ -1,7 +1,7 @@
 """Creates the files of Harbor 0.25's trial directory from a plan and a journal. Pure; times are seconds since the epoch.
 
-Harbor's own models load these files (tests/harbor). They do not contain values of secret variables; `secrets` returns the values
-to redact from all other files.
+Harbor's own models load these files (tests/harbor). The files do not contain values of secret variables; `secrets` returns the
+values to redact from all other files.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ def _environment(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
 
 
 def _locked_environment(environment: dict[str, Any], trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
-    """Return the environment config with the ids of the images that ran: of the agent's pod, and by step of separate verifiers."""
+    """Return the environment config with the image ID of the agent's pod, and that of each step's separate verifier, by step."""
     verifiers = {run.name: run.verifier_image_id for run in journal.steps if run.verifier_image_id}
     images = {"image_id": trial.status.image_id, **({"verifier_image_ids": verifiers} if verifiers else {})}
     return {**environment, "kwargs": {**environment["kwargs"], **images}}

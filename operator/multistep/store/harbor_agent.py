@@ -16,8 +16,8 @@ _COMMAND: Final = "command"
 
 def agent_info(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
     """Return Harbor's AgentInfo: for an agent of Harbor, as the agent reported it; for Multistep's own agents, their name and
-    Multistep's version; for a regrade, that of the source trial. The agent command gets its name in the sweep, because Harbor's
-    viewer groups by name, and all commands are called "command"."""
+    Multistep's version; for a regrade, that of the source trial. The name of the agent "command" is replaced by the agent's name
+    in the sweep, because Harbor's viewer groups by name."""
     info = _agent_info(plan, trial, journal)
     return {**info, "name": trial.metadata.annotations.get(labels.AGENT, _COMMAND)} if info["name"] == _COMMAND else info
 

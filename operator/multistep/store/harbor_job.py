@@ -84,8 +84,8 @@ class Standing:
 
 @dataclass
 class JobStats:
-    """Adds up Harbor's JobStats, one trial after the other. Harbor counts a trial's exception as an error, but not those of its
-    steps. Tokens and costs include all attempts of a trial."""
+    """Adds up Harbor's JobStats, one trial after the other. Harbor counts a trial's exception as an error, but not the exceptions
+    of its steps. Tokens and costs include all attempts of a trial."""
 
     completed: int = 0
     retries: int = 0

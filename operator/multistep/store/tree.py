@@ -17,7 +17,7 @@ from multistep.store.digests import LARGE_BYTES, note
 from multistep.store.tar import Member
 
 MAX_DEPTH = 128
-MAX_PATH_BYTES = 2048  # longest relative path; the system's limit also counts the directory above it, here or on a user's disk
+MAX_PATH_BYTES = 2048  # maximum length of a relative path; the system's limit also counts the path of the directory above it
 CHUNK_BYTES = 1024 * 1024
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

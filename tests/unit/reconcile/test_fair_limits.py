@@ -1,4 +1,4 @@
-"""For any order of events: never more holders than slots, no starvation, and no lost slot, also when jobs are cancelled."""
+"""For any order of events: never more holders than slots, no starvation, and no lost slot, even if jobs are cancelled."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def test_any_events_keep_the_limit_and_everybody_is_served(
             else:
                 holders.acquire(key, wanted if most_each is None else 1, first=event == "first")
             holders.check()
-        for _ in range(20):  # no starvation: whoever is queued is served when the holders have released their slots
+        for _ in range(20):  # no starvation: each queued key gets its slots after the holders release theirs
             for key in list(holders.held):
                 holders.release(key)
                 holders.check()
         assert not holders.wanted and not holders.held
-        for number in range(slots):  # no slot was lost: all can be acquired
+        for number in range(slots):  # no slot was lost: all slots can be acquired
             assert holders.limit.acquire((f"new{number}", "x"))
         assert not holders.limit.acquire(("late", "x"))
 

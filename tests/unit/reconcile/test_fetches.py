@@ -40,7 +40,7 @@ def task(text: str = TOML) -> bytes:
 
 
 class Outside:
-    """A remote source with a branch and its commits. error: what each fetch raises, or None."""
+    """A remote source with a branch and its commits. error: the exception that each fetch raises, or None."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -319,7 +319,7 @@ def test_forty_slow_downloads_of_a_namespace_do_not_delay_another_namespaces_tri
         for namespace in ("second", "third", "fourth"):
             crowd.ask(namespace, "t")
         await asyncio.sleep(4000)
-        alone = slots == 1  # with one slot, the others wait until the running download has finished
+        alone = slots == 1  # with one slot, the other namespaces wait until the running download has finished
         assert crowd.started["second"] == [60 if alone else 1]
         # Namespaces third and fourth wait for at most one download of every other namespace, although "crowd" has queued many.
         assert max(crowd.started["third"][0], crowd.started["fourth"][0]) <= (180 if alone else 61)

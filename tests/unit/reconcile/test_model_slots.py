@@ -1,4 +1,4 @@
-"""Limits of active trials by model: kept over all sweeps, fair between them, counted from statuses, adapted to the provider."""
+"""Limits of active trials by model: enforced across sweeps, fair between sweeps, counted from statuses, adapted to the provider."""
 
 from __future__ import annotations
 

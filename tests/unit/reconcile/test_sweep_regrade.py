@@ -52,8 +52,8 @@ def source_plan(*retries: int) -> tuple[Any, Plan]:
 
 
 def put_source(world: SweepWorld, numbers: dict[int, int], *retries: int, uid: str = "former-uid") -> Plan:
-    """Put trials of the source sweep into the cluster. numbers: by trial number, the argument of ``ended``, which returns the
-    trial's status; retries: those of the source sweep."""
+    """Put trials of the source sweep into the cluster. numbers: by trial number, the argument with which ``ended`` returns the
+    trial's status; retries: the source sweep's spec.retries."""
     found, its = source_plan(*retries)
     for number, status in numbers.items():
         made = manifest(found, its, number)

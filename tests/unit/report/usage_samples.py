@@ -16,7 +16,7 @@ class Agent:
     """An agent of the sample sweep. passes: number of each task's trials that pass; input_tokens, output_tokens, cost_usd: usage of
     one step.
 
-    lost: the last trial of each task has an earlier failed attempt, whose first step has the same usage.
+    lost: whether the last trial of each task has an earlier failed attempt, whose first step has the same usage.
     """
 
     name: str

@@ -103,7 +103,7 @@ async def test_an_error_of_the_disk_is_no_damage(volume: Volume) -> None:
     await two(volume)
     layer = file_of(volume, (2, 1))
     layer.unlink()
-    layer.symlink_to(layer)  # ELOOP
+    layer.symlink_to(layer)  # reading it fails with ELOOP
     with pytest.raises(StoreError, match="reading checkpoints: Too many levels"):
         await volume.checkpoints.stored(KEY)
 
@@ -210,7 +210,7 @@ async def test_checkpoints_have_limits_of_their_own_and_use_no_room_of_results(t
     volume = Volume(tmp_path, checkpoint_limits=_limits)
 
     async def rooms() -> list[int]:
-        again = Volume(tmp_path, checkpoint_limits=_limits)  # measures what is on the disk
+        again = Volume(tmp_path, checkpoint_limits=_limits)  # measures the files on the disk
         found = [(await each.checkpoints.room(key, 1, 1)).bytes for each in (volume, again) for key in (KEY, other)]
         again.close()
         return found

@@ -58,7 +58,7 @@ def more_processes() -> Iterator[None]:
 
 
 def check_size(config: TaskConfig, table_bytes: int) -> None:
-    """Raise SourceError if the task's plan would be large, because the operator computes each trial's plan in its own process."""
+    """Raise SourceError if the task's plan would be too large: the operator computes each trial's plan in its own process."""
     if table_bytes > CONFIG_BYTES:
         raise SourceError(f"task.toml has {table_bytes} bytes as JSON, more than the limit of {CONFIG_BYTES}", reason=TOO_LARGE)
     steps = len(config.steps or [None])

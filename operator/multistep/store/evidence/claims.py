@@ -17,7 +17,7 @@ def compare(
     predicate: Mapping[str, Any], documents: Mapping[str, bytes], artifacts: Mapping[str, str] | None
 ) -> Iterator[tuple[str, str]]:
     """Yield each difference as a file and a problem. documents: result.json and lock.json; artifacts: the digest of each directory
-    of artifacts, None if files differ anyway.
+    of artifacts; None: do not compare artifacts, because some files are already known to differ.
 
     Values with redacted secrets are not compared. If a document has a redacted key, none of its values is compared, because any
     key may be that key.

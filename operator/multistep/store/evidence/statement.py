@@ -147,7 +147,7 @@ def _started_from(start: StartStatus | None) -> dict[str, Any] | None:
 
 
 def _attempts(trial: MultiStepTrial) -> list[dict[str, Any]]:
-    """Return all attempts; the last one of a trial that ran out of retries is among the failed ones."""
+    """Return all attempts. If a trial ran out of retries, its failed attempts include the last one."""
     failed = [_former(each) for each in trial.status.attempts]
     return failed if trial.status.attempt in [each.number for each in trial.status.attempts] else [*failed, _last(trial)]
 
