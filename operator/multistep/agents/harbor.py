@@ -160,9 +160,9 @@ def _call(
 
 
 def _max_stalled(scope: Scope) -> float:
-    """Return the maximum number of seconds by which the step's agent timeout is extended while the provider refuses requests. It
-    limits an agent that provokes refusals to get more time. A custom class gets no extension, because it controls the agent host,
-    which applies the timeout."""
+    """Return the maximum number of seconds by which the step's agent timeout is extended while the provider refuses requests. The
+    maximum limits the time that an agent can gain by provoking refusals. A custom class gets no extension, because it controls the
+    agent host, which applies the timeout."""
     spec = _hosted(scope).spec
     timeout = scope.step.agent_timeout if scope.step and spec.uses_gateway and spec.name is not None else None
     return 0.0 if timeout is None else min(timeout, _MAX_STALLED_SECONDS)
@@ -187,8 +187,8 @@ def _agent(hosted: HostedAgent) -> dict[str, Any]:
 
 
 def _variables(scope: Scope) -> dict[str, str]:
-    """Return the agent's environment variables. If the agent uses the model gateway, the driver later adds the
-    variables with the gateway's address and a step token as API key."""
+    """Return the agent's environment variables. If the agent uses the model gateway, the driver later adds the variables with
+    the gateway's address and with the step's token, which the agent uses as its API key."""
     hosted = _hosted(scope)
     return {**({} if hosted.spec.uses_gateway else hosted.direct_variables), **scope.plan.agent_env}
 

@@ -105,7 +105,7 @@ class AgentSpec(Model):
 
     @property
     def installs(self) -> bool:
-        """Whether the setup installs the agent's program in the environment."""
+        """Report whether the setup installs the agent's program in the environment."""
         return not self.preinstalled and self.image is None
 
     @property

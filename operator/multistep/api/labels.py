@@ -16,7 +16,7 @@ NUMBER: Final = f"{GROUP}/number"  # on a trial: its number in the sweep, from 0
 RETRY_OF: Final = f"{GROUP}/retry-of"  # on a retry of a sweep's trial: number of the first trial, for which the retry counts
 SHARD: Final = f"{GROUP}/shard"  # on a trial or a sweep: the shard whose operator reconciles the object
 REFERENCE: Final = (
-    f"{GROUP}/reference"  # on a reference trial, which runs a task's solutions for trials with spec.fromStep: digest in its name
+    f"{GROUP}/reference"  # on a reference trial, which runs a task's solutions for trials with spec.fromStep: its name's digest
 )
 SUSPENDED_BY: Final = f"{GROUP}/suspended-by"  # on a trial that its sweep suspended and will resume: name of the sweep
 BRANCH: Final = f"{GROUP}/branch"  # on a branch of a sweep: the state that it starts from, Start, Own or Reference

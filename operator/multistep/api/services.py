@@ -105,7 +105,8 @@ class Host:
 @dataclass(frozen=True)
 class Services:
     """The services of one compose file. path: path of the file in the task; files: the task's files that services mount, as a
-    tar.gz in base64, "" for none; variables: the place where the file uses each variable that the trial must set, by name."""
+    tar.gz in base64, "" for none; variables: for the name of each variable that the trial must set, the place in the file that
+    uses it."""
 
     path: str
     services: tuple[Service, ...]

@@ -58,7 +58,7 @@ def _below(model: type[BaseModel], value: object, place: tuple[int | str, ...]) 
 
 
 def _models(annotation: object) -> Iterator[type[BaseModel]]:
-    """Return the models in a field's annotation: Model, Model | None, list[Model]."""
+    """Yield the models in a field's annotation, e.g. Model in Model, Model | None or list[Model]."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in typing.get_args(annotation):

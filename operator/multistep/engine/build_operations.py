@@ -20,7 +20,7 @@ _CONFIG: Final = f"{WORK}/config"
 _IMAGE_FILE: Final = f"docker-archive:{OUT}/image.tar"
 _IMAGE: Final = "localhost/multistep/task:latest"  # in the builder's own storage
 _BUILD_SCRIPT: Final = f'buildah build "$@"\nbuildah push --quiet {_IMAGE} {_IMAGE_FILE}:{_IMAGE}'
-# The credentials are passed on stdin, which the runner does not record. umask: only this container's user can read the file.
+# The credentials are passed on stdin, which the runner does not record. umask 077: only this container's user can read config.json.
 _PUSH_SCRIPT: Final = f"""umask 077
 cat > {AUTH}/config.json
 trap 'rm -f {AUTH}/config.json' EXIT

@@ -48,10 +48,10 @@ _WHAT_FAILED: Mapping[ViolationReason, str] = {
     "ExecSessionsKilled": "a process in the container killed the exec session",
 }
 _NEXT_ATTEMPT = Backoff(first=1.0, last=60.0)
-# Seconds and number of violations in a row after which a trial fails: a terminating container may cause a few violations.
+# A trial fails after both this time and this number of violations in a row: a terminating container may cause a few violations.
 _VIOLATION_SECONDS = 60
 _VIOLATION_TIMES = 5
-_EXEC_KILLED_SECONDS = 90  # longer than a container's termination, which also kills exec sessions
+_EXEC_KILLED_SECONDS = 90  # likewise for killed exec sessions: longer than a container's termination, which kills them, too
 _NAME_TAKEN_SECONDS = 60  # within this time, garbage collection deletes the pod of an earlier trial of the same name
 _FORBIDDEN_SECONDS = 60  # within this time, a new namespace gets its ServiceAccount; later rejections are due to a policy
 # 137: SIGKILL, which no process in the container can send to process 1; 255: the node does not know the exit status.

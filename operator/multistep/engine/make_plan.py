@@ -172,8 +172,8 @@ def _verifier_plan(inputs: _Inputs, reach: StepNetworks, step: StepConfig, files
 
 
 def _restored(config: TaskConfig, spec: TrialSpec, apart: Apart) -> VerifierEnvironment | None:
-    """Return a fresh copy of the agent's environment for a verifier without an environment of its own; None unless
-    spec.verifier.isolation requires it or the trial is a regrade."""
+    """Return the environment of a fresh pod in which the agent's files are restored, for a verifier without an environment of its
+    own. Return None if the trial is no regrade and spec.verifier.isolation is Declared."""
     if spec.verifier.isolation == "Declared" and spec.regrade is None:
         return None
     same = apart(Definition("environment", config.environment, None))
@@ -240,7 +240,7 @@ def _uploads_environment(config: TaskConfig, layout: TaskLayout) -> bool:
 
 
 def _checkpoints(config: TaskConfig, spec: CheckpointsSpec) -> CheckpointsSpec | None:
-    """Return the checkpoint spec; None if the trial stores none. After a task's only step, only later trials use a checkpoint."""
+    """Return the checkpoint spec; None if the trial stores none. Only later trials can use a checkpoint of a single-step task."""
     made = spec.policy == "AfterStep" and (bool(config.steps) or spec.keep == "WithResults")
     return spec if made else None
 

@@ -353,7 +353,7 @@ Operation: TypeAlias = (
     | Baseline
     | Inspect
 )
-PHASES = (Start, Healthcheck, HostCall)  # long operations: the operator starts them, then waits for the end
+PHASES = (Start, Healthcheck, HostCall)  # long operations: the operator starts them, then waits until they are finished
 
 T = TypeVar("T")
 Script: TypeAlias = Generator[Operation, Record, T]

@@ -37,7 +37,8 @@ def pod_orphaned(pod: PodFacts, trial: MultiStepTrial | None, now: float, grace:
 
 
 def builder_orphaned(created_at: float, *, wanted: bool, deleting: bool, now: float, grace: float) -> bool:
-    """Return whether a builder's pod is an orphan: no trial waits for its image. grace: age in seconds below which it never is."""
+    """Return whether a builder's pod is an orphan: no trial waits for its image. grace: age in seconds below which a
+    builder's pod is never an orphan."""
     return not wanted and not deleting and now - created_at >= grace
 
 

@@ -77,8 +77,8 @@ def _exception(exception: SourceException | None) -> StepException | None:
 
 
 def is_verified(plan: TrialPlan, source: SourceStep) -> bool:
-    """Return whether a step of the source is verified: not if it failed before the agent ran, nor after some failures of the agent
-    of a single-step trial (engine.script.skips_verifier)."""
+    """Return whether a step of the source is verified. A step is not verified if it failed before its agent ran, or if the agent of
+    a single-step trial failed with an exception that skips the verifier (engine.script.skips_verifier)."""
     if source.exception is not None and source.exception.phase != AGENT:
         return False
     return not skips_verifier(plan, StepRun(name=source.name, exception=_exception(source.exception)))

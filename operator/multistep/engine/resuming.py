@@ -32,7 +32,7 @@ class Below(Protocol):
 
 
 class Layer(Protocol):
-    """A stored checkpoint, as far as the choice depends on it (store.checkpoint_files.Commit)."""
+    """The fields of a stored checkpoint (store.checkpoint_files.Commit) on which the choice depends."""
 
     @property
     def digest(self) -> str: ...
@@ -110,7 +110,8 @@ def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], dam
 def _bad(failed: Sequence[str], start: str) -> Collection[str]:
     """Return the digests of the checkpoints that are not restored again, because their restore failed. The checkpoint from which
     the trial started is retried until its restore failed MOST_RESTORES times, because no earlier checkpoint exists. failed: digest
-    of the checkpoint in each attempt whose restore failed; start: digest of the one from which the trial started."""
+    of the checkpoint in each attempt whose restore failed; start: digest of the checkpoint from which the trial
+    started."""
     return {each for each in failed if each != start or failed.count(each) >= MOST_RESTORES}
 
 
@@ -119,7 +120,7 @@ def _attempt(id: Id) -> str:
 
 
 def _made(last: AttemptStatus, known: Collection[Id]) -> list[Id]:
-    """Return the checkpoints that an attempt made or kept, that of the last step first. known: all checkpoints of the trial."""
+    """Return the checkpoints that an attempt made or kept, the last step's first. known: all checkpoints of the trial."""
     kept = last.resumed.attempts if last.resumed else []
     lineage = {id for id in known if id[0] == (kept[id[1]] if id[1] < len(kept) else last.number)}
     return sorted(lineage, key=lambda id: id[1], reverse=True)
@@ -157,8 +158,7 @@ def chain_of(id: Id, digest: str | None, layers: Mapping[Id, Layer], damaged: Ma
 
 
 def unfit_start(plan: TrialPlan, steps: Sequence[StepStatus], last: Layer) -> str:
-    """Return why a trial cannot start from another trial's checkpoint, "" if it can. This does not
-    compare the images: the restore does.
+    """Return why a trial cannot start from another trial's checkpoint, "" if it can. The images are compared later, by the restore.
 
     steps: the steps that the checkpoint contains, as the other trial reported them; last: its highest layer.
     """

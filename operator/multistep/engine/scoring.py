@@ -47,7 +47,7 @@ def scored(status: Mapping[str, Any], scoring: Scoring) -> Scored:
     ran = [each for each in steps if "trial" not in each]
     verdicts = [Verdict(each.get("rewards"), each.get("gate")) for each in ran]
     invalid = has_too_large(verdicts, key)
-    if own is None or "scoreRule" not in status:  # excluded, or Failed: then the score is 0 by any rule
+    if own is None or "scoreRule" not in status:  # excluded (no score), or Failed (score 0 under every rule)
         return Scored(own)
     value, passed = float(own), bool(status.get("passed"))
     if key is not None or scoring.strategy == "AsTask":

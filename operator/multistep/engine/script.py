@@ -97,8 +97,9 @@ def trial(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
 def _start(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
     """Restore or prepare the environment and set up the agent, before the attempt's first own step.
 
-    ``trial`` blames the checkpoint for a failure of the agent's setup if this trial's agent may have changed the restored files. If
-    only other trials changed them, the failure has the same class as before step 1, so that a custom agent class is not excused.
+    If the agent's setup fails after a restore, ``trial`` blames the checkpoint if this trial's agent may have changed the restored
+    files. If only other trials changed them, the failure has the same class as a failed setup before step 1, because a custom agent
+    class could fail on purpose.
     """
     if scope.kept and not (yield from restore(scope, journal)):
         return

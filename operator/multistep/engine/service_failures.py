@@ -1,8 +1,8 @@
 """The rule for services that end or never become healthy. Pure.
 
-If a service terminates, its state that the task needs is lost, so the trial ends. The failure class depends on the time: before an
-agent ran, it is the task's failure; afterwards it is the agent's, because the agent can reach every service. Unlike the runner's,
-a service's exit status does not prove who ended it.
+If a service terminates, its state that the task needs is lost, so the trial ends. Before an agent ran, this is the task's failure;
+afterwards it is the agent's, because the agent can reach every service. The exit status of a service, unlike that of the runner,
+does not prove who ended the service.
 """
 
 from __future__ import annotations

@@ -163,8 +163,8 @@ def _labels(sweep: TrialSweep, plan: Plan, number: int) -> dict[str, str]:
 
 
 def _regrade(plan: Plan, number: int) -> dict[str, Any]:
-    """Return the spec fields of a trial that regrades another sweep's trial, the one that counts for the same number; {} if the
-    sweep is no regrade."""
+    """Return the spec field ``regrade`` of a trial; {} if the sweep is no regrade. The trial regrades the other sweep's trial that
+    counts for the same number."""
     source, counts_for = plan.spec.regrade, plan.grid.counts_for(number)
     if source is None:
         return {}
@@ -172,8 +172,8 @@ def _regrade(plan: Plan, number: int) -> dict[str, Any]:
 
 
 def _started(plan: Plan, cell: Cell, merged: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a trial's spec: for a branch with the state from which it starts; for an ordinary trial of a sweep with branches with
-    the checkpoints from which the branches start."""
+    """Return a trial's spec, completed for branches: a branch gets the state from which it starts; an ordinary trial of a sweep
+    with branches gets the setting to store checkpoints, from which branches start. merged: the spec without these fields."""
     branch = cell.branch
     if branch is None:
         kept = {"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}}

@@ -103,7 +103,7 @@ def merged(status: TrialStatus, journal: Journal) -> list[Tampering]:
 
 def of_failure(known: Sequence[Tampering], status: TrialStatus, reason: str, message: str) -> list[Tampering]:
     """Return the known entries, and one more if the trial Failed because of tampering. status: the status before the failure;
-    reason, message: the failure's."""
+    reason, message: reason and message of the failure."""
     kind = _OF_FAILURES.get(reason)
     if kind is None:
         return list(known)

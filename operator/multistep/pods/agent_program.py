@@ -29,7 +29,8 @@ def volume(image: str, how: Mount) -> dict[str, Any]:
 
 
 def init_containers(image: str, how: Mount) -> list[dict[str, Any]]:
-    """Return the init container that copies the program; [] for an image volume. The runner copies: the image has no shell."""
+    """Return the init container that copies the program; [] for an image volume. The image has no shell, so the
+    container runs the runner's command ``copy``."""
     if how == "Volume":
         return []
     return [

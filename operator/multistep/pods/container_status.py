@@ -7,7 +7,7 @@ from typing import Any
 
 from multistep.engine.services import CONTAINER_PREFIX
 
-_SIDECAR = "egress"  # runs as long as the pod, like services: its termination is not a failed start of the pod
+_SIDECAR = "egress"  # an init container that runs as long as the pod: its termination does not mean that the pod failed to start
 
 
 def named(name: str, containers: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any]:

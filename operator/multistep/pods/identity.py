@@ -16,7 +16,7 @@ LABEL_TRIAL = labels.TRIAL
 LABEL_TASK = labels.TASK
 LABEL_AGENT = labels.AGENT
 LABEL_ATTEMPT = labels.ATTEMPT
-LABEL_ROLE = f"{GROUP}/role"  # agent, verifier, or records: a regrade's own pod, in which nothing runs
+LABEL_ROLE = f"{GROUP}/role"  # agent, verifier, or records: a regrade's own pod, in which no agent and no verifier runs
 LABEL_POD = f"{GROUP}/pod"  # the pod's name, by which its NetworkPolicy selects it
 LABEL_NETWORK = f"{GROUP}/network"  # Limited: the pod's own NetworkPolicy limits egress; the chart's NetworkPolicy skips it
 OURS = "app.kubernetes.io/managed-by=multistep"  # selects all objects that the operator creates

@@ -1,8 +1,8 @@
 """Kueue's contract for plain pods: the labels that queue a pod, and whether Kueue queued or evicted it.
 
 Kueue's webhook adds a scheduling gate to a pod with a queue; its controller removes the gate when it admits the pod. The
-operator sets no gate itself, because in a cluster without Kueue the pod would never start. Kueue itself
-removes its finalizer from pods.
+operator sets no gate itself, because in a cluster without Kueue the pod would never start. Kueue
+removes the finalizer that it adds to pods.
 """
 
 from __future__ import annotations

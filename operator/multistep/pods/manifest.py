@@ -71,7 +71,7 @@ class PodRequest:
 
     @property
     def image_user(self) -> str | None:
-        """Return the default user of phases, if the pod's container runs as root instead of as this user."""
+        """Return the default user of phases if the pod's container runs as root instead of as this user; None otherwise."""
         own = self.services.main.user if self.services else ""
         return own or (self.verifier.image_user if self.verifier else self.trial.status.image_user)
 
@@ -88,17 +88,17 @@ class PodRequest:
 
     @property
     def keeps_records(self) -> bool:
-        """Whether nothing runs in the pod: a regrade's own pod only keeps the records."""
+        """Return whether the pod is a regrade's own pod, which only stores records: no agent and no verifier runs in it."""
         return self.verifier is None and self.trial.spec.regrade is not None
 
     @property
     def hosted(self) -> bool:
-        """Whether the pod has an agent host."""
+        """Return whether the pod has an agent host."""
         return self.verifier is None and self.trial.spec.agent.hosted
 
     @property
     def agent_image(self) -> str | None:
-        """Return the image with the agent's program, for a pod that mounts it."""
+        """Return the image with the agent's program; None if the pod mounts no such program."""
         return self.trial.spec.agent.image if self.hosted else None
 
     @property

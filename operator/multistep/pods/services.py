@@ -42,7 +42,7 @@ def parts(services: PodServices, policy: str, runner: Mapping[str, Any], reserve
 
 
 def main_copies(services: PodServices, image: str, policy: str) -> list[dict[str, Any]]:
-    """Return the init container that fills the volumes that the trial's container mounts first; [] if there are none."""
+    """Return the init container that fills the volumes that no service mounts before the trial's container; [] if none exists."""
     return _copies(MAIN, image, policy, plan_mounts(services).of(MAIN))
 
 
@@ -116,7 +116,7 @@ def _copies(name: str, image: str, policy: str, mounts: tuple[PodMount, ...]) ->
 def _container(plan: ServicePlan, policy: str, mounts: tuple[PodMount, ...]) -> dict[str, Any]:
     service = plan.service
     mounted = [_mount(each) for each in mounts]
-    if not plan.once:  # the operator runs hooks and collects files by exec
+    if not plan.once:  # the operator runs hooks and collects files through the runner in the service's container
         mounted += [runner_mount.mount(), {"name": _state(plan), "mountPath": _STATE_DIR}]
     container: dict[str, Any] = {
         "name": plan.container,
@@ -144,7 +144,7 @@ def _container(plan: ServicePlan, policy: str, mounts: tuple[PodMount, ...]) -> 
 
 
 def _environment(plan: ServicePlan) -> Iterator[dict[str, Any]]:
-    if not plan.once:  # the operator compares the UID with the pod's, to detect a session with another pod
+    if not plan.once:  # the operator compares this UID with the pod's UID, to detect an exec session with another pod
         yield {"name": "MULTISTEP_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
     for name, value in sorted(plan.service.environment.items()):
         yield {"name": name, "value": _literal(value)}

@@ -17,7 +17,7 @@ _MESSAGE_CHARACTERS = 500
 
 
 def ended(pod: Mapping[str, Any]) -> ServiceEnd | None:
-    """Return the end of the first service that ended although it must not end; None if there is none."""
+    """Return the termination of the first service that ended although it must not end; None if no such service ended."""
     status, spec = pod.get("status") or {}, pod.get("spec") or {}
     may_end = str((pod["metadata"].get("annotations") or {}).get(RESTARTING) or "").split(",")
     for each in status.get("initContainerStatuses") or []:
@@ -46,7 +46,8 @@ def _end(container: Mapping[str, Any], status: Mapping[str, Any]) -> ServiceEnd 
 
 
 def _was_unhealthy(probe: Mapping[str, Any] | None, last: Mapping[str, Any]) -> bool:
-    """Return whether the container ran so long that its startup probe may have failed. The status does not say who ended it."""
+    """Return whether the container ran so long that its startup probe may have failed. The status does not
+    show whether the kubelet ended it."""
     started, finished = last.get("startedAt"), last.get("finishedAt")
     if probe is None or not started or not finished:
         return False

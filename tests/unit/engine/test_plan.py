@@ -301,7 +301,7 @@ def test_a_task_without_any_image_is_refused() -> None:
     [
         ({}, False),
         ({"environment_files": True}, True),
-        ({"environment_files": True, "dockerfile": True}, False),  # the inputs of an image build are not uploaded
+        ({"environment_files": True, "dockerfile": True}, False),  # environment/ is the build context, so it is not uploaded
     ],
 )
 def test_environment_files_are_uploaded_only_beside_a_mere_image(layout: Mapping[str, Any], wanted: bool) -> None:

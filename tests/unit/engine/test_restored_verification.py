@@ -34,7 +34,7 @@ def test_the_files_are_stored_before_the_verification_and_restored_in_its_pod() 
 
 
 def replace_none(made: Any) -> Any:
-    """Return the plan with verifications in the agent's environment."""
+    """Return the plan, changed to verify all steps in the agent's environment."""
     steps = tuple(replace(each, verifier=each.verifier and replace(each.verifier, environment=None)) for each in made.steps)
     return replace(made, steps=steps)
 

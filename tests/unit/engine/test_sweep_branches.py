@@ -233,7 +233,7 @@ def test_a_sweep_with_branches_that_dies_anywhere_makes_each_trial_once(
             break
         if counts.unplanned and counts.planned_finished:
             ends = {each.number: data.draw(LEFT) for each in cluster.values()}
-            record = record or to_text(states_of(grid, ends))  # only the first record is stored
+            record = record or to_text(states_of(grid, ends))  # a restarted operator keeps the stored record
             if data.draw(st.booleans(), label="dies"):
                 continue
             now = replace(grid, branches=cells_of(grid, branch, from_text(record, grid)))
