@@ -9,7 +9,7 @@ type Request struct {
 	Files     map[string]string `json:"files"`
 }
 
-// Answer is the output: the refusals, or the files without which the model is incomplete, or the model.
+// Answer is the output: either the refusals, or the env_files whose contents the model needs, or the model.
 type Answer struct {
 	Refused  []Refusal `json:"refused,omitempty"`
 	Needs    []Need    `json:"needs,omitempty"`
@@ -32,7 +32,7 @@ type Need struct {
 	Required bool   `json:"required"`
 }
 
-// Host is a name of an address outside of the trial.
+// Host is a host name, and the address outside of the trial to which it resolves.
 type Host struct {
 	Name    string `json:"name"`
 	Address string `json:"address"`

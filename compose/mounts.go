@@ -127,7 +127,7 @@ func (r *reading) tmpfs(key []string, text string) (Mount, bool) {
 	return mount, true
 }
 
-// checkMode refuses a tmpfs whose mode is not that of a volume in memory.
+// checkMode refuses a mode that a volume in memory does not have. 0: the file sets no mode.
 func (r *reading) checkMode(key []string, mode int64) {
 	if mode&^0o1000 != 0o777 && mode != 0 {
 		r.file.refuse(key, "must have mode 1777, as a volume in memory has; got %o", mode)

@@ -105,7 +105,7 @@ func hasDefault(text, name string) bool {
 func (d *document) key(pair [2]*yaml.Node, path, pattern []string) {
 	name := pair[0].Value
 	if strings.HasPrefix(name, "x-") && !isName(pattern) {
-		return // extensions are permitted except where keys are names, and have no effect
+		return // extensions have no effect; where keys are names, x-... is a name
 	}
 	here, kind := with(path, name), with(pattern, name)
 	row, found := find(kind)
@@ -173,7 +173,7 @@ func (d *document) line(path []string) int {
 	return line
 }
 
-// pairs returns the keys and values of a mapping. Those that it merges ("<<") come first.
+// pairs returns the keys and values of a mapping. Pairs that are merged into it ("<<") come first.
 func pairs(node *yaml.Node) [][2]*yaml.Node {
 	var found, merged [][2]*yaml.Node
 	for number := 0; number+1 < len(node.Content); number += 2 {

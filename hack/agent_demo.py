@@ -1,4 +1,4 @@
-"""`make demo AGENT=claude-code`: a real agent's program, with a provider's model, or without a key with a scripted model."""
+"""Run a real agent's program for `make demo AGENT=claude-code`: with a provider's model or, without a key, a scripted model."""
 
 import base64
 import json
@@ -43,7 +43,7 @@ MODELS: Mapping[str, Model] = {
 def prepared(cluster: Cluster, agent: str) -> Iterator[list[str]]:
     """Build the image of the agent's program, and yield the options for `multistep sweep run`.
 
-    Within the ``with`` block a Secret of the cluster contains the key, and without a key the scripted model runs.
+    During the ``with`` block a Secret contains the key. If no key is set, the scripted model runs.
     """
     if agent not in MODELS:
         raise Failure(f"AGENT={agent}: the demo has {', '.join(MODELS)}; `multistep agent list` lists all agents")

@@ -62,8 +62,8 @@ def run_agents() -> None:
 
 
 class _Stage:
-    """Runs the end-to-end tests with these marks (pytest's -m), those marked `alone` last. On localkube's cluster, a second cluster
-    shares the `alone` tests. past: its newest run is the one whose tests must use the operator's rights."""
+    """Runs the end-to-end tests with these marks (pytest's -m), those marked `alone` last. With localkube, a second cluster runs a
+    part of the `alone` tests. past: from the start of its newest run on, the audit logs must show the operator's rights."""
 
     def __init__(self, first: deployment.Cluster, marks: str, past: History) -> None:
         self._first, self._marks, self._since = first, marks, past.newest_start()
@@ -76,7 +76,7 @@ class _Stage:
         self._lock = threading.Lock()
 
     def ended(self, *, conformance: bool) -> list[Ended]:
-        """Run the tests, and the conformance cases if asked to; return the finished runs."""
+        """Run the tests and, if `conformance` is set, the conformance cases; return the finished runs."""
         clusters: list[Callable[[], None]] = [partial(self._on_first, conformance)]
         if self._ours:
             clusters.append(self._on_second)
@@ -109,8 +109,8 @@ class _Stage:
             self._execute(Run(name, [file, "-m", f"alone and {self._marks}", "-v"], env))
 
     def _prove_rights(self) -> None:
-        """Check the operator's RBAC rights against the audit logs, which only local clusters expose. Whether each right was used is
-        known after the long tests only."""
+        """Check the operator's RBAC rights against the audit logs, which only local clusters expose. That each right was used is
+        checked only after the long tests."""
         logs = [load_config(variables).paths.logs for variables in (os.environ, second_cluster(os.environ))]
         asked = {"MULTISTEP_TEST_LOGS": os.pathsep.join(map(str, logs)), "MULTISTEP_TEST_SINCE": self._since}
         marks = _EACH_RUN if self._marks == _EACH_RUN else ""

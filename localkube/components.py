@@ -97,7 +97,7 @@ def scheduler(config: Config) -> list[str]:
 
 
 def _as_user(config: Config, user: str) -> list[str]:
-    """Return the flags that scheduler and controller manager share. Both lack `--authentication-kubeconfig`, so they serve only
+    """Return the flags that scheduler and controller manager share. Without `--authentication-kubeconfig`, both serve only
     /healthz."""
     kubeconfig = config.paths.config / f"{user}.kubeconfig"
     return [

@@ -196,8 +196,8 @@ def _slim(root: Path) -> None:
 def _trust_of_machine(directory: Path, environment: Mapping[str, str], system: Path = _CA_OF_DEBIAN) -> list[str]:
     """Return buildah options that make `pip` and `npm` trust this machine's own certificate authority.
 
-    The file that one of _CA_VARIABLES names contains the authority's certificate, otherwise Debian's bundle does. The options only
-    mount files into the build, because environment variables would remain in the image.
+    The authority's certificate is in the file that one of _CA_VARIABLES names or, if none of them is set, in Debian's bundle. The
+    options only mount files into the build, because environment variables would remain in the image.
     """
     bundle = next((Path(environment[name]) for name in _CA_VARIABLES if environment.get(name)), system)
     if not bundle.is_file():

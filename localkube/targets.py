@@ -18,7 +18,7 @@ _KIND_MODULE = "sigs.k8s.io/kind@v0.30.0"
 
 
 class Target(Protocol):
-    """A cluster that localkube's commands start, stop and inspect, and load images into. Some kinds do not support all methods."""
+    """A cluster that localkube's commands start, stop and inspect, and load images into. Some kinds support only some methods."""
 
     def up(self) -> None: ...
     def down(self) -> None: ...

@@ -199,8 +199,8 @@ func TestAUserThatPID1CannotBecomeTransfersNothing(t *testing.T) {
 	}
 }
 
-// TestTransfersOfSeveralUsersDoNotMix runs concurrent transfers of two users' guests and of the operator: none may get the
-// permissions of another.
+// TestTransfersOfSeveralUsersDoNotMix runs concurrent transfers of two users' guests and of the operator: no transfer may get the
+// permissions of another transfer.
 func TestTransfersOfSeveralUsersDoNotMix(t *testing.T) {
 	c, s := launchWithHomes(t)
 	const rounds = 15

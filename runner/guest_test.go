@@ -23,7 +23,7 @@ import (
 
 const guestNonce = "00112233445566778899aabbccddeeff"
 
-// admitted sends the request admit, which permits guests to connect. It returns the request's id and the guests' token.
+// admitted sends an `admit` request, which permits guests to connect. It returns the request's id and the guests' token.
 func (s *session) admitted(more object) (id, token string) {
 	s.t.Helper()
 	lastID++
@@ -283,7 +283,7 @@ func TestOnlyAnAdmittedGuestIsServed(t *testing.T) {
 	refused("dismissed", c.knock().ask(object{"admission": id, "nonce": guestNonce}))
 }
 
-// beGuest makes a guest's handshake and runs the command id. It reads the admission and the token from stdin.
+// beGuest makes a guest's handshake and runs the command `id`. It reads the admission and the token from stdin.
 func beGuest() {
 	var admission, token string
 	fmt.Scan(&admission, &token)

@@ -38,7 +38,7 @@ func gcm(key string) cipher.AEAD {
 	return made
 }
 
-// sealedBy returns the request host with the sealed request in it, and the nonce of the sealed request.
+// sealedBy returns a `host` request that contains the sealed request, and the nonce of the sealed request.
 func sealedBy(key string, request object) (object, []byte) {
 	plain, err := json.Marshal(request)
 	check(err)

@@ -45,7 +45,7 @@ class Program:
     template: str
 
     def settings(self) -> dict[str, Schema]:
-        """Return the schemas of the settings that users can set with chart values. The template itself sets the others."""
+        """Return the schemas of the settings that users can set with chart values. The template sets the other settings itself."""
         found = self.model.model_json_schema()
         fields = _resolved(found["properties"], found.get("$defs", {}))
         return {_camel(name): _plain(field) for name, field in fields.items() if name not in self._set_by_chart()}

@@ -30,7 +30,7 @@ async def new_leader(client: Client, replicas: Replicas) -> None:
     replicas.signal(leader, signal.SIGKILL)
     metadata = leader["metadata"]
     former = (await replicas.lease())["holderIdentity"]
-    # in the same pod, the kubelet would delay each restart longer
+    # Delete the pod, because the kubelet waits longer before each further restart in the same pod.
     await client.delete(PODS, NAMESPACE, metadata["name"], uid=metadata["uid"])
     await replicas.until_held_by_another(former)
 

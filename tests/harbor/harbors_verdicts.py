@@ -39,7 +39,7 @@ class Environment:
 
 def accepted(agent: type[BaseAgent], name: str) -> list[bool] | None:
     """Return for each of VALUES whether Harbor accepts it for an option of the class; None if the class rejects the option."""
-    if not getattr(agent.capabilities, name, True):  # base_url and reasoning_effort
+    if not getattr(agent.capabilities, name, True):  # each option that depends on a capability: base_url and reasoning_effort
         return None
     return [_accepts(agent.options_model, name, value) for value in VALUES]
 
@@ -49,7 +49,7 @@ def _accepts(model: Any, name: str, value: object) -> bool:
         model.model_validate({name: value})
     except ValidationError as error:
         return not any(each["loc"][:1] == (name,) for each in error.errors())
-    # raised by a validator that opens the value as a file, or imports a package that is not installed here
+    # A validator can raise other errors if it opens the value as a file, or imports a package that is not installed here.
     except Exception as error:
         return isinstance(error, ImportError)
     return True

@@ -13,11 +13,11 @@ Json = dict[str, Any]
 
 
 class FakeSidecar:
-    """Accepts every switch of the network, and reports one refused DNS lookup at each. answer: bytes to answer instead."""
+    """Accepts every switch of the network, and reports one refused DNS lookup at each switch. answer: bytes to answer instead."""
 
     def __init__(self) -> None:
         self.boot = "boot-1"
-        self.switches: list[Json] = []  # the requests, without repetitions of the latest
+        self.switches: list[Json] = []  # the requests; a request that repeats the one before is omitted
         self.answer: bytes | None = None
 
     def restart(self) -> None:

@@ -120,7 +120,7 @@ func neighbours(add func(parts ...rule)) {
 	}
 }
 
-// count adds rules that count the packets that reach them by address, protocol and port; the port is 0 for protocols without ports.
+// count adds rules that count packets by address, protocol and port; the port is 0 for protocols without ports.
 func count(add func(parts ...rule), sets map[byte]*nftables.Set) {
 	for number, set := range sets {
 		_, at := addressAt(destination, number == unix.NFPROTO_IPV4)

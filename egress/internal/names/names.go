@@ -164,7 +164,8 @@ func exchange(ctx context.Context, network, server string, message *dns.Msg) (*d
 	return answer, err
 }
 
-// take learns the addresses in an answer of the resolver, and returns them as records for the client, which queried the name owner.
+// take remembers the addresses in an answer of the resolver, and returns them as records of owner, the name that the client
+// queried.
 func (n *Names) take(name string, answer *dns.Msg, owner string) []dns.RR {
 	var records []dns.RR
 	rules := n.Rules()

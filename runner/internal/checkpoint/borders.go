@@ -15,8 +15,8 @@ type borders struct {
 	exclude []string
 }
 
-// borders returns the current borders. They include the mounts that existed when PID 1 started, because a container for a restore
-// has them.
+// borders returns the current borders. They include the mounts that existed when PID 1 started, because the container of a later
+// restore has the same mounts.
 func (t *Tracker) borders(exclude []string) (*borders, error) {
 	foreign, err := mounts.Foreign(t.own)
 	if err != nil {

@@ -21,7 +21,7 @@ type linkedFile struct {
 	missing uint64
 }
 
-// linkedFiles holds the packed files of which the increment lacks names.
+// linkedFiles holds the packed files for which the increment does not contain all names yet.
 type linkedFiles struct {
 	files map[inode]*linkedFile
 	bytes int

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	imageTimeout  = 50 * time.Second // for the list of the image's files; until then phases wait, and a caller waits at most a minute for a response
+	imageTimeout  = 50 * time.Second // to list the image's files: phases wait for the list, and callers wait at most a minute
 	maxImageFiles = 4_000_000
 	busyTimeout   = 20 * time.Second // timeout for the wait for another checkpoint or restore
 )
@@ -38,7 +38,7 @@ type Tracker struct {
 	mu      sync.Mutex
 	holder  context.Context // of the checkpoint or restore that last filled busy
 	image   *List
-	failure error // why image is missing
+	failure error // why the list image is missing
 	base    version
 	pending version // packed, but not committed
 }
@@ -124,8 +124,8 @@ type Packed struct {
 	Previous string `json:"previous"`
 }
 
-// Pack writes the increment since the last commit, or since the image if full is set: the compressed tar stream to out, and the manifest's lines
-// to lines. It skips what the request excludes.
+// Pack writes the increment since the last commit or, if request.Full is set, since the image: the compressed tar stream to out,
+// and the manifest's lines to lines. It skips the paths that the request excludes.
 func (t *Tracker) Pack(ctx context.Context, request wire.Checkpoint, out, lines io.Writer) (Packed, error) {
 	t.mu.Lock()
 	base := t.base

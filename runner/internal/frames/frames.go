@@ -101,7 +101,7 @@ func Write(stream io.Writer, kind byte, payload []byte) error {
 	return err
 }
 
-// header returns the header of a frame, with capacity for room further bytes.
+// header returns the header of a frame, in a slice with capacity for `room` more bytes.
 func header(kind byte, length, room int) []byte {
 	header := make([]byte, headerBytes, headerBytes+room)
 	putHeader(header, kind, length)

@@ -140,7 +140,7 @@ func (f *Frozen) stopAtOnce() {
 	}
 }
 
-// environment returns the living processes of the environment, and those that exec sessions started.
+// environment returns the living processes of the environment, and those that exec sessions started in the container.
 func (f *Frozen) environment(all []kernel.Process) (found []kernel.Process) {
 	own := f.supervise()
 	for _, process := range all {

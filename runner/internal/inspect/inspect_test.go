@@ -127,7 +127,7 @@ func TestWhatChangedBeforeTheBaselineIsNoFinding(t *testing.T) {
 	i.write("usr/bin/python3.11", "changed by setup.sh")
 	i.write("tests/conftest.py", "of the image")
 	i.baseline()
-	i.baseline() // the first one stays
+	i.baseline() // the first baseline stays
 	i.expect()
 }
 

@@ -1,9 +1,9 @@
 // Package manifest defines the manifest of a checkpoint: which files an increment creates, changes and deletes.
 //
 // A manifest is a sequence of JSON lines: a Header, then one Entry for each path, in the order of Compare. A second sequence from
-// "/" can follow: it has the unchanged names of files of which another name changed. The manifest's digest is the SHA-256 of these
-// bytes. It identifies the increment, and through the entries' digests and Header.Previous also all contents and all earlier
-// increments.
+// "/" can follow: it lists the unchanged names of files that also have a changed name. The manifest's digest is the SHA-256 of
+// these bytes. It identifies the increment, and through the entries' digests and Header.Previous also all contents and all
+// earlier increments.
 package manifest
 
 import (
@@ -80,8 +80,8 @@ type Entry struct {
 	XAttrs []XAttr  `json:"xattrs,omitempty"` // in the order of their names
 	Sparse []Extent `json:"sparse,omitempty"` // extents with data, of a file with holes
 	Holes  bool     `json:"holes,omitempty"`  // the file is sparse; without extents it is one hole
-	// Unchanged marks a directory that is listed only because its content changed, and an unchanged name of a file of which other
-	// names changed.
+	// Unchanged marks a directory that is listed only because its content changed, and an unchanged name of a file that also has a
+	// changed name.
 	Unchanged bool `json:"unchanged,omitempty"`
 }
 

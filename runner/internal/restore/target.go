@@ -289,7 +289,7 @@ func (t *target) close(complete bool) error {
 	return err
 }
 
-// rename renames the file aside. It first removes a directory that has the new name.
+// rename renames the file t.aside to base. It first removes a directory with the name base.
 func (t *target) rename(parent int, base string) error {
 	if stat, err := at.Stat(parent, base); err == nil && stat.Mode&syscall.S_IFMT == syscall.S_IFDIR {
 		if err := remove(t.ctx, parent, base); err != nil {
@@ -299,7 +299,8 @@ func (t *target) rename(parent int, base string) error {
 	return syscall.Renameat(parent, t.aside, parent, base)
 }
 
-// hardlink creates another name of a file that this restore created. A link to any other file could give a hostile stream access to it.
+// hardlink creates another name of a file that this restore created. A link to any other file could give a hostile stream access to
+// that file.
 func (t *target) hardlink(parent int, base string, entry *manifest.Entry) error {
 	made, known := t.linked[string(entry.Link)]
 	if !known && t.restricted() {
@@ -332,7 +333,7 @@ func (t *target) hardlink(parent int, base string, entry *manifest.Entry) error 
 	return nil
 }
 
-// node opens the file at a path. It returns an error if the file does not have the inode made.
+// node opens the file at a path. It returns an error if the file's inode is not `made`.
 func (t *target) node(name string, made inode) (int, error) {
 	directory, err := t.open(path.Dir(name), false)
 	if err != nil {

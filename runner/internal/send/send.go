@@ -103,7 +103,7 @@ func put(ctx context.Context, client *http.Client, request wire.Send, file *os.F
 	return wire.SendResult{Size: counted.size, SHA256: sum, Version: wire.Cut(answer.Header.Get("ETag"), 256)}, false, nil
 }
 
-// counter counts the bytes read from reader, and records whether reader ended.
+// counter counts the bytes read from reader, and records whether a read returned io.EOF or another error.
 type counter struct {
 	reader io.Reader
 	size   int64

@@ -52,7 +52,7 @@ func (s *Session) restoreOnce(ctx context.Context, clock *worktime.Clock, reques
 	}
 	defer release()
 	defer debug.FreeOSMemory()                                                    // the process's memory counts against the trial's limit
-	if record, found, refusal := s.Store.Find(request.ID, request.Op.Op); found { // an abandoned session's request has finished
+	if record, found, refusal := s.Store.Find(request.ID, request.Op.Op); found { // this request finished in an abandoned session
 		return record, refusal, s.discardIncrements(request)
 	}
 	restorer, err := restore.New(restore.Options{Root: "/", Spool: s.RuntimeDir, Own: s.Own, Paths: request.Paths}, request.CheckpointLimits)

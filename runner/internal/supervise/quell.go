@@ -7,7 +7,7 @@ import (
 	"multistep.dev/runner/internal/tree"
 )
 
-// Quell implements `runner quell`, which runs as a phase of root: it kills all processes of other phases and those that they left.
+// Quell implements `runner quell`, which runs as a phase of root: it kills the processes of all other phases, running or finished.
 func Quell() error { return tree.Kill(&others{supervisor: os.Getppid()}) }
 
 // others is the family of all processes that belong to no exec session and not to this phase.

@@ -43,7 +43,8 @@ func (l CheckpointLimits) check() error {
 	return nil
 }
 
-// Checkpoint is the request checkpoint: it returns the files that changed since the last commit or, if Full is set, since the image.
+// Checkpoint is the `checkpoint` request: it returns the files that changed since the last commit or, if Full is set, since the
+// image.
 type Checkpoint struct {
 	Op
 	CheckpointLimits
@@ -63,7 +64,7 @@ type Process struct {
 	Name string `json:"name"` // as the process chose it
 }
 
-// Commit is the request commit: the increment with this manifest is stored, and the next one follows it.
+// Commit is the `commit` request: the increment with this manifest is stored, and the next one follows it.
 type Commit struct {
 	Op
 	Manifest string `json:"manifest"`
@@ -82,7 +83,7 @@ type Increment struct {
 	Manifest string `json:"manifest"`
 }
 
-// Restore is the request restore: it applies increments in order. With Paths, it restores only these directories.
+// Restore is the `restore` request: it applies increments in order. With Paths, it restores only these directories.
 type Restore struct {
 	Op
 	CheckpointLimits

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Admit is the request admit: it permits guests (package guests) to act as User, or as any user if Root is set.
+// Admit is the `admit` request: it permits guests (package guests) to act as User, or as any user if Root is set.
 type Admit struct {
 	Op
 	User string `json:"user"`
@@ -26,8 +26,8 @@ type AdmitResult struct {
 	Error *Error `json:"error,omitempty"`
 }
 
-// Dismiss is the request dismiss: it ends an admission. Admission is the id of the request admit that created it. Kill also kills
-// background processes.
+// Dismiss is the `dismiss` request: it ends an admission. Admission is the id of the `admit` request that created it. If Kill is
+// set, the request also kills background processes.
 type Dismiss struct {
 	Op
 	Admission string `json:"admission"`
@@ -46,7 +46,7 @@ type DismissResult struct {
 	Error *Error `json:"error,omitempty"`
 }
 
-// Exec is a guest's request exec: it runs a command and returns its output and result.
+// Exec is a guest's `exec` request: it runs a command and returns its output and result.
 type Exec struct {
 	Op
 	Command

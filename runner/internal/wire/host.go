@@ -1,6 +1,6 @@
 package wire
 
-// Host is the request host: a message for the agent host's runner.
+// Host is the `host` request: a message for the agent host's runner.
 type Host struct {
 	Op
 	Message Sealed `json:"message"`

@@ -18,7 +18,7 @@ func (v Verification) check() error {
 	return nil
 }
 
-// Baseline is the request baseline: it records the state of the container before the first agent runs.
+// Baseline is the `baseline` request: it records the state of the container before the first agent runs.
 type Baseline struct {
 	Op
 	Verification
@@ -34,7 +34,7 @@ type BaselineResult struct {
 	Error   *Error  `json:"error"`
 }
 
-// Inspect is the request inspect: it finds traces of tampering since the baseline.
+// Inspect is the `inspect` request: it finds traces of tampering since the baseline.
 type Inspect struct {
 	Op
 	Verification

@@ -15,8 +15,8 @@ import (
 
 // Protocols lists the protocol versions of this runner. It includes earlier versions for an operator that was rolled back.
 // Version 2 adds the `output`, `survey` and `send` requests, and the field `sent` of a download's sources. Version 3 adds guests
-// (`admit` and `dismiss`) and the stdin of `start`. Version 4 adds checkpoints (`checkpoint`, `commit` and `restore`) and inspections
-// (`baseline` and `inspect`). Version 5 adds requests to the agent host (`host`).
+// (`admit` and `dismiss`) and the stdin of `start`. Version 4 adds checkpoints (`checkpoint`, `commit` and `restore`) and
+// inspections (`baseline` and `inspect`). Version 5 adds requests to the agent host (`host`).
 var Protocols = []int{1, 2, 3, 4, 5}
 
 // CheckpointProtocols lists the protocol versions of a runner with --checkpoints. An operator without these versions would not find
@@ -117,7 +117,7 @@ func (o Op) CheckID() error {
 	return nil
 }
 
-// Ack is the request ack: the caller has received the result of a finished operation.
+// Ack is the `ack` request: the caller has received the result of a finished operation.
 type Ack struct{ Op }
 
 // Check accepts every request.
@@ -155,7 +155,7 @@ type File struct {
 	MaxBytes int64  `json:"maxBytes"`
 }
 
-// Start is the request start: it runs a command as a phase.
+// Start is the `start` request: it runs a command as a phase.
 type Start struct {
 	Op
 	Command
@@ -237,7 +237,7 @@ type PhaseResult struct {
 	Captures        map[string]*Captured `json:"captures"`
 }
 
-// Healthcheck is the request healthcheck: it repeats a command until the command succeeds or has failed Retries times.
+// Healthcheck is the `healthcheck` request: it repeats a command until the command succeeds or has failed Retries times.
 type Healthcheck struct {
 	Op
 	Command
@@ -264,7 +264,7 @@ type HealthcheckResult struct {
 	DurationSeconds float64 `json:"durationSeconds"`
 }
 
-// Wait is the request wait: it returns a record as soon as the operation is finished, or at the timeout.
+// Wait is the `wait` request: it returns a record as soon as the operation is finished, or at the timeout.
 type Wait struct {
 	Op
 	TimeoutSeconds float64 `json:"timeoutSeconds"`
@@ -273,7 +273,7 @@ type Wait struct {
 // Check accepts every request.
 func (w Wait) Check() error { return nil }
 
-// Output is the request output: it returns a part of the output of a phase, which may still run.
+// Output is the `output` request: it returns a part of the output of a phase, which may still run.
 type Output struct {
 	Op
 	Offset   int64 `json:"offset"`
@@ -298,7 +298,7 @@ type Printed struct {
 	Base64 []byte `json:"base64"`
 }
 
-// Note is the request note: it stores data of the operator as a record.
+// Note is the `note` request: it stores data of the operator as a record.
 type Note struct {
 	Op
 	Data json.RawMessage `json:"data"`
@@ -322,7 +322,7 @@ type Directory struct {
 	Keep bool   `json:"keep"`
 }
 
-// Reset is the request reset: it empties or creates directories, and sets their mode and owner.
+// Reset is the `reset` request: it empties or creates directories, and sets their mode and owner.
 type Reset struct {
 	Op
 	Directories []Directory `json:"directories"`
@@ -343,7 +343,7 @@ type ResetResult struct {
 	Error *Error `json:"error"`
 }
 
-// Upload is the request upload: it unpacks a tar stream into the directory Target.
+// Upload is the `upload` request: it unpacks a tar stream into the directory Target.
 type Upload struct {
 	Op
 	Target string `json:"target"`
@@ -366,7 +366,7 @@ type Source struct {
 	Sent    []string `json:"sent"` // files ("" is the source itself) to send without their contents
 }
 
-// Survey is the request survey: it lists at most Limit files of at least MinBytes.
+// Survey is the `survey` request: it lists at most Limit files of at least MinBytes.
 type Survey struct {
 	Op
 	Sources  []Source `json:"sources"`
@@ -385,7 +385,7 @@ type LargeFile struct {
 	Binary bool   `json:"binary"`
 }
 
-// Send is the request send: it uploads a file to a presigned URL. Path is relative to Source; "" is Source itself.
+// Send is the `send` request: it uploads a file to a presigned URL. Path is relative to Source; "" is Source itself.
 type Send struct {
 	Op
 	Source         string            `json:"source"`
@@ -413,7 +413,7 @@ type SendResult struct {
 	Error   *Error `json:"error"`
 }
 
-// Download is the request download: it returns the sources as a tar stream.
+// Download is the `download` request: it returns the sources as a tar stream.
 type Download struct {
 	Op
 	Sources []Source `json:"sources"`
@@ -444,7 +444,7 @@ type User struct {
 	Home string `json:"home"`
 }
 
-// Identity holds the UID and group IDs of a user that the request hello named.
+// Identity holds the UID and group IDs of a user that a `hello` request named.
 type Identity struct {
 	UID  int   `json:"uid"`
 	GIDs []int `json:"gids"`
