@@ -29,8 +29,8 @@ class Job(Generic[T]):
 
 
 class BackgroundJobs(Generic[I, T]):
-    """The running jobs, by ID. slots: maximum of concurrent jobs; one namespace gets at most slots - 1. results: whether to keep a
-    job's result for the waiting objects; its error is always kept."""
+    """The running jobs, by ID. slots: maximum number of jobs at once; one namespace gets at most slots - 1, but at least one.
+    results: whether to keep a job's result for the waiting objects; its error is always kept."""
 
     def __init__(self, slots: int, wake: Wake, *, results: bool = True) -> None:
         self._limit = ConcurrencyLimit(slots, wake, most_each=slots - 1)

@@ -299,7 +299,7 @@ def _commit(packed: Packed, operation: Checkpoint, environment: Environment, bas
 
 
 def _ran(scope: Scope, step: int, base: Base | None) -> Mapping[str, int]:
-    """Return which attempt ran each step since the base."""
+    """Return the attempt that ran each step since the base, by the step's name."""
     first = 0 if base is None else base.step + 1
     return {each.name: _attempt_of(scope, each.index) for each in scope.plan.steps[first : step + 1]}
 

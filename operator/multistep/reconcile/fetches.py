@@ -48,7 +48,7 @@ class _Failure:
 class Fetches:
     """The fetches for trials and sweeps, with one concurrency limit. run: performs one fetch; wake: requeues a trial.
 
-    One namespace never gets all slots, so that its slow downloads do not block other namespaces.
+    One namespace never gets all of several slots, so that its slow downloads do not block other namespaces.
     """
 
     def __init__(self, settings: Settings, wake: Wake, run: Run = child.fetch) -> None:

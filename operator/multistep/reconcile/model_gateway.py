@@ -213,7 +213,7 @@ def _id(credential: Credential, secret: bytes) -> str:
 
 
 def _is_of_trial(model: str | None, requested: str) -> bool:
-    """Report whether a request was for the trial's model, by its name with or without the provider.
+    """Return whether a request was for the trial's model, by its name with or without the provider.
 
     An agent could request a model that does not exist, so that its trial is excluded instead of scored. So only a failed request
     for the trial's own model shows that the trial is configured wrongly.

@@ -112,7 +112,7 @@ class StartingPoints:
         return self._clock() - created.timestamp() if created is not None else GRACE_SECONDS
 
     def _pause(self, trial: MultiStepTrial) -> float:
-        """Return the seconds until the source is read again: a quarter of the trial's age."""
+        """Return the seconds until the source is read again: a quarter of the trial's age, within bounds."""
         return min(max(_LEAST_POLL_SECONDS, self._age(trial) / 4), _MOST_POLL_SECONDS)
 
 

@@ -113,8 +113,8 @@ class Book:
         """Return the cache entry of a sweep that was just read. version: the sweep's resourceVersion; over: whether it has
         finished.
 
-        If the cache entry has a later version, or says that the sweep has finished although it has not, the API server's store
-        was restored from an older copy: a new entry replaces it. Entries of earlier sweeps of the same name are dropped."""
+        If the cache entry has a later version, or has ``over`` set although the sweep has not finished, the API server's store was
+        restored from an older copy: a new entry replaces the cached one. Entries of earlier sweeps of the same name are dropped."""
         page = self._pages.get(uid)
         if page is None or is_older(version, page.version) or (page.over and not over):
             self.drop(key)

@@ -171,7 +171,7 @@ class TrialCreation(TrialContext):
 
 
 def _verifier_environment(plan: TrialPlan, step: str | None) -> VerifierEnvironment:
-    """Return the environment of a step's separate verifier. Raises InvalidSpec if the step has none: the status was edited."""
+    """Return the environment of a step's separate verifier. Raises InvalidSpec if it has none: a client edited the status."""
     found = next((each.verifiers_environment for each in plan.steps if each.name == step), None)
     if found is None:
         raise InvalidSpec(f"status.verifier names a pod, but the step status.currentStep = {step!r} has no separate verifier")

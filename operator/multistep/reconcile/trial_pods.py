@@ -63,7 +63,7 @@ class TrialPods:
                 await self._delete(trial, pod)
 
     async def remove_all(self, trial: MultiStepTrial) -> None:
-        """Delete all pods of the trial, also those that a stale reconcile of an earlier leader created."""
+        """Delete all pods of the trial, including pods that a stale reconcile of an earlier leader created."""
         selector = f"{identity.LABEL_TRIAL}={identity.label_value(trial.metadata.name)}"
         for found in await self._cluster.list_all(PODS, trial.metadata.namespace, label_selector=selector):
             pod = pod_facts(found)

@@ -33,7 +33,7 @@ class TrialWriter:
     async def write(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
         """Write the status if it changed; then emit Events.
 
-        before: the status from which the transitions to report are computed; default: the last one read or written.
+        before: the status from which the transitions to report are computed; None: the status last read or written.
         Raises Conflict if the object was changed since it was read.
         """
         old = before or self.trial.status

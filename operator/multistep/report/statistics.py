@@ -55,7 +55,7 @@ class Difference:
 
 
 def is_rare(p: float | None) -> bool:
-    """Report whether the p-value is significant."""
+    """Return whether the p-value is significant."""
     return p is not None and p < 1 - CONFIDENCE
 
 

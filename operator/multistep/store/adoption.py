@@ -59,7 +59,7 @@ def _link(file: Path, copy: Path) -> None:
 def adopted(layer: Commit, below: Commit | None, trial: str) -> Commit:
     """Return the commit of a layer's copy, which has attempt 0, also in its records. below: the copy of the layer below.
 
-    trial: name of the trial that has the layer. Steps that this trial copied itself keep the name of the trial that ran them.
+    trial: name of the trial that has the layer. Steps that it copied from a third trial keep the name of the trial that ran them.
     """
     base = Base(attempt=ADOPTED, step=below.step, digest=below.digest) if below is not None else None
     return layer.model_copy(

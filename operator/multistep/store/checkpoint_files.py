@@ -161,7 +161,7 @@ def keep(to: TrialDirectory, draft: Path, commit: Commit) -> Commit:
 
 
 def complete(to: TrialDirectory, commit: Commit) -> Commit:
-    """Replace the commit of a stored checkpoint."""
+    """Replace the commit of a stored checkpoint; return it with its digest."""
     data = _encoded(commit)
     to.check()
     directory.write(to.path / place(commit.id) / _COMMIT, data)

@@ -1,7 +1,7 @@
 """Cached digests of a trial's large files: a file that was hashed while it was written is not read again.
 
 A hidden file on the volume has a line for each large file: inode number, size, times and SHA-256. A file that was written or
-replaced since has another inode number or change time, so that no line fits it. Blocking code.
+replaced since has another inode number or change time, so that no line matches it. Blocking code.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def signed_by(variables: Mapping[str, str]) -> str:
 
 
 def signing_keys(directory: Path, *numbers: int) -> Path:
-    """Write signing keys to a new directory, as if it was a mounted Secret; k1 is the key that the tests' gateways have."""
+    """Write signing keys to a new directory, as if it were a mounted Secret; k1 is the key that the tests' gateways have."""
     directory.mkdir(parents=True)
     for number in numbers:
         (directory / f"k{number}").write_bytes(KEY.secret if number == 1 else bytes([48 + number]) * 32)

@@ -78,7 +78,7 @@ def moved(top: Path, path: str, draw: st.DataObject) -> set[str]:
 
 
 def swapped(top: Path, path: str, draw: st.DataObject) -> set[str]:
-    """Replace the file by a link to a copy of it."""
+    """Move the file out of the results, and replace it with a link to it."""
     (top / path).rename(top.parent / "outside")
     (top / path).symlink_to(top.parent / "outside")
     return {path}

@@ -187,7 +187,7 @@ async def test_results_that_are_in_the_store_are_not_replaced_by_what_came_onto_
 
 
 async def collected_directly(volume: Volume, s3: servers.S3, shown: str | None = None) -> tuple[Shipping, bytes, Pointer]:
-    """Collect a step with one artifact, which its pod uploaded to the object store.
+    """Collect a step with one artifact, which its pod uploaded to the object store; return the artifact's data and pointer.
 
     shown: the digest that the pod reports; None: the correct digest.
     """

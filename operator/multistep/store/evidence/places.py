@@ -62,7 +62,7 @@ class Results(Protocol):
         """Yield all files, directories and links, in the order of ``tree.walk``. Raises Damaged."""
 
     def open(self, place: str) -> BinaryIO:
-        """Open the content of a file. Raises Damaged, also if it is a link or no regular file."""
+        """Open the content of a file. Raises Damaged if it is a link, is no regular file, or cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def open_regular(top: Path, place: str) -> BinaryIO:
 
 
 def read(results: Results, name: str, limit: int) -> bytes:
-    """Return a file at the results' top. Raises Damaged, also for a file of more than limit bytes."""
+    """Return a file at the results' top. Raises Damaged if it cannot be read or has more than limit bytes."""
     with results.open(results.place(name)) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
@@ -153,7 +153,7 @@ def read(results: Results, name: str, limit: int) -> bytes:
 
 
 def sha256(results: Results, item: Present) -> str:
-    """Return the SHA-256 of a file. Raises Damaged, also if the file has another size."""
+    """Return the SHA-256 of a file. Raises Damaged if the file cannot be read or has another size."""
     with results.open(item.place) as file:
         if (size := os.fstat(file.fileno()).st_size) != item.size:
             raise Damaged(item.path, f"has {size} bytes instead of {item.size}")
