@@ -31,7 +31,7 @@ def pass_entries(
     task: Sequence[ArtifactConfig], trial: Sequence[ArtifactConfig], step: Sequence[ArtifactConfig]
 ) -> tuple[ArtifactConfig, ...]:
     """Return a step's artifact entries: the task's, the trial's, then the step's. If none of them has the source /logs/artifacts,
-    an entry for it is first."""
+    an entry for this source comes first."""
     named = [*task, *trial, *step]
     if any(entry.source.rstrip("/") == LOGS_ARTIFACTS and _service(entry) is None for entry in named):
         return tuple(named)
@@ -116,7 +116,7 @@ class _Taken:
         self._above: dict[str, set[_Owner]] = {}  # directory -> owners of the assigned paths below it
 
     def claim(self, destination: str, found: Iterable[str], owner: _Owner) -> bool:
-        """Assign the paths of ``found`` below destination to the owner. On a collision assign none and return False."""
+        """Assign the paths of ``found`` below destination to the owner. On a collision assign no path and return False."""
         paths = [_join(destination, each) for each in found]
         if self._claims.get(destination, owner) != owner or any(self._meets(path, owner) for path in paths):
             return False

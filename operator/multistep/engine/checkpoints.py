@@ -24,7 +24,7 @@ RESUME_SECONDS: Final = 600.0  # timeout of each resume.sh after a restore
 def checkpoint(scope: Scope, step: StepPlan, spec: CheckpointsSpec, *, final: bool) -> Script[CheckpointStatus]:
     """Store a checkpoint after a step. If that fails, the step does not fail, but a later attempt resumes at an earlier step.
 
-    final: whether the trial ends with the step.
+    final: whether the trial ends with this step.
     """
     record = yield Checkpoint(scope.id("checkpoint"), step.index, tuple(spec.exclude), spec.max_bytes, final=final)
     found = Fields(record.result, "checkpoint")

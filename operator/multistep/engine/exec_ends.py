@@ -13,8 +13,8 @@ def ended_from_inside(code: int | None, message: str) -> bool:
     code: exit status of the session's process, None if it could not be started; message: the error that the kubelet reported.
     The kubelet reports both only if API server, network, kubelet and node work. While the container runs, the session is killed
     only by processes in the container or at the container's memory limit. Only processes in the container can delete its working
-    directory, and no session starts without this directory. All other ends may be infrastructure failures, e.g. status 1 (process
-    1 does not answer) and errors of containerd or runc.
+    directory, and no session starts without this directory. All other ends may be infrastructure failures, e.g. status 1 (the
+    container's process 1 does not answer) and errors of containerd or runc.
     """
     if code is not None:
         return code > _FIRST_SIGNAL and code != 255  # 255: an error of the container runtime, not the process's status

@@ -201,7 +201,8 @@ def _container_replaced(s: Situation) -> Decision | None:
 
 def _host_ended(s: Situation) -> Decision | None:
     """Fail the attempt if the agent host was killed from outside its container. Blame the agent if the agent host ran out of memory
-    or exited, because the agent can cause this. Before the first step, only a custom class that uses up the memory is blamed."""
+    or exited, because the agent can cause this. Before the first step, fail the attempt in all cases but one: a custom class
+    whose agent host ran out of memory is blamed."""
     if s.pod is None or not s.pod.host_ended:
         return None
     ended = f"the agent host {s.pod.host_ended}"
@@ -216,8 +217,8 @@ def _host_ended(s: Situation) -> Decision | None:
 
 
 def _egress_ended(s: Situation) -> Decision | None:
-    """Fail the attempt if the egress sidecar was killed from outside its container, because the phase lost its network. Blame the
-    phase if the sidecar ran out of memory or exited, because the phase's processes can cause this."""
+    """Fail the attempt if the egress sidecar ended before the first step, or was killed from outside its container, because the pod
+    lost its network. Else blame the phase: its processes can make the sidecar exit or run out of memory."""
     if s.pod is None or not s.pod.egress_ended or not s.pod.running:
         return None
     ended = f"the egress sidecar {s.pod.egress_ended}"

@@ -59,9 +59,10 @@ class Choice:
 
 
 def blamed(status: TrialStatus, lost: AttemptLost) -> AttemptLost:
-    """Return the failure of the current attempt; RestoreFailed if the agent's setup failed again after restoring one checkpoint.
+    """Return the failure of the current attempt; RestoreFailed if the agent's setup has failed twice after a restore
+    of the same checkpoint.
 
-    After the first failure another cause is more likely, e.g. an outage of a registry, so the next attempt resumes from the same
+    After one failure, another cause is more likely, e.g. an outage of a registry, so the next attempt resumes from the same
     checkpoint. A checkpoint of another trial is not blamed, because this trial's agent cannot have changed its files.
     """
     resumed = status.resumed
@@ -74,7 +75,7 @@ def blamed(status: TrialStatus, lost: AttemptLost) -> AttemptLost:
 
 
 def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], damaged: Mapping[Id, str]) -> Choice:
-    """Choose the last usable checkpoint of the attempt that has just failed, the last one in ``status.attempts``.
+    """Choose the last usable checkpoint of the attempt that has just failed (the last attempt in ``status.attempts``).
 
     The attempt has its own checkpoints and those of the steps that it kept; other checkpoints do not belong to its results. The
     checkpoint after the trial's last step is never chosen, because it is only for later trials. After MOST_RESTORES failed restores

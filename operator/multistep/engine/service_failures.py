@@ -1,8 +1,9 @@
 """The rule for services that end or never become healthy. Pure.
 
-If a service terminates, its state that the task needs is lost, so the trial ends. Before an agent ran, this is the task's failure;
-afterwards it is the agent's, because the agent can reach every service. The exit status of a service, unlike that of the runner,
-does not prove who ended the service.
+If a service terminates, its state that the task needs is lost, so the attempt ends. Before an agent ran in the pod, this is an
+infrastructure failure if the service was killed from outside its container, else a failure of the task or of the running phase.
+Afterwards it is the agent's failure, because the agent can reach every service: the exit status of a service, unlike that of the
+runner, does not prove who ended the service.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _KILLED_FROM_OUTSIDE: Final = frozenset({137, 255})
 
 
 def service_ended(s: Situation) -> Decision | None:
-    """End the trial if a service of the pod terminated, or if a service does not become healthy while the pod starts."""
+    """End the attempt or the trial if a service of the pod terminated, or did not become healthy while the pod started."""
     if s.pod is None or s.pod.service is None or (s.pod.terminated and s.pod.container_id):
         return None  # the kubelet ends all services after the trial's container has ended
     ended = s.pod.service

@@ -181,8 +181,9 @@ def _budget(sweep: TrialSweep, now: float) -> SweepBudgetStatus | None:
 def _is_spent(budget: SweepBudgetStatus | None, counts: Tally) -> bool:
     """Return whether the budget in effect refused a model request of a step.
 
-    A step that started in the same second as the budget does not count, because the former budget may have refused it. Such a
-    refusal would suspend the sweep until a user raises the budget again. If the new budget is spent, a later step shows it.
+    A step that started in the same second as the budget does not count, because the former budget may have refused it. If it
+    counted, the sweep would be suspended until a user raises the budget again. If the new budget is spent, too, it refuses a
+    request of a later step.
     """
     return budget is not None and counts.refused_at is not None and counts.refused_at > budget.since.timestamp()
 

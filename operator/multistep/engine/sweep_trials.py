@@ -283,7 +283,7 @@ def _kept(attempt: Object) -> Sequence[int]:
 
 def _refused_at(attempt: Object) -> float | None:
     """Return the start of the step in which the sweep's budget refused a request, or the attempt's end if the steps were removed
-    from a too large status; None for other attempts."""
+    because the status was too large; None for other attempts."""
     if attempt.get("reason") != SWEEP_BUDGET_SPENT:
         return None
     steps = attempt.get("steps") or [{}]
@@ -307,8 +307,8 @@ def _worked(attempt: Object) -> float:
 
 
 def _first_step(attempt: Object) -> float | None:
-    """Return the start of the first step that an attempt ran itself; None if it started none, or if the steps were removed from a
-    too large status."""
+    """Return the start of the first step that an attempt ran itself; None if it started none, or if the steps were removed because
+    the status was too large."""
     own = (attempt.get("steps") or [])[len(_kept(attempt)) :]
     start = own[0].get("startTime") if own else None
     return None if start is None else datetime.fromisoformat(start).timestamp()

@@ -170,8 +170,8 @@ def _not_taken(fault: Fault, what: str, usual: str = "RuntimeError") -> StepExce
 
 
 def _hand_over(there: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
-    """Upload the agent's collected files to the same paths in the verifier's environment, whose directories are emptied first.
-    Return the exception if that failed, else None."""
+    """Upload the agent's collected files to the same paths in the verifier's environment, after emptying each collected
+    directory there. Return the exception if that failed, else None."""
     assert run.collected is not None  # artifacts are collected before a separate verification
     types = run.collected.types
     found = [(number, PurePosixPath(there.workdir, step.artifacts[number].source), kind) for number, kind in enumerate(types)]

@@ -90,7 +90,8 @@ def manifest(build: str, about: str, settings: Settings) -> dict[str, Any]:
 
 def _main(settings: Settings) -> dict[str, Any]:
     """Return the container that builds. newuidmap and newgidmap need SETUID and SETGID: a RUN command runs in a user namespace,
-    whose root has no privileges outside it. It has no seccomp profile, because the default one forbids user namespaces."""
+    whose root has no privileges outside it. The container has no seccomp profile, because the default profile forbids user
+    namespaces."""
     return {
         **_serving(CONTAINER, settings, "multistep/runner", settings.runner_port),
         "resources": settings.builds.resources,
