@@ -26,7 +26,10 @@ class UnknownProviderError(ValueError):
 
 
 def suffices(agent: Mapping[str, Any]) -> bool:
-    """Report whether the agent of a setup request works as well with the stub. False for custom classes: they may need litellm."""
+    """Return whether the agent of a setup request works with the stub as it does with litellm.
+
+    False for custom classes, because they may need litellm.
+    """
     name, model = agent.get("name"), agent.get("model")
     return bool(name) and ":" not in str(name) and name not in _NEED_LITELLM and (model is None or _provider(model) is not None)
 

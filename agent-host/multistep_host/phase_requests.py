@@ -47,7 +47,7 @@ class AgentRequest(_Request):  # type: ignore[no-redef]  # pydantic's mypy plugi
 
 
 class StallsRequest(_Request):
-    """Where to ask the model gateway how long the provider stalled the step. max_seconds: maximum extension of the timeout."""
+    """URL and token to ask the model gateway how long the provider stalled the step. max_seconds: maximum timeout extension."""
 
     url: str
     token: str = Field(repr=False)

@@ -1,4 +1,4 @@
-"""Sends the output of an agent's commands to the client that waits for the request, and writes it to a file of the agent's logs."""
+"""Sends the output of an agent's commands to the client that waits for the answer, and writes it to a file of the agent's logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of keys in docs/reference/compose.md equals the compose reader's own."""
+"""The table of keys in docs/reference/compose.md equals the compose reader's own table."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from multistep.reconcile.workqueue import WorkQueue
 
 
 class Lines(logging.Handler):
-    """Records what a logger writes."""
+    """Records the lines that a logger writes."""
 
     def __init__(self, formatter: logging.Formatter) -> None:
         super().__init__()

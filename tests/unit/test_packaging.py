@@ -29,7 +29,7 @@ def normal(package: str) -> str:
 
 
 def modules_of(extra: str) -> list[str]:
-    """Return the modules of an extra's packages that are installed and that no other package provides."""
+    """Return the installed modules that only packages of an extra provide."""
     names = set(map(normal, PROJECT["optional-dependencies"][extra]))
     return [module for module, found in packages_distributions().items() if set(map(normal, found)) <= names]
 

@@ -1,4 +1,4 @@
-"""Traces reach a real OTLP receiver, and no trial waits for one that does not answer."""
+"""Traces reach a real OTLP receiver, and no trial waits for a receiver that does not answer."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         await download(self._cluster, _results(rollout), Path(directory))
 
     async def _renew(self, run: AsyncRun, seconds: float) -> None:
-        """Renew the lease until the sweep finishes or is deleted. Errors are logged and retried: the lease outlasts two of them."""
+        """Renew the lease until the sweep is finished or deleted. Failures are logged and retried; the lease outlasts two."""
         while True:
             try:
                 metadata = {"uid": run.uid, "annotations": {labels.RENEWAL: uuid.uuid4().hex}}

@@ -24,8 +24,8 @@ class Client(AbstractContextManager["Client"]):
             for rollout in client.submit(["tasks/hello"], agents=["oracle"], attempts=8):
                 print(rollout.task, rollout.reward)
 
-    Its methods have the arguments of those of ``AsyncClient``. Several threads may use one client. A separate thread renews the
-    sweeps' leases, also while the caller computes.
+    Its methods have the same arguments as the methods of ``AsyncClient``. Several threads may use one client. A separate thread
+    renews the sweeps' leases, even while the caller computes.
     """
 
     def __init__(self, *, namespace: str | None = None, kubeconfig: str | None = None, context: str | None = None) -> None:

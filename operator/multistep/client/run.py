@@ -1,4 +1,4 @@
-"""A sweep that the client submitted, or found."""
+"""A sweep that the client created, or looked up by its name."""
 
 from __future__ import annotations
 

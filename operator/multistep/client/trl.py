@@ -71,7 +71,7 @@ class TrialReward:
 
 
 def _groups(tasks: Sequence[Any]) -> list[tuple[Task, list[int]]]:
-    """Return for each sweep to create its task and the indexes of its completions, at most _MOST_AGENTS."""
+    """Return the sweeps to create: the task of each, and the indexes of its completions (at most _MOST_AGENTS)."""
     by_task: dict[str, tuple[Task, list[int]]] = {}
     for number, each in enumerate(tasks):
         place = _place(each)
@@ -84,8 +84,8 @@ def _groups(tasks: Sequence[Any]) -> list[tuple[Task, list[int]]]:
 
 
 def _place(task: Any) -> Task:
-    """Return the task of a dataset's row. An entry of spec.tasks may be JSON text, because in a column of tables a row gets nulls
-    for the keys that only other rows have."""
+    """Return the task of a dataset's row. An entry of spec.tasks may be JSON text, because a column of tables adds nulls to a
+    row for keys that only other rows have."""
     if isinstance(task, str) and task.lstrip().startswith("{"):
         found: dict[str, Any] = json.loads(task)
         return found

@@ -1,7 +1,7 @@
-"""Budgets of trials and sweeps: a request is sent only if they have room for its upper bound, all reservations and all spending.
+"""Budgets of trials and sweeps: a request is sent only if each has room for its upper bound, all reservations and all spending.
 
 A request that does not fit waits for the requests in flight, because they usually use less than they reserved. It is refused if its
-upper bound and the spending alone exceed the budget. So requests that are sent at the same time cannot exceed a budget.
+upper bound and the spending exceed the budget even without the reservations. So concurrent requests cannot exceed a budget.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class Budgets:
     async def reserve(self, claims: StepClaims, most: Spent, seconds: float) -> Reservation:
         """Reserve a request's upper bound in the trial's and the sweep's account; wait for room for at most ``seconds``.
 
-        Raises BudgetSpent if the spending alone leaves no room for the request, or if after ``seconds`` other requests'
-        reservations leave none.
+        Raises BudgetSpent if the spending leaves no room for the request, or if reservations of other requests still leave no room
+        after ``seconds``.
         """
         scopes: list[tuple[Scope, str, Limits]] = [("trial", claims.key.uid, claims.limits)]
         if claims.sweep:
@@ -129,7 +129,7 @@ class Budgets:
         return Account(await self._load(scope, name))
 
     def _forget_some(self) -> None:
-        """Evict the least recently used accounts above the maximum, except those that have users; ``_account`` loads them again."""
+        """If there are more than _MOST_ACCOUNTS, evict the least recently used accounts, except accounts that have users."""
         for key in list(self._accounts)[: max(0, len(self._accounts) - _MOST_ACCOUNTS)]:
             future = self._accounts[key]
             if future.done() and not future.cancelled() and not future.exception() and not future.result().users:
@@ -149,8 +149,8 @@ async def _wait_for_room(limited: Sequence[_Limited], most: Spent, seconds: floa
 
 
 def _first_full(limited: Sequence[_Limited], most: Spent) -> tuple[Account, BudgetSpent] | None:
-    """Return the first account whose budget has no room for the request now, and the error to raise if it has none at the deadline.
-    Return None if every budget has room. Raises BudgetSpent if the spending alone leaves no room."""
+    """Return the first account whose budget has no room for the request now, and the error to raise if this is so at the deadline.
+    Return None if every budget has room. Raises BudgetSpent if the spending leaves no room even without the reservations."""
     for scope, account, limits in limited:
         if lacking := _exceeded(account.spent, most, limits, "used"):
             raise BudgetSpent(scope, f"the {scope}'s budget has no room for this request: {lacking}")

@@ -18,7 +18,7 @@ _REQUEST_ERRORS: Final = frozenset(
         *("content_policy_violation", "image_parse_error", "invalid_image", "INVALID_ARGUMENT", "FAILED_PRECONDITION", "NOT_FOUND"),
     )
 )
-_MOST_TOKENS: Final = 10_000_000  # more than any model can answer
+_MOST_TOKENS: Final = 10_000_000  # more than any model generates for one answer
 _MOST_ANSWERS: Final = 128  # OpenAI's maximum; Gemini allows 8
 _NOT_JSON: Final = object()  # result for text that is not JSON; None is the result for the valid JSON document null
 
@@ -166,7 +166,7 @@ def blames_request(document: Document) -> bool:
 
 
 def _largest(*limits: Any) -> int | None:
-    """Return the largest limit that is set; None if no limit is set, or if one is not a positive integer and so may be ignored."""
+    """Return the largest limit that is set; None if no limit is set, or if the provider may ignore one: not a positive integer."""
     given = [each for each in limits if each is not None]
     return min(max(given), _MOST_TOKENS) if given and all(type(each) is int and each > 0 for each in given) else None
 

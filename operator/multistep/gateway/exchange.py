@@ -163,7 +163,8 @@ class Exchange:
         return Refused(HELD_TOO_LONG, message)
 
     def _fills_lane(self) -> bool:
-        """Return whether the step's own requests can fill the lane: then the agent made this request wait, not the provider."""
+        """Return whether no refusal narrowed the lane, and the step has more open requests than the lane has slots: then the agent,
+        not the provider, made this request wait."""
         return not self._lane.narrowed and self._services.steps.open_requests(self._call.claims.key) > self._lane.window
 
     async def _send(self) -> web.StreamResponse:

@@ -167,7 +167,7 @@ class Ledger:
         self._database.close()
 
     def _forget(self, before: float) -> None:
-        """Delete rows of requests and steps that ended before a time. Keep the totals of sweeps, which may be suspended longer."""
+        """Delete rows of requests and steps that ended before a time; keep the totals of sweeps: they may continue later."""
         self._database.execute("begin")
         self._database.execute(_FORGET, [before])
         self._database.execute("delete from requests where ended < ?", [before])

@@ -79,7 +79,7 @@ class Public:
         claims = self._claims(request, route.provider)
         with self._services.steps.working(claims.key):
             asked = await self._asked(request, route)
-            self._services.steps.refuse_closed(claims.key)  # the agent may have sent the body slowly
+            self._services.steps.refuse_closed(claims.key)  # the step may have been closed while the agent sent the body
             if claims.models and asked.model not in claims.models and (asked.model or route.counted):
                 raise Refused(403, f"this step may not use the model {asked.model[:200]!r}, only {', '.join(claims.models)}")
             credential = await self._credential(claims, route)

@@ -17,7 +17,7 @@ from multistep.gateway.routes import Provider
 
 _TEMPLATE_TOKENS: Final = 2048  # tokens that providers add to a prompt, e.g. instructions for tools (Anthropic: at most 800)
 _LONG_CONTEXT: Final = 1_000_000  # Anthropic: context window with the beta context-1m
-_ASSUMED_OUTPUT: Final = 8192  # only if no budget applies; a budget that is set later counts it while the usage is unknown
+_ASSUMED_OUTPUT: Final = 8192  # used only if no budget applies; a budget set later counts it while the usage is unknown
 
 
 class _Model(NamedTuple):

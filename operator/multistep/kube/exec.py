@@ -60,9 +60,9 @@ async def open_exec(
     """Run argv in a container. Raises ClusterError as a request does (NotFound: the pod does not exist).
 
     A handshake without an answer is repeated, up to ``attempts`` times in total. So the command may start more than once, and all
-    but one of these processes get an empty stdin: use it only for commands that do nothing without input. RBAC must allow get and
-    create on pods/exec; the version of Kubernetes decides which of them is checked. check: function called before each handshake
-    and each sent frame; it raises an exception to prevent them. tty: give the command a terminal; all its output is then on stdout.
+    but one of these processes get an empty stdin: the command must do nothing without input. RBAC must allow get and create on
+    pods/exec; the version of Kubernetes decides which of them is checked. check: function called before each handshake and each
+    sent frame; it raises an exception to prevent them. tty: give the command a terminal; all its output is then on stdout.
     on_stderr: called with each piece of the command's stderr.
     """
     url = _url(connection, PODS.path(namespace, pod, "exec"), container, argv, tty=tty)

@@ -46,7 +46,7 @@ class Gate:
 
     @asynccontextmanager
     async def passing(self) -> AsyncIterator[None]:
-        """Wait for a slot and hold it during a request, from sending to the whole answer. The outcome adjusts the limit."""
+        """Wait for a slot, and hold it inside the context: until the whole answer is read. The outcome adjusts the limit."""
         await self._enter()
         started = _now()
         try:
@@ -62,7 +62,7 @@ class Gate:
             self._give_slots()
 
     async def opened(self) -> None:
-        """Wait until no Retry-After blocks requests. Exec sessions call it: they take no slot, because they have another limit."""
+        """Wait until no Retry-After blocks requests. Exec sessions call it: they take no slot, because a separate limit applies."""
         left = max(0.0, self._closed_until - _now())
         self._waited(left)
         await asyncio.sleep(left)

@@ -107,7 +107,7 @@ class CheckpointRequests:
         return answers.record(answer, id, "restore")
 
     async def _send_files(self, files: Iterable[Body]) -> dict[str, Any]:
-        """Send the bodies and return the answer. Keep-alive frames show meanwhile that a runner works even if it reads no bytes."""
+        """Send the bodies and return the answer. Keep-alive frames show that a runner works, even while it reads no bytes."""
 
         async def send() -> None:
             for each in files:
@@ -132,7 +132,7 @@ async def _deadline(limit: float) -> AsyncIterator[None]:
         async with asyncio.timeout(limit) as deadline:
             yield
     except TimeoutError:
-        if not deadline.expired():  # the sink raised it
+        if not deadline.expired():  # the sink raised this TimeoutError
             raise
         raise StreamLost(f"the runner did not finish within {limit:g} s") from None
 

@@ -100,8 +100,9 @@ class Exchanges:
             return await self.request(*requests, extra_seconds=extra_seconds)
 
     async def request(self, *requests: Mapping[str, Any], extra_seconds: float = 0.0) -> dict[str, Any]:
-        """Send pending acknowledgements and requests in one write, within an exchange. Return the last answer; drop the others,
-        as they may be large. A refusal is raised after all answers; a refused acknowledgement is a protocol violation."""
+        """Send pending acknowledgements and requests in one write, within an exchange. Return the last answer; drop the other
+        answers, because they may be large. A refusal is raised after all answers; a refused acknowledgement is a protocol
+        violation."""
         encoded, pending = [self._encoded(each) for each in requests], self._shared.pending_acks
         self._shared.pending_acks = []
         await self._frames.send(b"".join(each.data for each in [*pending, *encoded]))

@@ -39,7 +39,7 @@ class FrameStream:
         self._sending: asyncio.Timeout | None = None  # timeout of the send in progress
 
     async def send(self, data: bytes) -> None:
-        """Send bytes. Raises StreamLost, also at the timeout, which restarts whenever a concurrent ``receive`` gets data."""
+        """Send bytes. Raises StreamLost, also at the timeout; the timeout restarts whenever a concurrent ``receive`` gets data."""
         try:
             async with asyncio.timeout(self.timeout_seconds) as self._sending:
                 await self._stream.send(data)
@@ -50,7 +50,7 @@ class FrameStream:
         self._moved("up", len(data))
 
     async def receive(self, extra_seconds: float = 0.0) -> Frame:
-        """Return the next frame. extra_seconds: added to the usual timeout. Raises StreamLost, also at the timeout, and
+        """Return the next frame. extra_seconds: added to the usual timeout. Raises StreamLost (also at the timeout) and
         RunnerError."""
         limit = self.timeout_seconds + extra_seconds
         try:

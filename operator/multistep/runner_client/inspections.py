@@ -10,8 +10,8 @@ INSPECT_PROTOCOL = 4  # first version with inspections
 
 
 async def inspect(session: Session, operation: Baseline | Inspect) -> Record:
-    """Record the environment's state (Baseline) or find the changes since then (Inspect), and return the record. It is empty if the
-    runner is of an earlier release, which supports neither."""
+    """Record the environment's state (Baseline) or find the changes since then (Inspect), and return the record. The record is
+    empty if the runner is of an earlier release, which supports neither operation."""
     if session.protocol < INSPECT_PROTOCOL:
         return await session.note(operation.id, {})
     request = {"id": operation.id, "user": operation.user, "env": dict(operation.env), "directories": [TESTS, LOGS_VERIFIER]}

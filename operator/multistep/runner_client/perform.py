@@ -89,7 +89,7 @@ async def upload(session: Session, id: str, target: str, chunks: Body, user: str
 
 
 def start_request(operation: Start) -> dict[str, Any]:
-    """Return the request ``start`` for a command, without ``op``."""
+    """Return the fields of the ``start`` request for a command, except ``op``."""
     request: dict[str, Any] = {
         "id": operation.id,
         "argv": list(operation.argv),

@@ -39,7 +39,7 @@ class Seal:
         self._cipher = AESGCM(bytes.fromhex(key))
 
     def request(self, request: Mapping[str, Any]) -> Request:
-        """Encrypt a request, and return the request ``host`` that contains it."""
+        """Encrypt a request, and return the ``host`` request that contains it."""
         nonce = os.urandom(_NONCE_BYTES)
         sealed = nonce + self._cipher.encrypt(nonce, json.dumps(request).encode(), b"request")
         return Request({"op": "host", "message": {"sealed": base64.b64encode(sealed).decode()}}, nonce)

@@ -23,7 +23,7 @@ from multistep.runner_client.exchange import Exchanges
 from multistep.runner_client.frame_stream import FrameStream, Moved, Stream
 
 PROTOCOLS = (5, 4, 3, 2, 1)  # supported versions; pods that an earlier release created may still run with an older one
-OUTPUT_PROTOCOL = 2  # first version with the request ``output``
+OUTPUT_PROTOCOL = 2  # first version with the ``output`` request
 ANSWER_TIMEOUT_SECONDS = 60.0
 
 
@@ -87,7 +87,10 @@ class Session(CheckpointRequests):
             raise NoCommonProtocol(f"{error}, this operator {ours}: run an operator of a release in between") from None
 
     async def start(self, spec: Mapping[str, Any], wait_seconds: float | None = None) -> Record:
-        """Start a command as a phase, and return its record (with wait_seconds: as ``wait`` does). spec: request without ``op``."""
+        """Start a command as a phase, and return its record; with wait_seconds, wait for its result as ``wait`` does.
+
+        spec: the request's fields, except ``op``.
+        """
         return await self._start("start", spec, wait_seconds)
 
     async def healthcheck(self, spec: Mapping[str, Any], wait_seconds: float | None = None) -> Record:
@@ -109,13 +112,13 @@ class Session(CheckpointRequests):
         self._exchanges.ack(id)
 
     def seen(self, record: Record) -> Record:
-        """Return the record, and acknowledge its result if that was not done. Until then a phase's result keeps the pod unready."""
+        """Return the record, and acknowledge its result: until that is done, a phase's result keeps the pod unready."""
         if record.done and not record.acknowledged:
             self.ack(record.id)
         return record
 
     async def operate(self, op: str, spec: Mapping[str, Any]) -> Record:
-        """Perform an operation of type ``op``, and return its record. spec: the request without ``op``."""
+        """Perform an operation of type ``op``, and return its record. spec: the request's fields, except ``op``."""
         return answers.record(await self._exchanges.ask({**spec, "op": op}), spec["id"], op)
 
     async def note(self, id: str, data: Mapping[str, Any]) -> Record:
@@ -137,7 +140,7 @@ class Session(CheckpointRequests):
         return answers.record(answer, id, "upload")
 
     async def survey(self, sources: Sequence[Source], *, min_bytes: int, limit: int) -> tuple[Large, ...]:
-        """Return the files of at least min_bytes in a download of the sources, at most ``limit``. Needs protocol 2 or later."""
+        """Return at most ``limit`` files that have at least min_bytes in a download of the sources. Needs protocol 2 or later."""
         request = {"op": "survey", "sources": [answers.source(each) for each in sources], "minBytes": min_bytes, "limit": limit}
         found = Fields(await self._exchanges.ask(request), "survey").sequence("files", limit)
         return tuple(Large.from_json(each, len(sources)) for each in found)

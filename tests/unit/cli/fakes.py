@@ -94,8 +94,8 @@ def tar_of(files: Mapping[str, bytes]) -> bytes:
 @dataclass
 class CliCluster:
     """An in-memory cluster. story: statuses that the watch of any object yields; served: bodies of GET responses, by path, and logs
-    of containers, by POD/CONTAINER; installed: whether the CRDs exist; replace_before_patch: patch finds another object of the
-    same name."""
+    of containers, by POD/CONTAINER; installed: whether the CRDs exist; replace_before_patch: whether patch finds another object
+    of the same name."""
 
     story: Sequence[Mapping[str, Any]] = ()
     served: dict[str, bytes] = field(default_factory=lambda: {RESULTS_PATH: tar_of({"result.json": b"{}"})})

@@ -80,7 +80,7 @@ def test_a_launcher_starts_scripts_with_the_images_node_and_native_programs_dire
     native.symlink_to("../lib/native")
     launch(root)
     assert (root / "bin/native").read_text() == f'#!/bin/sh\nexec {root}/installed/lib/native "$@"\n'
-    assert not (root / "node").exists()  # no program needs it
+    assert not (root / "node").exists()  # no program needs Node.js
     (root / "node").mkdir()
     script.symlink_to("../lib/script.js")
     launch(root)

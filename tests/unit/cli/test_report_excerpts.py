@@ -22,7 +22,7 @@ RESULTS = "/api/v1/namespaces/m/services/op:80/proxy/r"
 
 
 def put_sweep(cluster: CliCluster, *rewards: float | None) -> list[str]:
-    """Create sweep "s" and a trial for each reward, which its second step has (None: an active trial). Return the trials' names."""
+    """Create sweep "s" and a trial for each reward, that of the trial's step "two" (None: an active trial); return their names."""
     put(cluster, "s", {("t", "mine"): list(rewards)})
     names = [f"s-s-t-mine-{attempt}" for attempt in range(1, len(rewards) + 1)]
     for name, reward in zip(names, rewards, strict=True):

@@ -61,7 +61,7 @@ async def test_twenty_requests_at_once_stay_within_the_trials_budget(tmp_path: P
 
 async def test_a_trials_budget_counts_all_its_steps_and_attempts(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
-        limits = {"outputTokens": 1000}  # each request names a maximum of 1000
+        limits = {"outputTokens": 1000}  # each request sets a maximum of 1000 output tokens
         assert (await it.call("messages", token=token_for("messages", limits=limits))).status == 200
         for sub in ("uid-1/1/1/agent", "uid-1/2/0/agent"):
             assert (await it.call("messages", token=token_for("messages", sub=sub, limits=limits))).status == 400

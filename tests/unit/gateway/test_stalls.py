@@ -1,4 +1,4 @@
-"""How long the provider stalled a step: simultaneous waits count once, and a restart of the gateway forgets nothing."""
+"""How long the provider stalled a step: simultaneous waits count once, and stalls survive a restart of the gateway."""
 
 from __future__ import annotations
 

@@ -20,15 +20,15 @@ _TESTS = "tests"
 
 @dataclass(frozen=True)
 class TaskOf:
-    """Makes the tasks of a new trial or sweep. namespace: of the new objects; name: prefix of the new ConfigMaps' names."""
+    """Builds spec.task for a new trial or sweep. namespace: of the new objects; name: prefix of the new ConfigMaps' names."""
 
     cluster: Cluster
     namespace: str
     name: str
 
     async def same(self, task: Manifest, tests: Path | None) -> tuple[Manifest, Sequence[Manifest]]:
-        """Return a copy of the spec.task ``task``, and new ConfigMaps for its bundle: the source's ConfigMaps are deleted with the
-        source. tests: directory whose tests replace the task's tests. Raises UsageError."""
+        """Return a copy of the spec.task ``task``, and new ConfigMaps for its bundle, because the source's ConfigMaps are deleted
+        with the source. tests: directory whose tests replace the task's tests. Raises UsageError."""
         if "bundle" in task:
             bundle = task["bundle"]
             data = await self._joined(bundle["configMaps"], bundle["digest"])
@@ -59,7 +59,7 @@ class TaskOf:
 
 
 def _with_tests(data: bytes, tests: Path) -> bytes:
-    """Return a packed task whose tests are replaced."""
+    """Return the packed task with its tests replaced by those in a directory."""
     entries = Bundle.open(data, digest_of(data)).entries
     given = Bundle.from_directory(tests).entries
     replaced = _replaced(tests, entries, given)
@@ -68,7 +68,7 @@ def _with_tests(data: bytes, tests: Path) -> bytes:
 
 
 def _inline_files(files: Mapping[str, str], tests: Path) -> dict[str, str]:
-    """Return the files of an inline task whose tests are replaced."""
+    """Return the files of the inline task with its tests replaced by those in a directory."""
     given = Bundle.from_directory(tests).entries
     replaced = _replaced(tests, files, given)
     kept = {path: text for path, text in files.items() if not _is_below(path, replaced)}

@@ -37,7 +37,7 @@ _SHOWN: Final = 5
 @dataclass
 class Fetched:
     """The command's result, which -o json prints. trials: number of the sweep's trials; present: trials that were complete before;
-    failed: errors by trial; left_out: number of files that cannot exist here; no_results, unfinished: names of trials."""
+    failed: errors by trial; left_out: number of files that cannot exist here; no_results, unfinished: names of such trials."""
 
     sweep: str
     namespace: str
