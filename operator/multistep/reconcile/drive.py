@@ -82,7 +82,7 @@ class Drive:
 
     @property
     def name(self) -> Key:
-        """Return the key of the trial in limits."""
+        """Return the trial's key in concurrency limits."""
         return self.trial.metadata.namespace, self.trial.metadata.name
 
     @property

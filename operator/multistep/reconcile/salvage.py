@@ -11,7 +11,7 @@ from multistep.kube.protocols import Object
 
 
 def salvaged(trial: Object) -> MultiStepTrial:
-    """Return the trial with the fields of spec and status that can be parsed on their own; an empty task replaces its task."""
+    """Return the trial with those fields of spec and status that can be parsed separately, and with an empty task."""
     spec = {**_readable(lambda spec: _parsed({}, spec=spec), trial.get("spec")), "task": _NO_TASK}
     return _parsed(trial, spec=spec, status=_readable(lambda found: _parsed({}, status=found), trial.get("status")))
 

@@ -158,7 +158,7 @@ class _SweepReconcile:
         return found
 
     async def _wait_for_tasks(self, error: SourceError) -> Requeue:
-        """Wait for the tasks, or the record of the branches. A started sweep never fails here: they may become available."""
+        """Wait for the tasks, or the record of the branches. A started sweep does not fail, because both may become available."""
         if self._sweep.status.start_time is not None:
             logger.warning("%s", error)
             return Requeue(error.retry_seconds if error.transient else REJECTED_RETRY_SECONDS)

@@ -22,8 +22,9 @@ SOURCE_SECONDS: Final = 10.0  # between two checks of the source
 
 
 async def unfinished_source(cluster: Cluster, sweep: TrialSweep, now: float) -> str:
-    """Return why the sweep must wait for its source, "" if it need not. The source must have finished, because trials that it
-    creates later could not be regraded; if it does not exist, its trials' results may still exist. now: seconds since the epoch."""
+    """Return why the sweep must wait for its source, "" if it need not. An existing source must have finished, because trials that
+    it creates later would not be regraded. A missing source is awaited only for a short time: it may be deleted, and the results of
+    its trials may still exist. now: seconds since the epoch."""
     regrade, metadata = sweep.spec.regrade, sweep.metadata
     if regrade is None or regrade.sweep == metadata.name:
         return ""

@@ -98,8 +98,8 @@ class TrialRegrade(TrialEnding):
                 copied |= {each.id for each in await checkpoints.adopt(key, source.key, chain)}
 
     async def _refuse(self, message: str, source: TrialStatus) -> Result:
-        """Fail the trial. If its source failed but is scored, it gets the source's score. source: the source's status, empty if
-        unknown."""
+        """Fail the trial. If its source failed but is scored, the trial gets the source's score. source: the source's status, empty
+        if unknown."""
         new, failure = status.failed(self._trial, REGRADE_IMPOSSIBLE, message, self._t.clock()), source.failure
         if failure is not None and source.score is not None:
             steps = [StepStatus(name=each.name, exception=each.exception) for each in source.steps]

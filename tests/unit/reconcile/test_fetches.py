@@ -321,7 +321,7 @@ def test_forty_slow_downloads_of_a_namespace_do_not_delay_another_namespaces_tri
         await asyncio.sleep(4000)
         alone = slots == 1  # with one slot, the other namespaces wait until the running download has finished
         assert crowd.started["second"] == [60 if alone else 1]
-        # Namespaces third and fourth wait for at most one download of every other namespace, although "crowd" has queued many.
+        # Namespaces third and fourth wait for at most one download of every other namespace, although "crowd" has queued 40.
         assert max(crowd.started["third"][0], crowd.started["fourth"][0]) <= (180 if alone else 61)
         assert len(crowd.started["crowd"]) == 40 and len(crowd.fetched) == 43
         assert crowd.most == slots

@@ -105,11 +105,11 @@ def _check(tasks: Sequence[DatasetTask], rules: Rules, what: str) -> None:
 
 
 class _Enough(SourceError):
-    """No further tasks are fetched with the list: a limit of size or time is reached."""
+    """A limit of size or time is reached: this process fetches no further tasks."""
 
 
 class _Along(git.Packs):
-    """Fetches tasks with the list. Bounds the bytes of downloads and bundles, and the time: the process ends before its timeout."""
+    """Fetches the listed tasks. Bounds the bytes of downloads and bundles, and the time: the process ends before its timeout."""
 
     def __init__(self, order: Order, incoming: Path) -> None:
         super().__init__()
