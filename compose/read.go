@@ -170,7 +170,7 @@ func (r *reading) build(key []string, build types.BuildConfig) *Build {
 	return &Build{directory, build.Dockerfile, args, build.Target}
 }
 
-// environment returns the variables of env_files, overridden by those of the key environment.
+// environment returns the variables of env_files, overridden by the variables of the service's key `environment`.
 func (r *reading) environment(key []string, service types.ServiceConfig) map[string]string {
 	found := map[string]string{}
 	lookup := func(name string) (string, bool) {

@@ -140,7 +140,7 @@ func installRunner(directory string) <-chan error {
 	return result
 }
 
-// change puts a policy in force and returns the attempts that were refused before.
+// change puts a policy in force and returns the attempts that were refused since the previous change.
 func (s *sidecar) change(wanted policy.Policy) (refusals.Report, error) {
 	started := time.Now()
 	if err := s.firewall.Count(s.refused); err != nil {

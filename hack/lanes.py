@@ -50,7 +50,7 @@ class Ended:
 
 
 def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables plus those that tests need: this checkout's image and namespace, and PATH with hack.peers' programs."""
+    """Return the variables plus others that tests need: this checkout's image and namespace, and PATH with hack.peers' programs."""
     return {
         **variables,
         "PATH": peers.path(variables),

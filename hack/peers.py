@@ -47,7 +47,7 @@ def _downloaded(module: str, elsewhere: Path) -> Path:
 
 
 def monitoring_crds() -> list[Path]:
-    """Return the files of the Prometheus operator's CRDs whose objects the chart can create."""
+    """Return the files of the Prometheus operator's CRDs, for the kinds of object that the chart can create."""
     directory = cached("monitoring-crds", _version(_PROMETHEUS_OPERATOR), _fetch_monitoring_crds)
     return sorted(directory.glob("*.yaml"))
 

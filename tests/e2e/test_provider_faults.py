@@ -81,5 +81,5 @@ async def test_a_sweep_never_spends_more_than_its_budget(given: Given, model: se
 
 
 async def charged(model: servers.Server) -> float:
-    """Return what the model's provider charged, in US dollars."""
+    """Return the amount that the model's provider charged, in US dollars."""
     return sum(float(entry[name]) * price for entry in await ledger(model) for name, price in COST.items())

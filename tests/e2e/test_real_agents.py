@@ -53,7 +53,7 @@ async def image_of(agent: str) -> str:
 
 
 async def charged(model: servers.Server) -> Counter[str]:
-    """Return what the model charged: requests and tokens by step. A request belongs to the latest step that it contains."""
+    """Return the usage that the model charged: requests and tokens by step. A request belongs to the step that it mentions last."""
     found = Counter[str]()
     for entry in await ledger(model):
         step = max(STEPS, key=lambda name: entry["body"].rfind(f"{name} ok"))
@@ -62,7 +62,7 @@ async def charged(model: servers.Server) -> Counter[str]:
 
 
 def counted(steps: list[dict[str, Any]]) -> Counter[str]:
-    """Return what the trial's status counts, in the form of `charged`."""
+    """Return the usage in the trial's status, in the form of `charged`."""
     found = Counter[str]()
     for each in steps:
         usage = each["usage"]

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.long
 IMAGES = ROOT / "docs" / "images"
 MAX_BYTES = 150_000
 _STEPS = {"parse-dates": ("reproduce", "fix", "document"), "cache-pages": ("measure", "cache"), "rename-module": ("rename", "test")}
-_PATCH = 'cat "$MULTISTEP_INSTRUCTION_FILE"; echo done > /tmp/patch'  # what the agent `patch` runs in each step
+_PATCH = 'cat "$MULTISTEP_INSTRUCTION_FILE"; echo done > /tmp/patch'  # the command that the agent `patch` runs in each step
 # The first step is solved by any agent that runs; each later one needs the patch.
 _TEST = "#!/bin/sh\n[ -e /tmp/patch ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
 

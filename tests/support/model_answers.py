@@ -36,7 +36,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class _Said:
-    """What the model says: a text, or a call of a tool. id: the answer's id, a digest of the request."""
+    """The content of the model's answer: a text, or a call of a tool. id: the answer's id, a digest of the request."""
 
     text: str
     tool: str | None

@@ -38,7 +38,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Turn:
-    """What the model does: run a command, say a text, or write a file (``PATH=TEXT``)."""
+    """The model's next action: run a command, say a text, or write a file (``PATH=TEXT``)."""
 
     kind: str
     value: str

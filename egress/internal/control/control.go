@@ -37,7 +37,7 @@ type Answer struct {
 }
 
 // Control switches policies, one request after the other. Switch: puts a policy in force, and returns the attempts that were
-// refused before.
+// refused since the previous switch.
 type Control struct {
 	Boot   string
 	Switch func(policy.Policy) (refusals.Report, error)

@@ -74,7 +74,7 @@ func upload(work job, requests *frames.Reader) error {
 	if err := answer(reply{}); err != nil {
 		return err
 	}
-	if err := read(requests, &struct{}{}); err != nil { // PID 1 merges only what it has verified
+	if err := read(requests, &struct{}{}); err != nil { // PID 1 requests the merge only after it has verified the body
 		return err
 	}
 	if err := upload.Merge(); err != nil {

@@ -142,8 +142,8 @@ func Chown(directory int, name string, uid, gid int) error {
 	return syscall.Fchownat(directory, name, uid, gid, symlinkNoFollow)
 }
 
-// SetTime sets the modification and access time of name, without following a link. If name is "", it sets those of the open file
-// directory.
+// SetTime sets the modification and access time of name, without following a link. If name is "", it sets the times of the open
+// file that the descriptor directory refers to.
 func SetTime(directory int, name string, when time.Time) error {
 	stamp := syscall.Timespec{Sec: when.Unix(), Nsec: int64(when.Nanosecond())}
 	times := [2]syscall.Timespec{stamp, stamp}

@@ -88,7 +88,7 @@ func Relay(conn *net.UnixConn) error {
 	return nil
 }
 
-// source is a reader that records whether it failed before its end.
+// source is a reader that records whether a read failed with an error other than io.EOF.
 type source struct {
 	io.Reader
 	failed bool

@@ -1,10 +1,10 @@
 // Package checkpoint finds and packs the files that changed in the container.
 //
 // A Tracker keeps two lists of all files with their ctime, inode number and mode: the list of the image, made when PID 1 starts,
-// and that of the last committed increment. A file differs if one of the three does. The ctime does not show writes through a
-// memory mapping that is already dirty, so the caller syncs the filesystem first. The inode number and mode show renames of image
-// directories, and changes within one tick of the kernel's clock. Overlayfs changes device numbers and the inode numbers of
-// directories, so neither counts.
+// and that of the last committed increment. A file differs if its ctime, inode number or mode differs. The ctime does not show
+// writes through a memory mapping that is already dirty, so the caller syncs the filesystem first. The inode number and mode show
+// renames of image directories, and changes within one tick of the kernel's clock. Overlayfs changes device numbers and the inode
+// numbers of directories, so neither counts.
 package checkpoint
 
 import (
@@ -77,8 +77,8 @@ func (t *Tracker) Wait() {
 	<-t.listed
 }
 
-// Acquire waits until no other checkpoint or restore is in progress, and makes others wait until the caller calls release. It
-// returns a Conflict after busyTimeout, unless the other one was cancelled (its context is done) and is about to stop.
+// Acquire waits until no other checkpoint or restore is in progress, and makes later ones wait until the caller calls release. It
+// returns a Conflict after busyTimeout, unless the one in progress was cancelled (its context is done) and is about to stop.
 func (t *Tracker) Acquire(ctx context.Context) (release func(), err error) {
 	select {
 	case <-t.listed:
@@ -168,7 +168,7 @@ func (t *Tracker) Commit(digest string) *wire.Error {
 	return wire.Errorf(wire.CodeNotFound, "%s is not the manifest of the last checkpoint", digest)
 }
 
-// Restored lists the files again, which are now those of the increment with this manifest, and makes them the base of the next
+// Restored lists the files again after the increment with this manifest was restored, and makes the list the base of the next
 // increment.
 func (t *Tracker) Restored(ctx context.Context, digest string) error {
 	if t.Listed() != nil {

@@ -90,7 +90,7 @@ func (o *output) letGo() {
 	o.buffer = nil
 }
 
-// drain reads what the pipe holds now, but not more than its capacity, because a background process may write forever.
+// drain reads the bytes that the pipe holds now, at most its capacity, because a background process may write forever.
 func (o *output) drain() {
 	o.conn.Control(func(fd uintptr) {
 		for taken := 0; taken < maxPipe; {

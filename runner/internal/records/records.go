@@ -54,7 +54,7 @@ func (s *Store) Start(id, op string) (record Record, fresh bool, err *wire.Error
 	return s.add(Record{ID: id, Op: op, State: running, StartedAt: wire.Epoch(time.Now())}).record, true, nil
 }
 
-// Restore adds a finished record that an earlier process has kept.
+// Restore adds a finished record that an earlier process stored.
 func (s *Store) Restore(record Record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

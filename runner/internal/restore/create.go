@@ -219,7 +219,7 @@ func setTime(fd int, entry *manifest.Entry) error {
 	return err
 }
 
-// setXattrs sets the extended attributes of an open file, and removes its other ones.
+// setXattrs sets the wanted extended attributes of an open file, and removes all others.
 func setXattrs(fd int, wanted []manifest.XAttr) error {
 	names, err := at.XattrNames(fd)
 	if err != nil {

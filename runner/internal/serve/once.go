@@ -24,8 +24,8 @@ import (
 // interrupted is the error code of a command whose `runner once` was killed before it ended.
 const interrupted = "Interrupted"
 
-// Once runs the command `runner once`: one session on stdin and stdout in a container whose PID 1 is a service. It keeps the record
-// of the operation that --id names in the directory state, so that the operation runs at most once, even if several sessions
+// Once runs the command `runner once`: one session on stdin and stdout in a container whose PID 1 is a service. It stores the
+// record of one operation (--id) in a directory (--state), so that the operation runs at most once, even if several sessions
 // request it.
 func Once(version string, args []string) error {
 	flags := flag.NewFlagSet("once", flag.ContinueOnError)

@@ -15,7 +15,7 @@ const (
 	CodeTooSlow    = "TooSlow"    // maxSeconds were exceeded
 	CodeUnreadable = "Unreadable" // PID 1 cannot read a changed file
 	CodeChanged    = "Changed"    // a file was replaced while it was packed
-	CodeDamaged    = "Damaged"    // a stream to restore is not what its manifest describes
+	CodeDamaged    = "Damaged"    // the stream of a restore does not match its manifest
 	CodeRestore    = "Restore"    // the container rejects a file to restore
 )
 

@@ -43,7 +43,7 @@ type Inspect struct {
 // Check rejects relative paths.
 func (i Inspect) Check() error { return i.check() }
 
-// Finding is what an inspection found of one kind: the number of files, and the first of their paths.
+// Finding holds the files that an inspection found of one kind: their number, and the first of their paths.
 type Finding struct {
 	Kind  string   `json:"kind"`
 	Count int      `json:"count"`
