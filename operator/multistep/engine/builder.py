@@ -104,7 +104,8 @@ class Pause:
 
 @dataclass(frozen=True)
 class Broken:
-    """Decision: the image cannot be built from this task. Delete the pod, and fail the trials that need the image."""
+    """Decision: give up the build, because the image cannot be built from this task, or because too many pods were lost. Delete the
+    pod, and fail the trials that need the image."""
 
     reason: str
     message: str

@@ -358,7 +358,7 @@ def _own(s: Situation, pod: PodFacts | None) -> bool:
 
 
 def _pod_removal(s: Situation) -> float | None:
-    """Return the seconds until the finished trial's pods are deleted; None to retain them.
+    """Return the seconds until the finished trial's pods are deleted; None if they are retained, or no longer exist.
 
     The pod of a stopped trial is always deleted, because its processes would run on. A pod that Kueue admitted uses quota of
     its queue while it exists, so it is retained for at most podTTLSecondsAfterFinished.

@@ -1,7 +1,7 @@
 """Limits a plan's size. Each step inherits all entries of task and trial, so the size is the number of entries times the number of
 steps.
 
-The operator makes plans in its event loop. The limits bound a plan to about 50 ms of CPU time and 10 MiB.
+The operator makes plans in its event loop. The limits bound a plan to about 60 ms of CPU time and 10 MiB.
 """
 
 from __future__ import annotations

@@ -74,7 +74,8 @@ def step_score(verdict: Verdict, key: str | None = None) -> float:
 
 
 def step_passes(verdict: Verdict, key: str | None = None) -> bool:
-    """Return whether a step passes: its gate was met; without a gate, all of its rewards that count are 1 or more."""
+    """Return whether a step passes: its gate was met; without a gate, it has rewards that count, and all of them are 1 or more and
+    not too large."""
     if verdict.gate is not None:
         return verdict.gate
     counted = _counted(verdict, key)

@@ -146,8 +146,8 @@ def _furnish(
 def _restore(
     there: Scope, step: StepPlan, verifier: VerifierPlan, paths: tuple[str, ...], run: StepRun
 ) -> Script[StepException | None]:
-    """Restore the agent's environment, run the resume.sh of its steps, and empty the directories of tests and verdicts. Return the
-    exception if that failed, else None."""
+    """Restore the agent's environment, run resume.sh of all steps up to this step, and empty the directories of tests and verdicts.
+    Return the exception if that failed, else None."""
     record = yield Restore(there.id("restore"), step.index, paths, where="verifier")
     run.timed(VERIFIER, record)
     found = Fields(record.result, "restore")
