@@ -140,8 +140,8 @@ def bounded(message: str) -> str:
 
 
 def bounded_rewards(values: rewards.Rewards | None, most: int = MAX_REWARD_KEYS) -> dict[str, int | float] | None:
-    """Return at most ``most`` rewards, always with "reward" if it exists. Integers of 2**53 or more become floats. Keys that are
-    too long or not printable are dropped."""
+    """Return at most ``most`` rewards, always with "reward" if it exists. Integers of 2**53 or more become floats. Rewards whose
+    key is too long or not printable, and integers too large for a float, are dropped."""
     if values is None:
         return None
     named = {key: _number(value) for key, value in values.items() if key.isprintable() and len(key.encode()) <= MAX_KEY_BYTES}
