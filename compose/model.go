@@ -1,7 +1,7 @@
 package main
 
 // Request is the input. Path: the file's path in the task, for messages; Text: the file's content; Variables: values of ${NAME};
-// Files: contents, by path in the task, of the env_files that an earlier answer needed.
+// Files: contents, by path in the task, of the env_files that an earlier answer listed in Needs.
 type Request struct {
 	Path      string            `json:"path"`
 	Text      string            `json:"text"`

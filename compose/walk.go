@@ -147,7 +147,8 @@ func empty(node *yaml.Node) bool {
 		(node.Kind == yaml.MappingNode || node.Kind == yaml.SequenceNode) && len(node.Content) == 0
 }
 
-// line returns the line of the last part of the path that the file contains. Keys that a service gets by extends may be elsewhere.
+// line returns the line of the last part of the path that the file contains. The file may lack the other parts, because a service
+// can inherit keys through `extends`.
 func (d *document) line(path []string) int {
 	node, line := d.root, 0
 	for _, part := range path {

@@ -114,7 +114,7 @@ func TestAnAllowedNameIsNotAnAllowedAddress(t *testing.T) {
 	if answer, err := lookup(goodName, dns.TypeA); err != nil || len(answer.Answer) != 1 {
 		t.Fatalf("DNS: %v %v", answer, err)
 	}
-	got, err := get(evil, goodName) // the Host header of an allowed server at another address
+	got, err := get(evil, goodName) // the Host header names an allowed server, but the address is another server's
 	wantAnswer(t, got, err, good+" host="+goodName)
 	got, err = get(good, evilName)
 	wantRefusal(t, got, err)

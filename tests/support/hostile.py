@@ -23,7 +23,7 @@ json_values = st.recursive(
 
 
 def places(value: Any, here: Path = ()) -> Iterator[Path]:
-    """Yield the path of each value in a JSON value, starting with the empty path of the whole."""
+    """Yield the path of each value in a JSON value, starting with the empty path of the whole value."""
     yield here
     if isinstance(value, dict):
         for key, each in value.items():

@@ -153,8 +153,8 @@ func (t *Tracker) Pack(ctx context.Context, request wire.Checkpoint, out, lines 
 	return Packed{totals, writer.SHA256(), base.digest}, nil
 }
 
-// Commit makes the increment with this manifest the base of the next one. It returns NotFound unless it is the last packed one, or
-// the base already.
+// Commit makes the increment with this manifest the base of the next one. It returns NotFound unless this increment was packed
+// last, or is the base already.
 func (t *Tracker) Commit(digest string) *wire.Error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
