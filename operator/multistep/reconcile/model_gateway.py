@@ -153,7 +153,7 @@ class ModelGateway:
                 await self._admin.register(id, known[0])
 
     async def loads(self) -> Mapping[str, ModelLoad]:
-        """Return the providers' answers and refusals by requested model, since the gateway's start. Raises GatewayError."""
+        """Return the numbers of the providers' answers since the gateway's start, by requested model. Raises GatewayError."""
         return await self._admin.loads()
 
     def _claims(self, trial: MultiStepTrial, call: HostCall, credential: str, of_sweep: Limits) -> StepClaims:
