@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 async def skip_install(agent: BaseAgent, environment: BaseEnvironment) -> None:
-    """Make the agent's `setup` install nothing if its program works in the environment, and use the program's version."""
+    """Make the agent's `setup` install nothing, unless its version command fails in the environment. Use the version it prints."""
     if not isinstance(agent, BaseInstalledAgent) or agent.name() in CONFIGURED_BY_INSTALL:
         return
     if command := agent.get_version_command():

@@ -145,7 +145,7 @@ class Ledger:
         return [Row(*each) for each in rows]
 
     async def answered(self, uid: str, model: str) -> bool:
-        """Return whether the provider answered a request of a trial, in any step or attempt, for this model."""
+        """Return whether the provider completely answered a request of a trial, in any step or attempt, for this model."""
         query = "select 1 from requests where step >= ? and step < ? and model = ? and state = 'done' limit 1"
         values = [*_steps_of(uid), model]
         return await self._do(lambda database: database.execute(query, values).fetchone() is not None)

@@ -36,7 +36,7 @@ class Process:
     running: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        """Start the gateway and wait until its admin port answers, and then the port of agents, which it opens later."""
+        """Start the gateway; wait until its admin port answers and its public port, which it opens later, accepts connections."""
         self.running = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "multistep.gateway", env=self.environment, cwd=ROOT, stderr=asyncio.subprocess.DEVNULL
         )

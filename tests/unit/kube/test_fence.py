@@ -144,7 +144,7 @@ async def test_each_frame_of_a_long_message_is_checked() -> None:
     assert gate.asked == 3
 
 
-# -- Fenced: the same fence for in-memory clusters
+# -- The class Fenced, which adds the same fence to an in-memory cluster
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "lease" not in name and "metadata" not in name])

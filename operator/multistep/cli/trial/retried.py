@@ -92,7 +92,7 @@ async def _share(cluster: Cluster, namespace: str, trial: Object, created: Objec
 
 
 def _parts(spec: Object) -> Iterator[tuple[Any, str]]:
-    """Yield resource and name of the ConfigMaps with the task, and of the Secrets of the trial's variables."""
+    """Yield resource and name of the ConfigMaps with the task, and of the Secrets that spec.variables and spec.agent.env name."""
     for name in ((spec.get("task") or {}).get("bundle") or {}).get("configMaps") or ():
         yield CONFIG_MAPS, name
     variables = [*(spec.get("variables") or ()), *((spec.get("agent") or {}).get("env") or ())]
