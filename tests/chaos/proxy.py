@@ -1,8 +1,8 @@
 """A proxy between the operator and the API server that cuts connections at chosen points.
 
-It terminates TLS on both sides to see the traffic: in exec connections each request to the runner and each response, in other
-connections the kind of request. At each of these points it breaks connections at random, less often where it has already broken
-many.
+It terminates TLS on both sides, because it reads the traffic: in exec connections each request to the runner and each response, in
+other connections the kind of each request. At each such point it breaks connections at random. A point's probability falls with
+the number of connections that were broken there.
 """
 
 from __future__ import annotations

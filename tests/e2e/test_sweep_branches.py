@@ -1,4 +1,4 @@
-"""Branches of a sweep on the real cluster: each step from the state that the agent left, and from the reference state."""
+"""Branches of a sweep on the real cluster: each step runs from the state that the agent left, and from the reference state."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ func dialHost() (*hostConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := peer.Elsewhere(conn); err != nil { // a process of this container cannot answer without the key, but could keep the caller waiting
+	if err := peer.Elsewhere(conn); err != nil { // a process of this container has no key, but could keep the caller waiting
 		conn.Close()
 		return nil, err
 	}
