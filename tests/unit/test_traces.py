@@ -55,7 +55,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 async def ended(**options: Any) -> World:
-    """Run a trial to its end in an in-memory cluster."""
+    """Run a trial in an in-memory cluster until the trial is finished."""
     world = World(results={f"{step}/verifier": result for step, result in REWARDS.items()}, **options)
     await world.run()
     return world

@@ -40,7 +40,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
                 print(rollout.task, rollout.reward)
 
     The client renews the leases of the sweeps that it submits: if this process dies, the operator stops these sweeps and deletes
-    their pods. At the end of the ``async with`` block, the client stops those that have not finished.
+    their pods. At the end of the ``async with`` block, the client stops those sweeps that have not finished.
     """
 
     def __init__(self, *, namespace: str | None = None, kubeconfig: str | None = None, context: str | None = None) -> None:

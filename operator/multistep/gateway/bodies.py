@@ -35,8 +35,8 @@ class Asked:
 
     body: the bytes to send to the provider; strips_usage: whether to remove the usage event from the answer's stream, because the
     gateway requested this event and the agent did not; output_tokens: the request's maximum of output tokens for all its answers
-    together, None if it sets none; answers: number of answers that it asks for; opaque, caches, tier: the results of is_opaque,
-    asks_for_caching and asks_for_tier in contents.
+    together, None if it sets no maximum; answers: number of answers that the request asks for; opaque, caches, tier: the results of
+    is_opaque, asks_for_caching and asks_for_tier in contents.
     """
 
     body: bytes

@@ -37,7 +37,7 @@ class EventReader:
         return found
 
     def rest(self) -> Event | None:
-        """Return the incomplete event at the end of the stream; None if the stream ends with a complete one."""
+        """Return the incomplete event at the end of the stream; None if the last event is complete."""
         left, self._pending = bytes(self._pending), bytearray()
         return _event(left) if left else None
 

@@ -46,7 +46,10 @@ def answer_headers(given: Iterable[tuple[str, str]], key: str, redacted: str) ->
 
 
 def upstream_query(raw: str) -> str:
-    """Return the raw query with only the allowed parameters. Others could change the answer's format, so that it looks cut off."""
+    """Return the raw query with only the allowed parameters.
+
+    Other parameters could change the format of the answer, so that the answer looks cut off.
+    """
     return "&".join(part for part in raw.split("&") if _QUERY.fullmatch(part))
 
 

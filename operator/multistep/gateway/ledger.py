@@ -259,7 +259,7 @@ def _spent_by_sweep(database: sqlite3.Connection, sweep: str) -> Spent:
 
 
 def settled(row: Row, **changes: Any) -> Row:
-    """Return the row with these changes and with the current time as its end."""
+    """Return the row with these changes, ended at the current time."""
     return replace(row, ended=time.time(), **changes)
 
 

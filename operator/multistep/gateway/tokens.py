@@ -67,7 +67,7 @@ class Limits(_Model):
 class StepClaims(_Model):
     """The claims of a step token.
 
-    sub: TRIALUID/ATTEMPT/STEP/ROLE; sweep: NAMESPACE/NAME/UID or "" (the UID, as a new sweep may have the name of a deleted one);
+    sub: TRIALUID/ATTEMPT/STEP/ROLE; sweep: NAMESPACE/NAME/UID or "" (UID: a new sweep may have the name of a deleted one);
     agent: the agent's name, for metrics; models: the allowed models, empty for any; limits: budget of the trial, over all steps and
     attempts; sweep_limits: budget of all trials of the sweep together; credential: id of the provider's key; exp: Unix time.
     """

@@ -72,7 +72,7 @@ class CheckpointRequests:
 
     @property
     def usable(self) -> bool:
-        """Return whether further requests are possible. After an interrupted exchange or a protocol violation, none are."""
+        """Return whether further requests are possible. False after an interrupted exchange or a protocol violation."""
         return self._exchanges.usable
 
     async def checkpoint(self, request: CheckpointRequest, layer: Sink, manifest: Sink) -> Packed:

@@ -1,7 +1,7 @@
 """An exec session with a pod's runner: framed requests over one exec stream, answered in order.
 
 The answers come from a container with hostile code: every size is bounded, every await has a timeout. A broken session raises
-``StreamLost``; only a new session can find out what happened.
+``StreamLost``; only a new session can find out which requests were executed.
 """
 
 from __future__ import annotations

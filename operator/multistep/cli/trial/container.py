@@ -1,4 +1,4 @@
-"""Finds the pod of a trial for `multistep shell` and `multistep cp`; without a running pod, an error says what to do."""
+"""Finds the pod of a trial for `multistep shell` and `multistep cp`. If the trial has no running pod, the error gives advice."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ async def _read(cluster: Cluster, uri: str) -> AsyncGenerator[bytes, None]:
 
 
 async def _patient(cluster: Cluster, path: str) -> AsyncGenerator[bytes, None]:
-    """Yield a Service's response. Retry for some seconds while the Service has no endpoint, as when the operator restarts."""
+    """Yield a Service's response. Retry for some seconds while the Service has no endpoint, e.g. when the operator restarts."""
     patience, started = time.monotonic() + _PATIENCE_SECONDS, False
     while True:
         try:
