@@ -31,7 +31,7 @@ from tests.support import servers
 
 COUNT: Final = 40
 STEPS: Final = ("one", "two", "three")
-MOST_OF_SHAPE: Final = 1.5  # maximum wall time of trials, relative to pods in which the agent works alone
+MOST_OF_SHAPE: Final = 1.5  # maximum wall time of trials, relative to pods in which the agent runs alone
 MOST_HOST_BYTES: Final = 64 << 20
 MOST_EXECS_PER_STEP: Final = 1.0
 LOOK_SECONDS: Final = 0.2

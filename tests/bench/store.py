@@ -47,7 +47,7 @@ Object = dict[str, Any]
 @dataclass(frozen=True)
 class Cost:
     """Cost of the upload. seconds: from the end of the agent to the end of the trial; plain: seconds of the plain copies before
-    and after the upload; grown_bytes: the operator's peak memory minus its memory while the agent worked."""
+    and after the upload; grown_bytes: the operator's peak memory minus its memory while the agent was running."""
 
     seconds: float
     plain: tuple[float, float]

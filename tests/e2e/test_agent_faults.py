@@ -1,4 +1,4 @@
-"""Faults while one of Harbor's agents works: the operator, the agent host and the pod are killed in one trial."""
+"""Faults while one of Harbor's agents runs: the operator, the agent host and the pod are killed in one trial."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def new_leader(client: Client, replicas: Replicas) -> None:
 
 
 async def attempt_works(given: Given, name: str, attempt: int) -> Object:
-    """Wait until the agent of this attempt works; return the trial's pod."""
+    """Wait until the agent of this attempt is running; return the trial's pod."""
     await given.until(name, lambda each: in_agent(each) and each["status"]["attempt"] == attempt)
     await given.in_pod(name, "sh", "-c", "until [ -e /tmp/runs ]; do sleep 0.05; done")
     [pod] = [each for each in await given.pods(name) if not each["metadata"].get("deletionTimestamp")]

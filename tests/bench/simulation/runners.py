@@ -91,7 +91,7 @@ class Simulation:
         self._verdict = rewarded(json.dumps(rewards))
         self._uids: dict[str, str] = {}  # pod uid by pod name
         self._runners: dict[str, SimulatedRunner] = {}  # runner by pod uid
-        self._working: dict[str, tuple[SimulatedRunner, str]] = {}  # by pod name: the runner whose agent works, and the phase's id
+        self._working: dict[str, tuple[SimulatedRunner, str]] = {}  # by pod name: the runner whose agent runs, and the phase's id
         self._probed: set[str] = set()  # pods with a readiness probe in progress
         self._ready: dict[str, bool] = {}  # by pod name: the readiness that the pod's status shows
         self._tasks: set[asyncio.Task[None]] = set()
@@ -116,7 +116,7 @@ class Simulation:
 
     @property
     def working(self) -> list[str]:
-        """Return the names of the pods whose agents work."""
+        """Return the names of the pods whose agents are running."""
         return list(self._working)
 
     def release(self, pod: str) -> None:
