@@ -246,7 +246,8 @@ func endpoint(text string) (*policy.Endpoint, error) {
 	return &policy.Endpoint{Name: policy.Normalize(host), Port: uint16(port)}, nil
 }
 
-// resolverConfig returns the pod's resolver as it was at the sidecar's first start, before any other container could change the file.
+// resolverConfig returns the pod's resolver as it was at the sidecar's first start, before any other container could change the
+// file.
 func resolverConfig(file, state string) (*dns.ClientConfig, error) {
 	kept := filepath.Join(state, resolverFile)
 	if config, err := dns.ClientConfigFromFile(kept); err == nil {

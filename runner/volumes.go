@@ -63,8 +63,8 @@ func place(root *os.Root, header *tar.Header, content io.Reader) error {
 	return errors.Join(err, file.Chmod(mode), file.Close())
 }
 
-// populate copies directories of the image into new volumes, with owners and permissions, as Docker does when a volume is mounted for
-// the first time. args: pairs of a source, which need not exist, and a target.
+// populate copies directories of the image into new volumes, with owners and permissions, as Docker does when a volume is mounted
+// for the first time. args: pairs of a source, which need not exist, and a target.
 func populate(args []string) error {
 	if len(args)%2 != 0 {
 		return errors.New("populate takes pairs of a source and a target directory")

@@ -100,7 +100,8 @@ func Symlink(target string, directory int, name string) error {
 	return call(syscall.SYS_SYMLINKAT, uintptr(unsafe.Pointer(to)), uintptr(directory), uintptr(unsafe.Pointer(terminated)), 0, 0)
 }
 
-// Link creates a hard link called name to an open file. It uses the descriptor, because another file may have the file's name by now.
+// Link creates a hard link called name to an open file. It uses the descriptor, because another file may have the file's name by
+// now.
 func Link(file int, directory int, name string) error {
 	from, err := syscall.BytePtrFromString(Path(file))
 	if err != nil {
@@ -159,7 +160,8 @@ func SetTime(directory int, name string, when time.Time) error {
 	return call(syscall.SYS_UTIMENSAT, uintptr(directory), uintptr(unsafe.Pointer(terminated)), uintptr(unsafe.Pointer(&times)), flags, 0)
 }
 
-// SyncFilesystem writes the dirty pages of a filesystem to disk. Afterwards the next write through a memory mapping changes the file's ctime.
+// SyncFilesystem writes the dirty pages of a filesystem to disk. Afterwards the next write through a memory mapping changes the
+// file's ctime.
 func SyncFilesystem(path string) error {
 	file, err := os.Open(path)
 	if err != nil {

@@ -30,7 +30,8 @@ type Totals struct {
 	Changed     int   `json:"changed"`     // files that changed while they were packed; the next increment contains them again
 }
 
-// packer is a visitor that compares files with a list, and packs those that differ. It also builds the list for the next comparison.
+// packer is a visitor that compares files with a list, and packs those that differ. It also builds the list for the next
+// comparison.
 type packer struct {
 	ctx      context.Context
 	old      *reader

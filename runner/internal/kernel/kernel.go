@@ -165,7 +165,8 @@ func CoarseTime() int64 {
 	return now.Nano()
 }
 
-// LastPID returns the PID that this PID namespace assigned last, to a process or a thread. It is "" if the kernel does not report it.
+// LastPID returns the PID that this PID namespace assigned last, to a process or a thread. It is "" if the kernel does not report
+// it.
 func LastPID() string {
 	content, _ := os.ReadFile("/proc/loadavg")
 	fields := strings.Fields(string(content))

@@ -1,7 +1,8 @@
 // Package restore applies the increments of a checkpoint to the container's files.
 //
-// The manifest, whose digest the operator names, decides what is restored. The tar stream only supplies the contents, each of which must
-// have its digest in the manifest before it appears under its name. All work is relative to open directories and follows no link.
+// The manifest, whose digest the operator names, decides what is restored. The tar stream only supplies the contents, each of which
+// must have its digest in the manifest before it appears under its name. All work is relative to open directories and follows no
+// link.
 package restore
 
 import (
@@ -95,7 +96,8 @@ func (r *Restorer) store(body io.Reader) error {
 	return err
 }
 
-// manifestBytes returns the maximum size of a manifest, compressed or not. Packing counts its lines, but not the first one, as part of maxBytes.
+// manifestBytes returns the maximum size of a manifest, compressed or not. Packing counts the manifest's lines, except the first,
+// as part of maxBytes.
 func (r *Restorer) manifestBytes() int64 {
 	const first = 1 << 20
 	return min(r.limits.MaxBytes, math.MaxInt64-first) + first
