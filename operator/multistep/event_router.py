@@ -51,7 +51,8 @@ class EventRouter:
             self._sweep_queue.add_within(key, seconds)
 
     def missed(self, kind: str, key: Key) -> None:
-        """Enqueue a trial or sweep after a resync found that a watch event of it or of its pod was missed."""
+        """Enqueue a trial or sweep after a resync found that a watch event of it or of its pod was missed. After a missed event of
+        a trial, the active sweeps of its namespace list their trials again."""
         if kind == "sweep":
             return self.enqueue_sweep(key)
         if kind == "trial":
@@ -65,7 +66,7 @@ class EventRouter:
         self._reconciler.hints.clear()
 
     def trial_event(self, trial: Mapping[str, Any], type: str | None) -> None:
-        """Record the trial's phase for the metrics, also on a standby. Enqueue the trial and its sweep if their filters accept the
+        """Record the trial's phase for the metrics, even on a standby. Enqueue the trial and its sweep if their filters accept the
         event."""
         key = trial["metadata"]["namespace"], trial["metadata"]["name"]
         if type == "DELETED":
@@ -78,7 +79,7 @@ class EventRouter:
             self.enqueue(key)
 
     def sweep_event(self, sweep: Mapping[str, Any], type: str | None) -> None:
-        """Record the sweep's phase for the metrics, also on a standby. Enqueue the sweep if the event filter accepts the event."""
+        """Record the sweep's phase for the metrics, even on a standby. Enqueue the sweep if the event filter accepts the event."""
         key = sweep["metadata"]["namespace"], sweep["metadata"]["name"]
         if type == "DELETED":
             self._metrics.sweeps.gone(key)

@@ -60,7 +60,7 @@ def register(registry: kopf.OperatorRegistry, settings: Settings) -> App:
 
 
 class NoDiffs(kopf.DiffBaseStorage):
-    """A diff storage that stores nothing. Event handlers need no diffs, for which kopf would copy each whole object."""
+    """A diff storage that stores nothing: to compute diffs, kopf would copy each object, and event handlers need no diffs."""
 
     def build(self, **_: Any) -> kopf.BodyEssence:
         return cast(kopf.BodyEssence, {})

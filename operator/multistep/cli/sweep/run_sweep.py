@@ -226,9 +226,9 @@ def _shown(namespace: str, name: str, status: SweepStatus, *, as_json: bool) -> 
 
 
 async def create_sweep(connected: Cluster, submission: SweepSubmission) -> Object:
-    """Create the sweep, then the objects that it owns, so that an interruption leaves no orphans. Return the sweep.
+    """Apply the objects that the sweep does not own, create the sweep, then apply the objects that it owns. Return the sweep.
 
-    Raises ClusterError.
+    In this order, an interruption leaves no orphans. Raises ClusterError.
     """
     for manifest in submission.others:
         await connected.apply(manifest)

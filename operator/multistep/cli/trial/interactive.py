@@ -75,7 +75,7 @@ async def _input() -> AsyncIterator[bytes]:
     queue: asyncio.Queue[bytes] = asyncio.Queue(maxsize=4)
 
     def read() -> None:
-        with suppress(RuntimeError, OSError):  # the event loop is closed when the command has ended
+        with suppress(RuntimeError, OSError):  # RuntimeError: the event loop is closed when the command has ended
             while True:
                 data = os.read(descriptor, _BYTES)
                 asyncio.run_coroutine_threadsafe(queue.put(data), loop).result()
