@@ -201,7 +201,8 @@ class Settings(BaseSettings):
     builds: BuildSettings = BuildSettings()
     """How the images of tasks with a Dockerfile are built in the cluster; the chart sets it from its value builds."""
     task_fetches: int = Field(default=3, ge=1)
-    """Concurrency limit on fetches of tasks, each in a process of at most 448 MiB; one namespace uses at most all slots but one."""
+    """Concurrency limit on fetches of tasks, each in a process of at most 448 MiB; one namespace uses at
+    most all slots but one, and at least one."""
     task_fetch_seconds: float = Field(default=120.0, gt=0)
     """Timeout of one fetch of a task."""
     task_cache_dir: Path = Path("/var/cache/multistep")

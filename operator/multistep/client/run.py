@@ -66,7 +66,7 @@ class AsyncRun:
 
     async def stop(self) -> None:
         """Stop the sweep: active trials are stopped, and their pods are deleted. The sweep and its results remain."""
-        changes = {"metadata": {"uid": self.uid}, "spec": {"activeDeadlineSeconds": 1}}
+        changes = {"metadata": {"uid": self.uid}, "spec": {"stop": True}}
         await self._cluster.patch(SWEEPS, self.namespace, self.name, changes)
 
     async def delete(self) -> None:

@@ -110,8 +110,8 @@ async def test_at_the_end_of_the_block_unfinished_sweeps_are_stopped(cluster: Fa
     async with AsyncClient() as client:
         await client.submit([TASK], name="leased")
         await client.submit([TASK], name="detached", lease_seconds=None)
-    assert cluster.objects["TrialSweep", "leased"]["spec"]["activeDeadlineSeconds"] == 1
-    assert "activeDeadlineSeconds" not in cluster.objects["TrialSweep", "detached"]["spec"]
+    assert cluster.objects["TrialSweep", "leased"]["spec"]["stop"] is True
+    assert "stop" not in cluster.objects["TrialSweep", "detached"]["spec"]
     assert cluster.closed
 
 

@@ -136,7 +136,7 @@ def open_regular(top: Path, place: str) -> BinaryIO:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise Missing(place) from error
     except (OSError, ValueError) as error:
-        raise Damaged(place, f"cannot be read, as it is a link, or: {error}") from error
+        raise Damaged(place, f"is a link, or cannot be read: {error}") from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise Damaged(place, "is not a regular file")
