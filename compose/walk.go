@@ -9,7 +9,8 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// Refusal is a key that the trial cannot have. Line is 0 if it is unknown.
+// Refusal is a key of the compose file that a trial does not support, or whose value it does not support. Line is 0 if the line is
+// unknown.
 type Refusal struct {
 	Key     string `json:"key"`
 	Line    int    `json:"line"`

@@ -47,7 +47,7 @@ TRIXIE = Debian("trixie", "3.13")
 
 @dataclass(frozen=True)
 class Build:
-    """The arguments of an image build, as those of `docker build`."""
+    """The arguments of an image build, like those of `docker build`."""
 
     name: str
     context: Path

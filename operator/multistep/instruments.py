@@ -137,14 +137,14 @@ def by_phase(name: str, text: str, known: Sequence[str]) -> Row[Phases]:
 
 
 def bounded_counter(name: str, text: str, *labels: str, choices: Sequence[str]) -> Row[Bounded[Counter]]:
-    """Describe a counter with labels that the settings choose."""
+    """Describe a counter. labels: names of the fixed labels; choices: names of the labels that a setting can add."""
     return Row(Description(f"multistep_{name}_total", "counter", text, labels, choices), _bounded_counter)
 
 
 def bounded_histogram(
     name: str, text: str, buckets: Sequence[float], *labels: str, choices: Sequence[str]
 ) -> Row[Bounded[Histogram]]:
-    """Describe a histogram with labels that the settings choose."""
+    """Describe a histogram. labels: names of the fixed labels; choices: names of the labels that a setting can add."""
     return Row(Description(f"multistep_{name}", "histogram", text, labels, choices, buckets), _bounded_histogram)
 
 

@@ -1,7 +1,8 @@
 """The operator's metrics for Prometheus, as a table, from which docs/reference/metrics.md is generated.
 
 No label holds the name of a task, step or trial, so a pod that reads the metrics learns nothing about a single trial.
-The setting metrics_labels adds names of namespaces, agents and models as labels, with a bounded number of sets of values.
+The setting metrics_labels adds namespaces, agents and models as labels. The number of combinations of their values is bounded;
+further combinations share the value "other".
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ async def test_a_sweep_can_score_a_forged_reward_0(given: Given, tmp_path: Path)
 
 
 def sweep(name: str, task: Object) -> Object:
-    """Return a sweep whose first agent forges its reward. name: the sweep's name and, in lower case, its policy for tampering."""
+    """Return a sweep whose first agent forges its reward. name: the sweep's name, and also its tampering policy in lower case."""
     agents = [{"name": "forger", "agent": {"name": "oracle"}}, {"name": "idler", "agent": {"name": "nop"}}]
     return {
         "apiVersion": SWEEPS.api_version,

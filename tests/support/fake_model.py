@@ -12,7 +12,8 @@ suffixes of the model's name select faults:
     -cap-N-MS         handles N concurrent requests, each for MS milliseconds, and rejects others with 429
     -echo             answers 400 with the request's headers in the message
 
-PUT /_faults sets a list of such suffixes; later requests get one each, in turn and over again. The suffix "" is no fault.
+PUT /_faults sets a list of such suffixes; each later request gets the next one, and after the last one
+the list repeats. The suffix "" selects no fault.
 GET /_ledger lists the requests with the charged tokens; DELETE /_ledger empties the list.
 """
 

@@ -32,7 +32,8 @@ class _Table(BaseModel):
 
 
 class ArtifactConfig(_Table):
-    """A path to collect after one step or all. In task.toml a string is short for ``{source = "..."}``."""
+    """A path to collect: after every step (`artifacts`), or after one (`steps.artifacts`). In task.toml a string is short for
+    ``{source = "..."}``."""
 
     source: Annotated[str, AfterValidator(names.artifact_source)]
     """Path in the environment, without `..`; a relative path starts at WORKDIR."""

@@ -200,9 +200,9 @@ def _container_replaced(s: Situation) -> Decision | None:
 
 
 def _host_ended(s: Situation) -> Decision | None:
-    """Fail the attempt if the agent host was killed from outside its container. Blame the agent if the agent host ran out of memory
-    or exited, because the agent can cause this. Before the first step, fail the attempt in all cases but one: a custom class
-    whose agent host ran out of memory is blamed."""
+    """Decide what the end of the agent host's container means. Before the first step, the attempt fails, unless a custom class ran
+    out of memory, for which it is blamed. Later, the agent is blamed if the host ran out of memory or exited, because the agent can
+    cause this; the attempt fails if the host was killed from outside its container."""
     if s.pod is None or not s.pod.host_ended:
         return None
     ended = f"the agent host {s.pod.host_ended}"

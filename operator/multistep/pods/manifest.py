@@ -71,7 +71,8 @@ class PodRequest:
 
     @property
     def image_user(self) -> str | None:
-        """Return the default user of phases if the pod's container runs as root instead of as this user; None otherwise."""
+        """Return the user as which phases run by default, if the pod's container itself must run as root. Return None if the
+        container runs as its own user."""
         own = self.services.main.user if self.services else ""
         return own or (self.verifier.image_user if self.verifier else self.trial.status.image_user)
 

@@ -150,7 +150,8 @@ def _agent(source: SourceTrial) -> SourceAgent:
 
 
 def _tampering(source: SourceTrial, former: TrialStatus) -> Sequence[Tampering]:
-    """Return the source's tampering findings: its checkpoints contain the files that were found."""
+    """Return the source's tampering findings. They hold for the regrade, too: the checkpoints that it verifies contain these
+    files."""
     return former.tampering if source.evidence is None or source.found else source.evidence.tampering
 
 

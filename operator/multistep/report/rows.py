@@ -166,7 +166,7 @@ def _message(status: TrialStatus) -> str:
 
 
 def counting(found: Iterable[Row]) -> list[Row]:
-    """Return the rows that count: one for each number of the sweep. Trials without a number are kept."""
+    """Return the rows that count: of a trial and its retries only one, and all trials that have no number in the sweep."""
     rows = list(found)
     numbered = [each for each in rows if each.number >= 0]
     chosen = current(((counts_for(each), each.number, each) for each in numbered), lambda each: each.counts is not None)

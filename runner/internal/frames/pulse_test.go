@@ -17,7 +17,7 @@ func TestSignsOfLifeAreNoPartOfABody(t *testing.T) {
 	pulse.Beat(0)
 	body.Write(bytes.Repeat([]byte("more"), 100_000))
 	pulse.Beat(0)
-	pulse.Beat(time.Hour) // something was written since
+	pulse.Beat(time.Hour) // writes nothing: the last frame was written less than an hour ago
 	if err := body.Finish(Trailer{Error: "why"}); err != nil {
 		t.Fatal(err)
 	}

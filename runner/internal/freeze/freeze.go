@@ -1,4 +1,4 @@
-// Package freeze stops all processes of the environment, so that a checkpoint packs one moment of their files.
+// Package freeze stops all processes of the environment, so that a checkpoint packs a consistent state of their files.
 package freeze
 
 import (

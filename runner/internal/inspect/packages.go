@@ -103,7 +103,8 @@ func (p *packages) lines(file string, visit func(line string)) {
 
 const dpkgInfo = "/var/lib/dpkg/info"
 
-// dpkg reads the digests of Debian's packages, and those of their configuration files, which are in another file.
+// dpkg reads the digests of the files of Debian packages from /var/lib/dpkg/info, and those of their configuration files from
+// /var/lib/dpkg/status.
 func (p *packages) dpkg() {
 	for _, name := range p.files.names(dpkgInfo) {
 		if strings.HasSuffix(name, ".md5sums") {

@@ -34,7 +34,7 @@ func Agree(ours, offered []int) (int, bool) {
 	return common, common > 0
 }
 
-// Error codes of a refused request.
+// Error codes of rejected and failed requests.
 const (
 	CodeProtocol = "Protocol"
 	CodeNotFound = "NotFound"

@@ -16,7 +16,7 @@ var ErrExceeded = errors.New("the limit of work was exceeded")
 type Clock struct {
 	mu      sync.Mutex
 	left    time.Duration
-	since   time.Time // start of the work that left does not include yet
+	since   time.Time // start of the work that is not yet subtracted from left
 	waiting int       // reads and writes in progress
 	timer   *time.Timer
 }

@@ -182,7 +182,7 @@ async def test_whatever_becomes_of_watch_events_the_trial_ends_the_same(events: 
 
 @dataclass
 class Stale(Wrapped):
-    """A cluster whose at-th read of the trial (from 1) returns its status from ``back`` writes ago."""
+    """A cluster that returns a stale trial once: read number ``at`` (from 1) returns the trial of ``back`` status writes ago."""
 
     at: int
     back: int

@@ -91,7 +91,8 @@ async def test_a_steps_token_works_until_the_step_is_closed_and_its_usage_is_the
 
 
 async def test_a_sweep_created_again_under_its_name_is_another_sweep_to_the_gateway(tmp_path: Path) -> None:
-    """The token's claim ``sweep`` contains the UID: a new sweep must not inherit the turns and the spending of a deleted one."""
+    """The token's claim ``sweep`` contains the UID: a new sweep must not inherit a deleted sweep's place in the queue or its
+    spending."""
 
     async def claim(uid: str) -> str:
         sweep = {"metadata": {"uid": uid}, "spec": {}}

@@ -61,7 +61,7 @@ class Suspension:
 
 
 def assert_held(world: World) -> None:
-    """Check that no phase of the trial is running, and that it has a pod only if its condition is Paused."""
+    """Check that no phase of the trial is running, and that it has a pod if and only if its condition is Paused."""
     assert (world.condition[1] == "Paused") == bool(world.pods)
     assert all(step.completion_time for step in world.status.steps)
     running = [id for runner in world.cluster.runners.values() for id, each in runner.records.items() if each["state"] == "running"]

@@ -161,7 +161,8 @@ class Request:
 
 
 def _by_name(tasks: Sequence[Manifest], directories: Sequence[TaskDirectory]) -> Mapping[str, TaskDirectory]:
-    """Return the directories by the name of the task that they replace. The names of a single task and directory may differ."""
+    """Return the directories, by the name of the task that each replaces. A directory must have its task's name, unless there is
+    only one task and one directory."""
     names = [each["name"] for each in tasks]
     if len(names) == len(directories) == 1:
         return {names[0]: directories[0]}

@@ -19,8 +19,8 @@ def compare(
     """Yield each difference as a file and a problem. documents: result.json and lock.json; artifacts: the digest of each directory
     of artifacts; None: do not compare artifacts, because some files are already known to differ.
 
-    Values with redacted secrets are not compared. If a document has a redacted key, none of its values is compared, because any
-    key may be that key.
+    Values that contain redacted secrets are not compared. If redaction changed a key of a JSON document, none of the document's
+    values is compared, because the changed key may be any of those to compare.
     """
     for file, data in documents.items():
         if _MARKED_KEY.search(data):
