@@ -77,9 +77,10 @@ def blamed(status: TrialStatus, lost: AttemptLost) -> AttemptLost:
 def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], damaged: Mapping[Id, str]) -> Choice:
     """Choose the last usable checkpoint of the attempt that has just failed (the last attempt in ``status.attempts``).
 
-    Only the attempt's own checkpoints and those of the steps that it kept are candidates. The checkpoint after the trial's last step
-    is not one, because it is only for later trials. After MOST_RESTORES failed restores, the only candidate is the checkpoint from
-    which the trial started: it is a copy of another trial's checkpoint, so the trial's own agent cannot have changed it. layers: the stored checkpoints; damaged: for each unusable checkpoint, the reason.
+    Only the attempt's own checkpoints and those of the steps that it kept are candidates. The checkpoint after the trial's last
+    step is not one, because it is only for later trials. After MOST_RESTORES failed restores, the only candidate is the checkpoint
+    from which the trial started: it is a copy of another trial's checkpoint, so the trial's own agent cannot have changed it.
+    layers: the stored checkpoints; damaged: for each unusable checkpoint, the reason.
     """
     failed = [each.resumed.digest for each in status.attempts if each.resumed and each.reason == RESTORE_FAILED]
     spent, start = len(failed) >= MOST_RESTORES, (ANOTHER_TRIAL, plan.branch.kept - 1)
