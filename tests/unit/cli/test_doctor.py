@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from multistep.cli.doctor.judge import judge, quantity
 from multistep.cli.doctor.observation import Finding, Observation, Right
+from multistep.cli.doctor.observe import free_bytes
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -69,3 +71,22 @@ def test_quantities_are_numbers(text: str, value: float) -> None:
 
 def test_an_unknown_quantity_is_not_used_up() -> None:
     assert quantity("many") == float("inf")
+
+
+class Metrics:
+    """A client that only reads the metrics of pods. values: of multistep_results_free_bytes, by pod."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+
+    async def raw_stream(self, path: str) -> AsyncIterator[bytes]:
+        pod = path.split("/")[6].removesuffix(":8081")
+        yield f"# HELP x y\nmultistep_results_free_bytes {self._values[pod]}\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("values", "free"), [({"a": "NaN"}, None), ({"a": "NaN", "b": "2.5e+09"}, 2.5e9), ({"a": "0.0"}, 0.0)], ids=str
+)
+async def test_the_free_space_is_that_which_the_leader_measured(values: Mapping[str, str], free: float | None) -> None:
+    client: Any = Metrics(values)
+    assert await free_bytes(client, "system", list(values)) == free

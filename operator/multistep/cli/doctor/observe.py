@@ -21,7 +21,7 @@ _CLASSES: Final = Resource("storage.k8s.io/v1", "StorageClass", "storageclasses"
 _QUOTAS: Final = Resource("v1", "ResourceQuota", "resourcequotas")
 _NODES: Final = Resource("v1", "Node", "nodes", namespaced=False)
 _MARK: Final = "MULTISTEP_OPERATOR_IMAGE"  # every operator's container has this variable, so it identifies operators
-_FREE: Final = re.compile(rb"^multistep_results_free_bytes(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
+_FREE: Final = re.compile(rb"^multistep_results_free_bytes(?:\{[^}]*\})? (\d\S*)$", re.MULTILINE)  # NaN: not measured yet
 _MOST_METRICS_BYTES: Final = 8 << 20
 _MOST_TRIALS: Final = 2000
 
@@ -88,7 +88,7 @@ async def _observe_operator(client: Client, seen: Observation, read: _Reader) ->
     seen.operator_rights = await read("operator_rights", _reviewed(client, OPERATOR_RIGHTS, seen.namespace, account))
     ready = [each["metadata"]["name"] for each in seen.pods or () if is_ready(each)]
     if ready:
-        seen.free_bytes = await read("free_bytes", _free_bytes(client, place, ready))
+        seen.free_bytes = await read("free_bytes", free_bytes(client, place, ready))
 
 
 class _Reader:
@@ -161,12 +161,14 @@ async def _reviewed(client: Client, rights: Sequence[Right], namespace: str, use
     return found
 
 
-async def _free_bytes(client: Client, namespace: str, pods: Sequence[str]) -> float | None:
-    """Return the free bytes of the results volume, from the metrics of an operator's pod, through the API server's proxy."""
-    path = f"/api/v1/namespaces/{namespace}/pods/{pods[0]}:8081/proxy/metrics"
-    data = await _read(client.raw_stream(path))
-    match = _FREE.search(data)
-    return float(match.group(1)) if match else None
+async def free_bytes(client: Client, namespace: str, pods: Sequence[str]) -> float | None:
+    """Return the free bytes of the results volume, from the metrics of the operator's pods, through the API server's proxy; None if
+    none of them has measured it yet. Only the leader measures it."""
+    for pod in pods:
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod}:8081/proxy/metrics"
+        if (match := _FREE.search(await _read(client.raw_stream(path)))) is not None:
+            return float(match.group(1))
+    return None
 
 
 async def _read(source: AsyncIterator[bytes]) -> bytes:
