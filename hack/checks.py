@@ -50,12 +50,8 @@ def lint() -> None:
 
 
 def unit() -> None:
-    """Run the tests that need no cluster."""
-    helm()
-    image.ensure_runner()
-    image.ensure_compose_reader()
-    c_compiler()
-    network_tools()
+    """Run the tests that need no cluster, except the long ones."""
+    _ensure_programs()
     with stage("Go tests and Python tests (100 % branch coverage of the core)"), ThreadPoolExecutor(1) as thread:
         go_tests = thread.submit(_go_tests)
         if load.free_bytes() < _SIDE_BY_SIDE_BYTES:
@@ -63,6 +59,15 @@ def unit() -> None:
         ended = _python_tests(lanes.environment(os.environ))
     report(ended)
     go_tests.result()
+
+
+def _ensure_programs() -> None:
+    """Install or build the programs that tests without a cluster need."""
+    helm()
+    image.ensure_runner()
+    image.ensure_compose_reader()
+    c_compiler()
+    network_tools()
 
 
 def _go_tests() -> None:
@@ -75,19 +80,21 @@ def _go_tests() -> None:
     _go_test(ROOT / "runner", "-race", "-run", _RACE_OF_CONTAINERS, "-skip", "IsNoWork|WithinASecond", ".")
 
 
-def _on_all_cores() -> tuple[str, ...]:
-    """Return pytest's options for one worker more than there are cores, because some tests mostly wait."""
-    return ("-q", "-n", str(len(os.sched_getaffinity(0)) + 1), "--dist", "worksteal")
-
-
 def _python_tests(env: dict[str, str]) -> list[Ended]:
-    """Run the Python tests in parallel, with worksteal because test durations differ widely."""
-    cores = _on_all_cores()
+    """Run the Python tests that need no cluster, except the long ones."""
     coverage = ("--cov=multistep.engine", "--cov-branch", "--cov-report=term-missing:skip-covered", "--cov-fail-under=100")
-    others = [f"--ignore={directory}" for directory in (*end_to_end.DIRECTORIES, *_CORE)]
-    chosen = ("-m", "not long", *cores)
-    runs = [Run("core", [*_CORE, *chosen, *coverage], env), Run("others", ["tests", *chosen, *others], env)]
-    return [lanes.execute(each) for each in runs]
+    core = Run("core", [*_CORE, *_on_all_cores("not long"), *coverage], env)
+    others = Run("others", ["tests", *_on_all_cores("not long"), *_without(*end_to_end.DIRECTORIES, *_CORE)], env)
+    return [lanes.execute(each) for each in (core, others)]
+
+
+def _on_all_cores(marks: str) -> tuple[str, ...]:
+    """Return pytest's options to run tests with these marks on all cores, with worksteal because test durations differ widely."""
+    return ("-q", "-n", str(len(os.sched_getaffinity(0))), "--dist", "worksteal", "-m", marks)
+
+
+def _without(*directories: str) -> list[str]:
+    return [f"--ignore={directory}" for directory in directories]
 
 
 def everything() -> None:
@@ -99,9 +106,11 @@ def everything() -> None:
 
 def long_tests() -> None:
     """Run `make test-long`: the tests that `make test` omits because they take long."""
+    _ensure_programs()
     with stage("long Python tests"):
-        ended = [lanes.execute(Run("long", ["tests/unit", "-m", "long", *_on_all_cores()], lanes.environment(os.environ)))]
-    end_to_end.run_long(ended)
+        arguments = ["tests", *_on_all_cores("long"), *_without(*end_to_end.DIRECTORIES)]
+        ended = lanes.execute(Run("long", arguments, lanes.environment(os.environ)))
+    end_to_end.run_long([ended])
 
 
 def generate() -> None:

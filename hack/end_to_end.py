@@ -9,10 +9,9 @@ the mark `measures` in `make bench`.
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 
 from hack import deployment, load
 from hack.flaky import Again, run_again
@@ -37,7 +36,7 @@ def run() -> None:
     print_line(f"stages so far:\n{summary()}")
     with stage("end-to-end tests"):
         tests = _Stage(first, _EACH_RUN, History())
-        ended = tests.ended(conformance=True)
+        ended = tests.ended()
     report(ended, tests.again)
 
 
@@ -48,7 +47,7 @@ def run_long(before: Sequence[Ended]) -> None:
     first = deployment.deploy()
     with stage("long end-to-end tests"):
         tests = _Stage(first, "long", past)
-        ended = tests.ended(conformance=False)
+        ended = tests.ended()
     report([*before, *ended], tests.again, past)
 
 
@@ -75,11 +74,13 @@ class _Stage:
         self.again: list[Again] = []
         self._lock = threading.Lock()
 
-    def ended(self, *, conformance: bool) -> list[Ended]:
-        """Run the tests and, if `conformance` is set, the conformance cases; return the finished runs."""
-        clusters: list[Callable[[], None]] = [partial(self._on_first, conformance)]
-        if self._ours:
-            clusters.append(self._on_second)
+    @property
+    def _is_long(self) -> bool:
+        return self._marks != _EACH_RUN
+
+    def ended(self) -> list[Ended]:
+        """Run the tests, and the conformance cases unless the tests are the long ones; return the finished runs."""
+        clusters = [self._on_first, *([self._on_second] if self._ours else [])]
         with ThreadPoolExecutor(len(clusters)) as threads:
             for lane in [threads.submit(cluster) for cluster in clusters]:
                 lane.result()
@@ -88,11 +89,11 @@ class _Stage:
             self._prove_rights()
         return self._ended
 
-    def _on_first(self, conformance: bool) -> None:
+    def _on_first(self) -> None:
         env = environment(self._first.environment)
         side_by_side = ("-n", str(self._workers), "--dist", "loadgroup", "-m", f"not alone and {self._marks}", "-v")
         runs = [Run("side by side", ["tests/e2e", *side_by_side], env)]
-        if conformance:
+        if not self._is_long:
             cases = {"MULTISTEP_TEST_CASES": str(_CASES_AT_ONCE * self._workers)}
             runs.append(Run("conformance", ["tests/conformance"], env | cases))
         with ThreadPoolExecutor(len(runs)) as threads:
@@ -113,7 +114,7 @@ class _Stage:
         checked only after the long tests."""
         logs = [load_config(variables).paths.logs for variables in (os.environ, second_cluster(os.environ))]
         asked = {"MULTISTEP_TEST_LOGS": os.pathsep.join(map(str, logs)), "MULTISTEP_TEST_SINCE": self._since}
-        marks = _EACH_RUN if self._marks == _EACH_RUN else ""
+        marks = "" if self._is_long else _EACH_RUN
         self._execute(Run("rights", ["tests/rights", "-m", marks, "-v"], environment(self._first.environment) | asked))
 
     def _files_of_tests_alone(self) -> list[str]:

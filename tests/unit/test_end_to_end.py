@@ -45,9 +45,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Played:
     monkeypatch.setattr(deployment, "deploy", lambda *_: cluster)
     monkeypatch.setattr(end_to_end, "environment", dict)
     monkeypatch.setattr(end_to_end, "execute", found.execute)
-    monkeypatch.setattr(
-        end_to_end, "capture", lambda *_, **__: "tests/e2e/test_leader.py::test_a\ntests/e2e/test_leader.py::test_b\n"
-    )
+    monkeypatch.setattr(end_to_end, "capture", lambda *_, **__: LISTED)
     monkeypatch.setattr(load, "workers", lambda: 3)
     monkeypatch.setattr(end_to_end, "report", lambda *arguments: found.reported.append(arguments))
     return found

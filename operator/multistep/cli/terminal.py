@@ -92,9 +92,9 @@ def report_view(report: Report) -> Group:
     lines += [_line("problem", str(each), "red") for each in report.problems]
     lines += [_line("warning", str(each), "yellow") for each in report.warnings]
     lines += [_line("needs", f"--var {name} (for {where})", "cyan") for name, where in report.variables.items()]
-    verdict = f"{len(report.steps)} {_plural('step', len(report.steps))}, ready to run"
+    verdict = f"{len(report.steps)} {plural('step', len(report.steps))}, ready to run"
     if not report.ok:
-        verdict = f"{len(report.problems)} {_plural('problem', len(report.problems))}"
+        verdict = f"{len(report.problems)} {plural('problem', len(report.problems))}"
     return Group(*lines, Text(f"{clean(report.name)}: {verdict}", style="bold"))
 
 
@@ -300,7 +300,8 @@ def _line(kind: str, text: str, style: str) -> Text:
     return Text.assemble((kind, style), ": ", clean_lines(text))
 
 
-def _plural(word: str, count: int) -> str:
+def plural(word: str, count: int) -> str:
+    """Return the word, with an "s" unless the count is 1."""
     return word if count == 1 else f"{word}s"
 
 

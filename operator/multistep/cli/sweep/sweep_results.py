@@ -20,7 +20,7 @@ from multistep.cli.cluster import Cluster, existing_sweep
 from multistep.cli.exits import Exit
 from multistep.cli.options import Target
 from multistep.cli.sweep.job_directory import Entry, JobDirectory
-from multistep.cli.terminal import Following, bytes_text, clean, print_err, print_json
+from multistep.cli.terminal import Following, bytes_text, clean, plural, print_err, print_json
 from multistep.cli.trial.fetch import download
 from multistep.engine.sweep_trials import owner_of
 from multistep.engine.usage import total
@@ -164,8 +164,9 @@ class _Fetch:
 
 def _report(fetched: Fetched) -> None:
     there = f", {fetched.present} were there already" if fetched.present else ""
-    trials = "1 trial" if fetched.fetched == 1 else f"{fetched.fetched} trials"
-    print_err(f"fetched {trials} ({fetched.files} files, {bytes_text(fetched.bytes)}){there}")
+    print_err(
+        f"fetched {fetched.fetched} {plural('trial', fetched.fetched)} ({fetched.files} files, {bytes_text(fetched.bytes)}){there}"
+    )
     print_err(f"harbor jobs: {', '.join(fetched.jobs)}; open them: multistep view {fetched.directory}")
     if fetched.left_out:
         print_err(f"warning: {fetched.left_out} files were left out, as their names or kinds are impossible here")
