@@ -145,9 +145,9 @@ async def existing_sweep(cluster: Cluster, namespace: str, name: str) -> Object:
     return found
 
 
-async def existing_either(cluster: Cluster, namespace: str, text: str) -> tuple[Resource, Object]:
-    """Return the trial or the sweep that ``NAME``, ``trial/NAME`` or ``sweep/NAME`` names. Raises UsageError if neither or both
-    exist."""
+async def find_either(cluster: Cluster, namespace: str, text: str) -> tuple[str, Object | None, Object | None]:
+    """Return the name in ``NAME``, ``trial/NAME`` or ``sweep/NAME``, and the trial or the sweep of this name; the other is None.
+    Raises UsageError if both exist."""
     kind, _, name = text.rpartition("/")
     if kind not in ("", "trial", "sweep"):
         raise UsageError(f"{text} is neither NAME nor trial/NAME nor sweep/NAME")
@@ -155,11 +155,17 @@ async def existing_either(cluster: Cluster, namespace: str, text: str) -> tuple[
     sweep = await find_sweep(cluster, namespace, name) if kind != "trial" else None
     if trial is not None and sweep is not None:
         raise UsageError(f"there are a trial and a sweep of this name: write trial/{name} or sweep/{name}")
+    return name, trial, sweep
+
+
+async def existing_either(cluster: Cluster, namespace: str, text: str) -> tuple[Resource, Object]:
+    """Return what find_either finds, and its resource. Raises UsageError if it finds nothing, too."""
+    name, trial, sweep = await find_either(cluster, namespace, text)
     if trial is not None:
         return TRIALS, trial
     if sweep is not None:
         return SWEEPS, sweep
-    what = f"{kind} {name!r} does not exist" if kind else f"neither a trial nor a sweep {name!r} exists"
+    what = f"neither a trial nor a sweep {name!r} exists" if name == text else f"{text} does not exist"
     raise UsageError(f"{what} in namespace {namespace!r}: `multistep list -A` and `multistep sweep list -A` list all")
 
 
