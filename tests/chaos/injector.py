@@ -126,7 +126,7 @@ class FaultInjector:
 
     async def _delete(self, pod: Object, when: str) -> str:
         metadata, grace = pod["metadata"], self.chance.choice([None, 0])
-        self.taken.append(Taken(_trial(pod), int(metadata["labels"][LABEL_ATTEMPT])))  # before the request: its response may be lost
+        self.taken.append(Taken(_trial(pod), int(metadata["labels"][LABEL_ATTEMPT])))  # recorded first: the response may get lost
         name, uid = metadata["name"], metadata["uid"]
         if not await self.given.client.delete(PODS, self.given.namespace, name, uid=uid, grace_period_seconds=grace):
             return ""
