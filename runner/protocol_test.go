@@ -210,7 +210,7 @@ func TestReadinessIsNoWebServer(t *testing.T) {
 		"GET /ready?x=1 HTTP/1.0\r\nA: b\r\n\r\n":  "HTTP/1.1 200 ",
 		"nonsense\r\n\r\n":                         "",
 		"GET /" + strings.Repeat("x", 10000):       "",
-		"GET /ready HTTP/1.1\r\nNever: ending\r\n": "", // until the request times out
+		"GET /ready HTTP/1.1\r\nNever: ending\r\n": "", // no answer: the runner closes the connection when the request times out
 	} {
 		if answer := c.http(request); !strings.HasPrefix(answer, wanted) || (wanted == "" && answer != "") {
 			t.Errorf("%.30q: %q", request, answer)

@@ -19,7 +19,7 @@ from multistep.engine.model_access import SETUP_ACCESS, ModelFailure, report
 from multistep.engine.operations import Admit, CloseModelAccess, Dismiss, HostCall, Script
 from multistep.engine.plan import StepPlan
 from multistep.engine.rewards import StepException
-from multistep.engine.scope import Scope, TrialError, at_timeout, failed
+from multistep.engine.scope import Scope, TrialError, at_timeout, failed, require
 from multistep.engine.suspensions import SWEEP_BUDGET_SPENT
 
 _GRACE_SECONDS: Final = 60.0  # time for the agent host to collect usage and logs of an agent that it stopped
@@ -49,7 +49,8 @@ def setup(scope: Scope, journal: Journal) -> Script[None]:
 
     If the setup of one of Harbor's own agents fails, it is an infrastructure failure, because the agent has not seen an
     instruction. If the setup of a custom agent class fails, it is an agent failure, because the class can read the environment
-    and could fail on purpose if the task is hard.
+    and could fail on purpose if the task is hard. If the environment lacks the agent's user, it is a failure of the task or of the
+    restored checkpoint: the environment's runner reports this before any code of the agent runs.
     """
     hosted, user = _hosted(scope), scope.plan.steps[0].agent_user
     request = {**_environment(scope, user), **_agent(hosted), "env": _variables(scope), "trial": scope.trial_uid}
@@ -147,6 +148,8 @@ def _call(
     name = _NAMES[command]
     admission = scope.id(f"{name}-admit")
     record = yield Admit(admission, user, root=root)
+    if command == "setup":
+        require(record, "the agent could not be started")  # not the agent's failure: none of its code has run
     if (fault := failed(record)) is not None:
         return _Called(record, Outcome(HostError("RuntimeError", f"the agent could not be started: {fault.message}")), None)
     access = (scope.step.name if scope.step else SETUP_ACCESS) if spec.uses_gateway else ""

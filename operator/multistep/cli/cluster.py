@@ -54,14 +54,14 @@ class Cluster(Protocol):
 
 @asynccontextmanager
 async def connect(target: Target) -> AsyncIterator[Cluster]:
-    """Connect to the cluster that the options or the kubeconfig select. Raises Unavailable."""
+    """Connect to the cluster that the options or the kubeconfig select. Raises Unavailable if the kubeconfig is not usable."""
     async with connect_client(target) as client:
         yield client
 
 
 @asynccontextmanager
 async def connect_client(target: Target) -> AsyncIterator[Client]:
-    """Like ``connect``, for a command that needs methods of the client that ``Cluster`` lacks. Raises Unavailable."""
+    """Connect as ``connect`` does, but return the Client, for commands that call methods that ``Cluster`` lacks."""
     try:
         client = await Client.connect(kubeconfig=target.kubeconfig, context=target.context, field_manager=FIELD_MANAGER)
     except Unavailable as error:

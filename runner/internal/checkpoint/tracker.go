@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	imageTimeout  = 50 * time.Second // to list the image's files: phases wait for the list, and callers wait at most a minute
+	imageTimeout  = 50 * time.Second // for listing the image's files: phases wait for the list, callers at most a minute
 	maxImageFiles = 4_000_000
 	busyTimeout   = 20 * time.Second // timeout for the wait for another checkpoint or restore
 )
@@ -36,7 +36,7 @@ type Tracker struct {
 	busy    chan struct{} // holds an element during a checkpoint or restore
 
 	mu      sync.Mutex
-	holder  context.Context // of the checkpoint or restore that last filled busy
+	holder  context.Context // context of the checkpoint or restore that last filled busy
 	image   *List
 	failure error // why the list image is missing
 	base    version
@@ -153,8 +153,8 @@ func (t *Tracker) Pack(ctx context.Context, request wire.Checkpoint, out, lines 
 	return Packed{totals, writer.SHA256(), base.digest}, nil
 }
 
-// Commit makes the increment with this manifest the base of the next one. It returns NotFound unless this increment was packed
-// last, or is the base already.
+// Commit makes the increment with this manifest the base of the next one. It does nothing if this increment is the base already,
+// and returns NotFound if it is not the last packed increment either.
 func (t *Tracker) Commit(digest string) *wire.Error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -174,7 +174,7 @@ func (t *Tracker) Restored(ctx context.Context, digest string) error {
 	if t.Listed() != nil {
 		return nil
 	}
-	time.Sleep(racy) // more recent files would count as changed
+	time.Sleep(racy) // files that changed more recently would count as changed at the next checkpoint
 	list, err := t.list(ctx)
 	if err != nil {
 		return err

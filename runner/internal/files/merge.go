@@ -57,7 +57,7 @@ func (u *Upload) mergeDirectory(name string) error {
 	}
 	defer directory.Close()
 	for {
-		entries, err := directory.ReadDir(listBatch) // the loop renames only entries that ReadDir has returned
+		entries, err := directory.ReadDir(listBatch) // the loop may rename entries that ReadDir has returned
 		if err == io.EOF {
 			return nil
 		}

@@ -37,7 +37,7 @@ const (
 
 // Scope holds the inputs of an inspection other than the files.
 type Scope struct {
-	Env         map[string]string // variables of the verification, which name further files
+	Env         map[string]string // environment variables of the verification; some name files to inspect
 	Directories []string          // directories of the verifier
 	Workdir     string
 	Supervisors func() map[int]bool // PIDs of the runner's own processes
@@ -163,7 +163,7 @@ func (i *Inspector) Uploaded(directory string, since int64) {
 }
 
 // separate returns a time that is after the ctimes of all changes so far and before those of all later changes. Kernels take ctimes
-// from a clock that advances in ticks; newer kernels also take them from the exact clock, which is ahead of it.
+// from a clock that advances in ticks; newer kernels also take them from the exact clock, which is ahead of the clock with ticks.
 func separate() int64 {
 	now := time.Now().UnixNano()
 	for kernel.CoarseTime() <= now {

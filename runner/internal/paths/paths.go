@@ -20,7 +20,7 @@ var ErrLink = errors.New("a link that an untrusted user may have created is in t
 
 const maxLinks = 40 // the kernel's limit
 
-// runnerUID is PID 1's user, also in a child that transfers files as another user: it switches to that user only later.
+// runnerUID is the UID of PID 1. A child that transfers files as another user also starts with this UID and switches later.
 var runnerUID = os.Getuid()
 
 // Open opens the directory at an absolute path.

@@ -20,7 +20,7 @@ type output struct {
 	mu        sync.Mutex
 	pipe      *os.File
 	conn      syscall.RawConn
-	passOn    func([]byte) // nil if not requested or after end; blocks the writers while it blocks
+	passOn    func([]byte) // nil if not requested or after end; while a call blocks, the writers block too
 	file      *os.File     // nil if not requested or after an error
 	left      int64        // bytes until the file reaches limit
 	limit     int64

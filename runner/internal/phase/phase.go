@@ -179,7 +179,7 @@ func (h *Host) start(spec supervise.Spec, stdin string, stdout, stderr int) (*fa
 	if err != nil {
 		return nil, errors.Join(err, toldWrite.Close(), reportRead.Close())
 	}
-	go func() { // the spec may exceed the pipe's capacity
+	go func() { // in the background, because the spec may exceed the pipe's capacity
 		defer toldWrite.Close()
 		json.NewEncoder(toldWrite).Encode(spec)
 	}()

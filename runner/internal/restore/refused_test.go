@@ -20,7 +20,7 @@ import (
 func TestWhatAnotherContainerMightRejectIsNotPacked(t *testing.T) {
 	for what, each := range map[string]struct {
 		create func(p *pod)
-		path   string // path in the refusal
+		path   string // path that the error message must contain
 	}{
 		"large attributes": {func(p *pod) {
 			p.write("x", "x")

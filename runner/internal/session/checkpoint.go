@@ -105,7 +105,7 @@ func (s *Session) pack(ctx context.Context, request wire.Checkpoint, out io.Writ
 		return result, err
 	}
 	result.ProcessCount, result.Processes, result.SharedMemory = len(frozen.Processes), describe(frozen.Processes), hasEntries(sharedMemory)
-	if result.lines, err = spool.New(s.RuntimeDir); err != nil { // before Thaw: no process can open the file by its name
+	if result.lines, err = spool.New(s.RuntimeDir); err != nil { // before Thaw, because the file can have a name for a moment
 		return result, err
 	}
 	zip, _ := gzip.NewWriterLevel(result.lines, gzip.BestSpeed) // no error: the level is valid

@@ -78,7 +78,7 @@ func supervise(report *json.Encoder) error {
 	}
 	letGo(failed)
 	report.Encode(Report{PID: pid})
-	if message, _ := io.ReadAll(failure); len(message) > 0 { // EOF after the command's execve
+	if message, _ := io.ReadAll(failure); len(message) > 0 { // empty if the command's execve succeeded, which closes the pipe
 		report.Encode(json.RawMessage(message))
 	}
 	reap(pid, report)

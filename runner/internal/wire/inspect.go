@@ -50,7 +50,7 @@ type Finding struct {
 	Paths []string `json:"paths"`
 }
 
-// InspectResult is the result of an inspection. Incomplete means that a limit was exceeded: there may be more.
+// InspectResult is the result of an inspection. Incomplete means that a limit was exceeded: there may be more findings.
 type InspectResult struct {
 	Findings     []Finding `json:"findings"`
 	Processes    []string  `json:"processes"`    // names, as the processes chose them

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// slow is a stream on which each read and write takes this long.
+// slow is a stream; its value is the time that each read and write takes.
 type slow time.Duration
 
 func (s slow) Write(p []byte) (int, error) { return s.Read(p) }

@@ -240,7 +240,8 @@ def _pod_security(seen: Observation) -> Iterator[Finding]:
 
 
 def waiting_reasons(pod: Object) -> Iterator[tuple[str, str, str]]:
-    """Yield image, reason and message of each container that is waiting in the pod, unless it is being created."""
+    """Yield image, reason and message of each waiting container of the pod. Skip containers that wait only because the pod
+    starts."""
     status = pod.get("status") or {}
     for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = (each.get("state") or {}).get("waiting") or {}

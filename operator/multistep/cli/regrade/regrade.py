@@ -1,4 +1,4 @@
-"""`multistep regrade`: creates a trial or sweep that runs the verifiers of another one again, and follows the new one."""
+"""`multistep regrade`: creates a trial or sweep that runs the verifiers of an earlier trial or sweep again, and follows it."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _no_agent(agent: Manifest) -> Manifest:
     """Return the agent of a regrade: nop, with the source's variables.
 
     No process receives the variables. The operator needs them to redact their secret values in the results, because files in the
-    checkpoints may contain these. The references are optional, because the Secrets may be deleted with the source.
+    checkpoints may contain these values. The references are optional, because the Secrets may be deleted with the source.
     """
     credentials = agent.get("credentials", ()) if agent.get("access") == "Direct" else ()
     env = [_optional(each) for each in (*agent.get("env", ()), *credentials)]

@@ -228,7 +228,7 @@ def _shown(namespace: str, name: str, status: SweepStatus, *, as_json: bool) -> 
 async def create_sweep(connected: Cluster, submission: SweepSubmission) -> Object:
     """Apply the objects that the sweep does not own, create the sweep, then apply the objects that it owns. Return the sweep.
 
-    In this order, an interruption leaves no orphans. Raises ClusterError.
+    In this order, an interruption leaves no orphans. Raises ClusterError if a request fails.
     """
     for manifest in submission.others:
         await connected.apply(manifest)

@@ -1,4 +1,5 @@
-"""Creates the retry of a trial that no existing sweep owns: a new trial with the same spec, which co-owns the trial's objects."""
+"""Creates the retry of a trial that no existing sweep owns: a new trial with the same spec. It becomes a second owner of the
+objects that the first trial owns."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ async def retry_alone(cluster: Cluster, namespace: str, trial: Object) -> str:
 
 
 def _manifest(trial: Object) -> Manifest:
-    """Return the retry's manifest, with the trial's name, which _created replaces. It has the trial's labels except the sweep's."""
+    """Return the retry's manifest, with the trial's labels except the sweep's labels. Its name is still the trial's name: _created
+    replaces it."""
     metadata = trial["metadata"]
     given, first = metadata.get("annotations") or {}, metadata["name"]
     kept = {name: text for name, text in given.items() if name in (labels.TASK, labels.AGENT)} if owner_of(trial) else {}

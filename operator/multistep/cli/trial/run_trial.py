@@ -121,7 +121,8 @@ class Followed:
             raise Unavailable(f"{error}; {continues}") from error
 
     async def _finish(self, connected: Cluster, namespace: str, name: str, status: TrialStatus) -> Exit:
-        """Fetch the results, then show the outcome. Return the exit code of the trial's fault, or else of a failed fetch."""
+        """Fetch the results, then show the outcome. Return the exit code of the trial's fault or, without a fault, that of a failed
+        fetch."""
         fault: MultistepError | None = None
         if self.results:
             try:

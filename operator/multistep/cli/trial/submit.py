@@ -64,7 +64,7 @@ class Submission:
 def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImage | None, namespace: str | None) -> TrialRequest:
     """Return the request for a trial with these options, without the names of the bundle's ConfigMaps, which make_submission adds.
 
-    Raises UsageError.
+    Raises UsageError if options are invalid or exclude each other.
     """
     env = [from_secret("--agent-env-from-secret", each) for each in options.secret_agent_env]
     command = options.command
@@ -95,7 +95,8 @@ def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImag
 
 
 def _part(options: TrialOptions) -> Manifest:
-    """Return the fields of spec that limit the trial to some of the task's steps. Raises UsageError."""
+    """Return the fields of spec that limit the trial to some of the task's steps. Raises UsageError if the options exclude each
+    other."""
     if options.start is not None and options.from_step is not None:
         raise UsageError("--from and --from-step exclude each other: a trial starts from another trial or from the reference state")
     trial, colon, step = (options.start or "").partition(":")
@@ -130,7 +131,7 @@ def existing_image(task: TaskDirectory, image: str | None, *, runner_in_image: b
 async def submit(cluster: Cluster, submission: Submission) -> Object:
     """Create the trial, then the objects that it owns, so that an interruption leaves no orphans. Return the trial.
 
-    Until the objects exist, the operator waits for them. Raises ClusterError.
+    Until the objects exist, the operator waits for them. Raises ClusterError if a request fails.
     """
     trial = await create(cluster, TRIALS, submission.trial)
     try:
