@@ -26,7 +26,7 @@ from tests.support import node_registries, servers
 
 pytestmark = pytest.mark.alone
 
-BASE = "debian:bookworm-slim"  # of docker.io, for which the tests' registry is a mirror
+BASE = "debian:bookworm-slim"  # an image of docker.io, which the tests' registry mirrors
 PUSH_SECRET = "e2e-builds"
 FROM = f"FROM {BASE}\n"
 _TIME = r"\[(\d+/\w+/\d+:\d+:\d+:\d+ [+-]\d+)\]"
