@@ -10,12 +10,12 @@ from multistep.api import labels
 from multistep.api.model import API_VERSION
 from multistep.api.sweep import Scoring
 from multistep.api.trial import KIND
-from multistep.cli.cluster import Cluster
+from multistep.cli.cluster import Cluster, create
 from multistep.cli.terminal import print_err
 from multistep.cli.trial.manifests import Manifest, optional
 from multistep.engine.sweep_trials import owner_of
 from multistep.errors import ClusterError, Conflict, UsageError
-from multistep.kube.resources import CONFIG_MAPS, SECRETS
+from multistep.kube.resources import CONFIG_MAPS, SECRETS, TRIALS
 from multistep.report.rows import row
 
 Object = Mapping[str, Any]
@@ -66,7 +66,7 @@ async def _created(cluster: Cluster, manifest: Manifest) -> Object:
         ending = f"-r{number}"
         name = first[: _NAME_CHARACTERS - len(ending)].rstrip("-.") + ending
         try:
-            return await cluster.create({**manifest, "metadata": {**metadata, "name": name}})
+            return await create(cluster, TRIALS, {**manifest, "metadata": {**metadata, "name": name}})
         except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise
