@@ -51,7 +51,7 @@ func install(args []string) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(target.Name()) // fails after a successful rename
+	defer os.Remove(target.Name()) // removes a partial copy; after a successful rename it finds no file
 	if _, err = io.Copy(target, source); err == nil {
 		err = target.Chmod(installedMode)
 	}

@@ -12,8 +12,8 @@ from multistep.engine.status_size import bounded_rewards
 def missing_records(status: TrialStatus, ids: Iterable[str]) -> str:
     """Return a message about missing records; "" if no record is missing. ids: the ids of all records that the runner has.
 
-    The records of steps that the attempt kept are in the results store, not in the runner. The status lists a step before the
-    step's first operation is finished, so the last listed step may have no records.
+    The status also lists steps that an earlier attempt ran (kept_steps); their records are in the results store, not in the runner.
+    The status lists a step before the step's first operation is finished, so the last listed step may have no records.
     """
     known, attempt = set(ids), status.attempt or 1
     steps = status.steps[status.kept_steps :]

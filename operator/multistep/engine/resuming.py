@@ -23,7 +23,7 @@ Id: TypeAlias = tuple[int, int]
 
 
 class Below(Protocol):
-    """The checkpoint below a layer (store.checkpoint_files.Base)."""
+    """The checkpoint on which a layer builds (store.checkpoint_files.Base). A layer has only the changes since this checkpoint."""
 
     @property
     def id(self) -> Id: ...
@@ -51,8 +51,8 @@ class Layer(Protocol):
 @dataclass(frozen=True)
 class Choice:
     """The chosen checkpoint. chain: attempt and step of each of its layers, lowest first, () if no checkpoint can be used: then the
-    next attempt starts at step 1, or the trial fails if it started at a later step; refused: for each checkpoint that is not used,
-    a line with the reason."""
+    next attempt starts at step 1, or the trial fails if it started from another trial's checkpoint; refused: for each checkpoint
+    that is not used, a line with the reason."""
 
     chain: tuple[Id, ...]
     refused: tuple[str, ...]
@@ -77,9 +77,10 @@ def blamed(status: TrialStatus, lost: AttemptLost) -> AttemptLost:
 def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], damaged: Mapping[Id, str]) -> Choice:
     """Choose the last usable checkpoint of the attempt that has just failed (the last attempt in ``status.attempts``).
 
-    Only the attempt's own checkpoints and those of the steps that it kept are candidates. The checkpoint after the trial's last
-    step is not one, because it is only for later trials. After MOST_RESTORES failed restores, the only candidate is the checkpoint
-    from which the trial started: it is a copy of another trial's checkpoint, so the trial's own agent cannot have changed it.
+    The candidates are the attempt's own checkpoints and the earlier checkpoints on which they build. The checkpoint after the
+    trial's last step is no candidate, because it is only for later trials. After MOST_RESTORES failed restores, the only candidate
+    is the checkpoint from which the trial started: it is a copy of another trial's checkpoint, so the trial's own agent cannot have
+    changed it.
     layers: the stored checkpoints; damaged: for each unusable checkpoint, the reason.
     """
     failed = [each.resumed.digest for each in status.attempts if each.resumed and each.reason == RESTORE_FAILED]
@@ -110,9 +111,8 @@ def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], dam
 
 def _bad(failed: Sequence[str], start: str) -> Collection[str]:
     """Return the digests of the checkpoints that are not restored again, because their restore failed. The checkpoint from which
-    the trial started is retried until its restore failed MOST_RESTORES times, because no earlier checkpoint exists. failed: digest
-    of the checkpoint in each attempt whose restore failed; start: digest of the checkpoint from which the trial
-    started."""
+    the trial started is retried until its restore failed MOST_RESTORES times, because no earlier checkpoint exists. failed: for
+    each attempt whose restore failed, the checkpoint's digest; start: digest of the checkpoint from which the trial started."""
     return {each for each in failed if each != start or failed.count(each) >= MOST_RESTORES}
 
 
@@ -121,7 +121,8 @@ def _attempt(id: Id) -> str:
 
 
 def _made(last: AttemptStatus, known: Collection[Id]) -> list[Id]:
-    """Return the checkpoints that an attempt made or kept, the last step's first. known: all checkpoints of the trial."""
+    """Return the checkpoints of the steps that an attempt ran or resumed after, the last step's first. known: all checkpoints of
+    the trial."""
     kept = last.resumed.attempts if last.resumed else []
     lineage = {id for id in known if id[0] == (kept[id[1]] if id[1] < len(kept) else last.number)}
     return sorted(lineage, key=lambda id: id[1], reverse=True)

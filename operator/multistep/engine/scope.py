@@ -19,8 +19,8 @@ _MAX_OUTPUT_CHARACTERS = 500  # maximum length of a phase's output in a message
 
 @dataclass(frozen=True)
 class KeptStep:
-    """A finished step that the attempt does not run again. attempt: the attempt that ran the step; reported: the step in the status
-    of the other trial that ran it, None if this trial ran it: then the script replays the step's records."""
+    """A finished step that the attempt does not run again. attempt: the attempt that ran the step; reported: the step's status in
+    the trial that ran it, None if this trial ran it: then the script replays the step's records."""
 
     attempt: int
     checkpoint: CheckpointStatus

@@ -96,7 +96,7 @@ def running(trial: MultiStepTrial, journal: Journal, now: float, **changes: Any)
 
 
 def at_current_step(trial: MultiStepTrial, now: float) -> TrialStatus:
-    """Return the status of a running trial at its current step, updated for a changed spec.suspend."""
+    """Return the status of a running trial at its current step. If spec.suspend is true, the status has the reason Suspending."""
     current, count = trial.status.current_step, len(trial.status.steps)
     total = f"step {count}: {current}" if current else "preparing the environment"
     if trial.status.resumed is not None and not trial.status.has_own_step:
@@ -238,7 +238,7 @@ def _exception(exception: StepException | None) -> rewards.StepException | None:
 
 
 def step_run(step: StepStatus) -> StepRun:
-    """Return a step's journal entry, rebuilt from the status because the step's records were lost with its pod."""
+    """Return a step's journal entry, rebuilt from the status, for a step whose records are lost or belong to another trial."""
     artifacts = step.artifacts
     return StepRun(
         name=step.name,

@@ -18,8 +18,8 @@ const (
 
 var errListFull = wire.Errorf(wire.CodeTooLarge, "the list of files needs more than %d bytes of memory", maxListBytes)
 
-// state holds the attributes that a list contains for a path. CTime is in nanoseconds since the Unix epoch; a CTime of 0 is equal
-// to no other.
+// state holds the attributes that a list contains for a path. CTime is in nanoseconds since the Unix epoch; a state with a CTime of
+// 0 counts as different from every state.
 type state struct {
 	CTime    int64
 	Ino      uint64
