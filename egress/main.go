@@ -78,7 +78,7 @@ type options struct {
 	socket, gateway, probes, resolver, runnerDir, node string
 }
 
-// sidecar is the running sidecar.
+// sidecar holds the parts of the running sidecar to which a change of the policy applies.
 type sidecar struct {
 	firewall *firewall.Firewall
 	names    *names.Names

@@ -32,7 +32,8 @@ def prepare(name: str, root: Path = _ROOT) -> Path:
 
 
 def kill_all(name: str, root: Path = _ROOT) -> None:
-    """Kill every process of the group, including processes that are forked meanwhile, and delete the group. Raises Unhealthy."""
+    """Kill every process of the group, including processes that are forked meanwhile, and delete the group. Raises Unhealthy if
+    processes do not end."""
     if not wait_until(lambda: _kill_once(_tracking_tree(root) / name), _KILL_TIMEOUT_SECONDS, 0.02):
         raise Unhealthy(f"processes {members(name, root)} of cgroup {name!r} do not end although they were killed")
     wait_until(lambda: _remove(name, root), 2.0)

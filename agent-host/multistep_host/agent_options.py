@@ -51,7 +51,7 @@ def options(agent: type[BaseAgent]) -> dict[str, list[Alternative]] | None:
 
 
 def _parameters(agent: type[BaseAgent]) -> set[str]:
-    """Return the parameters' names of the class's and its bases' constructors, up to the first constructor without **kwargs."""
+    """Return the parameter names of the constructors of the class and its bases, up to the first constructor without **kwargs."""
     names: set[str] = set()
     for each in agent.__mro__:
         if (constructor := each.__dict__.get("__init__")) is None:

@@ -99,7 +99,8 @@ class TrialAgent:
 
     @contextmanager
     def _shown(self, send: Send) -> Iterator[None]:
-        """Send the output of the agent's commands, and write it to a file of the agent's logs."""
+        """During the ``with`` block, send the output of the agent's commands to `send`, and write it to a file of the agent's
+        logs."""
         with transcript(self._agent.logs_dir, send) as written:
             self._environment.guest.show = written.add
             try:

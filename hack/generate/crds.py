@@ -66,8 +66,8 @@ _RETRIES_ARE_KEPT = {
     "message": "retries may only get further entries at the end",
     "fieldPath": ".retries",
 }
-# The status of a new object until an operator reconciles it. kstatus then reports it as in progress instead of finished, and the
-# message suggests to users what to check.
+# The status of a new object until an operator reconciles it. With this status, kstatus reports the object as in progress, not as
+# finished, and the message suggests to users what to check.
 _NOT_SEEN_YET = {
     "observedGeneration": -1,
     "conditions": [

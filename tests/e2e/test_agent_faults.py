@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.alone,
     pytest.mark.long,
     pytest.mark.timeout(1200),
-]  # after each kill, the new leader waits until the lease expires
+]  # the timeout is long: after each kill, the new leader waits until the lease expires
 
 
 async def new_leader(client: Client, replicas: Replicas) -> None:

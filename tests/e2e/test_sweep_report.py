@@ -235,7 +235,7 @@ def assert_status_agrees(status: Mapping[str, Any], report: Mapping[str, Any]) -
 
 
 def assert_steps(report: Mapping[str, Any]) -> None:
-    """Check the report's steps: in task t4, two of the agent good's four trials pass the first step and reach the second."""
+    """Check the report's steps of task t4 and agent `good`: of the four trials, two pass the first step and reach the second."""
     tasks = {(each["task"], each["agent"]): each for each in report["tasks"]}
     found = tasks["t4", "good"]["steps"]
     assert [(each["step"], each["trials"], each["reached"], each["passed"], each["score"]) for each in found] == [

@@ -113,7 +113,7 @@ func (n *Names) allowed(name string) (string, bool) {
 	return "", false
 }
 
-// Allowed returns the name that a client's name means, if the name is allowed for connections to this port.
+// Allowed returns the allowed name that a client's name means, if connections to this port of the name are allowed.
 func (n *Names) Allowed(name string, port uint16) (string, bool) {
 	rules := n.Rules()
 	for _, each := range n.bare(name) {

@@ -19,5 +19,6 @@ SHARD: Final = f"{GROUP}/shard"  # on a trial or a sweep: the shard whose operat
 REFERENCE: Final = f"{GROUP}/reference"
 SUSPENDED_BY: Final = f"{GROUP}/suspended-by"  # on a trial that its sweep suspended and will resume: name of the sweep
 BRANCH: Final = f"{GROUP}/branch"  # on a branch of a sweep: the state that it starts from, Start, Own or Reference
+SUBMISSION: Final = f"{GROUP}/submission"  # on a trial or a sweep that the CLI created: a random value for the call
 RENEWAL: Final = f"{GROUP}/renewal"  # on a sweep with spec.lease: any value; a new value renews the lease
 STEP: Final = f"{GROUP}/step"  # on a branch of a sweep: the only step that it runs

@@ -24,7 +24,7 @@ from multistep.engine.suspensions import SUSPENDED
 PHASES: Final = ("setup", "healthcheck", "agent", "verifier")  # phases whose output `multistep logs` shows
 _PIPED_WIDTH = 250  # output width in characters if stdout is not a terminal: large, so that lines are not folded
 _PHASE_STYLES = {"Failed": "red", "Running": "cyan"}
-STYLES: Final[dict[Level, str]] = {"good": "green", "bad": "red", "excluded": "yellow", "neutral": ""}  # by an outcome's level
+STYLES: Final[dict[Level, str]] = {"good": "green", "bad": "red", "excluded": "yellow", "neutral": ""}  # by level of an outcome
 
 
 def clean(text: str) -> str:
@@ -142,7 +142,7 @@ def _command_for_more(name: str, status: TrialStatus, namespace: str) -> str:
 
 
 def usage_text(usage: Usage) -> str:
-    """Return a line with the tokens and the cost of a trial, and who counted them."""
+    """Return a line with the tokens and the cost of a trial. The line says whether the gateway or the agent counted them."""
     parts = [
         f"{_amount(usage.input_tokens)} input tokens ({_amount(usage.cached_tokens)} cached)",
         f"{_amount(usage.output_tokens)} output tokens",

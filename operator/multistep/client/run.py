@@ -33,7 +33,8 @@ class AsyncRun:
         return self._sweep.metadata.uid
 
     async def status(self) -> SweepStatus:
-        """Return the sweep's current status. Raises NotFound, Unavailable."""
+        """Return the sweep's current status. Raises NotFound if the sweep was deleted, Unavailable if the API server does not
+        answer."""
         return parse_sweep_status(await self._current())
 
     async def _current(self) -> Object:

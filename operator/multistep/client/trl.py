@@ -53,7 +53,8 @@ class TrialReward:
         """The trials of the last call, in the order of its completions; None if a trial was not created."""
 
     def __call__(self, *, completions: Sequence[Any], task: Sequence[Any], **_: Any) -> list[float | None]:
-        """Return the reward of each completion; None if it must be masked. Raises ClusterError, UsageError, InvalidSpec."""
+        """Return the reward of each completion; None if training must mask it. Raises ClusterError, UsageError and InvalidSpec as
+        ``AsyncClient.submit``."""
         texts = [_text(each) for each in completions]
         runs = [(numbers, self._submit(place, [texts[each] for each in numbers])) for place, numbers in _groups(task)]
         self.rollouts = [None] * len(texts)

@@ -166,7 +166,7 @@ def _message(status: TrialStatus) -> str:
 
 
 def counting(found: Iterable[Row]) -> list[Row]:
-    """Return the rows that count: of a trial and its retries only one, and all trials that have no number in the sweep."""
+    """Return the rows of the trials that count: of each trial and its retries one, and each trial without a number in the sweep."""
     rows = list(found)
     numbered = [each for each in rows if each.number >= 0]
     chosen = current(((counts_for(each), each.number, each) for each in numbered), lambda each: each.counts is not None)
@@ -174,7 +174,7 @@ def counting(found: Iterable[Row]) -> list[Row]:
 
 
 def counts_for(found: Row) -> int:
-    """Return the number for which a trial counts."""
+    """Return a trial's number in the sweep; for a retry, the number of the trial that it repeats."""
     return found.number if found.retry_of is None else found.retry_of
 
 

@@ -17,8 +17,9 @@ from multistep.runner_client.frame_stream import FrameStream
 
 CHECKPOINT_PROTOCOL = 4  # first version with checkpoints
 PACK_SECONDS: Final = 300.0  # timeout of the runner's work for a checkpoint that is not required for a verdict
-# Timeout for a checkpoint that is required for a step's verdict. In this time, a tenth of a core can pack the most that the other
-# limits allow. An attempt that exceeds the timeout counts as an infrastructure failure, so no agent may be able to cause that.
+# Timeout for a checkpoint that is required for a step's verdict. A tenth of a CPU core can pack the largest checkpoint that the
+# other limits allow in this time. This matters because an agent must not be able to cause a timeout, which counts as an
+# infrastructure failure.
 VERDICT_PACK_SECONDS: Final = 1800.0
 RESTORE_SECONDS: Final = 3600.0  # timeout of the runner's work for a restore
 # The operator has a deadline of its own, after the runner's, because a hostile runner can send keep-alive frames without end.
@@ -107,7 +108,8 @@ class CheckpointRequests:
         return answers.record(answer, id, "restore")
 
     async def _send_files(self, files: Iterable[Body]) -> dict[str, Any]:
-        """Send the bodies and return the answer. Keep-alive frames show that a runner works, even while it reads no bytes."""
+        """Send the bodies and return the answer. A runner that works but reads no bytes sends keep-alive frames, so it is not timed
+        out."""
 
         async def send() -> None:
             for each in files:

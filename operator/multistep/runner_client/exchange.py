@@ -40,8 +40,10 @@ class _Encoded:
 
 @dataclass
 class _Shared:
-    """The state of a stream, shared by the exchanges with both runners. pending_acks: acknowledgements to send with the next
-    request; lost: why the stream is unusable, "" while it is usable."""
+    """The state of a stream, which the exchanges with the environment's runner and with the agent host's runner share.
+
+    pending_acks: acknowledgements to send with the next request; lost: why the stream is unusable, "" while it is usable.
+    """
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     pending_acks: list[_Encoded] = field(default_factory=list)
@@ -156,7 +158,7 @@ class Exchanges:
 def _unsealed(seal: Seal, request: Request, frame: Frame) -> Frame:
     try:
         message = parse_answer(frame)
-    except Refusal as refusal:  # from the environment's runner: the agent host's runner seals its refusals
+    except Refusal as refusal:  # sent by the environment's runner, because it is not sealed
         raise _HostRefusal(refusal.error) from None
     return seal.answer(message, request)
 

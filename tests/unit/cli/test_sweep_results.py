@@ -1,4 +1,4 @@
-"""Test `multistep sweep results`, which fetches a sweep as a Harbor job and resumes, and `multistep view`."""
+"""Test `multistep sweep results`, which fetches a sweep as a Harbor job and resumes incomplete downloads, and `multistep view`."""
 
 from __future__ import annotations
 

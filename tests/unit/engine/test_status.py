@@ -325,7 +325,8 @@ def test_a_complete_trial_reports_what_ended_it_and_nothing_after_a_gate_or_all_
     exceptions = {"a": StepException("AgentTimeoutError", "late", AGENT), "": StepException("OverflowError", "inf")}
     for steps, own, wanted in (
         ([run("a", exception=exceptions["a"])], None, ("Agent", "AgentTimeoutError", "a")),
-        ([run("a", exception=exceptions["a"])], exceptions["a"], ("Agent", "AgentTimeoutError", "a")),  # single-step task
+        # in a single-step task, the trial has the step's exception, too
+        ([run("a", exception=exceptions["a"])], exceptions["a"], ("Agent", "AgentTimeoutError", "a")),
         ([run("a")], exceptions[""], ("Verifier", "OverflowError", None)),
         ([run("a", exception=exceptions["a"]), run("b")], None, None),  # the trial continued, so it reports no failure
         ([run("a", gate_passed=False, gate_failure="low")], None, None),

@@ -1,4 +1,4 @@
-"""Retries of a sweep: which trial counts for a number, and when a finished sweep continues."""
+"""Retries of a sweep: whether the original trial or one of its retries counts, and when a finished sweep continues."""
 
 from __future__ import annotations
 

@@ -178,7 +178,8 @@ async def test_three_kills_under_twenty_agents_do_not_exceed_a_budget_of_one_dol
                 await asyncio.sleep(0.05)
 
         ended = asyncio.gather(*map(agent, range(STREAMS)))
-        for least in (STREAMS // 2, STREAMS // 2, 1):  # a killed request counts with its reservation of 0.02 US dollars
+        # Each kill interrupts at least this many requests. Each of them counts with its reservation of 0.02 US dollars.
+        for least in (STREAMS // 2, STREAMS // 2, 1):
             flying = asyncio.create_task(streams_in_flight(it, least))
             either: set[asyncio.Future[Any]] = {flying, ended}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

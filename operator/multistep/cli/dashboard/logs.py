@@ -16,7 +16,8 @@ TAIL_LINES: Final = 500  # number of lines of each phase that the dashboard show
 
 
 async def output(cluster: Cluster, namespace: str, name: str) -> AsyncIterator[bytes]:
-    """Yield the trial's output, with control characters escaped, until the trial finishes. Raises MultistepError."""
+    """Yield the trial's output, with control characters escaped, until the trial finishes. Raises MultistepError if the output
+    cannot be read."""
     printed = bytearray()
     form = Escaped(printed.extend, titles=True)
     reader = Reader(cluster, namespace, Wanted(follow=True), form, TAIL_LINES)

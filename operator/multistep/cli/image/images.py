@@ -119,7 +119,7 @@ def _load_into_kind(name: str, engine: Engine, kind: str, verbose: bool) -> None
         raise UsageError(
             f"the current context is kind-{kind}, but the command `kind`, which loads images, does not exist: install it"
         )
-    if engine == DockerLike("docker"):  # `kind load docker-image` skips nodes that have the image
+    if engine == DockerLike("docker"):  # `kind load docker-image` skips nodes that have the image, but needs Docker
         execute(_kind_command(kind, "docker-image", name), verbose=verbose)
         return
     with tempfile.TemporaryDirectory(prefix="multistep-") as directory:

@@ -26,7 +26,8 @@ _OTHERS: Final = {"": "", "excluded": ".excluded", "branches": ".branches"}  # s
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A trial of the sweep. usage: of all attempts of the trial; results: status.results, None if the trial has no results."""
+    """A trial of the sweep. usage: tokens and cost of all attempts of the trial; results: status.results, None if the trial has no
+    results."""
 
     row: Row
     uid: str

@@ -81,7 +81,7 @@ def _content(form: str, about: About, summary: Summary, excerpts: Mapping[str, E
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file atomically, so that no reader sees a partial file. Raises UsageError."""
+    """Write a file atomically, so that no reader sees a partial file. Raises UsageError if the file cannot be written."""
     partial = path.with_name(f".{path.name}.part")
     try:
         partial.write_bytes(content)

@@ -36,8 +36,12 @@ _SHOWN: Final = 5
 
 @dataclass
 class Fetched:
-    """The command's result, which -o json prints. trials: number of the sweep's trials; present: trials that were complete before;
-    failed: errors by trial; left_out: number of files that cannot exist here; no_results, unfinished: names of such trials."""
+    """The command's result, which -o json prints.
+
+    trials: number of the sweep's trials; present: number of trials that an earlier call fetched; failed: errors by trial; left_out:
+    number of result files that this machine cannot store; no_results: names of trials without results; unfinished: names of active
+    trials.
+    """
 
     sweep: str
     namespace: str
@@ -61,7 +65,8 @@ class Fetched:
 
 
 async def write_results(target: Target, name: str, jobs: Path, *, as_json: bool) -> Exit:
-    """Fetch a sweep's trials into a jobs directory, except trials that are complete there. Raises UsageError, ClusterError."""
+    """Fetch a sweep's trials into a jobs directory, except trials that an earlier call fetched completely. Raises UsageError,
+    ClusterError."""
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
         sweep = parse_sweep(await existing_sweep(connected, namespace, name))

@@ -17,7 +17,7 @@ _NOT_FOUND = (126, 127)  # exit codes that container runtimes and shells report 
 
 
 def parse_source(text: str) -> tuple[str, str]:
-    """Parse ``TRIAL:PATH``; return the trial and the normalized path. Raises UsageError."""
+    """Parse ``TRIAL:PATH``; return the trial and the normalized path. Raises UsageError if the text has another form."""
     trial, colon, path = text.partition(":")
     if not trial or not colon or not path.startswith("/"):
         raise UsageError(f"{text} must be TRIAL:PATH with an absolute path, such as {trial or 'my-trial'}:/app")
@@ -25,7 +25,8 @@ def parse_source(text: str) -> tuple[str, str]:
 
 
 async def copy(cluster: Cluster, namespace: str, trial: str, path: str, directory: Path) -> None:
-    """Copy the file or directory ``path`` of a trial's container into ``directory``. Raises UsageError, StoreError, Unavailable."""
+    """Copy the file or directory ``path`` of a trial's container into ``directory``. Raises UsageError if tar cannot read the path,
+    StoreError if the files cannot be written, Unavailable if the connection breaks."""
     place = await find_place(cluster, namespace, trial)
     parent, name = posixpath.split(path)
     argv = ["tar", "-c", "-f", "-", "-C", parent, "--", name or "."]

@@ -101,7 +101,8 @@ def _phase_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
 async def versions(
     cluster: Cluster, resource: Resource, namespace: str, name: str, note: Callable[[str], None]
 ) -> AsyncGenerator[Object, None]:
-    """Yield a trial or sweep, first in its current state, then after each change. Raises Gone, ClusterError.
+    """Yield a trial or sweep, first in its current state, then after each change. Raises Gone if it is deleted, ClusterError if a
+    request fails.
 
     note: called with a hint if no operator reconciles the object.
     """

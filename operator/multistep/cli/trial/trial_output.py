@@ -73,7 +73,7 @@ class Reader:
         """Show the new output of ``todo``, pieces of one runner. Return False if one of them is still being printed: later pieces
         have no output yet.
 
-        unknown: list of earlier pieces that their runner does not have; the method appends such pieces of this runner.
+        unknown: the pieces so far that their runners do not have; the method appends the pieces that this runner does not have.
         """
         try:
             async with asyncio.timeout(SESSION_SECONDS + ANSWER_SECONDS), self._session(pod, uid, place) as session:
