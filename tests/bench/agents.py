@@ -149,7 +149,7 @@ def shape_pod(made: Object, settings: Settings, model_url: str) -> Object:
     pod = pods.manifest(pods.PodRequest(parsed, EnvironmentConfig(), IMAGE, "bench", settings))
     pod["metadata"] = {"name": "idle", "labels": {"bench": "idle"}}
     main, *others = pod["spec"]["containers"]
-    del main["readinessProbe"]  # the container does not run the runner, which would answer
+    del main["readinessProbe"]  # the container runs no runner that could answer the probe
     pod["spec"]["containers"] = [{**main, **_alone(model_url)}, *others]
     return pod
 

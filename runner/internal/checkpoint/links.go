@@ -10,7 +10,7 @@ import (
 
 const (
 	maxLinked  = 64 << 20 // maximum bytes of memory for files that have several names, in a checkpoint and in a restore
-	linkedSize = 128      // bytes of memory for such a file in addition to its first name
+	linkedSize = 128      // bytes of memory for a file with several names, in addition to its first name
 	maxLinks   = 60_000   // maximum number of names of a file; ext4 permits 65,000
 )
 

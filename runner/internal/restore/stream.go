@@ -57,8 +57,8 @@ func damaged(format string, args ...any) *wire.Error {
 	return wire.Errorf(wire.CodeDamaged, format, args...)
 }
 
-// Manifest reads the compressed manifest of the next increment. It returns an error unless the manifest has this digest, follows
-// the increment before and is within the limits. Nothing of a rejected increment is restored.
+// Manifest reads the compressed manifest of the next increment. It returns an error if the manifest has another digest, does not
+// follow the previous increment, or exceeds a limit. Nothing of a rejected increment is restored.
 func (r *Restorer) Manifest(ctx context.Context, body io.Reader, digest string) error {
 	if err := r.store(body); err != nil {
 		return err

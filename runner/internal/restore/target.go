@@ -39,7 +39,7 @@ type inode struct{ dev, ino uint64 }
 type level struct {
 	path  string
 	fd    int
-	entry *manifest.Entry // nil: its attributes are not changed
+	entry *manifest.Entry // nil if the directory's attributes do not change
 }
 
 // newTarget returns the target of the increment with this digest. The name aside contains the digest. No file of the increment can
