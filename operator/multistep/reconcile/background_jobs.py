@@ -37,7 +37,7 @@ class BackgroundJobs(Generic[I, T]):
         self._wake = wake
         self._results = results
         self._running: dict[I, Job[T]] = {}
-        self._outcomes: OrderedDict[str, tuple[I, T | Exception]] = OrderedDict()  # by waiting object's UID: job's ID, and outcome
+        self._outcomes: OrderedDict[str, tuple[I, T | Exception]] = OrderedDict()  # by waiting object's UID: job's ID and outcome
 
     def __contains__(self, id: I) -> bool:
         return id in self._running
@@ -53,7 +53,7 @@ class BackgroundJobs(Generic[I, T]):
         """Return the job with this ID; start it if it does not run. If no slot is free, return None, and requeue the key later."""
         if (job := self._running.get(id)) is not None:
             return job
-        # E.g. an object of this name started a job and was then deleted: the job still uses the key's slot.
+        # Another job may still use the key's slot, e.g. one that a deleted object of the same name started.
         if (other := self._started_by(key)) is not None:
             other.waiting[uid] = key
             return None

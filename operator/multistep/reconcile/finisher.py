@@ -56,8 +56,8 @@ class Finisher:
         failure: StepException | None = None,
         logs: Mapping[str, bytes] = NO_LOGS,
     ) -> Kept:
-        """Complete a trial's results, then move them to the object store, if any. Idempotent. failure: why the trial failed; logs:
-        output of services, by path in the results."""
+        """Complete a trial's results, then move them to the object store, if one is configured. Idempotent. failure: why the trial
+        failed; logs: output of services, by path in the results."""
         key = TrialKey.of(trial)
         files = {**logs, **harbor.files(loaded.plan, trial, journal, now, failure=failure)}
         await self._volume.finish(key, files, harbor.directories(loaded.plan, journal))

@@ -34,7 +34,7 @@ class References:
         self._cluster = cluster
 
     async def find(self, manifest: Mapping[str, Any]) -> Object | None:
-        """Return the reference trial, None if it does not exist."""
+        """Return the trial that has the name in the manifest, None if it does not exist."""
         metadata = manifest["metadata"]
         try:
             return await self._cluster.get(TRIALS, metadata["namespace"], metadata["name"])
@@ -56,13 +56,13 @@ class References:
 
 
 def lacks_task(found: Object, manifest: Mapping[str, Any]) -> bool:
-    """Return whether a reference trial waits for ConfigMaps that were deleted, and the requesting trial names other ones."""
+    """Return whether a reference trial waits for deleted ConfigMaps, while the requesting trial names other ConfigMaps."""
     held = [each for each in parse_status(found).conditions if each.type == "Reconciling" and each.status == "True"]
     return any(each.reason == NOT_FOUND for each in held) and found["spec"].get("task") != manifest["spec"]["task"]
 
 
 def is_reference(found: Object, manifest: Mapping[str, Any]) -> bool:
-    """Return whether a found trial is the reference trial of this manifest: another trial could have its name."""
+    """Return whether a found trial is the reference trial of this manifest, not another trial of the same name."""
     of = (found["metadata"].get("labels") or {}).get(labels.REFERENCE)
     return bool(of == manifest["metadata"]["labels"][labels.REFERENCE])
 
@@ -124,7 +124,7 @@ def _task(task: Mapping[str, Any], loaded: Loaded) -> dict[str, Any]:
 
 
 def waiting(name: str, step: str, found: Object | None, seconds: float) -> Wait:
-    """Return the wait for a reference trial's checkpoint. Its message has the state of the reference trial."""
+    """Return the wait for a reference trial's checkpoint. The message contains the state of the reference trial."""
     status = parse_status(found or {})
     reasons = [each.message for each in status.conditions if each.type == "Reconciling" and each.status == "True"]
     state = f" ({reasons[0]})" if reasons and reasons[0] else ""

@@ -63,7 +63,8 @@ class SourceTrials:
         self._places: Sequence[Place] = [volume] if shipping is None else [volume, shipping.results]
 
     async def find(self, namespace: str, name: str) -> SourceTrial | None:
-        """Return the trial of this name; None if neither it nor results of exactly one deleted trial of this name exist."""
+        """Return the trial of this name. If it was deleted, its results describe it. Return None if there are no results, or if
+        several deleted trials of this name have results."""
         try:
             found = await self._cluster.get(TRIALS, namespace, name)
         except NotFound:

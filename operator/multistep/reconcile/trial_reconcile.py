@@ -53,7 +53,7 @@ from multistep.sources.trial_images import ImageMissing
 
 TASK_GRACE_SECONDS = 5.0  # time until a missing task is reported: `multistep run` creates the trial first, then the task
 MAX_POLL_SECONDS = 3600.0
-STOP_SECONDS = 5.0  # timeout of the model gateway at the end of a trial that was stopped or reached a timeout
+STOP_SECONDS = 5.0  # maximum wait for the model gateway if the trial was stopped or reached a timeout
 GATEWAY_RETRY_SECONDS = 10.0
 POLL_JITTER = 0.1  # spreads the polls of trials that started together
 
@@ -198,10 +198,10 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         return result
 
     async def _interrupt(self, decision: decisions.FailAttempt | decisions.PhaseDied | decisions.Fail) -> Result:
-        """End the attempt or the trial, after counting the model usage of the step that this interrupts.
+        """Count the model usage of the interrupted step, then end the attempt or the trial.
 
-        A stop or timeout of the trial waits at most STOP_SECONDS for the gateway, which blocks the token before it answers, and
-        keeps the usage in its ledger.
+        If the trial was stopped or reached a timeout, wait at most STOP_SECONDS for the gateway: it blocks the step's token before
+        it answers, and keeps the usage in its ledger.
         """
         ends = isinstance(decision, decisions.Fail)
         try:
@@ -231,8 +231,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         return await self._start_attempt(now.attempt, now.pod_name, image_user=now.image_user)
 
     async def _drive(self, lost: str = "") -> Result:
-        """Continue the script in exec sessions. While a phase runs, open no session until a pod becomes unready, which means
-        that it has a result. lost: why the verifier's pod cannot be used."""
+        """Continue the script in exec sessions. While a phase runs, open no session until a pod becomes unready: an unready pod has
+        a result. lost: why the verifier's pod cannot be used."""
         assert self._pod is not None
         if (hosted := self._plan.hosted) is not None and hosted.spec.uses_gateway and self._t.models is not None:
             self._t.models.remember(hosted)
