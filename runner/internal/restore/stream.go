@@ -167,8 +167,8 @@ func (r *Restorer) Apply(ctx context.Context, body io.Reader) error {
 	return err
 }
 
-// clear deletes the files that the increment deletes or replaces, except directories that stay. So a restore never needs more space
-// than the container's files took at the time of a checkpoint.
+// clear deletes the files that the increment deletes or replaces, except directories that stay. It runs before any content is
+// written, so a restore never needs more space than the container's files took at the time of a checkpoint.
 func (r *Restorer) clear(target *target) error {
 	if target.restricted() {
 		return nil
