@@ -15,7 +15,7 @@ MAX_UNREADY_SECONDS = 60.0
 class PodHint:
     """A hint about the pod with this UID. Times are seconds since the epoch.
 
-    quiet_until: until this time the pod needs no exec session unless it becomes unready, because a phase runs;
+    quiet_until: until this time a phase is assumed to run, so the pod needs an exec session only if it becomes unready;
     unready_until: until this time an unready pod needs no session either, because the last session found no result;
     empty_sessions: number of sessions in a row that found no result; violation: its runner's protocol violations."""
 

@@ -219,8 +219,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
                 return await self._fail(decision.reason, decision.message, exception=decision.exception)
 
     async def _suspend(self) -> None:
-        """Write the suspension to the status. If the pod was released, delete it again, because the operator may have crashed
-        between the release and the deletion."""
+        """Write the suspension to the status. If the status shows that the pod was released, delete the pod again, because the
+        operator may have crashed before the deletion."""
         await self._write(status.suspended(self._trial, self._t.clock()))
         if self._trial.status.pod_uid is None:
             await self._t.pods.remove(self._trial, former(self._trial))
@@ -294,7 +294,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         return await self._finish(journal) if journal.finished else None
 
     def _until_poll(self) -> float:
-        """Return the seconds until the next poll: as long as the step has run so far, so that long phases cost few sessions."""
+        """Return the seconds until the next poll: as many as the step has run so far, within bounds, so that long phases cost few
+        sessions."""
         steps = self._trial.status.steps
         started = steps[-1].start_time if steps else None
         taken = self._t.clock() - started.timestamp() if started else 0.0

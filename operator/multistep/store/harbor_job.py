@@ -160,7 +160,7 @@ def _key(agent: str, model: str) -> str:
 
 
 def _sum(first: Usage, second: Usage) -> Usage:
-    """Return the sum of the known amounts, as Harbor adds them."""
+    """Return the sum. An unknown amount is skipped, as in Harbor."""
     return Usage.model_validate({name: _known([getattr(first, name), getattr(second, name)]) for name in _AMOUNTS})
 
 
