@@ -44,7 +44,7 @@ def is_forgiven(ended: Ended, flaky: Mapping[str, Again]) -> bool:
 
 
 def described(again: Sequence[Again]) -> Iterator[str]:
-    """Yield both outputs of each repeated test."""
+    """Yield lines with the first and the second output of each repeated test."""
     for each in again:
         word = "FLAKY" if each.is_flaky else "FAILED TWICE"
         yield f"\n{word} {each.test}: failed in the run '{each.name}'" + (", then passed alone" if each.is_flaky else ", and alone")

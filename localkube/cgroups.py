@@ -45,7 +45,8 @@ def members(name: str, root: Path = _ROOT) -> list[int]:
 
 
 def _trees(root: Path) -> list[Path]:
-    """Return the root of each cgroup tree. cgroup v2 has one tree; v1 has a tree per controller, and some are links to others."""
+    """Return the root of each cgroup tree. cgroup v2 has one tree; v1 has a tree per controller, of which some are links to other
+    trees."""
     return [root] if is_v2(root) else sorted(tree for tree in root.iterdir() if tree.is_dir())
 
 

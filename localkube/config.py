@@ -141,7 +141,8 @@ class Paths:
 
     @property
     def bin(self) -> Path:
-        """Return the directory of links to the components' programs, by component name. Most links have the same target."""
+        """Return the directory with a link to each component's program. A link has the component's name; most links have the same
+        target."""
         return self.run_dir / "bin"
 
     @property

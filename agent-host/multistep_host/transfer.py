@@ -26,7 +26,7 @@ def pack_directory(archive: IO[bytes], source: Path) -> None:
 
 
 def pack_files(archive: IO[bytes], source: Path, files: Iterable[Path]) -> None:
-    """Write an archive with these files of the directory."""
+    """Write an archive with `files`, which are in the directory `source`."""
     _pack(archive, source, files, recursive=False)
 
 

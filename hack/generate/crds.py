@@ -30,8 +30,8 @@ Column = tuple[str, str, str, int, str]  # name, type, path, priority (1: shown 
 class Kind:
     """A kind of resource.
 
-    mutable: fields of the spec that users may change. another: advice in the error message for a change of any other field.
-    spec_rules, rules: additional validation rules of the spec and of the whole resource.
+    mutable: fields of the spec that users may change. another: advice in the error message after a change of a field that is not
+    mutable. spec_rules, rules: additional validation rules of the spec and of the whole resource.
     """
 
     kind: str

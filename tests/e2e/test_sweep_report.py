@@ -295,7 +295,7 @@ async def assert_all_is_reached_by_keyboard(page: Page) -> None:
     assert [each for each in way if each.startswith("A ")][1:7] == [
         "A Agents", "A Differences", "A Tasks and steps", "A Durations", "A Failures", "A Trials",
     ]  # fmt: skip
-    assert sum(each.startswith("SUMMARY ") for each in way) == 60 + 3  # <details>: one per trial, one per failure reason
+    assert sum(each.startswith("SUMMARY ") for each in way) == 60 + 3  # one <details> per trial, one per failure reason
     assert sum(each.startswith("DIV ") for each in way) == 5  # scrollable containers of the visible tables
     await page.locator("#failures summary").first.focus()
     await page.keyboard.press("Enter")

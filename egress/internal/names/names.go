@@ -249,8 +249,8 @@ func (n *Names) of(address netip.Addr) []string {
 	return found
 }
 
-// Lookup returns an address of an allowed name: wanted, if the name resolves to it, otherwise another one. So a client cannot
-// choose an address that the name does not have.
+// Lookup returns an address of an allowed name: the address wanted if the name resolves to it, otherwise another address of the
+// name. So a client cannot choose an address that the name does not have.
 func (n *Names) Lookup(ctx context.Context, name string, wanted netip.Addr) (netip.Addr, error) {
 	if slices.Contains(n.of(wanted), name) {
 		return wanted, nil

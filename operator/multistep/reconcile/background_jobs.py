@@ -29,7 +29,7 @@ class Job(Generic[T]):
 
 
 class BackgroundJobs(Generic[I, T]):
-    """The running jobs, by ID. slots: maximum number of jobs at once; one namespace gets at most slots - 1, but at least one.
+    """The running jobs, by ID. slots: maximum number of jobs at once; one namespace gets at most slots - 1 of them, but at least 1.
     results: whether to keep a job's result for the waiting objects; its error is always kept."""
 
     def __init__(self, slots: int, wake: Wake, *, results: bool = True) -> None:
@@ -60,7 +60,7 @@ class BackgroundJobs(Generic[I, T]):
         if not self._limit.acquire(key):
             return None
         job = self._running[id] = Job(key, asyncio.create_task(run(), name=f"job for {key[0]}/{key[1]}"))
-        job.task.add_done_callback(partial(self._ended, id))  # also runs if the task is cancelled before its first step
+        job.task.add_done_callback(partial(self._ended, id))  # a callback also runs if the task is cancelled before it starts
         return job
 
     def settle(self, key: Key) -> None:

@@ -44,10 +44,10 @@ Commits: TypeAlias = Mapping[tuple[int, int], Commit]
 
 @dataclass(frozen=True)
 class Environment:
-    """The environment whose checkpoint is stored or restored. image_id: its image, as resolved by the kubelet; protocol: its
-    runner's protocol version; records: the records of its trial, by id; chain: the layers of the checkpoint from which its attempt
-    continues, lowest first; shown: steps and tampering as the status shows them now; session: returns the open session; reopen:
-    replaces a session in which the transfer of a body was interrupted."""
+    """The environment whose checkpoint is stored or restored. image_id: the environment's image, as resolved by the kubelet;
+    protocol: the runner's protocol version; records: the trial's records, by id; chain: the layers of the checkpoint from which the
+    attempt continues, lowest first; shown: steps and tampering as the status shows them now; session: returns the open session;
+    reopen: replaces a session in which the transfer of a body was interrupted."""
 
     trial: MultiStepTrial
     scope: Scope
@@ -117,7 +117,7 @@ class Checkpointing:
         await self._volume.checkpoints.remove(key)
 
     async def forget_passing(self, key: TrialKey, id: tuple[int, int]) -> None:
-        """Delete a checkpoint that was only needed to compare the step's verdicts. Idempotent."""
+        """Delete a checkpoint that was only needed for a second verdict of the step. Idempotent."""
         await self._volume.checkpoints.discard(key, id)
 
     async def _store(self, operation: Checkpoint, environment: Environment) -> Mapping[str, Any]:
@@ -143,7 +143,7 @@ class Checkpointing:
         return {"missing": why, "byAgent": False}
 
     async def _completed(self, operation: Checkpoint, commit: Commit, environment: Environment) -> Commit:
-        """Add the steps' records to a checkpoint that was stored for the step's verifier."""
+        """Complete a checkpoint that was stored early, because the step's verifier needed it: add the steps' records."""
         records = _records(environment, commit.step, commit.base)
         update = {"complete": True, "final": operation.final, "records": records, **_shown(environment, commit.step, commit.base)}
         complete = commit.model_copy(update=update)
@@ -182,8 +182,8 @@ class Checkpointing:
     async def _make(
         self, operation: Checkpoint, environment: Environment, known: Commits, room: Room, most: int, *, again: bool
     ) -> Commit:
-        """Pack and store a checkpoint of at most ``most`` bytes. again: whether it also contains the changes of earlier steps whose
-        checkpoints were lost; the operation's maximum size then applies per step."""
+        """Pack and store a checkpoint of at most ``most`` bytes. again: whether the checkpoint also contains the changes of earlier
+        steps whose checkpoints were lost; the operation's maximum size then applies per step."""
         max_bytes, full = operation.max_bytes * (operation.step + 1 if again else 1), operation.alone or again
         packed_bytes, seconds = max(1, min(max_bytes, most)), _pack_seconds(operation)
         request = CheckpointRequest(operation.exclude, max_bytes, packed_bytes, full=full, max_seconds=seconds)
@@ -280,7 +280,7 @@ def _refusal(environment: Environment, error: RunnerError) -> str:
 
 
 def _commit(packed: Packed, operation: Checkpoint, environment: Environment, base: Base | None) -> Commit:
-    """Return the commit of the checkpoint that the runner packed on top of ``base``."""
+    """Return the commit (metadata) of the checkpoint that the runner packed on top of ``base``."""
     scope, step = environment.scope, operation.step
     received: dict[Name, DownloadResult] = {"manifest": packed.manifest, "layer": packed.layer}
     return Commit(

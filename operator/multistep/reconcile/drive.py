@@ -92,7 +92,7 @@ class Drive:
 
     @property
     def shown(self) -> TrialStatus:
-        """Return steps and tampering as the status shows them, without secrets."""
+        """Return the steps and tampering findings as the status shows them, without secrets."""
         steps, found = [step_status(run) for run in self.journal.steps], merged(self.trial.status, self.journal)
         secrets = harbor.secrets(self.loaded.env, self.loaded.task.config)
         return redacted(TrialStatus(steps=steps, tampering=found), secrets)
@@ -113,7 +113,7 @@ class Drive:
         return pod
 
     def verifiers_records(self, step: StepPlan) -> list[dict[str, Any]]:
-        """Return the records of the verifier of the current attempt's step, as JSON."""
+        """Return the current attempt's records of a step's verifier, as JSON."""
         prefix = f"{self.prefix}{step.name}/"
         return [each.to_json() for id, each in self.records.items() if place_of(id) == "verifier" and id.startswith(prefix)]
 

@@ -259,7 +259,7 @@ class Driver:
             raise
 
     async def _advance(self, drive: Drive, progress: Progress) -> Record:
-        """Perform the next operation, or wait shortly for the running one."""
+        """Perform the next operation, or wait briefly for the running one."""
         assert progress.next is not None
         session = drive.sessions[progress.next.where]
         if progress.running is None:
@@ -338,7 +338,7 @@ class Driver:
         if found.cut:
             session = await self._reopen(drive, operation.where)
         self._metrics.collected_bytes.inc(found.size)
-        seconds = round(time.monotonic() - start, 3)  # duration of the whole download; the record has only that of the note
+        seconds = round(time.monotonic() - start, 3)  # duration of the download; the record's own times are those of the note
         data = {"types": list(found.types), "count": kept.count, "bytes": kept.bytes, "seconds": seconds}
         if kept.incomplete:
             data["incomplete"] = [each[:MAX_LINE_CHARACTERS] for each in kept.incomplete[:MAX_LINES]]

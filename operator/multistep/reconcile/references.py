@@ -22,7 +22,7 @@ from multistep.sources.trial_task import Loaded
 from multistep.store.harbor import task_digest
 
 _SAME: Final = ("environment", "verifier", "timeoutMultiplier", "environmentTimeoutMultiplier", "variables")
-_RETRIES: Final = 10  # infrastructure retries of a reference trial: many trials may wait for it
+_RETRIES: Final = 10  # infrastructure retries of a reference trial: many, because many trials may wait for it
 _OF_TASK: Final = frozenset({"Agent", "Verifier", "Task"})  # failure classes that the task's solution or its tests caused
 _CHARACTERS: Final = 20
 
@@ -68,12 +68,12 @@ def is_reference(found: Object, manifest: Mapping[str, Any]) -> bool:
 
 
 def unusable(why: str) -> Fail:
-    """Return the failure of a trial that cannot start from the checkpoint that the task's solutions left."""
+    """Return the failure of a trial that cannot use the checkpoint of its reference trial, which ran the task's solutions."""
     return Fail(REFERENCE_FAILED, f"the task's own solutions do not lead there: {why}. Correct the task")
 
 
 def failure(found: Object) -> Fail:
-    """Return the failure of a trial whose reference trial finished without the checkpoint that it needs."""
+    """Return the failure of a trial whose reference trial finished without creating the needed checkpoint."""
     name, status = found["metadata"]["name"], parse_status(found)
     ended = status.failure
     reasons = [each.message for each in status.conditions if each.type in ("Complete", "Failed") and each.status == "True"]

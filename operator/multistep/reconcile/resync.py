@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 GRACE_SECONDS: Final = 10.0  # wait after a list, for watch events that are still on their way
 _WHOLE: Final = {"trial": TRIALS, "sweep": SWEEPS}  # the kinds of objects that are reconciled
 SOONER: Final = 0.5  # factor of the interval after a comparison that found missed events
-STALLED_AFTER: Final = 14  # comparisons in a row with missed events: at the default interval, longer than the watches' timeout
+STALLED_AFTER: Final = 14  # comparisons in a row with missed events that count as a stall; by default longer than a watch's timeout
 
 
 class Lister(Protocol):

@@ -33,7 +33,7 @@ class ServiceSessions:
         self._metrics = metrics
 
     async def hook(self, namespace: str, pod: PodFacts, hook: ServiceHook, main: Session) -> Record:
-        """Run a hook, at most once, and add its result to the records of main's runner."""
+        """Run a hook, at most once, and add its result to the records of the runner in container main."""
         spec = {
             "id": hook.id, "argv": list(hook.argv), "user": hook.user, "cwd": "", "env": {}, "timeoutSeconds": hook.timeout,
             "tailBytes": TAIL_BYTES, "remove": [], "captures": [], "killAtEnd": False,

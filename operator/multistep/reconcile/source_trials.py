@@ -37,8 +37,8 @@ class SourceTrial:
     """A trial that another one starts from or verifies again.
 
     finished: whether it has finished, so that it creates no further checkpoints; checkpoints: whether its spec requests any;
-    found: its object, None if it was deleted; evidence: the evidence of its results, None if it is missing or another program wrote
-    it.
+    found: its object, None if it was deleted; evidence: the statement about its results (store.evidence), None if it is missing or
+    another program wrote it.
     """
 
     key: TrialKey

@@ -48,7 +48,8 @@ class StartingPoints:
         self._clock = clock
 
     async def find(self, trial: MultiStepTrial, loaded: Loaded) -> Start | Wait | Fail | None:
-        """Return the trial's starting point, None for the image; Wait while the source is active; Fail if it can never be used.
+        """Return the trial's starting point, None if it starts from the image; Wait while the source is active; Fail if the source
+        can never be used.
 
         The trial gets copies of the checkpoint, so the source may be deleted afterwards. Idempotent. Raises StoreError.
         """

@@ -127,7 +127,7 @@ class _SweepReconcile:
             return await self._end(sweep_status.failed(self._sweep, "InvalidSpec", str(error), self._s.clock()))
 
     async def _reopen(self) -> Requeue:
-        """Continue a finished sweep with its retries. The next reconcile gets a new cache entry, and so lists the trials."""
+        """Reopen a finished sweep for retries of its trials. The next reconcile gets a new cache entry, and so lists the trials."""
         await self._write(sweep_status.reopened(self._sweep, self._s.clock()))
         return Requeue(0.0)
 

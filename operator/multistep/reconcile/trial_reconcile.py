@@ -219,8 +219,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
                 return await self._fail(decision.reason, decision.message, exception=decision.exception)
 
     async def _suspend(self) -> None:
-        """Write the suspension to the status. If the pod was released, delete it again, because the operator may have crashed
-        between the release and the deletion."""
+        """Write the suspension to the status. If the status shows that the pod was released, delete the pod again, because the
+        operator may have crashed before the deletion."""
         await self._write(status.suspended(self._trial, self._t.clock()))
         if self._trial.status.pod_uid is None:
             await self._t.pods.remove(self._trial, former(self._trial))
@@ -231,8 +231,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         return await self._start_attempt(now.attempt, now.pod_name, image_user=now.image_user)
 
     async def _drive(self, lost: str = "") -> Result:
-        """Continue the script in exec sessions. While a phase runs, open no session until a pod becomes unready: an unready pod has
-        a result. lost: why the verifier's pod cannot be used."""
+        """Continue the script in exec sessions. While a phase runs, open no session until a pod becomes unready, by which its
+        runner signals a result. lost: why the verifier's pod cannot be used."""
         assert self._pod is not None
         if (hosted := self._plan.hosted) is not None and hosted.spec.uses_gateway and self._t.models is not None:
             self._t.models.remember(hosted)
@@ -294,7 +294,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         return await self._finish(journal) if journal.finished else None
 
     def _until_poll(self) -> float:
-        """Return the seconds until the next poll: as long as the step has run so far, so that long phases cost few sessions."""
+        """Return the seconds until the next poll: as many as the step has run so far, within bounds, so that long phases cost few
+        sessions."""
         steps = self._trial.status.steps
         started = steps[-1].start_time if steps else None
         taken = self._t.clock() - started.timestamp() if started else 0.0

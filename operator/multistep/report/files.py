@@ -87,7 +87,8 @@ def csv_text(rows: Sequence[Row]) -> str:
 
 
 def _inert(text: str) -> str:
-    """Return the text with an apostrophe before a formula (OWASP, CSV injection): task names are untrusted."""
+    """Return the text, with an apostrophe before it if a spreadsheet would run it as a formula (OWASP, CSV injection): task names
+    are untrusted."""
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 

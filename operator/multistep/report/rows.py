@@ -199,8 +199,8 @@ def in_order(found: Row) -> tuple[str, str, int, str, str, int, str]:
 
 
 def _reason(status: TrialStatus, known: TrialFacts, scoring: Scoring) -> str:
-    """Return the reason why a trial failed, is excluded or counts 0. AgentError: the agent failed, and scoring excludes such
-    trials."""
+    """Return the reason why a trial failed, is excluded or counts 0. The reason is AgentError if the agent failed and scoring
+    excludes trials whose agent failed."""
     if status.failure:
         return status.failure.reason
     if known.tampered and scoring.tampering != "Report":

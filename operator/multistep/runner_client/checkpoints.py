@@ -23,7 +23,7 @@ PACK_SECONDS: Final = 300.0  # timeout of the runner's work for a checkpoint tha
 VERDICT_PACK_SECONDS: Final = 1800.0
 RESTORE_SECONDS: Final = 3600.0  # timeout of the runner's work for a restore
 # The operator has a deadline of its own, after the runner's, because a hostile runner can send keep-alive frames without end.
-_TOTAL_FACTOR: Final = 3  # the runner's timeout for work and waits for the operator together, as a multiple of its timeout for work
+_TOTAL_FACTOR: Final = 3  # the runner's timeout for work and waiting, as a multiple of its timeout for work
 _SLACK_SECONDS: Final = 300.0  # time for the runner's timeout error to arrive
 RESTORE_LIMIT_SECONDS: Final = _TOTAL_FACTOR * RESTORE_SECONDS + _SLACK_SECONDS
 _DIGEST_CHARACTERS: Final = 64

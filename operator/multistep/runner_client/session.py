@@ -112,7 +112,8 @@ class Session(CheckpointRequests):
         self._exchanges.ack(id)
 
     def seen(self, record: Record) -> Record:
-        """Return the record, and acknowledge its result: until that is done, a phase's result keeps the pod unready."""
+        """Return the record, and acknowledge its result, because the pod is not ready while a phase's result is not
+        acknowledged."""
         if record.done and not record.acknowledged:
             self.ack(record.id)
         return record

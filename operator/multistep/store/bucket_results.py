@@ -17,7 +17,7 @@ from multistep.store.listing import is_result
 from multistep.store.manifest import Line
 from multistep.store.volume import Volume
 
-TRIALS, GONE = "_trials", "_gone"  # never the prefix of results, because a namespace's name has no underscore
+TRIALS, GONE = "_trials", "_gone"  # no trial's results have these prefixes, because a namespace's name has no underscore
 DIRECT = "sent"  # prefix of a trial's objects that its pods uploaded directly
 _DELETED_AT_ONCE = 500
 _TYPES = {"file": tarfile.REGTYPE, "directory": tarfile.DIRTYPE, "link": tarfile.SYMTYPE}

@@ -193,7 +193,8 @@ class Reader:
 
 
 def _by_place(status: TrialStatus, here: list[Piece], *, hosted: bool) -> Iterator[tuple[Place, str, str, list[Piece]]]:
-    """Yield place, pod, pod UID and pieces for each runner that may have output of the pieces ``here``, in their order."""
+    """For each runner that may have output of the pieces ``here``, yield its place, its pod, the pod's UID and those pieces, in
+    order."""
     if status.pod_name and status.pod_uid:
         for of_host, those in groupby(here, lambda piece: hosted and piece.phase == AGENT):
             yield "host" if of_host else "environment", status.pod_name, status.pod_uid, list(those)
