@@ -45,7 +45,7 @@ class FaultInjector:
         deletions: Maximum number of trial pods to delete. Half of them are pods of trials that have a checkpoint.
         unlucky: The trial whose pods are deleted first.
         report: Called with a description of each fault.
-        stopped: Set it to stop.
+        stopped: The injection ends when this event is set.
         taken: The attempts whose pods were deleted.
     """
 
@@ -98,7 +98,7 @@ class FaultInjector:
         """Kill the operator with SIGKILL, or delete its pod.
 
         If the kubelet has already restarted the operator in this pod, always delete the pod, because the kubelet delays each
-        further restart longer. In some of these cases, send no SIGKILL.
+        further restart longer. In some of these cases, chosen at random, send no SIGKILL.
         """
         pod = await self.victim.running()
         if pod is None or (self.count and self.chance.random() > WHILE_STARTING and not await self.victim.works(pod)):

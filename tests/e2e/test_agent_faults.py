@@ -1,4 +1,4 @@
-"""Faults while one of Harbor's agents runs: the operator, the agent host and the pod are killed in one trial."""
+"""Test a trial with one of Harbor's agents in which the operator, the agent host and the pod are killed in turn."""
 
 from __future__ import annotations
 

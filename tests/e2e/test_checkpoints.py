@@ -206,7 +206,7 @@ async def test_what_a_step_left_running_is_started_again_or_its_step_is(script: 
     assert script or "a restore loses" in status["attempts"][0]["message"]
 
 
-# Waits until a process is stopped. Uses only the shell's own commands, because processes that it starts would be stopped, too.
+# A script that waits until some process is stopped (state T). It uses shell builtins only: child processes would be stopped, too.
 UNTIL_STOPPED = r"""
 while true; do
   for each in /proc/[0-9]*/stat; do

@@ -106,8 +106,8 @@ def sweep(name: str, task: Object) -> Object:
     }
 
 
-# Builds and installs two Debian packages with checksums, as a distribution does: tool adds a program, mawk replaces one of the
-# image. Then makes other honest changes (a link, a user, shell settings).
+# Honest commands of an agent: they build and install two Debian packages with checksums (tool adds a program, mawk replaces one of
+# the image), and make other changes (a link, a user, shell settings).
 DPKG = """#!/bin/bash
 set -e
 build() {

@@ -216,7 +216,7 @@ class FakeVolume(FakePlace):
         self.results: dict[str, Results] = {}
         self.room_bytes = 1 << 30
         self.checkpoint_bytes = self.most_bytes = 1 << 30
-        self.broken = False  # whether no checkpoint can be written
+        self.broken = False  # whether all writes of checkpoints fail
         self.checkpoints = FakeCheckpoints(self)
         self.evidence = FakeEvidence(self)
         self.build_logs = FakeBuildLogs()

@@ -14,7 +14,7 @@ from hack.tools import go, go_environment
 from localkube.commands import stream
 from tests.support.machine import localkube, on_node
 
-RESOLVER, GOOD, EVIL = "10.99.0.1", "10.99.0.10", "10.99.0.66"  # as in egress/world_test.go
+RESOLVER, GOOD, EVIL = "10.99.0.1", "10.99.0.10", "10.99.0.66"  # the same addresses as in egress/world_test.go
 GOOD_NAME: Final = "good.example.com"
 _ADDRESSES: Final = (RESOLVER, GOOD, EVIL, "fd99::66")
 _PROGRAM_AT: Final = f"/dev/tcp/{GOOD}/7002"
@@ -41,7 +41,7 @@ def reached(printed: str) -> dict[str, bool]:
 
 @asynccontextmanager
 async def targets() -> AsyncIterator[None]:
-    """Run the servers that are the targets, each on its own address."""
+    """Run the servers that the ways lead to, each on its own address."""
     program = await asyncio.to_thread(_program)
     for each in _ADDRESSES:
         await localkube("node", "ip", "address", "replace", each, "dev", "lo")

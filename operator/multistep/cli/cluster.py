@@ -75,8 +75,8 @@ async def connect_client(target: Target) -> AsyncIterator[Client]:
 async def check_accepted(cluster: Cluster, main: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> None:
     """Send a dry run of one object of each kind, so that the server checks namespace, RBAC, schema and quota but creates nothing.
 
-    main: object that the caller then creates; others: objects that the caller then applies. Raises UsageError if the namespace
-    does not exist, and ClusterError.
+    main: object that the caller then creates; others: objects that the caller then applies. Raises UsageError if the namespace does
+    not exist, ClusterError if the server rejects an object.
     """
     namespace = main["metadata"]["namespace"]
     try:
@@ -146,8 +146,8 @@ async def existing_sweep(cluster: Cluster, namespace: str, name: str) -> Object:
 
 
 async def find_either(cluster: Cluster, namespace: str, text: str) -> tuple[str, Object | None, Object | None]:
-    """Return the name in ``NAME``, ``trial/NAME`` or ``sweep/NAME``, and the trial or the sweep of this name; the other is None.
-    Raises UsageError if both exist."""
+    """Parse ``NAME``, ``trial/NAME`` or ``sweep/NAME``. Return the name, and the trial and the sweep of this name, each None if it
+    does not exist. Raises UsageError if both exist, or if the text has another form."""
     kind, _, name = text.rpartition("/")
     if kind not in ("", "trial", "sweep"):
         raise UsageError(f"{text} is neither NAME nor trial/NAME nor sweep/NAME")
@@ -159,7 +159,7 @@ async def find_either(cluster: Cluster, namespace: str, text: str) -> tuple[str,
 
 
 async def existing_either(cluster: Cluster, namespace: str, text: str) -> tuple[Resource, Object]:
-    """Return what find_either finds, and its resource. Raises UsageError if it finds nothing, too."""
+    """Return the object that find_either finds, and its resource. Raises UsageError also if no object exists."""
     name, trial, sweep = await find_either(cluster, namespace, text)
     if trial is not None:
         return TRIALS, trial

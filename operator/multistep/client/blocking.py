@@ -82,7 +82,7 @@ class Client(AbstractContextManager["Client"]):
 
 
 class Run:
-    """A sweep. ``for rollout in run`` yields each trial once, as it finishes, and ends with the sweep."""
+    """A sweep. ``for rollout in run`` yields each trial once, when it finishes. The loop ends when the sweep has finished."""
 
     def __init__(self, client: Client, run: AsyncRun) -> None:
         self._client, self._run = client, run

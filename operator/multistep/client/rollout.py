@@ -42,7 +42,7 @@ class Rollout:
     agent: str
     """Name of the agent in the sweep."""
     attempt: int
-    """Number of the trial among those of this task and agent, from 1."""
+    """Number of the trial among the trials of the same task and agent, from 1."""
     valid: bool
     """Whether the trial counts, so that ``reward`` is a number. False for example after an infrastructure failure."""
     reward: float | None

@@ -19,7 +19,7 @@ from multistep.kube.resources import SWEEPS, TRIALS
 
 
 class AsyncRun:
-    """A sweep. ``async for rollout in run`` yields each trial once, as it finishes, and ends with the sweep."""
+    """A sweep. ``async for rollout in run`` yields each trial once, when it finishes. The loop ends when the sweep has finished."""
 
     def __init__(self, cluster: Cluster, sweep: TrialSweep) -> None:
         self._cluster = cluster

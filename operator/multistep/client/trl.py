@@ -41,7 +41,7 @@ class TrialReward:
         spec: Mapping[str, Any] | None = None,
     ) -> None:
         """parallelism: maximum number of active trials per sweep; image, lease_seconds, spec: as in ``AsyncClient.submit``. A
-        finished sweep is deleted after an hour, unless spec sets ttlSecondsAfterFinished."""
+        finished sweep is deleted after an hour, unless spec has another ttlSecondsAfterFinished."""
         self._client, self._command = client, list(command)
         self._options: dict[str, Any] = {
             "parallelism": parallelism,

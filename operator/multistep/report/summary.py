@@ -160,7 +160,7 @@ class Summary:
 
 
 def summarize(found: Iterable[Row]) -> Summary:
-    """Return the summary of the rows; standings have the best mean first."""
+    """Return the summary of the rows. Its standings are sorted by mean, the best first."""
     ordered = sorted(found, key=in_order)
     agents: dict[str, list[Row]] = defaultdict(list)
     ordinary = [row for row in ordered if not row.branch]

@@ -48,7 +48,7 @@ def broken_tasks(rows: Iterable[Row]) -> list[Broken]:
 
 
 def uneven_exclusions(agents: Mapping[str, Sequence[Row]]) -> str | None:
-    """Return a warning if the agents with the largest and the smallest share of excluded trials differ by more than UNEVEN."""
+    """Return a warning if the largest and the smallest share of excluded trials among the agents differ by more than UNEVEN."""
     shares = {agent: share for agent, rows in agents.items() if (share := _share(rows)) is not None}
     if len(shares) < 2:
         return None

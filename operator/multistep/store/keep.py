@@ -27,7 +27,8 @@ _NO_ROOM = "left out: no room within the results limits"
 _LOG_PLACES = {LOGS_AGENT: "agent", LOGS_VERIFIER: "verifier"}
 _MANIFEST = "manifest.json"
 _NONE_SENT: Mapping[str, Pointer] = MappingProxyType({})
-# First entry when artifacts are placed: it reserves artifacts/manifest.json, which specs cannot have as a destination.
+# Placed before all artifact entries: it reserves artifacts/manifest.json, so that no artifact is stored under this name. It is
+# built without validation, which rejects this destination.
 _RESERVED = ArtifactConfig.model_construct(source="", destination=_MANIFEST, exclude=[], service=None)
 
 

@@ -175,7 +175,8 @@ def test_a_sweep_whose_last_trials_were_stopped_at_the_deadline_is_not_complete(
     assert why(next_of(found, done(0, 1, 2, 3), at=61).status)[0] == "Complete"
     stopped = [*done(0, 1, 2), TrialFacts(3, "Failed", failure_class="User", stop=True)]
     assert why(next_of(found, stopped, at=61).status)[:2] == ("Failed", "DeadlineExceeded")
-    assert why(next_of(found, stopped, at=59).status)[0] == "Complete"  # before the deadline, only a user can stop a trial
+    # before the deadline, only a user can have stopped the trial, so the sweep is Complete
+    assert why(next_of(found, stopped, at=59).status)[0] == "Complete"
 
 
 def test_a_sweep_whose_lease_is_not_renewed_stops_what_is_active() -> None:

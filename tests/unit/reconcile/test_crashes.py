@@ -228,7 +228,7 @@ async def test_a_stale_read_of_the_trial_is_found_out_by_its_first_write() -> No
 
 @dataclass
 class Late(Wrapped):
-    """A cluster that reports the pod's readiness ``reads`` reads late, as if the kubelet were slow."""
+    """A cluster that returns a pod's readiness as it was ``reads`` requests ago, as if the kubelet were slow."""
 
     reads: int
     reported: list[Object] = field(default_factory=list)

@@ -290,7 +290,7 @@ class Crowd:
         return Fetched("c1", "sha256:0")
 
     def ask(self, namespace: str, name: str, *, sweep: bool = False) -> None:
-        """Reconcile a new trial or sweep once. Its task is its own, so it needs a download."""
+        """Reconcile a new trial or sweep once. No other one has the same task, so the task must be downloaded."""
         kind = self.sweeps if sweep else self.trials
         kind[namespace, name] = Request("git", f"https://{namespace}/{name}{'s' * sweep}")
         self._wake(kind, (namespace, name))

@@ -355,7 +355,7 @@ async def operator(url: str, path: Path) -> AsyncIterator[int]:
 
 
 def kibibytes(pid: int, what: str) -> int:
-    """Return VmRSS, the current memory of a process, or VmHWM, its maximum."""
+    """Return a process's memory in KiB. what: "VmRSS" for the current memory, "VmHWM" for the maximum so far."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(what))
 

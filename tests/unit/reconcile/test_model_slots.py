@@ -205,7 +205,7 @@ async def test_no_more_trials_start_than_the_limit_allows_and_no_slot_is_lost(mo
     assert (bound.active(MODEL), bound.waiting) == (0, 0)
 
 
-# -- whole trials of a limited model
+# -- trials from start to end, with a limited model
 
 LIMITED: dict[str, Any] = {
     **HOSTED_OPTIONS,

@@ -110,7 +110,7 @@ async def waiting(spec: Any = None, **options: Any) -> World:
 
 
 async def played(world: World, **options: Any) -> Source:
-    """Run the reference trial in a world of its own; return it as a source."""
+    """Run the reference trial in a separate world, and return it as the source of other trials."""
     found = world.cluster.objects[KIND, KEY[0], reference_of(world)]
     made = copy.deepcopy(found)
     made["metadata"] |= {"name": KEY[1], "uid": "trial-uid"}

@@ -1,4 +1,4 @@
-"""The output of a trial's phases for the dashboard, the same as that of `multistep logs -f`."""
+"""The output of a trial's phases for the dashboard. It equals the output of `multistep logs -f`."""
 
 from __future__ import annotations
 

@@ -68,7 +68,8 @@ class DatasetOptions:
     limit: int | None = None
 
     def selected(self) -> Selected:
-        """Return the selected tasks. Raises UsageError, SourceError and Unavailable."""
+        """Return the selected tasks. Raises UsageError if an option is invalid, and the errors of ``Registry.read`` and
+        ``Registry.select``."""
         name, separator, version = (self.dataset or "").partition("@")
         if not name or (separator and not version):
             raise UsageError(f"--dataset {self.dataset}: must be NAME or NAME@VERSION")

@@ -1,4 +1,4 @@
-"""Judges a cluster: Kubernetes version, clock, CRDs, the user's rights, nodes, quotas, images. Pure functions."""
+"""Checks a cluster: Kubernetes version, clock, CRDs, the user's rights, nodes, quotas, images. Pure functions."""
 
 from __future__ import annotations
 

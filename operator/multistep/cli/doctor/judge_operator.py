@@ -1,4 +1,4 @@
-"""Judges an installation: the operator's readiness, version, leader, rights, results volume, gateway. Pure functions."""
+"""Checks an installation: the operator's readiness, version, leader, rights, results volume, gateway. Pure functions."""
 
 from __future__ import annotations
 

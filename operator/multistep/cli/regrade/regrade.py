@@ -52,7 +52,8 @@ class Request:
     as_json: bool = False
 
     def run(self) -> Exit:
-        """Find the source, create the regrade and follow it. Raises UsageError and ClusterError."""
+        """Find the source, create the regrade and follow it. Raises UsageError if an option is invalid, ClusterError if a request
+        fails."""
         if self.results:
             check_directory(self.results)
         if self.tests and self.tasks:
@@ -155,8 +156,8 @@ class Request:
 
 
 def _by_name(tasks: Sequence[Manifest], directories: Sequence[TaskDirectory]) -> Mapping[str, TaskDirectory]:
-    """Return the directories, by the name of the task that each replaces. A directory must have its task's name, unless there is
-    only one task and one directory."""
+    """Return the directories, by the name of the task that each replaces. A directory's name must equal its task's name, unless
+    there is only one task and one directory."""
     names = [each["name"] for each in tasks]
     if len(names) == len(directories) == 1:
         return {names[0]: directories[0]}

@@ -47,7 +47,8 @@ class Contest:
 
 
 async def write_comparison(target: Target, texts: Sequence[str], *, as_json: bool) -> None:
-    """Compare the sides and print the verdicts. texts: the SIDE arguments. Raises UsageError, ClusterError."""
+    """Compare the sides and print the verdicts. texts: the SIDE arguments. Raises UsageError if they cannot be compared, and
+    ClusterError."""
     if len(texts) > 2:
         raise UsageError(f"compare takes one or two sides, not {len(texts)}: SWEEP, SWEEP/AGENT or FILE.json")
     async with cluster.connect(target) as connected:

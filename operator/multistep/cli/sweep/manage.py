@@ -153,7 +153,7 @@ async def _stop(target: Target, names: tuple[str, ...], *, wait: bool) -> None:
 
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
-        # raises before any sweep is stopped, if one does not exist
+        # Raises UsageError if a sweep does not exist, before any sweep is stopped.
         found = [await cluster.existing_sweep(connected, namespace, name) for name in names]
         active = []
         for name, each in zip(names, found, strict=True):
@@ -205,7 +205,7 @@ async def _delete(target: Target, names: tuple[str, ...], *, yes: bool) -> None:
 
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
-        # raises before any sweep is deleted, if one does not exist
+        # Raises UsageError if a sweep does not exist, before any sweep is deleted.
         found = [await cluster.existing_sweep(connected, namespace, name) for name in names]
         trials = sum(parse_sweep_status(each).trials.created for each in found)
         what = f"sweep {names[0]} and its" if len(names) == 1 else f"{len(names)} sweeps and their"

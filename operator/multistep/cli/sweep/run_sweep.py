@@ -65,7 +65,8 @@ class SweepSession:
     budget: float | None = None
 
     def run(self) -> Exit:
-        """Validate the tasks, build their images, create the sweep and follow it. Raises UsageError and ClusterError."""
+        """Validate the tasks, build their images, create the sweep and follow it. Raises UsageError if a task or an option is
+        invalid, and ClusterError."""
         if self.name:
             checked_name(self.name)
         if bool(self.sources) == bool(self.chosen.dataset):

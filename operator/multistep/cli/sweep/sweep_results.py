@@ -66,8 +66,8 @@ class Fetched:
 
 
 async def write_results(target: Target, name: str, jobs: Path, *, as_json: bool) -> Exit:
-    """Fetch a sweep's trials into a jobs directory, except trials that an earlier call fetched completely. Raises UsageError,
-    ClusterError."""
+    """Fetch a sweep's trials into a jobs directory, except trials that an earlier call fetched completely. Raises UsageError if the
+    sweep does not exist or the directory has other files, and ClusterError."""
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
         sweep = parse_sweep(await existing_sweep(connected, namespace, name))

@@ -62,7 +62,8 @@ def check_directory(directory: Path, *, force: bool = False) -> None:
 
 
 async def fetch_results(cluster: Cluster, name: str, status: TrialStatus, directory: Path) -> Unpacked:
-    """Fetch and unpack the results. Raises UsageError if the trial has not finished; StoreError, ClusterError."""
+    """Fetch and unpack the results. Raises UsageError if the trial has not finished, StoreError or ClusterError if the results
+    cannot be read."""
     if status.results is None:
         if is_finished(status):
             raise StoreError(f"trial {name} has no results: {outcome(status).why}")
@@ -93,7 +94,7 @@ async def read_part(cluster: Cluster, uri: str, path: str, offset: int, limit: i
 
 
 async def read_log(cluster: Cluster, uri: str, offset: int, limit: int) -> bytes | None:
-    """Return at most ``limit`` bytes of a build log; None if the log does not exist."""
+    """Return at most ``limit`` bytes of a build log, from ``offset`` (in bytes) on; None if the log does not exist."""
     return await _part(cluster, uri, f"?offset={offset}&limit={limit}", limit)
 
 

@@ -29,7 +29,7 @@ _WORDS = {TRIALS.kind: "trial", SWEEPS.kind: "sweep"}
 async def follow(cluster: Cluster, namespace: str, name: str, progress: Progress) -> TrialStatus:
     """Follow the trial, show its progress and return its final status.
 
-    Raises Gone, Unavailable (the trial continues), ClusterError.
+    Raises Gone if the trial is deleted, Unavailable if the API server does not answer (the trial continues), and ClusterError.
     """
     status: TrialStatus | None = None
     async with aclosing(versions(cluster, TRIALS, namespace, name, progress.note)) as found:

@@ -144,7 +144,8 @@ async def submit(cluster: Cluster, submission: Submission) -> Object:
 
 
 async def _withdraw(cluster: Cluster, trial: Object) -> None:
-    """Delete a trial, because an object that it needs could not be created. Kubernetes deletes its other objects, too."""
+    """Delete a trial, because an object that it needs could not be created. Kubernetes then deletes the objects that the trial
+    owns."""
     metadata = trial["metadata"]
     with suppress(ClusterError):
         await cluster.delete(TRIALS, metadata["namespace"], metadata["name"], uid=metadata["uid"])
