@@ -117,5 +117,5 @@ def main() -> None:
     settings = Settings()
     set_up(settings.log_level, settings.log_format)
     gc.collect()
-    gc.freeze()  # full collections then skip imported objects, and block the event loop less (docs/internals/load.md)
+    gc.freeze()  # full garbage collections then skip imported objects, and block the event loop less (docs/internals/load.md)
     uvloop.run(operate(settings))

@@ -116,8 +116,8 @@ def _request(event: Object) -> Request:
 def _refused(event: Object) -> bool:
     """Return whether RBAC denied the request.
 
-    A write that a quota or policy rejects does not count as denied. A read with status 403 does, even if the log says that RBAC
-    allowed it: the log can show a denied exec as an allowed read.
+    A write that a quota or policy rejects does not count as denied. A read with status 403 counts as denied even if the log says
+    that RBAC allowed it: the log can show a denied exec as an allowed read.
     """
     decision = (event.get("annotations") or {}).get("authorization.k8s.io/decision")
     is_read = event["verb"] in ("get", "list", "watch")

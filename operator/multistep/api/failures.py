@@ -229,7 +229,8 @@ FAILED = (
     Failure(
         "EnvironmentFailed",
         "Task",
-        "the environment's healthcheck failed, or files could not be uploaded (class Agent after an agent has run)",
+        "the environment's healthcheck failed, files could not be uploaded, or the environment lacks the user of a Harbor agent "
+        "(class Agent after an agent has run)",
         "read the message",
     ),
     Failure(

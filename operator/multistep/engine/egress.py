@@ -1,6 +1,6 @@
 """Switches a pod's network in a trial's script, and counts the connections that the egress sidecar refused between the switches.
 
-The egress sidecar starts without a network; the first switch puts one in force. The script continues after the sidecar has
+The egress sidecar starts without network access; the first switch applies a network. The script continues after the sidecar has
 confirmed a switch. At the end of each step the script switches back to the environment's network.
 """
 

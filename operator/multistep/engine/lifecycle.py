@@ -51,7 +51,8 @@ _NEXT_ATTEMPT = Backoff(first=1.0, last=60.0)
 # A trial fails after both this time and this number of violations in a row: a terminating container may cause a few violations.
 _VIOLATION_SECONDS = 60
 _VIOLATION_TIMES = 5
-_EXEC_KILLED_SECONDS = 90  # likewise for killed exec sessions: longer than a container's termination, which kills them, too
+# Replaces _VIOLATION_SECONDS for killed exec sessions. It is longer than a container's termination, which also kills sessions.
+_EXEC_KILLED_SECONDS = 90
 _NAME_TAKEN_SECONDS = 60  # within this time, garbage collection deletes the pod of an earlier trial of the same name
 _FORBIDDEN_SECONDS = 60  # within this time, a new namespace gets its ServiceAccount; later rejections are due to a policy
 # 137: SIGKILL, which no process in the container can send to process 1; 255: the node does not know the exit status.
@@ -77,7 +78,7 @@ def _cut_short(s: Situation) -> Decision | None:
 
 
 def _suspended_without_pod(s: Situation) -> Decision | None:
-    """Keep a suspended trial without a pod. A pod created before the operator crashed is adopted first, then paused or released."""
+    """Create no pod for a suspended trial. If the operator created one before it crashed, later rules adopt this pod."""
     return Suspend() if must_have_no_pod(s.trial) and not _own(s, s.pod) else None
 
 
@@ -236,8 +237,8 @@ def _limit_and_phase(s: Situation) -> str:
 
 
 def _released(s: Situation) -> Decision | None:
-    """Release the pod of a suspended trial if spec.suspendPolicy requires it. A pod that does not run yet has no state to lose, so
-    it is released under every policy."""
+    """End the attempt of a suspended trial, which deletes its pod, if spec.suspendPolicy requires this. A pod that does not run yet
+    has no state to lose, so it is deleted under every policy."""
     if s.pod is None or not s.trial.spec.suspend:
         return None
     started = s.trial.status.has_own_step

@@ -74,7 +74,7 @@ def trial(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
     """Run a trial: prepare the environment, run the steps in order, aggregate the trial's reward."""
     steps = _Steps(scope, agent, journal)
     try:
-        yield from steps.run(scope.plan.steps[: len(scope.kept)])  # the kept steps: all their operations have records
+        yield from steps.run(scope.plan.steps[: len(scope.kept)])  # replays steps that an earlier attempt or another trial ran
         yield from _start(scope, agent, journal)
         if journal.lost is None:
             yield from steps.run(scope.plan.steps[len(scope.kept) :])
@@ -148,7 +148,7 @@ class _Steps:
                 return
 
     def _take(self, reported: StepStatus, checkpoint: CheckpointStatus) -> None:
-        """Add a step that another trial ran to the journal. This trial has no records of it, so the step's result is final."""
+        """Add a step that another trial ran to the journal, from that trial's status: this trial has no records of the step."""
         run = replace(step_run(reported), checkpoint=checkpoint)
         self.journal.steps.append(run)
         self.journal.completed_at = run.completed_at

@@ -2,8 +2,8 @@
 
 If a service terminates, its state that the task needs is lost, so the attempt ends. Before an agent ran in the pod, this is an
 infrastructure failure if the service was killed from outside its container, else a failure of the task or of the running phase.
-Afterwards it is the agent's failure, because the agent can reach every service: the exit status of a service, unlike that of the
-runner, does not prove who ended the service.
+After an agent ran, it is the agent's failure, because the agent can reach every service, and the exit status of a service does not
+prove who ended it.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ KINDS: Final[Sequence[TamperingKind]] = get_args(TamperingKind)
 HINTS: Final[frozenset[TamperingKind]] = frozenset(
     {"WorkdirHook", "SurvivingProcesses", "InspectionIncomplete", "ComparisonIncomplete"}
 )
-"""Kinds that honest agents cause, too. The others are evidence, and a sweep's policy (spec.scoring.tampering) applies to them."""
+"""Kinds of findings that honest agents cause, too. All other kinds are evidence of tampering, to which a sweep's policy
+(spec.scoring.tampering) applies."""
 
 _OF_FAILURES: Final[Mapping[str, TamperingKind]] = {
     "ExecSessionsKilled": "ExecSessionsKilled",
@@ -34,8 +35,8 @@ _OF_FAILURES: Final[Mapping[str, TamperingKind]] = {
 
 _FILE_VARIABLES: Final = ("PATH", "HOME", "BASH_ENV", "ENV", "LD_PRELOAD", "PYTHONPATH", "PYTHONSTARTUP")
 _MAX_KINDS, _MAX_ITEMS = 32, 100  # maximum number of kinds, and of items of one kind, in the runner's answer
-_SHOWN_ITEMS, _SHOWN_CHARACTERS = 4, 100  # maximum items in a detail, and characters of each
-_MAX_ENTRIES = 32  # maximum entries in the status
+_SHOWN_ITEMS, _SHOWN_CHARACTERS = 4, 100  # maximum number of items in Tampering.detail, and of characters per item
+_MAX_ENTRIES = 32  # maximum number of entries in status.tampering
 
 
 @dataclass(frozen=True)

@@ -96,8 +96,9 @@ class Admin:
         return web.json_response(usage.model_dump(mode="json", by_alias=True))
 
     async def _blames_request(self, step: StepKey, failure: LastFailure | None) -> bool:
-        """Return whether the agent's request, not the configuration, caused a 403 or 404: this is so if the provider answered
-        another request of the trial for the same model. (A provider answers a wrong path with the same 404 as a wrong model.)"""
+        """Return whether the agent's request, not the configuration, caused a 403 or 404. The configuration is right if the
+        provider answered another request of the trial for the same model. (A provider answers a wrong path with the same 404 as a
+        wrong model.)"""
         if failure is None or failure.kind != "Configuration" or failure.status not in _REQUEST_MAY_BE_WRONG:
             return False
         return await self._services.ledger.answered(step.uid, failure.model)

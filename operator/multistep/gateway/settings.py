@@ -37,7 +37,7 @@ class GatewaySettings(BaseSettings):
     drain_seconds: float = Field(default=60.0, ge=0)
     """How long the gateway continues to read an answer, for its usage, after the agent has disconnected."""
     answer_timeout_seconds: float = Field(default=600.0, gt=0)
-    """Timeout of the provider's next byte."""
+    """Maximum wait for the next byte of the provider's answer."""
     lane_requests: int = Field(default=64, ge=1)
     """Maximum number of requests in flight per credential and model."""
     body_bytes: int = Field(default=32 << 20, ge=1 << 16)

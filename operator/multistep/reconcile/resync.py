@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol
 
+from multistep.api.plural import plural
 from multistep.kube.protocols import Object
 from multistep.kube.resources import PODS, SWEEPS, TRIALS, Resource
 from multistep.kube.shard import Shard
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 GRACE_SECONDS: Final = 10.0  # wait after a list, for watch events that are still on their way
 _WHOLE: Final = {"trial": TRIALS, "sweep": SWEEPS}  # the kinds of objects that are reconciled
 SOONER: Final = 0.5  # factor of the interval after a comparison that found missed events
-STALLED_AFTER: Final = 14  # comparisons in a row with missed events: at the default interval, longer than the watches' timeout
+STALLED_AFTER: Final = 14  # comparisons in a row with missed events that count as a stall; by default longer than a watch's timeout
 
 
 class Lister(Protocol):
@@ -68,7 +69,7 @@ class Resync:
 
     @property
     def stalled(self) -> bool:
-        """Whether the watches missed events for so long that only a restart helps."""
+        """Whether the watches have missed events for so long that the process must restart."""
         return self._findings >= STALLED_AFTER
 
     async def everything(self) -> None:
@@ -78,7 +79,8 @@ class Resync:
                 self._add(kind, key)
 
     async def compare(self) -> None:
-        """Requeue each trial or sweep if a watch missed a change of it or of its pods, and requeue every unfinished sweep."""
+        """Requeue each trial or sweep if a watch missed a change of the object or of its pods, and requeue every unfinished
+        sweep."""
         before = self._event_filter.known()
         with self._event_filter.listening() as reported:
             listed = await self._listed()
@@ -90,7 +92,7 @@ class Resync:
                 "the API server's store was restored from an older copy: the version of %s went back", "/".join(older[0])
             )
             self._restored()
-        for name in [*changed, *gone]:  # ``gone`` is not counted as missed: a watch reports no deletion made during a gap
+        for name in [*changed, *gone]:  # ``gone`` does not count as missed: after a gap, a watch does not report deletions
             self._event_filter.note(name, listed.get(name))
             self._add(name[0], (listed.get(name) or before[name]).key)
         for name in listed.keys() - set(changed) if older else _unfinished_sweeps(before, listed) - set(changed):
@@ -99,7 +101,8 @@ class Resync:
 
     def _conclude(self, changed: Sequence[Name]) -> None:
         self._findings = self._findings + 1 if changed else 0
-        self.finding = f"no watch reported {len(changed)} changes, {'/'.join(changed[0])} among them" if changed else ""
+        what = plural(len(changed), "change")
+        self.finding = f"no watch reported {what}, {'/'.join(changed[0])} among them" if changed else ""
         for kind, _, _ in changed:
             self._metrics.missed_watch_events.labels(kind).inc()
         if changed:
