@@ -1,7 +1,7 @@
 """Record when components started and when they were ready.
 
-An API server answers before it has loaded its RBAC rules and then denies requests that the rules allow. Only a readiness probe shows that
-it has loaded them. So readers of its audit log need to know when it was not ready.
+An API server answers before it has loaded its RBAC rules, and then it denies requests that the rules allow. Only a readiness probe
+shows that it has loaded them. So readers of its audit log need to know when it was not ready.
 """
 
 import json

@@ -90,7 +90,8 @@ def requested(logs: Iterable[Path], since: str) -> Iterator[Request]:
     for directory in logs:
         starting = [each for each in startups.read(directory / "startups.jsonl") if each.component == "apiserver"]
         for event in _events(directory):
-            if event["requestReceivedTimestamp"] >= since and not any(each.contains(event["requestReceivedTimestamp"]) for each in starting):
+            received = event["requestReceivedTimestamp"]
+            if received >= since and not any(each.contains(received) for each in starting):
                 yield _request(event)
 
 
