@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol
 
+from multistep.api.plural import plural
 from multistep.kube.protocols import Object
 from multistep.kube.resources import PODS, SWEEPS, TRIALS, Resource
 from multistep.kube.shard import Shard
@@ -100,7 +101,8 @@ class Resync:
 
     def _conclude(self, changed: Sequence[Name]) -> None:
         self._findings = self._findings + 1 if changed else 0
-        self.finding = f"no watch reported {len(changed)} changes, {'/'.join(changed[0])} among them" if changed else ""
+        what = plural(len(changed), "change")
+        self.finding = f"no watch reported {what}, {'/'.join(changed[0])} among them" if changed else ""
         for kind, _, _ in changed:
             self._metrics.missed_watch_events.labels(kind).inc()
         if changed:

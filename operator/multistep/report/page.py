@@ -12,6 +12,7 @@ from itertools import groupby
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from multistep.api.plural import plural
 from multistep.api.score import Level, outcome_level, outcome_words
 from multistep.report.branches import Branches
 from multistep.report.excerpts import Excerpts
@@ -34,6 +35,7 @@ def page(about: About, summary: Summary, excerpts: Mapping[str, Excerpts] | None
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "seconds": seconds, "probability": probability, "outcome": outcome, "level": level}
+    environment.filters |= {"plural": plural}
     return environment.get_template("report.html").render(
         about=about,
         summary=summary,

@@ -77,7 +77,7 @@ async def test_a_change_that_was_missed_requeues_its_trial_at_once(
     watched.change(kind, name)
     await watched.resync.compare()
     assert watched.added == [("default", "t")]
-    assert watched.resync.finding == f"no watch reported 1 changes, {label}/default/{name} among them"
+    assert watched.resync.finding == f"no watch reported 1 change, {label}/default/{name} among them"
     assert watched.missed(label) == 1
     assert watched.resync.finding in caplog.text
     await watched.resync.compare()
