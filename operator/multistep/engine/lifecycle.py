@@ -201,9 +201,9 @@ def _container_replaced(s: Situation) -> Decision | None:
 
 
 def _host_ended(s: Situation) -> Decision | None:
-    """Decide what the end of the agent host's container means. Before the first step, the attempt fails, unless a custom class ran
-    out of memory, for which it is blamed. Later, the agent is blamed if the host ran out of memory or exited, because the agent can
-    cause this; the attempt fails if the host was killed from outside its container."""
+    """Decide what the end of the agent host's container means. Before the first step, the attempt fails; exception: a custom agent
+    class that ran out of memory is blamed. Later, the agent is blamed if the host ran out of memory or exited, because the agent
+    can cause this; the attempt fails if the host was killed from outside its container."""
     if s.pod is None or not s.pod.host_ended:
         return None
     ended = f"the agent host {s.pod.host_ended}"
