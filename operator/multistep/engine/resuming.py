@@ -164,7 +164,7 @@ def chain_of(id: Id, digest: str | None, layers: Mapping[Id, Layer], damaged: Ma
 def unfit_start(plan: TrialPlan, steps: Sequence[StepStatus], last: Layer) -> str:
     """Return why a trial cannot start from another trial's checkpoint, "" if it can. The images are compared later, by the restore.
 
-    steps: the steps that the checkpoint contains, as the other trial reported them; last: its highest layer.
+    steps: the steps that the checkpoint contains, as the other trial reported them; last: the checkpoint's highest layer.
     """
     kept = plan.steps[: plan.branch.kept]
     has, needs = [each.name for each in steps], [each.name for each in kept]

@@ -152,7 +152,7 @@ def failed(
     journal: Journal | None = None,
     results: str | None = None,
 ) -> TrialStatus:
-    """Return the status of a Failed trial, which has no reward. journal: the trial's progress; None to keep the status's steps."""
+    """Return the status of a Failed trial, which has no reward. journal: the trial's progress; None: status.steps stays as is."""
     ended: dict[str, Any] = {"completion_time": time(now), "current_step": None, "results": results}
     if journal:
         ended = _ended(trial.status, journal, results, now)
