@@ -134,8 +134,6 @@ async def test_after_a_finding_the_next_comparison_comes_sooner(watched: Watched
 
 
 @pytest.mark.parametrize(("interval", "comparisons"), [(40.0, STALLED_AFTER), (5.0, 28), (600.0, STALLED_AFTER)])
-    ("interval", "comparisons"), [(Settings().resync_seconds, STALLED_AFTER), (5.0, 28), (600.0, STALLED_AFTER)]
-)
 async def test_a_watch_that_is_behind_for_longer_than_its_timeout_is_stalled_until_it_is_not(
     watched: Watched, interval: float, comparisons: int
 ) -> None:
