@@ -69,10 +69,10 @@ func TestARefusedRequestLeavesTheSessionUsable(t *testing.T) {
 		request object
 		code    string
 	}{
-		{object{"op": "wait", "id": "x", "timeoutSeconds": 0}, "Protocol"}, // before hello
+		{object{"op": "wait", "id": "x", "timeoutSeconds": 0}, "Protocol"}, // hello must be the first request
 		{object{"op": "hello", "protocols": []int{1}}, ""},
 		{object{"op": "dance"}, "Protocol"},
-		{object{"op": "output", "id": "x", "offset": 0, "maxBytes": 1}, "Protocol"}, // an op of protocol 2
+		{object{"op": "output", "id": "x", "offset": 0, "maxBytes": 1}, "Protocol"}, // new in protocol 2; the session has protocol 1
 		{object{"op": "start", "id": "x", "argv": []string{"true"}, "surprise": 1}, "Protocol"},
 		{object{"op": "start", "id": "x", "argv": []string{}}, "Protocol"},
 		{object{"op": "start", "id": "", "argv": []string{"true"}}, "Protocol"},

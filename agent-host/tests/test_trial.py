@@ -193,7 +193,8 @@ async def test_without_an_answer_of_the_gateway_nothing_is_extended() -> None:
 
 @contextmanager
 def gateway(seconds: list[Any]) -> Iterator[tuple[str, list[str]]]:
-    """Serve these stalls, one per request. Yield the URL, and the list of the requests' Authorization headers."""
+    """Serve a fake model gateway that answers one request with each number of stalled seconds. Yield its URL, and the list of the
+    requests' Authorization headers."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

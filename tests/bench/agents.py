@@ -1,7 +1,8 @@
 """Compare trials that have an agent host with pods in which the same agent processes run alone; measure the agent hosts' memory.
 
 The agent is claude-code with claude.sh in place of its program, so that no network and no installation distort the measurement. The
-model is tests.support.fake_model on the node: trials call it through the model gateway, the pods directly.
+model is tests.support.fake_model on the node: trials call it through the model gateway, and the agent processes in the pods call it
+directly.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def shape_pod(made: Object, settings: Settings, model_url: str) -> Object:
     pod = pods.manifest(pods.PodRequest(parsed, EnvironmentConfig(), IMAGE, "bench", settings))
     pod["metadata"] = {"name": "idle", "labels": {"bench": "idle"}}
     main, *others = pod["spec"]["containers"]
-    del main["readinessProbe"]  # the container does not run the runner, which would answer
+    del main["readinessProbe"]  # the container runs no runner that could answer the probe
     pod["spec"]["containers"] = [{**main, **_alone(model_url)}, *others]
     return pod
 

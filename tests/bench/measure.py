@@ -37,7 +37,7 @@ class Counters:
     peak_bytes: float
 
     def since(self, start: Counters) -> Counters:
-        """Return the differences from `start`, but leave `peak_bytes`, which counts from the operator's start, as it is."""
+        """Return the differences from `start`. `peak_bytes` stays the same: it is the peak since the operator's start."""
         differences = {each.name: getattr(self, each.name) - getattr(start, each.name) for each in fields(self)}
         return replace(Counters(**differences), peak_bytes=self.peak_bytes)
 
@@ -184,7 +184,7 @@ async def _until(done: Any) -> None:
 
 
 async def _until_all(client: Client, resource: Resource, namespace: str, count: int, so: Callable[[Object], bool]) -> None:
-    """Wait until `count` objects satisfy `so`. Use a watch, because repeated lists would distort the measurement."""
+    """Wait until `so` returns true for `count` objects. Use a watch, because repeated lists would distort the measurement."""
     there: set[str] = set()
     async with asyncio.timeout(DEADLINE_SECONDS), aclosing(client.watch(resource, namespace)) as events:
         async for event in events:

@@ -70,8 +70,8 @@ async def test_a_checkpoint_changes_no_result(policy: str, given: Given, model: 
     assert [("checkpoint" in each) for each in found["status"]["steps"]] == [policy == "AfterStep"] * 2 + [False]
 
 
-# Lists the environment's files with type, mode, owner, size, time, link target and number of hard links; then the contents'
-# digests.
+# A shell function that lists the environment's files with type, mode, owner, size, time, link target and number of hard links,
+# and then the digests of the files below /srv, /usr/local and /opt.
 LIST = r"""list() {
   left_out=(-path /proc)
   for each in /sys /dev /tmp /logs /run /tests /solution /multistep /etc/hosts /etc/hostname /etc/resolv.conf /var/listing; do
@@ -82,8 +82,8 @@ LIST = r"""list() {
   find /srv /usr/local /opt -xdev -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
 }
 """
-# Installs a package, creates a build of 2,000 objects and many small files, and makes files with unusual names, types, owners and
-# modes.
+# A solution that installs a package, and creates 2,000 object files as a build does, many small files, and files with unusual
+# names, types, owners and modes.
 CHANGE = r"""#!/bin/bash
 set -e
 mkdir -p /tmp/tool/DEBIAN /tmp/tool/opt/tool/lib && cd /tmp
@@ -114,8 +114,8 @@ async def test_a_restored_tree_is_the_one_that_was_left(folders: int, given: Giv
 
 
 async def assert_restored(given: Given, listing: str, first: str, second: str, image: str = IMAGE) -> None:
-    """Assert that files which two steps changed are the same in the pod of an attempt that continues after both. listing: script
-    that defines the shell function `list`, which prints the files."""
+    """Assert that a new attempt, which continues after two steps, has the same files in its pod as these steps left. first, second:
+    solutions of the two steps; listing: script that defines the shell function `list`, which prints the files."""
     wait = f"#!/bin/bash\n{listing}\nlist > /tmp/now\n{STAYS_IN_FIRST_POD.removeprefix('#!/bin/sh')}"
     compare = "#!/bin/bash\ndiff /var/listing /tmp/now | head -40\ncmp /var/listing /tmp/now && echo 1 > /logs/verifier/reward.txt"
     made = trial(
@@ -206,7 +206,7 @@ async def test_what_a_step_left_running_is_started_again_or_its_step_is(script: 
     assert script or "a restore loses" in status["attempts"][0]["message"]
 
 
-# Waits until a process is stopped. Uses only the shell's own commands, because processes that it starts would be stopped, too.
+# A script that waits until some process is stopped (state T). It uses shell builtins only: child processes would be stopped, too.
 UNTIL_STOPPED = r"""
 while true; do
   for each in /proc/[0-9]*/stat; do

@@ -25,7 +25,7 @@ from multistep.engine.suspensions import SWEEP_BUDGET_SPENT
 _GRACE_SECONDS: Final = 60.0  # time for the agent host to collect usage and logs of an agent that it stopped
 _CLOCK_SECONDS: Final = 5.0  # tolerance: the agent host and the runner measure the elapsed time separately
 _MAX_STALLED_SECONDS: Final = 3600.0
-# for each command of the agent host: its name in operation ids
+# The name of each agent host command in operation ids.
 _NAMES: Final[Mapping[Literal["setup", "step"], str]] = {"setup": "agent-setup", "step": "agent"}
 
 
@@ -136,12 +136,12 @@ def _call(
     request: Mapping[str, Any],
     timeout: float | None,
 ) -> Script[_Called]:
-    """Run a command of the agent host, and allow the host to run processes in the environment until the command ends. Processes
-    that the agent left in the environment keep running, unless the agent was stopped at its timeout.
+    """Run a command of the agent host. Until the command ends, the host may run processes in the environment. Processes that the
+    agent left in the environment keep running, unless the agent was stopped at its timeout.
 
     The agent host applies the timeout, so that it can collect usage and logs of a stopped agent. If the host itself does not end,
-    the runner stops the host _GRACE_SECONDS later. Harbor's own agent classes may act as root, as in Harbor. A custom class may
-    act as root only if its program is not preinstalled, because the class must then install the program.
+    the runner stops the host _GRACE_SECONDS later. Harbor's own agent classes may act as root, as in Harbor. A custom class may act
+    as root only if its program is not preinstalled, because the class must then install the program.
     """
     spec = _hosted(scope).spec
     root = spec.name is not None or spec.installs

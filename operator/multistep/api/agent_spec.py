@@ -71,9 +71,9 @@ class AgentSpec(Model):
     limits: ModelLimits | None = None
     """Budget of the trial's model requests. The model gateway refuses a request that might exceed it; access must be Gateway."""
     preinstalled: bool = False
-    """The environment's image holds the agent's program: nothing is installed, and a missing program is an error."""
+    """Whether the environment's image contains the agent's program: nothing is installed, and a missing program is an error."""
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    """Image with the agent's program, built by `multistep agent build`. It is mounted read-only into the environment, and
+    """Image with the agent's program, built by `multistep agent build`. The program is mounted read-only into the environment, and
     nothing is installed."""
     command: Annotated[list[str], Field(min_length=1, max_length=1024)] | None = None
     """Program and arguments of the command agent. $MULTISTEP_INSTRUCTION_FILE is the path of the instruction."""

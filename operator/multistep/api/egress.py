@@ -22,8 +22,8 @@ class RefusedTarget(Model):
 
 
 class EgressStatus(Model):
-    """Network targets that the egress sidecar refused to processes of the step's pods. Evidence, not a failure;
-    docs/how-to/egress.md."""
+    """Network targets that the egress sidecar refused to processes of the step's pods. A refusal is no failure of the step
+    (docs/how-to/egress.md)."""
 
     refused: list[RefusedTarget] = []
     """The targets that were refused most often."""

@@ -100,7 +100,8 @@ class LazyGroup(SuggestingGroup):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"multistep.cli.{MODULES[cmd_name]}")
-        command = getattr(module, f"{cmd_name}_" if hasattr(module, f"{cmd_name}_") else cmd_name)  # list_: list is a builtin
+        # The function of "list" is list_, because list is a builtin.
+        command = getattr(module, f"{cmd_name}_" if hasattr(module, f"{cmd_name}_") else cmd_name)
         assert isinstance(command, click.Command)
         return command
 

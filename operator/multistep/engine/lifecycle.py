@@ -48,7 +48,7 @@ _WHAT_FAILED: Mapping[ViolationReason, str] = {
     "ExecSessionsKilled": "a process in the container killed the exec session",
 }
 _NEXT_ATTEMPT = Backoff(first=1.0, last=60.0)
-# A trial fails after both this time and this number of violations in a row: a terminating container may cause a few violations.
+# A trial fails after this time and at least this number of violations in a row: a terminating container may cause fewer violations.
 _VIOLATION_SECONDS = 60
 _VIOLATION_TIMES = 5
 # Replaces _VIOLATION_SECONDS for killed exec sessions. It is longer than a container's termination, which also kills sessions.
@@ -201,9 +201,9 @@ def _container_replaced(s: Situation) -> Decision | None:
 
 
 def _host_ended(s: Situation) -> Decision | None:
-    """Decide what the end of the agent host's container means. Before the first step, the attempt fails, unless a custom class ran
-    out of memory, for which it is blamed. Later, the agent is blamed if the host ran out of memory or exited, because the agent can
-    cause this; the attempt fails if the host was killed from outside its container."""
+    """Decide what the end of the agent host's container means. Before the first step, the attempt fails; exception: a custom agent
+    class that ran out of memory is blamed. Later, the agent is blamed if the host ran out of memory or exited, because the agent
+    can cause this; the attempt fails if the host was killed from outside its container."""
     if s.pod is None or not s.pod.host_ended:
         return None
     ended = f"the agent host {s.pod.host_ended}"

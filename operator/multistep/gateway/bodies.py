@@ -21,7 +21,7 @@ _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
 _USAGE_WANTED: Final = '{"include_usage":true}'
 _MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,199}")  # restricts names that agents choose and the ledger stores
-_MOST_PARTS: Final = 1_000_000  # brackets and commas in a body; bounds memory: a parsed value needs up to 30 times its text
+_MOST_PARTS: Final = 1_000_000  # brackets and commas in a body: parsed values need up to 30 times the memory of their text
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 

@@ -67,7 +67,7 @@ class Row:
 
     @property
     def incomplete(self) -> bool:
-        """Return whether the provider may have charged tokens that are unknown."""
+        """Return whether the usage is unknown, although the provider may have charged for it."""
         return self.input_tokens is None
 
 

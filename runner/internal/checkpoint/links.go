@@ -10,7 +10,7 @@ import (
 
 const (
 	maxLinked  = 64 << 20 // maximum bytes of memory for files that have several names, in a checkpoint and in a restore
-	linkedSize = 128      // bytes of memory for such a file in addition to its first name
+	linkedSize = 128      // bytes of memory for a file with several names, in addition to its first name
 	maxLinks   = 60_000   // maximum number of names of a file; ext4 permits 65,000
 )
 
@@ -58,8 +58,9 @@ func (p *packer) link(path string, stat *syscall.Stat_t, file *linkedFile, uncha
 	return p.add(entry)
 }
 
-// linker is a visitor that packs the missing names of packed files. Without them a restore would split the file into two. A rename
-// of a directory gives the files in it new names, but does not change their inodes, so their names elsewhere count as unchanged.
+// linker is a visitor that packs the missing names (hard links) of packed files. Without them a restore would split a file into
+// two. Names are missing, for example, after the rename of a directory: the files in it get new names, but their names in other
+// directories count as unchanged.
 type linker struct {
 	*packer
 	known *reader // names that the increment contains

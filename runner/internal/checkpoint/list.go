@@ -48,8 +48,8 @@ func (s state) sameAccess(other state) bool {
 
 func isDirectory(mode uint32) bool { return mode&syscall.S_IFMT == syscall.S_IFDIR }
 
-// List maps paths to states, in the order of manifest.Compare. It stores each path as its difference from the path before, so that
-// 100,000 files need about 4 MB. It is built once by add and then only read.
+// List maps paths to states, in the order of manifest.Compare. It stores each path as its difference from the previous path, so
+// that 100,000 files need about 4 MB. It is built once by add and then only read.
 type List struct {
 	chunks   [][]byte
 	count    int

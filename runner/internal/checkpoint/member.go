@@ -56,7 +56,7 @@ func (p *packer) header(entry *manifest.Entry) error {
 		header.Devmajor, header.Devminor = int64(entry.Device[0]), int64(entry.Device[1])
 	}
 	for _, each := range entry.XAttrs {
-		if !strings.Contains(string(each.Name), "=") { // the PAX format cannot hold such a name
+		if !strings.Contains(string(each.Name), "=") { // a PAX record cannot have a name that contains =
 			header.PAXRecords["SCHILY.xattr."+string(each.Name)] = string(each.Value)
 		}
 	}

@@ -4,7 +4,7 @@
 // and that of the last committed increment. A file differs if its ctime, inode number or mode differs. The ctime does not show
 // writes through a memory mapping that is already dirty, so the caller syncs the filesystem first. The inode number and mode show
 // renames of image directories, and changes within one tick of the kernel's clock. Overlayfs changes device numbers and the inode
-// numbers of directories, so neither counts.
+// numbers of directories, so a Tracker does not compare these.
 package checkpoint
 
 import (
@@ -24,7 +24,7 @@ import (
 const (
 	imageTimeout  = 50 * time.Second // for listing the image's files: phases wait for the list, callers at most a minute
 	maxImageFiles = 4_000_000
-	busyTimeout   = 20 * time.Second // timeout for the wait for another checkpoint or restore
+	busyTimeout   = 20 * time.Second // timeout for waiting until another checkpoint or restore is finished
 )
 
 // Tracker compares the files below a directory with earlier lists of them.
@@ -40,7 +40,7 @@ type Tracker struct {
 	image   *List
 	failure error // why the list image is missing
 	base    version
-	pending version // packed, but not committed
+	pending version // the last packed increment, until its commit
 }
 
 // version is a list of files and the digest of the manifest that the list belongs to.
@@ -78,7 +78,7 @@ func (t *Tracker) Wait() {
 }
 
 // Acquire waits until no other checkpoint or restore is in progress, and makes later ones wait until the caller calls release. It
-// returns a Conflict after busyTimeout, unless the one in progress was cancelled (its context is done) and is about to stop.
+// returns a Conflict after busyTimeout, but waits longer for one that was cancelled (its context is done) and is about to stop.
 func (t *Tracker) Acquire(ctx context.Context) (release func(), err error) {
 	select {
 	case <-t.listed:
@@ -186,7 +186,7 @@ func (t *Tracker) Restored(ctx context.Context, digest string) error {
 }
 
 func (t *Tracker) list(ctx context.Context) (*List, error) {
-	defer debug.FreeOSMemory() // the process's memory counts against the trial's limit
+	defer debug.FreeOSMemory() // frees memory at once: it counts against the trial's limit
 	borders, err := t.borders(nil)
 	if err != nil {
 		return nil, err

@@ -106,12 +106,12 @@ func (w *walker) entry(dir *level, name []byte) error {
 	}
 	err := at.StatBytes(dir.fd, unsafe.SliceData(name), &w.stat)
 	if err == syscall.ENOENT {
-		return nil // deleted since the directory was listed
+		return nil // the file was deleted after the directory was listed
 	}
 	if err != nil {
 		return wire.Errorf(wire.CodeUnreadable, "%.300q: %v", w.path, err)
 	}
-	plain := unsafe.String(unsafe.SliceData(name), len(name)-1) // names are not changed while they are in use
+	plain := unsafe.String(unsafe.SliceData(name), len(name)-1) // without a copy, because the bytes of a name never change
 	if !isDirectory(w.stat.Mode) {
 		return w.visit.File(dir, w.path, plain, &w.stat)
 	}

@@ -204,7 +204,7 @@ func (d *Download) sendEntry(dir directory, name string) error {
 	info, err := dir.root.Lstat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil // deleted since the directory was listed
+		return nil // the file was deleted after the directory was listed
 	case err == nil && info.IsDir():
 		return d.enter(directory{dir.root, member, rel, dir.exclude, dir.depth + 1}, name, info)
 	case err == nil && info.Mode().IsRegular():

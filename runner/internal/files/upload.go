@@ -60,7 +60,7 @@ func (u *Upload) member(header *tar.Header, content io.Reader) error {
 		return err
 	}
 	if name == "." {
-		return nil // the target keeps its own mode
+		return nil // the target directory keeps its own mode
 	}
 	if err := u.parents(path.Dir(name)); err != nil {
 		return err
@@ -184,7 +184,7 @@ func (u *Upload) fill(file *os.File, header *tar.Header, content io.Reader) erro
 	if _, err := io.CopyBuffer(struct{ io.Writer }{file}, struct{ io.Reader }{content}, u.buffer); err != nil {
 		return err
 	}
-	if err := own(file, u.owner); err != nil { // before the mode, because chown clears the setuid bit
+	if err := own(file, u.owner); err != nil { // before Chmod, because a change of the owner clears the setuid bit
 		return err
 	}
 	if err := file.Chmod(fileMode(header.Mode & 0o7777)); err != nil {

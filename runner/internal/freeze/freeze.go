@@ -121,7 +121,7 @@ func (f *Frozen) stopAtOnce() {
 	if os.Getpid() != 1 || f.thawed {
 		return
 	}
-	stopped := map[identity]bool{} // exec sessions that were stopped before
+	stopped := map[identity]bool{} // whether an exec session's process was stopped before the kill
 	earlier, _ := kernel.Processes()
 	for _, process := range earlier {
 		stopped[identity{process.PID, process.Start}] = process.PPID == 0 && process.State == 'T'

@@ -54,12 +54,12 @@ type Inspector struct {
 
 // baseline is the state before the first agent ran.
 type baseline struct {
-	time      int64             // in nanoseconds since the Unix epoch: later changes have a later ctime
+	time      int64             // end of the baseline, in nanoseconds since the Unix epoch: later changes have a later ctime
 	programs  map[string]string // final path of each file in a directory of programs
 	libraries map[string]string // final path of each library that the dynamic loader knows, by name
 	cached    bool              // the loader has a cache of libraries
-	modules   pathSet           // files of Python's libraries
-	names     map[string]bool   // top-level modules of Python
+	modules   pathSet           // files in Python's library directories
+	names     map[string]bool   // names of Python's top-level modules
 	planted   pathSet           // files in the verifier's directories
 	processes map[process]bool
 }

@@ -185,7 +185,7 @@ type verdict int
 const (
 	unknownFile verdict = iota // no package contains the file, or its content differs
 	installed
-	notHashed // a limit was exceeded
+	notHashed // the file was not compared, because a limit was exceeded
 )
 
 // compare hashes a file and compares the digests. left is the number of bytes that may still be hashed.

@@ -25,7 +25,7 @@ const (
 	bitsPerWord  = 32
 	setpcapWord  = capSetpcap / bitsPerWord
 	setpcapMask  = uint32(1) << (capSetpcap % bitsPerWord)
-	capabilities = 2 // 32-bit words of each set
+	capabilities = 2 // number of 32-bit words in each capability set
 )
 
 // Undumpable prevents processes of the same user from reading or tracing this process.

@@ -29,7 +29,7 @@ const (
 	Deleted   = "deleted"
 )
 
-// Version is the version of this format.
+// Version is the version of the manifest's format.
 const Version = 1
 
 // Header is the first line of a manifest. Previous is the digest of the manifest that this increment follows; "" is the image.
@@ -75,7 +75,7 @@ type Entry struct {
 	Size   int64    `json:"size,omitempty"`   // size of a file in bytes, including holes
 	SHA256 string   `json:"sha256,omitempty"` // digest of a file's content; for a sparse file, digest of its extents
 	Link   Text     `json:"link,omitempty"`   // target of a symlink; absolute path of the first name of a hardlink
-	Linked bool     `json:"linked,omitempty"` // later hardlinks can name this file
+	Linked bool     `json:"linked,omitempty"` // later entries of type hardlink can refer to this file
 	Device []uint32 `json:"device,omitempty"` // major and minor number
 	XAttrs []XAttr  `json:"xattrs,omitempty"` // sorted by name
 	Sparse []Extent `json:"sparse,omitempty"` // for a sparse file: the extents that contain data
@@ -145,7 +145,7 @@ func rank(char byte) int {
 
 // Below returns whether path is the directory or a path in it.
 func Below(path, directory []byte) bool {
-	if len(directory) == 1 { // the root directory
+	if len(directory) == 1 { // directory is "/"
 		return true
 	}
 	n := len(directory)

@@ -37,7 +37,7 @@ type Host struct {
 	Workdir     string
 	Env         []string
 	Captures    *files.Captures
-	Null        *os.File // opened before a phase could replace it with a FIFO
+	Null        *os.File // /dev/null, opened before a phase could replace it with a FIFO
 	outputs     outputs
 	named       named
 }

@@ -88,7 +88,7 @@ func put(ctx context.Context, client *http.Client, request wire.Send, file *os.F
 		return wire.SendResult{}, false, fmt.Errorf("the file has become smaller than %d bytes", request.Size)
 	}
 	if err != nil {
-		var urlError *url.Error // its message contains the URL
+		var urlError *url.Error // the message of a url.Error contains the URL
 		if errors.As(err, &urlError) {
 			err = urlError.Err
 		}

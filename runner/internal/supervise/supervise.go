@@ -29,7 +29,7 @@ type Spec struct {
 type Report struct {
 	PID    int         `json:"pid,omitempty"`
 	Error  *wire.Error `json:"error,omitempty"`
-	Status *int        `json:"status,omitempty"` // wait status
+	Status *int        `json:"status,omitempty"` // the command's wait status
 }
 
 // Descriptors that PID 1 passes to a supervisor in addition to stdin (/dev/null), stdout and stderr (the output pipes). StdinFD is

@@ -60,7 +60,8 @@ func Errorf(code, format string, args ...any) *Error {
 	return &Error{code, Cut(fmt.Sprintf(format, args...), 2000)}
 }
 
-// Failure returns err as an Error with this code, or with CodeDiskFull if the disk or quota is full. An Error keeps its code.
+// Failure returns err as an Error with this code, or with CodeDiskFull if the disk or quota is full. If err is an Error already,
+// its code stays.
 func Failure(code string, err error) *Error {
 	var known *Error
 	if errors.As(err, &known) {

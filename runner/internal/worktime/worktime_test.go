@@ -40,7 +40,7 @@ func TestTimeInReadsAndWritesDoesNotCount(t *testing.T) {
 		defer cancel()
 		other := make(chan struct{})
 		time.Sleep(20 * time.Second)
-		go func() { // at the same time as the write
+		go func() { // reads at the same time as the write below
 			clock.Reader(slow(2 * time.Hour)).Read(nil)
 			close(other)
 		}()

@@ -65,7 +65,7 @@ async def test_a_status_that_cannot_be_read_is_a_row_that_says_so() -> None:
 
 
 class Watched(CliCluster):
-    """A cluster whose first watch of trials fails after two trials. The second watch no longer has the trial "gone"."""
+    """A cluster whose first watch of trials fails after two trials. The second watch no longer reports the trial "gone"."""
 
     watches = 0
 

@@ -53,7 +53,7 @@ async def test_the_token_and_the_request_are_in_no_record() -> None:
     await world.run()
     (call,) = [each for each in world.runner.requests if each.get("id") == "1/a/host/agent" and each["op"] == "start"]
     assert '"token": "' + "ab" * 32 in call["stdin"] and call["argv"] == ["multistep-host", "step"]
-    assert call["output"]["path"] == "/run/multistep-host/output.txt"  # for `multistep logs`
+    assert call["output"]["path"] == "/run/multistep-host/output.txt"  # `multistep logs` reads this file
     assert all("stdin" not in each for each in world.runner.records.values())
 
 

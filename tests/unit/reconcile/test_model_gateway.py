@@ -238,7 +238,7 @@ async def test_a_gateway_with_none_of_the_operators_signing_keys_is_waited_for(t
     ("model", "kind"), [("gpt-5-fail-401", "Configuration"), ("gpt-5-fail-401-x", None), ("o3-fail-401", None)]
 )
 async def test_a_rejected_model_is_evidence_only_if_it_is_the_trials(tmp_path: Path, model: str, kind: str | None) -> None:
-    """Only the trial's own model counts: otherwise an agent could request a missing model in order not to be scored."""
+    """Only the trial's own model counts: otherwise an agent could avoid a score by requesting a model that does not exist."""
     spec = {"agent": {"name": "codex", "model": "openai/gpt-5-fail-401"}}
     asked = parse_trial({**manifest(spec), "status": {"attempt": 1}})
     async with world(tmp_path) as here:

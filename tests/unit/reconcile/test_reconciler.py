@@ -1,4 +1,4 @@
-"""One trial from its creation to its end, by the reconciler."""
+"""Test that the reconciler runs a trial from its creation to its end."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ _ROWS = {TRIALS.kind: trial_row, SWEEPS.kind: sweep_row}
 
 
 class Board:
-    """The current row of each sweep and trial. Each change gets the next version, so a page can request the rows changed since."""
+    """The current row of each sweep and trial. Each change increments the version, so that a page can request only the rows that
+    changed after the version it has."""
 
     def __init__(self) -> None:
         self.version = 0
