@@ -186,7 +186,7 @@ class Settings(BaseSettings):
     metrics_labels: list[Literal["namespace", "agent", "model"]] = ["agent", "model"]
     """Labels of the metrics about trials, steps and model requests (docs/reference/metrics.md)."""
     metrics_label_sets: int = Field(default=200, ge=1)
-    """Maximum number of label value sets per metric; further sets are counted as "other"."""
+    """Maximum number of combinations of label values per metric; further combinations are counted as "other"."""
     otlp_endpoint: str = ""
     """OTLP/HTTP endpoint for traces of trials (http://collector:4318); empty: the endpoint in the OTEL_ variables, if set."""
     task_sources: list[Literal["oci", "git", "url"]] = ["oci", "git", "url"]

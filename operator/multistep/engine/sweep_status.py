@@ -21,7 +21,7 @@ from multistep.engine.sweeps import Halt, Limits, Tally, TrialFacts, halt, tally
 
 BUDGET_CHECK_SECONDS: Final = 30.0  # interval of reconciles that check a budget of pod-hours while trials run
 COST_BUDGET_SPENT: Final = "CostBudgetSpent"
-"""Reason of a sweep that is suspended because spec.budget.costUSD has no room for a model request."""
+"""Reason of a sweep that is suspended because the rest of spec.budget.costUSD is too small for a model request."""
 MAX_COLUMN_CHARACTERS: Final = 60
 MAX_UNKNOWN: Final = 4  # maximum number of unknown steps that the status lists
 
