@@ -38,7 +38,7 @@ _INTERRUPTED: Final = frozenset({"Conflict", "Body"})  # error codes of the runn
 _BY_AGENT: Final = frozenset({"TooLarge", "Unreadable", "DiskFull", "Running", "Restore"})
 _TRIES: Final = 2  # maximum number of attempts to pack and store a checkpoint
 _VOLUME_SECONDS: Final = 300.0  # time for writes to the volume, in addition to the runner's timeout
-_MOST_CHARACTERS: Final = 500
+_MAX_CHARACTERS: Final = 500
 Commits: TypeAlias = Mapping[tuple[int, int], Commit]
 
 
@@ -134,7 +134,7 @@ class Checkpointing:
             except RunnerError as error:
                 return {"missing": _refusal(environment, error), "byAgent": error.code in _BY_AGENT}
             except (StoreError, CollectionCut) as error:
-                why = str(error)[:_MOST_CHARACTERS]
+                why = str(error)[:_MAX_CHARACTERS]
                 await _reopen(environment)
                 if _must_wait(operation) and _lacks_room(error):
                     await self._volume.checkpoints.give_up(environment.key)
@@ -217,7 +217,7 @@ class Checkpointing:
             except StoreError as error:
                 if not isinstance(error.__cause__, FileNotFoundError):
                     raise
-                why = str(error)[:_MOST_CHARACTERS]
+                why = str(error)[:_MAX_CHARACTERS]
                 await _reopen(environment)
         return await environment.session().note(operation.id, {"error": why, "byAgent": by_agent})
 
@@ -276,7 +276,7 @@ def _refusal(environment: Environment, error: RunnerError) -> str:
         raise error
     if error.code in _INTERRUPTED:
         raise StreamLost(str(error)) from error
-    return f"{error.code}: {str(error)[:_MOST_CHARACTERS]}"
+    return f"{error.code}: {str(error)[:_MAX_CHARACTERS]}"
 
 
 def _commit(packed: Packed, operation: Checkpoint, environment: Environment, base: Base | None) -> Commit:

@@ -12,7 +12,7 @@ from multistep.api.task_toml import TaskConfig
 from multistep.api.trial import parse_trial
 from multistep.engine.make_plan import make_plan
 from multistep.engine.plan import TrialEnv, TrialPlan
-from multistep.engine.plan_size import MOST_CHARACTERS, MOST_ENTRIES, MOST_HOSTS
+from multistep.engine.plan_size import MAX_CHARACTERS, MAX_ENTRIES, MAX_HOSTS
 from multistep.errors import InvalidSpec
 from tests.support.world import manifest
 
@@ -64,13 +64,13 @@ def test_steps_that_inherit_too_much_are_rejected_in_little_time(fields: dict[st
 
 def test_the_largest_plans_take_little_time() -> None:
     """The documented CPU time is 0.06 s. The test's limit is higher, to allow for a busy machine and for validating task.toml."""
-    each = MOST_ENTRIES // STEPS
+    each = MAX_ENTRIES // STEPS
     for fields in (
         {"env": TrialEnv(verifier=dict(list(VARIABLES.items())[:each]))},
         {"verifier": {"collect": HOOKS * each}},
         {"spec": {"artifacts": [{"source": f"/a{number}"} for number in range(each)]}},
-        {"spec": {"extraInstructions": ["x" * (MOST_CHARACTERS // STEPS)]}},
-        {"verifier": separate(MOST_HOSTS // STEPS)},
+        {"spec": {"extraInstructions": ["x" * (MAX_CHARACTERS // STEPS)]}},
+        {"verifier": separate(MAX_HOSTS // STEPS)},
     ):
         start = time.process_time()
         assert len(planned(STEPS, **fields).steps) == STEPS
