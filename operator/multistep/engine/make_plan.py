@@ -166,7 +166,7 @@ def _verifier_plan(inputs: _Inputs, reach: StepNetworks, step: StepConfig, files
         task_tests=layout.root.tests and not bundled,
         step_tests=files.tests and bool(config.steps) and not bundled,
         environment=apart(defined) if defined else None if both else restored,
-        again=restored if both else None,
+        second_environment=restored if both else None,
         network=reach.verifier,
     )
 

@@ -26,14 +26,14 @@ OVERLOADED = frozenset({0, 429, 502, 503, 504})  # 0: no answer. Not 500, which 
 
 
 class Gate:
-    """Limits concurrent requests. most_in_flight: the highest value that the adaptive limit may reach.
+    """Limits concurrent requests. max_in_flight: the highest value that the adaptive limit may reach.
 
     waited: called for each request with the seconds that the request was queued.
     """
 
-    def __init__(self, most_in_flight: int = MAX_IN_FLIGHT, *, waited: Callable[[float], None] = lambda _: None) -> None:
+    def __init__(self, max_in_flight: int = MAX_IN_FLIGHT, *, waited: Callable[[float], None] = lambda _: None) -> None:
         self._waited = waited
-        self._limit = AdaptiveLimit(most_in_flight)
+        self._limit = AdaptiveLimit(max_in_flight)
         self._in_flight = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._halved_at = self._closed_until = 0.0  # when the limit was last halved, and until when requests are blocked

@@ -28,12 +28,12 @@ class Gathering:
 
 @dataclass(frozen=True)
 class Direct:
-    """Lets pods send files directly to the object store. least_bytes: minimum size of a file to send; linger_seconds: how long a
+    """Lets pods send files directly to the object store. min_bytes: minimum size of a file to send; linger_seconds: how long a
     session waits for one file."""
 
     uploads: DirectUploads
     volume: Volume
-    least_bytes: int
+    min_bytes: int
     linger_seconds: float
 
     async def run(self, session: Session, gathering: Gathering, records: dict[str, Record]) -> Reached:
@@ -55,7 +55,7 @@ class Direct:
             case Send() as send:
                 return await self._send(session, gathering, send)
             case Survey(id):
-                found = await session.survey(gathering.collect.sources, min_bytes=self.least_bytes, limit=direct.MAX_FILES)
+                found = await session.survey(gathering.collect.sources, min_bytes=self.min_bytes, limit=direct.MAX_FILES)
                 return await session.note(id, {"files": [each.to_json() for each in found if self._is_sendable(gathering, each)]})
         raise AssertionError("nothing is next")
 

@@ -145,7 +145,7 @@ async def test_no_branches_are_planned_while_an_ordinary_trial_is_active_that_th
     await world.reconcile()
     for each in world.active:
         world.end(each)
-        world.sweeps.book.saw(world.cluster.objects["MultiStepTrial", KEY[0], each["metadata"]["name"]])
+        world.sweeps.cache.observe(world.cluster.objects["MultiStepTrial", KEY[0], each["metadata"]["name"]])
     await world.fresh().reconcile(KEY)  # another process creates the last ordinary trial
     assert [world.status.trials.created, len(world.active)] == [ORDINARY, 1]
     assert await world.reconcile() == 10.0
@@ -160,7 +160,7 @@ async def test_branches_are_planned_at_once_if_the_last_ordinary_trial_was_creat
     await world.reconcile()
     for each in world.active:
         world.end(each)
-        world.sweeps.book.saw(world.cluster.objects["MultiStepTrial", KEY[0], each["metadata"]["name"]])
+        world.sweeps.cache.observe(world.cluster.objects["MultiStepTrial", KEY[0], each["metadata"]["name"]])
     before = world.cluster.objects["TrialSweep", *KEY]
     await world.fresh().reconcile(KEY)
     world.end(world.active[0])
