@@ -73,6 +73,7 @@ def attempt_started(
         "image_id": None,
         "runner_image_id": None,
         "agent_host_image_id": None,
+        "agent_setup_time": None,
         "current_step": None,
         "steps": [],
         "task": task,
@@ -92,6 +93,8 @@ def running(trial: MultiStepTrial, journal: Journal, now: float, **changes: Any)
     """Return the status of a trial whose script is running. changes: values of further status fields."""
     current = journal.steps[-1].name if journal.steps else None
     fields = {"steps": [step_status(run) for run in journal.steps], "tampering": merged(trial.status, journal)}
+    if journal.class_ran_at is not None:
+        changes["agent_setup_time"] = time(journal.class_ran_at)
     return at_current_step(_changed(trial, current_step=current, **fields, **changes), now)
 
 
