@@ -24,7 +24,7 @@ class Again:
 
 
 def run_again(ended: Iterable[Ended], env: Mapping[str, str], execute: Callable[[Run], Ended]) -> list[Again]:
-    """Repeat each failed test once, sequentially. No other tests may run on the cluster."""
+    """Repeat each failed test once, sequentially. The caller runs no other tests on the cluster."""
     failed = [(each.run.name, test, output) for each in ended for test, output in each.outcomes.failed.items()]
     return [
         Again(test, name, output, execute(Run("again", [test, "-v", "-rP"], env)))  # -rP: show the output of a passed test, too

@@ -12,7 +12,8 @@ def exists(node: Node) -> bool:
 
 
 def create(network: Network, node: Node) -> None:
-    """Delete the network of an interrupted start, if any; then create the first node's network namespace and its devices."""
+    """Delete the network that an interrupted start may have left. Then create the first node's network namespace and its
+    devices."""
     remove(node)
     unlink(network)
     _make_namespace(node)

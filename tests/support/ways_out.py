@@ -41,7 +41,7 @@ def reached(printed: str) -> dict[str, bool]:
 
 @asynccontextmanager
 async def targets() -> AsyncIterator[None]:
-    """Run the servers that are the targets, each on its own address."""
+    """Run the servers that the ways lead to, each on its own address."""
     program = await asyncio.to_thread(_program)
     for each in _ADDRESSES:
         await localkube("node", "ip", "address", "replace", each, "dev", "lo")

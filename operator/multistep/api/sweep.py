@@ -164,7 +164,7 @@ class SweepSpec(Model):
     template: TrialTemplate = TrialTemplate()
     """Template of the trials."""
     overrides: Annotated[list[TrialOverride], Field(max_length=64)] = []
-    """Changes to some trials; if several match, the later one wins."""
+    """Changes to some trials; if several overrides match a trial, the last one takes precedence."""
     stop_when: StopWhen = StopWhen()
     """Limits at which the sweep creates no more trials. If it reaches one before it has created all trials, it is Failed."""
     budget: SweepBudget | None = None
@@ -175,10 +175,10 @@ class SweepSpec(Model):
     active_deadline_seconds: DeadlineSeconds | None = None
     """Timeout in seconds of the whole sweep, excluding suspended time; active trials are stopped then, and the sweep is Failed."""
     lease: SweepLease | None = None
-    """Ends the sweep when its client no longer renews the lease, as the Python client does while it lives; unset: no lease."""
+    """Ends the sweep when its client no longer renews the lease. The Python client renews it while it runs. Unset: no lease."""
     retries: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MOST_RETRIES)] = []
     """Numbers of trials to run again, after all others; a number may occur more than once. A number counts once: with its first
-    trial that has a score, otherwise with its newest one. More entries make a finished sweep continue."""
+    trial that has a score, or with its newest trial if none has a score. New entries make a finished sweep continue."""
     suspend: bool = False
     """If true, no trial is created, and active trials are suspended."""
     stop: bool = False

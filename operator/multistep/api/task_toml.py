@@ -70,7 +70,7 @@ class HealthcheckConfig(_Table):
     start_interval_sec: float = 5.0
     """Seconds to wait after a failed attempt within the start period."""
     retries: int = 3
-    """Number of counted failures after which the healthcheck has failed; 1 or less: one attempt."""
+    """Number of failed attempts, without those in the start period, after which the healthcheck fails; 1 or less: one attempt."""
 
 
 class CollectConfig(_Table):

@@ -148,7 +148,7 @@ class TrialTemplateSpec(Model):
     """What follows a step whose agent failed with an exception. Abort: no further step. Continue: the next step, if the verifier
     returned a result, as in Harbor."""
     suspend_policy: Literal["Pause", "ReleaseAfterStep", "Release"] = "Pause"
-    """Pod of a suspended trial: Pause keeps it, ReleaseAfterStep deletes it after the current step, Release at once."""
+    """Pod of a suspended trial. Pause: retain it; ReleaseAfterStep: delete it after the current step; Release: delete it now."""
     active_deadline_seconds: DeadlineSeconds | None = None
     """Timeout in seconds of the whole trial, over all attempts, excluding suspended time, after which it is Failed. Unset: none."""
     infrastructure_retries: Annotated[int, Field(ge=0, le=100)] = 2
@@ -156,7 +156,7 @@ class TrialTemplateSpec(Model):
     checkpoints: CheckpointsSpec = CheckpointsSpec()
     """Checkpoints, from which a later attempt can continue."""
     pod_cleanup: Literal["Always", "OnSuccess", "Never"] = "Always"
-    """When to delete the pod of a finished trial; OnSuccess keeps it after Failed or an exception.
+    """When to delete the pod of a finished trial; OnSuccess retains it if the trial is Failed or has an exception.
 
     The pod is always deleted after a stop or a deadline, because an agent may still be running in it."""
     pod_ttl_seconds_after_finished: Annotated[WholeSeconds | None, Field(alias="podTTLSecondsAfterFinished")] = None

@@ -339,7 +339,7 @@ class TrialStatus(Model):
     rewards: Rewards | None = None
     """Rewards of the trial; {} is a result without keys, null is no result."""
     reward: str | None = None
-    """rewards.reward as text, for the printer column."""
+    """The reward "reward" as text, or all rewards with their names if there is no "reward"."""
     outcome: Outcome | None = None
     """How the trial ended; unset while it is active."""
     score: float | None = None

@@ -159,7 +159,7 @@ async def find_either(cluster: Cluster, namespace: str, text: str) -> tuple[str,
 
 
 async def existing_either(cluster: Cluster, namespace: str, text: str) -> tuple[Resource, Object]:
-    """Return what find_either finds, and its resource. Raises UsageError if it finds nothing, too."""
+    """Return the object that find_either finds, and its resource. Raises UsageError also if no object exists."""
     name, trial, sweep = await find_either(cluster, namespace, text)
     if trial is not None:
         return TRIALS, trial

@@ -93,7 +93,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
                 sweep does not depend on this client.
             spec: Further fields of the sweep's spec, such as template, overrides, scoring or budget.
 
-        Raises UsageError, InvalidSpec (the message names the field), ClusterError.
+        Raises UsageError if a task or agent is invalid, InvalidSpec if a field is invalid (the message names it), ClusterError.
         """
         lease = {"lease": {"seconds": lease_seconds}} if lease_seconds is not None else {}
         fields = {**(spec or {}), **lease, "attempts": attempts, "parallelism": parallelism}

@@ -16,7 +16,7 @@ from multistep.api.services import MAIN
 from multistep.api.task_toml import ArtifactConfig
 from multistep.engine.operations import LOGS_ARTIFACTS
 
-_Owner: TypeAlias = tuple[str, str | None, str | None]  # source, destination, service; entries with the same owner share paths
+_Owner: TypeAlias = tuple[str, str | None, str | None]  # source, destination, service: entries with equal values share their paths
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 from multistep.api.records import Fields, Record
 from multistep.engine.operations import Collect
 
-MOST_FILES = 64  # maximum number of files sent per Collect operation: one record, that of the survey, must list all of them
+MOST_FILES = 64  # maximum number of files sent per Collect operation: the survey's record must list all of them
 MOST_BYTES = 5_000_000_000  # maximum size of a file: object stores accept no more in one request
 URL_SECONDS = 300.0  # validity of a signed URL: the request must start within it
 

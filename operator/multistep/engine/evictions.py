@@ -11,8 +11,8 @@ import re
 from multistep.api.quantity import quantity
 
 OWN_EXCESS_BYTES = 2**30
-"""Usage above the request from which the pod counts as the cause of the node's pressure. A pod with a smaller excess does not: many
-pods request 0 bytes, so they exceed their request in normal operation."""
+"""A pod counts as the cause of the node's pressure if its usage exceeds its request by at least this amount. A smaller excess is
+normal, because many pods request 0 bytes."""
 
 _OF_LIMITS = (
     "usage exceeds the total limit of containers",

@@ -48,7 +48,7 @@ _WHAT_FAILED: Mapping[ViolationReason, str] = {
     "ExecSessionsKilled": "a process in the container killed the exec session",
 }
 _NEXT_ATTEMPT = Backoff(first=1.0, last=60.0)
-# A trial fails after both this time and this number of violations in a row: a terminating container may cause a few violations.
+# A trial fails after this time and at least this number of violations in a row: a terminating container may cause fewer violations.
 _VIOLATION_SECONDS = 60
 _VIOLATION_TIMES = 5
 # Replaces _VIOLATION_SECONDS for killed exec sessions. It is longer than a container's termination, which also kills sessions.

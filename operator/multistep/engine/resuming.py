@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from multistep.api.failures import AGENT_SETUP_FAILED, RESTORE_FAILED
+from multistep.api.plural import plural
 from multistep.api.step_runs import ANOTHER_TRIAL
 from multistep.api.trial_status import AttemptStatus, StepStatus, TrialStatus
 from multistep.engine.checkpoints import lost_after_restore
@@ -85,8 +86,9 @@ def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], dam
     """
     failed = [each.resumed.digest for each in status.attempts if each.resumed and each.reason == RESTORE_FAILED]
     spent, start = len(failed) >= MOST_RESTORES, (ANOTHER_TRIAL, plan.branch.kept - 1)
+    lost = f"{plural(len(failed), 'checkpoint')} could not be restored"
     if spent and not plan.branch.kept:
-        return Choice((), (f"{len(failed)} checkpoints could not be restored, so the next attempt starts at step 1",))
+        return Choice((), (f"{lost}, so the next attempt starts at step 1",))
     bad = _bad(failed, layers[start].digest if start in layers else "")
     image = next((each.image_id for each in reversed(status.attempts) if each.image_id), "") or ""
     refused: list[str] = []
@@ -102,7 +104,7 @@ def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], dam
         except CheckpointLost as error:
             chain, why = (), str(error)
         if not why and spent and id != start:
-            why = f"{len(failed)} checkpoints could not be restored"
+            why = lost
         if not why:
             return Choice(chain, tuple(refused))
         refused.append(f"the checkpoint after step {id[1] + 1} of {_attempt(id)} is not used: {why}")
@@ -162,7 +164,7 @@ def chain_of(id: Id, digest: str | None, layers: Mapping[Id, Layer], damaged: Ma
 def unfit_start(plan: TrialPlan, steps: Sequence[StepStatus], last: Layer) -> str:
     """Return why a trial cannot start from another trial's checkpoint, "" if it can. The images are compared later, by the restore.
 
-    steps: the steps that the checkpoint contains, as the other trial reported them; last: its highest layer.
+    steps: the steps that the checkpoint contains, as the other trial reported them; last: the checkpoint's highest layer.
     """
     kept = plan.steps[: plan.branch.kept]
     has, needs = [each.name for each in steps], [each.name for each in kept]

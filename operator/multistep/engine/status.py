@@ -8,6 +8,7 @@ from typing import Any
 
 from multistep.api.egress import total as refused_total
 from multistep.api.image_status import ImageStatus
+from multistep.api.plural import plural
 from multistep.api.score import TrialColumns
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import (
@@ -154,7 +155,7 @@ def failed(
     journal: Journal | None = None,
     results: str | None = None,
 ) -> TrialStatus:
-    """Return the status of a Failed trial, which has no reward. journal: the trial's progress; None to keep the status's steps."""
+    """Return the status of a Failed trial, which has no reward. journal: the trial's progress; None: status.steps stays as is."""
     ended: dict[str, Any] = {"completion_time": time(now), "current_step": None, "results": results}
     if journal:
         ended = _ended(trial.status, journal, results, now)
@@ -269,14 +270,14 @@ def _step_phase(run: StepRun) -> str:
 
 
 def _summary(journal: Journal) -> str:
-    ran = sum(run.trial is None for run in journal.steps)
+    ran = plural(sum(run.trial is None for run in journal.steps), "step")
     last = journal.steps[-1] if journal.steps else None
     exception = journal.exception or (last and last.exception)
     if exception:
-        return f"ended after {ran} steps with {exception.type}: {exception.message}"
+        return f"ended after {ran} with {exception.type}: {exception.message}"
     if last and last.gate_failure and not journal.all_steps:
-        return f"stopped after {ran} steps: {last.name}: {last.gate_failure}"
-    return f"ran {ran} steps"
+        return f"stopped after {ran}: {last.name}: {last.gate_failure}"
+    return f"ran {ran}"
 
 
 def _ended(status: TrialStatus, journal: Journal, results: str | None, now: float) -> dict[str, Any]:

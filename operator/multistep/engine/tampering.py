@@ -31,7 +31,8 @@ _OF_FAILURES: Final[Mapping[str, TamperingKind]] = {
     "Tampered": "RunnerReplaced",
     "RunnerBroken": "RunnerReplaced",
 }
-"""Kinds by the reason with which a trial fails, because a process in its container ended exec sessions or replaced the runner."""
+"""The kind of finding for each reason of a Failed trial that shows tampering: a process in the trial's container ended exec
+sessions, or replaced the runner."""
 
 _FILE_VARIABLES: Final = ("PATH", "HOME", "BASH_ENV", "ENV", "LD_PRELOAD", "PYTHONPATH", "PYTHONSTARTUP")
 _MAX_KINDS, _MAX_ITEMS = 32, 100  # maximum number of kinds, and of items of one kind, in the runner's answer

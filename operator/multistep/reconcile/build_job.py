@@ -168,7 +168,7 @@ class BuildJob:
             for operation in build_operations(self._build, conf, builds.timeout_seconds):
                 record = await perform(session, operation, self._task.content, 0.0)
                 if (record.result or {}).get("error"):
-                    return None  # the next decision reads the record
+                    return None  # the next decision reads the error from the record
         return None
 
     async def _push(self, pod: PodFacts, id: str) -> None:

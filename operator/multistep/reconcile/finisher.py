@@ -36,8 +36,8 @@ class Kept:
 class Finisher:
     """Writes result.json, the files beside it and the evidence of all files.
 
-    shipping: moves results to the object store; None: they stay on the volume. sign: returns the envelope with a statement's
-    signature; None: the evidence is not signed.
+    shipping: moves results to the object store; None: they stay on the volume. sign: signs the statement about the files and
+    returns the signed envelope; None: the evidence is not signed.
     """
 
     def __init__(self, volume: Volume, settings: Settings, shipping: Shipping | None = None, sign: Sign | None = None) -> None:

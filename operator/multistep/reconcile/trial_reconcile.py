@@ -231,8 +231,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         return await self._start_attempt(now.attempt, now.pod_name, image_user=now.image_user)
 
     async def _drive(self, lost: str = "") -> Result:
-        """Continue the script in exec sessions. While a phase runs, open no session until a pod becomes unready: an unready pod has
-        a result. lost: why the verifier's pod cannot be used."""
+        """Continue the script in exec sessions. While a phase runs, open no session until a pod becomes unready, by which its
+        runner signals a result. lost: why the verifier's pod cannot be used."""
         assert self._pod is not None
         if (hosted := self._plan.hosted) is not None and hosted.spec.uses_gateway and self._t.models is not None:
             self._t.models.remember(hosted)

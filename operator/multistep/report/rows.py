@@ -40,18 +40,19 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A trial. outcome: how it ended, "" while it is active; rewards: the task's own rewards; counts: its score in the mean,
-    None if the trial is excluded or has not finished; passed: whether it passed, None without ``counts``; how: how ``counts``
-    was computed, on one line. failure_class, reason: class and reason of its failure, or ""; message: message of its condition
-    Failed or Complete, or ""; program: spec.agent.name or spec.agent.importPath, e.g. oracle.
+    """A trial. outcome: how it ended, "" while it is active; rewards: the task's own rewards; counts: the score with which it
+    enters the mean, None if the trial is excluded or has not finished; passed: whether it passed, None without ``counts``; how: how
+    ``counts`` was computed, on one line. failure_class, reason: class and reason of its failure, or ""; message: message of its
+    condition Failed or Complete, or ""; program: spec.agent.name or spec.agent.importPath, e.g. oracle.
 
-    seconds: duration, None if it has not finished; failed_attempts: number of failed attempts before the last one;
-    content: digest of the task, if known; results: URL of its files in an object store. input_tokens, output_tokens, cost_usd:
-    usage of the agent's model requests in all attempts, None if unknown; counted_by: who counted this usage, Gateway or Agent; ""
-    if nobody did. tampering: kinds of evidence of tampering, separated by spaces; "" if there is none.
+    seconds: duration, None if it has not finished; failed_attempts: number of failed attempts before the last one; content: digest
+    of the task, if known; results: URL of its files in an object store. input_tokens, output_tokens, cost_usd: usage of the agent's
+    model requests in all attempts, None if unknown; counted_by: who counted this usage, Gateway or Agent; "" if nobody did.
+    tampering: kinds of evidence of tampering, separated by spaces; "" if there is none.
+
     branch: state from which a branch starts, "" for an ordinary trial; step: a branch's only step; step_number: the step's number
     in the task, from 1, 0 if unknown; source: name of the trial whose state it starts from, "" without one. number: its number in
-    the sweep, -1 if unknown; retry_of: the number for which a retry counts, None if the trial is not a retry.
+    the sweep, -1 if unknown; retry_of: number of the trial that this retry repeats, None if the trial is not a retry.
     """
 
     namespace: str

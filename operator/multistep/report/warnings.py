@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from multistep.api.plural import plural
 from multistep.report.branches import Branches
 from multistep.report.rows import Row
 
@@ -30,7 +31,7 @@ class Broken:
     why: str = ""
 
     def __str__(self) -> str:
-        trials = f"{self.trials} trial{'s' if self.trials > 1 else ''}"
+        trials = plural(self.trials, "trial")
         text = f"task {self.task} is broken: it failed for the agent oracle, too, in {trials} ({', '.join(self.reasons)})"
         return f"{text}: {self.why}" if self.why else text
 

@@ -15,7 +15,7 @@ from multistep.runner_client.bodies import Body, DownloadResult, Sink, receive_b
 from multistep.runner_client.exchange import Exchanges, Refusal, parse_answer
 from multistep.runner_client.frame_stream import FrameStream
 
-CHECKPOINT_PROTOCOL = 4  # first version with checkpoints
+CHECKPOINT_PROTOCOL = 4  # first protocol version with checkpoints
 PACK_SECONDS: Final = 300.0  # timeout of the runner's work for a checkpoint that is not required for a verdict
 # Timeout for a checkpoint that is required for a step's verdict. A tenth of a CPU core can pack the largest checkpoint that the
 # other limits allow in this time. This matters because an agent must not be able to cause a timeout, which counts as an
@@ -93,7 +93,7 @@ class CheckpointRequests:
             return _packed(await self._exchanges.answer(), files, lines)
 
     async def restore(self, id: str, digests: Sequence[str], files: Iterable[Body], paths: Sequence[str] = ()) -> Record:
-        """Restore checkpoints in order, the first one (on the image) first.
+        """Restore checkpoints in order, beginning with the one that builds on the image.
 
         files: manifest and layer of each checkpoint, in order; they are not read if the runner already has a record with this id.
         paths: restore only these directories; (): restore everything.

@@ -15,11 +15,11 @@ from multistep.runner_client.frame_stream import CLOSE_TIMEOUT_SECONDS, FrameStr
 from multistep.runner_client.frames import DATA, MESSAGE, Frame, encode_json
 from multistep.runner_client.sealed import Request, Seal
 
-HOST_PROTOCOL = 5  # first version with sealed requests for the agent host
+HOST_PROTOCOL = 5  # first protocol version with sealed requests for the agent host
 
 
 class Refusal(Exception):
-    """The runner refused a request, usually with an answer with ok: false. The session stays usable."""
+    """Raised if the runner refuses a request, or if a request is too large to send. The session stays usable."""
 
     def __init__(self, error: RunnerError) -> None:
         super().__init__(str(error))

@@ -22,8 +22,8 @@ from multistep.runner_client.checkpoints import CheckpointRequests
 from multistep.runner_client.exchange import Exchanges
 from multistep.runner_client.frame_stream import FrameStream, Moved, Stream
 
-PROTOCOLS = (5, 4, 3, 2, 1)  # supported versions; pods that an earlier release created may still run with an older one
-OUTPUT_PROTOCOL = 2  # first version with the ``output`` request
+PROTOCOLS = (5, 4, 3, 2, 1)  # supported protocol versions; pods that an earlier release created may have an older runner
+OUTPUT_PROTOCOL = 2  # first protocol version with the ``output`` request
 ANSWER_TIMEOUT_SECONDS = 60.0
 
 

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
+from multistep.api.plural import plural
 from multistep.api.task_toml import ArtifactConfig
 from multistep.engine.artifacts import Placement, manifest, place
 from multistep.engine.incomplete import CHANGED, UNREADABLE, Incomplete, summaries
@@ -107,7 +108,7 @@ class _Notes:
             self.more += 1
 
     def all(self) -> list[str]:
-        return [*self.lines, f"left out {self.more} more files"] if self.more else self.lines
+        return [*self.lines, f"left out {plural(self.more, 'more file')}"] if self.more else self.lines
 
 
 def keep(

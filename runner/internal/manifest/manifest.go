@@ -29,7 +29,7 @@ const (
 	Deleted   = "deleted"
 )
 
-// Version is the version of this format.
+// Version is the version of the manifest's format.
 const Version = 1
 
 // Header is the first line of a manifest. Previous is the digest of the manifest that this increment follows; "" is the image.

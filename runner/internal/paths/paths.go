@@ -71,7 +71,7 @@ func open(name string, create bool) (*os.Root, error) {
 	return walk.take(), nil
 }
 
-// NoStranger is the result of Resolve for a path without links of untrusted users.
+// NoStranger is the owner that Resolve returns for a path without links of untrusted users.
 const NoStranger = -1
 
 // Resolve returns the file that an absolute path leads to, and the owner of the first link in the path that neither root nor PID

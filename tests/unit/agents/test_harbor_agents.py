@@ -101,6 +101,20 @@ def test_the_agent_host_gets_the_agent_its_variables_and_the_instruction_but_not
     assert setup["trial"] == "uid" and "2/" not in json.dumps([setup, step])
 
 
+def test_the_agent_host_gets_the_tasks_mcp_servers_and_skills_for_the_agent() -> None:
+    servers = (
+        'mcp_servers = [{name = "a", url = "http://a", transport = "http"}, {name = "b", transport = "stdio", command = "b"}]\n'
+    )
+    setup = (
+        play(hosted(toml=THREE.replace(IMAGE, f'{IMAGE}skills_dir = "/skills"\n{servers}'))).operation("/host/agent-setup").request
+    )
+    assert setup["skillsDir"] == "/skills"
+    assert setup["mcpServers"] == [
+        {"name": "a", "transport": "streamable-http", "url": "http://a", "args": [], "headers": {}},
+        {"name": "b", "transport": "stdio", "command": "b", "args": [], "headers": {}},
+    ]
+
+
 def test_a_resuming_agent_resumes_from_the_second_step_on_and_keeps_its_logs() -> None:
     played = play(hosted(resumeTrajectory=True))
     assert [played.operation(f"{step}/host/agent").request["step"]["resume"] for step in "abc"] == [False, True, True]

@@ -111,7 +111,7 @@ def test_a_suspended_sweep_creates_no_trial_and_suspends_active_ones() -> None:
     trials = [*done(0), TrialFacts(1, "Active", phase="Running"), TrialFacts(2, "Active", suspend=True)]
     found = next_of(started(suspend=True), trials)
     assert (found.create, found.suspend, found.resume) == (range(0), [1], [])
-    assert why(found.status) == ("Suspended", "Suspended", "spec.suspend is true; 1 trials are finishing their step")
+    assert why(found.status) == ("Suspended", "Suspended", "spec.suspend is true; 1 trial is finishing its step")
     assert holding(found.status) == {"Suspended", "Reconciling"}
 
 
@@ -137,7 +137,7 @@ def test_a_spent_budget_lets_active_trials_finish() -> None:
     found = next_of(busy, active)
     assert (found.create, found.stop, found.seconds) == (range(0), [], BUDGET_CHECK_SECONDS)
     assert why(found.status)[:2] == ("Halting", "BudgetSpent")
-    assert "1 trials are still active" in why(found.status)[2]
+    assert "1 trial is still active" in why(found.status)[2]
     ended = next_of(busy, done(0, 1)).status
     assert why(ended)[:2] == ("Failed", "BudgetSpent") and holding(ended) == {"Failed", "Stalled"}
     assert "; 2 of 4 trials were created" in why(ended)[2]

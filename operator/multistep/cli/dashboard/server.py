@@ -99,7 +99,7 @@ class _Pages:
         self._cluster, self._board, self._namespace = cluster, board, namespace
 
     async def file(self, request: web.Request) -> web.Response:
-        """Return the page, its script or its style."""
+        """Return the page, its script or its style sheet."""
         name = request.match_info.get("file", "dashboard.html")
         return web.Response(text=(_PAGE / name).read_text(), content_type=_TYPES[name], headers=_HEADERS)
 

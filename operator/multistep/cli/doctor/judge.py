@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from multistep.api.plural import plural
 from multistep.api.quantity import quantity
 from multistep.api.sweep import SweepSpec, SweepStatus
 from multistep.api.trial_spec import TrialSpec
@@ -271,7 +272,7 @@ def _unseen_trials(seen: Observation) -> Iterator[Finding]:
         each["metadata"]["name"] for each in seen.trials if _is_unseen(each) and _age(each["metadata"], seen.now) > _UNSEEN_SECONDS
     ]
     if unseen:
-        text = f"no operator has seen {len(unseen)} trials of {seen.namespace}, such as {unseen[0]}"
+        text = f"no operator has seen {plural(len(unseen), 'trial')} of {seen.namespace}, such as {unseen[0]}"
         fix = "check that an operator is ready, watches this namespace, and runs the trials' shard (label multistep.dev/shard)"
         yield Finding("trials", "fault", text, fix)
     else:

@@ -21,7 +21,7 @@ _CLASSES: Final = Resource("storage.k8s.io/v1", "StorageClass", "storageclasses"
 _QUOTAS: Final = Resource("v1", "ResourceQuota", "resourcequotas")
 _NODES: Final = Resource("v1", "Node", "nodes", namespaced=False)
 _MARK: Final = "MULTISTEP_OPERATOR_IMAGE"  # every operator's container has this variable, so it identifies operators
-# The value is NaN before the first measurement, and then does not match.
+# Before the first measurement, the value is NaN and the expression does not match.
 _FREE: Final = re.compile(rb"^multistep_results_free_bytes(?:\{[^}]*\})? (\d\S*)$", re.MULTILINE)
 _MOST_METRICS_BYTES: Final = 8 << 20
 _MOST_TRIALS: Final = 2000

@@ -84,7 +84,7 @@ def build_image(build: ImageBuild, engine: Engine, *, verbose: bool = False) -> 
 
 
 def check_pushable(name: str) -> None:
-    """Check before the build that the image's name contains a registry to push to. Raises UsageError."""
+    """Raise UsageError if the image's name contains no registry to push to. Called before the build, which may take long."""
     if TrialImage(name).local:
         raise UsageError(f"{name} has no registry in its name: give one with -t REGISTRY/NAME:TAG --push")
 

@@ -72,7 +72,8 @@ class JobDirectory:
         return _read(self.path / entry.row.trial / "result.json").get("id") == entry.uid
 
     def partial(self, entry: Entry) -> Path:
-        """Return the directory to fetch the trial's files into. It does not exist: files of an earlier call are deleted."""
+        """Return the path of the directory for the trial's files while they are fetched. It does not exist, because the method
+        deletes the files of an earlier call."""
         place = self.path / _PARTIAL / entry.row.trial
         shutil.rmtree(place, ignore_errors=True)
         return place

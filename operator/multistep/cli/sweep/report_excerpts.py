@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from rich.text import Text
 
+from multistep.api.plural import plural
 from multistep.api.trial import parse_status
 from multistep.api.trial_status import TrialStatus
 from multistep.cli.cluster import Cluster, find_trial
@@ -42,7 +43,7 @@ async def read_excerpts(cluster: Cluster, rows: Sequence[Row]) -> dict[str, Exce
             f"the page has the output of {MOST_TRIALS} of {len(unpassed)} trials without a pass: `multistep logs` shows others"
         )
     if fetch.problem:
-        print_err(f"warning: the output of {fetch.failed} trials is not on the page: {fetch.problem}")
+        print_err(f"warning: the output of {plural(fetch.failed, 'trial')} is not on the page: {fetch.problem}")
     return fetch.found
 
 

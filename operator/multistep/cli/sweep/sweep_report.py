@@ -46,7 +46,7 @@ class Output:
 
 async def write_report(target: Target, sweep: str, texts: Sequence[str], *, logs: bool = True) -> None:
     """Read a sweep's trials and write its reports. texts: values of --output; logs: whether the HTML page shows failing tests and
-    the last lines of outputs. Raises UsageError, ClusterError."""
+    the last lines of outputs. Raises UsageError if a report cannot be written, and ClusterError."""
     outputs = [Output.parse(each) for each in texts]
     if sum(each.path is None for each in outputs) > 1:
         raise UsageError(f"-o {' -o '.join(texts)}: only one of them can go to stdout, the others need files")

@@ -6,6 +6,7 @@ import posixpath
 import tempfile
 from pathlib import Path
 
+from multistep.api.plural import plural
 from multistep.cli.cluster import Cluster
 from multistep.cli.terminal import bytes_text, print_err, working
 from multistep.cli.trial.container import CONTAINER, find_place
@@ -48,4 +49,4 @@ async def copy(cluster: Cluster, namespace: str, trial: str, path: str, director
         unpacked = unpack(file, directory)
     for left, why in unpacked.left_out:
         print_err(f"warning: left out {left!r}: {why}")
-    print_err(f"{unpacked.files} files ({bytes_text(unpacked.bytes)}) are in {directory}")
+    print_err(f"{plural(unpacked.files, 'file')} ({bytes_text(unpacked.bytes)}) in {directory}")

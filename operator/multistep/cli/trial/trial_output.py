@@ -45,7 +45,7 @@ class Reader:
     async def show_new(self, status: TrialStatus, *, hosted: bool) -> None:
         """Show new output. hosted: whether the agent host runs the agent.
 
-        Raises LATER if a retry may succeed, UsageError if the output cannot be read.
+        Raises one of LATER if a retry may succeed, UsageError if the output cannot be read.
         """
         self._since = self._since or status.attempt
         todo = [each for each in pieces(status, self._wanted, self._since) if each not in self._finished]
@@ -73,7 +73,7 @@ class Reader:
         """Show the new output of ``todo``, pieces of one runner. Return False if one of them is still being printed: later pieces
         have no output yet.
 
-        unknown: the pieces so far that their runners do not have; the method appends the pieces that this runner does not have.
+        unknown: list to which the method appends the pieces that this runner does not have.
         """
         try:
             async with asyncio.timeout(SESSION_SECONDS + ANSWER_SECONDS), self._session(pod, uid, place) as session:
