@@ -47,6 +47,18 @@ def waiting(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now:
     return _with(trial, phase, reason, message, now, gated=gated)
 
 
+_UNSET_AT_START = (
+    "pod_uid",
+    "node_name",
+    "container_id",
+    "image_id",
+    "runner_image_id",
+    "agent_host_image_id",
+    "agent_setup_time",
+    "current_step",
+)  # status fields of an attempt that are unset at its start
+
+
 def attempt_started(
     trial: MultiStepTrial,
     attempt: int,
@@ -68,14 +80,7 @@ def attempt_started(
     fields: dict[str, Any] = {
         "attempt": attempt,
         "pod_name": pod_name,
-        "pod_uid": None,
-        "node_name": None,
-        "container_id": None,
-        "image_id": None,
-        "runner_image_id": None,
-        "agent_host_image_id": None,
-        "agent_setup_time": None,
-        "current_step": None,
+        **dict.fromkeys(_UNSET_AT_START),
         "steps": [],
         "task": task,
         "task_steps": trial.status.task_steps or list(steps),

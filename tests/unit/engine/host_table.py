@@ -1,10 +1,11 @@
-"""Expected decisions after the agent host's container ended, by situation. A row has the trial, its pod and the decision."""
+"""Expected decisions after the agent host ended, or any container in the setup of a custom agent class, by situation. A row has the
+trial, its pod and the decision."""
 
 from __future__ import annotations
 
 from multistep.api.trial import MultiStepTrial
 from multistep.engine.decisions import Decision, FailAttempt, PhaseDied, PodFacts
-from tests.unit.engine.lifecycle_cases import IN_CLASS_SETUP, IN_STEP, began, pod
+from tests.unit.engine.lifecycle_cases import IN_CLASS_SETUP, IN_STEP, began, ended, pod
 
 HOSTS: dict[str, tuple[MultiStepTrial, PodFacts | None, Decision]] = {
     "agent host killed": (
@@ -57,5 +58,28 @@ HOSTS: dict[str, tuple[MultiStepTrial, PodFacts | None, Decision]] = {
         IN_STEP,
         pod(host_ended="ended with status 0 (Completed)", host_exit_code=0),
         PhaseDied("AgentHostError", "the agent host ended with status 0 (Completed)", "agent"),
+    ),
+    "killed from inside in the setup of a custom class": (
+        IN_CLASS_SETUP,
+        ended(2, "Error"),
+        PhaseDied(
+            "ContainerKilledError",
+            "the trial's container ended with status 2 (Error): a process in it stopped process 1",
+            "agent setup",
+        ),
+    ),
+    "out of memory in the setup of a custom class": (
+        IN_CLASS_SETUP,
+        ended(137, "OOMKilled"),
+        PhaseDied(
+            "OutOfMemoryError",
+            "the trial's container ended with status 137 (OOMKilled): it used more than its memory limit",
+            "agent setup",
+        ),
+    ),
+    "killed from outside in the setup of a custom class": (
+        IN_CLASS_SETUP,
+        ended(137, "Error"),
+        FailAttempt("ContainerEnded", "the trial's container ended with status 137 (Error) before the first step"),
     ),
 }

@@ -33,7 +33,6 @@ from tests.unit.engine.lifecycle_cases import (
     FULL_DISK,
     GONE,
     HUB_DENIES,
-    IN_CLASS_SETUP,
     IN_STEP,
     LOST,
     LOW_NODE,
@@ -235,29 +234,6 @@ ROWS: dict[str, Row] = {
         ),
     ),
     # failures that a phase causes itself
-    "killed from inside in the setup of a custom class": (
-        IN_CLASS_SETUP,
-        ended(2, "Error"),
-        PhaseDied(
-            "ContainerKilledError",
-            "the trial's container ended with status 2 (Error): a process in it stopped process 1",
-            "agent setup",
-        ),
-    ),
-    "out of memory in the setup of a custom class": (
-        IN_CLASS_SETUP,
-        ended(137, "OOMKilled"),
-        PhaseDied(
-            "OutOfMemoryError",
-            "the trial's container ended with status 137 (OOMKilled): it used more than its memory limit",
-            "agent setup",
-        ),
-    ),
-    "killed from outside in the setup of a custom class": (
-        IN_CLASS_SETUP,
-        ended(137, "Error"),
-        FailAttempt("ContainerEnded", "the trial's container ended with status 137 (Error) before the first step"),
-    ),
     "out of memory": (
         IN_STEP,
         ended(137, "OOMKilled"),
