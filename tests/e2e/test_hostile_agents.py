@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.given import REWARD_ONE, Given, Object, Step, reward_for_text, trial
-from tests.e2e.test_agents import KEY, OWN, agent, ledger, step
+from tests.e2e.test_agents import KEY, OWN, agent, ledger, message, step
 from tests.e2e.test_cli import multistep
 from tests.support import servers
 
@@ -160,10 +160,12 @@ async def test_the_gateway_rejects_every_token_but_that_of_the_active_step(
     assert len([entry for entry in await ledger(model) if '"hello"' in entry["body"]]) == 1
 
 
-@pytest.mark.parametrize("name", ["GivesUp", "GivesUpAsRoot"])
+@pytest.mark.parametrize(("name", "ended"), [("GivesUp", "the agent host"), ("GivesUpAsRoot", "the trial's container")])
 async def test_an_agent_that_ends_a_container_in_its_setup_scores_0_and_is_not_retried(
-    name: str, given: Given, model: servers.Server
+    name: str, ended: str, given: Given, model: servers.Server
 ) -> None:
-    status = (await given.ended(trial(step("one"), **await hostile(given, model, name))))["status"]
+    found = await given.ended(trial(step("one"), **await hostile(given, model, name)))
+    status = found["status"]
+    assert f"{ended} ended with status 2" in message(found)
     assert status["failure"] == {"class": "Agent", "reason": "AgentSetupFailed"}, status
     assert status["score"] == 0.0 and status.get("attempts", []) == [], status
