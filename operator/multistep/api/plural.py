@@ -1,4 +1,4 @@
-"""Numbers of things, in messages."""
+"""Formats a count with its noun for messages, e.g. "1 step" or "2 steps"."""
 
 from __future__ import annotations
 

@@ -129,9 +129,14 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line. Log messages of libraries are dropped, because errors are reported as exceptions."""
-    logging.getLogger().addHandler(logging.NullHandler())
+    """Run the command line."""
+    drop_library_logs()
     cli(prog_name=program_name(sys.argv[0]), complete_var="_MULTISTEP_COMPLETE")
+
+
+def drop_library_logs() -> None:
+    """Drop log messages of libraries, because errors are reported as exceptions."""
+    logging.getLogger().addHandler(logging.NullHandler())
 
 
 def program_name(path: str) -> str:
