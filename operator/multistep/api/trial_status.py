@@ -346,7 +346,7 @@ class TrialStatus(Model):
     passed: bool | None = None
     """Whether every declared step ran and passed; unset without a score."""
     score_rule: ScoreRule | None = None
-    """What the score is computed from; unset until the trial is finished."""
+    """The rule by which the score was computed; unset until the trial is finished."""
     columns: TrialColumns = TrialColumns()
     """Texts for the printer columns."""
     exception: TrialException | None = None

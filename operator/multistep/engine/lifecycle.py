@@ -39,7 +39,7 @@ from multistep.engine.decisions import (
 from multistep.engine.evictions import own_usage_exception
 from multistep.engine.journal import AGENT, AGENT_SETUP
 from multistep.engine.pod_start import START_RULES
-from multistep.engine.service_failures import service_ended
+from multistep.engine.service_failures import KILLED_FROM_OUTSIDE, service_ended
 from multistep.engine.suspensions import SUSPENDED, SWEEP_BUDGET_SPENT, is_suspended, must_have_no_pod, prestarts
 
 _WHAT_FAILED: Mapping[ViolationReason, str] = {
@@ -55,8 +55,6 @@ _VIOLATION_TIMES = 5
 _EXEC_KILLED_SECONDS = 90
 _NAME_TAKEN_SECONDS = 60  # within this time, garbage collection deletes the pod of an earlier trial of the same name
 _FORBIDDEN_SECONDS = 60  # within this time, a new namespace gets its ServiceAccount; later rejections are due to a policy
-# 137: SIGKILL, which no process in the container can send to process 1; 255: the node does not know the exit status.
-_KILLED_FROM_OUTSIDE = frozenset({137, 255})
 
 
 def decide(situation: Situation) -> Decision:
@@ -184,7 +182,7 @@ def _container_ended(s: Situation) -> Decision | None:
     ended = f"the trial's container {how}"
     if s.pod.exit_reason == "OOMKilled":
         return _died(s, "OutOfMemoryError", f"{ended}: it used more than its memory limit{_limit_and_phase(s)}")
-    killed_inside = s.pod.exit_code is not None and s.pod.exit_code not in _KILLED_FROM_OUTSIDE
+    killed_inside = s.pod.exit_code is not None and s.pod.exit_code not in KILLED_FROM_OUTSIDE
     if killed_inside and (s.trial.status.has_own_step or s.trial.status.resumed is not None):
         return _died(s, "ContainerKilledError", f"{ended}: a process in it stopped process 1")
     if not s.trial.status.has_own_step:
@@ -212,7 +210,7 @@ def _host_ended(s: Situation) -> Decision | None:
         return FailAttempt("AgentHostEnded", f"{ended} before the first step")
     if s.pod.host_out_of_memory:
         return PhaseDied("OutOfMemoryError", f"{ended}: it used more than its memory limit", phase)
-    if s.pod.host_exit_code in _KILLED_FROM_OUTSIDE:
+    if s.pod.host_exit_code in KILLED_FROM_OUTSIDE:
         return FailAttempt("AgentHostEnded", ended)
     return PhaseDied("AgentHostError", ended, AGENT)
 
@@ -225,7 +223,7 @@ def _egress_ended(s: Situation) -> Decision | None:
     ended = f"the egress sidecar {s.pod.egress_ended}"
     if not s.trial.status.has_own_step:
         return FailAttempt("EgressEnded", f"{ended} before the first step")
-    if s.pod.egress_exit_code in _KILLED_FROM_OUTSIDE and not s.pod.egress_out_of_memory:
+    if s.pod.egress_exit_code in KILLED_FROM_OUTSIDE and not s.pod.egress_out_of_memory:
         return FailAttempt("EgressEnded", ended)
     return _died(s, "EgressError", ended)
 

@@ -225,4 +225,3 @@ GEMINI: Final = Dialect(
     output_limit=_gemini_limit,
     answers=_gemini_answers,
 )
-DIALECTS: Final = (CHAT, RESPONSES, MESSAGES, GEMINI)

@@ -288,7 +288,7 @@ def _open_row(call: Call, most: Spent) -> Row:
         id=uuid.uuid4().hex,
         step=str(claims.key),
         sweep=claims.sweep,
-        agent=claims.agent or claims.role,
+        agent=claims.agent or claims.key.role,
         provider=call.route.provider,
         model=asked.model,
         reserved_input=most.input_tokens,

@@ -12,6 +12,7 @@ from multistep.api.records import Hello, Record
 from multistep.api.trial import MultiStepTrial
 from multistep.engine.comparison import lost_pod
 from multistep.engine.decisions import PodFacts
+from multistep.engine.direct_upload import SURVEYED_FILES
 from multistep.engine.evidence import changed_rewards, missing_records
 from multistep.engine.isolation import isolation, users_of
 from multistep.engine.journal import Journal
@@ -32,7 +33,7 @@ from multistep.engine.operations import (
     place_of,
 )
 from multistep.engine.replay import Progress, Replay
-from multistep.engine.room import SURVEYED_FILES, Room, too_large
+from multistep.engine.room import Room, too_large
 from multistep.engine.script import AgentScript
 from multistep.engine.suspensions import prestarts
 from multistep.errors import CheckpointLost, ContradictoryRecords, HostUnreachable, PodError, StreamLost

@@ -162,11 +162,7 @@ class ModelGateway:
         step = _segment(call.model_access)
         return StepClaims(
             sub=str(StepKey(metadata.uid, str(trial.status.attempt or 1), step, "agent")),
-            trial=metadata.name,
-            attempt=trial.status.attempt or 1,
-            step=step,
             sweep="" if sweep is None else "/".join((metadata.namespace, *sweep)),
-            namespace=metadata.namespace,
             agent=trial.spec.agent.label,
             limits=Limits() if (limits := trial.spec.agent.limits) is None else Limits(**limits.model_dump()),
             sweep_limits=of_sweep,

@@ -192,7 +192,7 @@ async def test_a_token_does_not_show_the_trial_its_attempt_and_its_sweep(tmp_pat
         token = variables["OPENAI_API_KEY"]
         assert set(jwt.decode(token, options={"verify_signature": False})) == {"exp", "sealed"}
         found = verify(token, {KEY.id: KEY.secret})
-        assert (found.trial, found.attempt, found.sub) == ("t", 1, f"{trial().metadata.uid}/1/a/agent")
+        assert (found.sub, found.agent) == (f"{trial().metadata.uid}/1/a/agent", trial().spec.agent.label)
 
 
 async def test_a_gateway_of_an_earlier_release_gets_plain_claims(tmp_path: Path) -> None:
@@ -201,7 +201,8 @@ async def test_a_gateway_of_an_earlier_release_gets_plain_claims(tmp_path: Path)
         keyring = Keyring(signing_keys(tmp_path / "operators", 1))
         operator = ModelGateway(admin, f"http://127.0.0.1:{here.port}", keyring, no_sweep)
         variables = await operator.variables(trial(), hosted(f"{here.model.url}/v1"), CALL)
-        assert jwt.decode(variables["OPENAI_API_KEY"], options={"verify_signature": False})["trial"] == "t"
+        plain = jwt.decode(variables["OPENAI_API_KEY"], options={"verify_signature": False})
+        assert plain["sub"] == f"{trial().metadata.uid}/1/a/agent"
         assert await ask(here, variables) == 200
 
 

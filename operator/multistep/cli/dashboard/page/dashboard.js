@@ -187,6 +187,7 @@ function openTrial(namespace, name) {
 }
 
 function take(found) {
+  if (found.all) for (const known of Object.values(rows)) known.clear();
   for (const row of found.rows) {
     const key = `${row.namespace}/${row.name}`;
     if (row.deleted) rows[row.kind].delete(key);
@@ -200,7 +201,6 @@ function take(found) {
 
 function connect() {
   const source = new EventSource("changes");
-  source.addEventListener("open", () => { rows.sweep.clear(); rows.trial.clear(); });
   source.addEventListener("message", (event) => take(JSON.parse(event.data)));
   source.addEventListener("error", () => {
     $("state").textContent = "the dashboard has ended; start it again with `multistep dashboard`";
