@@ -2,7 +2,7 @@ package main
 
 import "strings"
 
-// Outcome is how Multistep handles a key of the compose specification.
+// Outcome is how Multistep handles a key of the Compose specification.
 type Outcome string
 
 const (

@@ -83,7 +83,7 @@ func (r *reading) bind(key []string, service string, mount Mount) (Mount, bool) 
 		if service != mainService {
 			r.file.refuse(key, "shares main's %s with a service: use a named volume and an artifact with service = %q", mount.Target, service)
 		}
-		return mount, false // main has these directories without a mount
+		return mount, false // main has Harbor's log directories without a mount
 	}
 	place, inside := r.taskPath(key, mount.Source)
 	if place == "." {
@@ -134,7 +134,7 @@ func (r *reading) checkMode(key []string, mode int64) {
 	}
 }
 
-// object adds the mount of a config or a secret.
+// object appends the mount of a config or a secret to a list of mounts.
 func (r *reading) object(to []Mount, key []string, object types.FileObjectConfig, reference types.FileReferenceConfig, usual string) []Mount {
 	mount := Mount{Kind: file, Target: path.Clean(orElse(reference.Target, usual)), ReadOnly: true, Line: r.file.line(key)}
 	if reference.Mode != nil {

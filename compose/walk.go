@@ -26,7 +26,8 @@ type document struct {
 	visits    int
 }
 
-// maxVisits is the maximum number of nodes that walk visits: it visits an alias's nodes wherever the alias is used.
+// maxVisits is the maximum number of nodes that walk visits. walk visits an alias's nodes at each use, so a short file can have
+// very many visits.
 const maxVisits = 100_000
 
 func parse(text string, variables map[string]string) (*document, error) {
@@ -66,7 +67,7 @@ func (d *document) walk(node *yaml.Node, path, pattern []string) {
 }
 
 // unset handles variables without a value and without a default. In the values of replaceable keys, they get a placeholder, because
-// the trial sets their values (in Harbor, its own environment sets them). In other values it refuses them.
+// the trial sets their values (in Harbor, the environment of its process sets them). In the values of other keys, they are refused.
 func (d *document) unset(node *yaml.Node, path []string) {
 	for name, variable := range template.ExtractVariables(map[string]any{"": node.Value}, template.DefaultPattern) {
 		if _, set := d.variables[name]; set || variable.DefaultValue != "" || variable.PresenceValue != "" || hasDefault(node.Value, name) {
@@ -106,7 +107,7 @@ func hasDefault(text, name string) bool {
 func (d *document) key(pair [2]*yaml.Node, path, pattern []string) {
 	name := pair[0].Value
 	if strings.HasPrefix(name, "x-") && !isName(pattern) {
-		return // extensions have no effect; where keys are names, x-... is a name
+		return // an extension, which has no effect; in a mapping of names, x-... is a name
 	}
 	here, kind := with(path, name), with(pattern, name)
 	row, found := find(kind)

@@ -324,12 +324,12 @@ func TestAKilledSidecarNeverOpens(t *testing.T) {
 }
 
 func TestNamesOfTheHostsFileAreNotBelieved(t *testing.T) {
-	runtime.LockOSThread() // never unlocked: the thread has other mounts
+	runtime.LockOSThread() // never unlocked: the thread has its own mount namespace
 	hosts, err := os.ReadFile("/etc/hosts")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil { // for this thread only, which starts the sidecar
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil { // changes only this thread, which starts the sidecar
 		t.Fatal(err)
 	}
 	file := t.TempDir() + "/hosts"

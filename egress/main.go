@@ -78,7 +78,7 @@ type options struct {
 	socket, gateway, probes, resolver, runnerDir, node string
 }
 
-// sidecar is the running sidecar.
+// sidecar holds the parts of the running sidecar to which a change of the policy applies.
 type sidecar struct {
 	firewall *firewall.Firewall
 	names    *names.Names
@@ -123,7 +123,7 @@ func serve(given options) error {
 }
 
 // installRunner installs the runner in a volume of the pod, unless it exists there. It returns at once; the channel receives the
-// result. An init container for it would delay the pod's start.
+// result. An init container could do the same, but would delay the pod's start.
 func installRunner(directory string) <-chan error {
 	result := make(chan error, 1)
 	if _, err := os.Stat(filepath.Join(directory, filepath.Base(runner))); directory == "" || err == nil {
@@ -199,7 +199,7 @@ func newFirewall(given options) (*firewall.Firewall, error) {
 	}
 	wall := &firewall.Firewall{Nodes: []netip.Addr{node.Unmap()}, Proxy: proxyPort, Names: namesPort}
 	if gateway := defaultGateway("/proc/net/route"); gateway.IsValid() && gateway != wall.Nodes[0] {
-		wall.Nodes = append(wall.Nodes, gateway) // on a bridge the kubelet's connections come from the bridge's address
+		wall.Nodes = append(wall.Nodes, gateway) // in a bridge network, the kubelet's connections come from the bridge's address
 	}
 	for each := range strings.SplitSeq(given.probes, ",") {
 		port, err := strconv.ParseUint(each, 10, 16)

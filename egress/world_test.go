@@ -78,7 +78,7 @@ func again(arguments, variables []string, flags uintptr) int {
 func connect() error {
 	thread, attached, served := make(chan string, 1), make(chan struct{}), make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // stays locked: the thread is in the other namespace
+		runtime.LockOSThread() // never unlocked: the thread is in the namespace outside the pod
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			panic(err)
 		}

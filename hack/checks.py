@@ -50,7 +50,7 @@ def lint() -> None:
 
 
 def unit() -> None:
-    """Run the tests that need no cluster, except the long ones."""
+    """Run the tests that need no cluster, except tests with the mark `long`."""
     _ensure_programs()
     with stage("Go tests and Python tests (100 % branch coverage of the core)"), ThreadPoolExecutor(1) as thread:
         go_tests = thread.submit(_go_tests)
@@ -81,7 +81,7 @@ def _go_tests() -> None:
 
 
 def _python_tests(env: dict[str, str]) -> list[Ended]:
-    """Run the Python tests that need no cluster, except the long ones."""
+    """Run the Python tests that need no cluster, except tests with the mark `long`."""
     coverage = ("--cov=multistep.engine", "--cov-branch", "--cov-report=term-missing:skip-covered", "--cov-fail-under=100")
     core = Run("core", [*_CORE, *_on_all_cores("not long"), *coverage], env)
     others = Run("others", ["tests", *_on_all_cores("not long"), *_without(*end_to_end.DIRECTORIES, *_CORE)], env)

@@ -127,7 +127,7 @@ def _install(cluster: Cluster, program: str, name: str, agent_host: str, builder
 
 
 def _clear_interrupted(cluster: Cluster, program: str) -> None:
-    """Uninstall a release that an interrupted helm process left pending, because helm refuses to upgrade it.
+    """Uninstall a release that an interrupted helm process left pending, because helm refuses to upgrade a pending release.
 
     The caller holds the deploy lock, so no helm process is running. The CRDs, trials and results are retained.
     """

@@ -27,7 +27,7 @@ from localkube.config import load_config, second_cluster
 DIRECTORIES = ("tests/e2e", "tests/conformance", "tests/rights")
 _EACH_RUN = "not long and not measures and not agents"
 _CASES_AT_ONCE = 2  # concurrent conformance cases per pytest-xdist worker; a case mostly waits
-_FIRST = "tests/e2e/test_nodes.py"  # runs first: a new node copies all images of the cluster, and at the start it has few
+_FIRST = "tests/e2e/test_nodes.py"  # runs first: a new node copies all images of the cluster, which are few at the start
 
 
 def run() -> None:
@@ -41,8 +41,8 @@ def run() -> None:
 
 
 def run_long(before: Sequence[Ended]) -> None:
-    """Run the tests that `make test` omits because they take long. before: finished runs of such tests that need no cluster. The
-    totals include those of this checkout's last `make test`."""
+    """Run the tests that `make test` omits because they take long. before: finished runs of the long tests that need no cluster.
+    The totals include those of this checkout's last `make test`."""
     past = History(continued=True)
     first = deployment.deploy()
     with stage("long end-to-end tests"):
@@ -52,7 +52,7 @@ def run_long(before: Sequence[Ended]) -> None:
 
 
 def run_agents() -> None:
-    """Run the tests of more agents sequentially: images are built in them."""
+    """Run the tests of more agents sequentially, because these tests build images."""
     env = environment(deployment.deploy().environment)
     with stage("end-to-end tests of more agents"):
         ended = [execute(Run("agents", ["tests/e2e", "-m", "agents", "-v"], env))]
@@ -62,7 +62,8 @@ def run_agents() -> None:
 
 class _Stage:
     """Runs the end-to-end tests with these marks (pytest's -m), those marked `alone` last. With localkube, a second cluster runs a
-    part of the `alone` tests. past: from the start of its newest run on, the audit logs must show the operator's rights."""
+    part of the `alone` tests. past: earlier runs; the operator's RBAC rights are checked against the audit logs since the newest
+    run started."""
 
     def __init__(self, first: deployment.Cluster, marks: str, past: History) -> None:
         self._first, self._marks, self._since = first, marks, past.newest_start()
@@ -79,7 +80,7 @@ class _Stage:
         return self._marks != _EACH_RUN
 
     def ended(self) -> list[Ended]:
-        """Run the tests, and the conformance cases unless the tests are the long ones; return the finished runs."""
+        """Run the tests and, unless these are the long tests, the conformance cases; return the finished runs."""
         clusters = [self._on_first, *([self._on_second] if self._ours else [])]
         with ThreadPoolExecutor(len(clusters)) as threads:
             for lane in [threads.submit(cluster) for cluster in clusters]:
@@ -110,8 +111,8 @@ class _Stage:
             self._execute(Run(name, [file, "-m", f"alone and {self._marks}", "-v"], env))
 
     def _prove_rights(self) -> None:
-        """Check the operator's RBAC rights against the audit logs, which only local clusters expose. That each right was used is
-        checked only after the long tests."""
+        """Check the operator's RBAC rights against the audit logs, which only local clusters have. Only after the long tests, check
+        also that each right was used."""
         logs = [load_config(variables).paths.logs for variables in (os.environ, second_cluster(os.environ))]
         asked = {"MULTISTEP_TEST_LOGS": os.pathsep.join(map(str, logs)), "MULTISTEP_TEST_SINCE": self._since}
         marks = "" if self._is_long else _EACH_RUN

@@ -24,7 +24,7 @@ class Again:
 
 
 def run_again(ended: Iterable[Ended], env: Mapping[str, str], execute: Callable[[Run], Ended]) -> list[Again]:
-    """Repeat each failed test once, sequentially. No other tests may run on the cluster."""
+    """Repeat each failed test once, sequentially. The caller runs no other tests on the cluster."""
     failed = [(each.run.name, test, output) for each in ended for test, output in each.outcomes.failed.items()]
     return [
         Again(test, name, output, execute(Run("again", [test, "-v", "-rP"], env)))  # -rP: show the output of a passed test, too
@@ -44,7 +44,7 @@ def is_forgiven(ended: Ended, flaky: Mapping[str, Again]) -> bool:
 
 
 def described(again: Sequence[Again]) -> Iterator[str]:
-    """Yield both outputs of each repeated test."""
+    """Yield lines with the first and the second output of each repeated test."""
     for each in again:
         word = "FLAKY" if each.is_flaky else "FAILED TWICE"
         yield f"\n{word} {each.test}: failed in the run '{each.name}'" + (", then passed alone" if each.is_flaky else ", and alone")

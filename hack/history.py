@@ -64,7 +64,8 @@ class History:
             return []
 
     def newest_start(self) -> str:
-        """Return the start time of the run that `add` extends, in ISO format."""
+        """Return the start time, in ISO format, of the run that `add` extends; if no such run exists, the start time of this
+        process."""
         return next((each.started for each in reversed(self.runs()) if self._is_mine(each)), self.started)
 
     def seconds(self) -> dict[str, float]:

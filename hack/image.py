@@ -154,7 +154,7 @@ def _exists(target: targets.Target, name: str) -> bool:
 
 
 def _tag_dev(target: targets.Target, image: Image) -> None:
-    """Add the tag `dev`, which is the operator image's default in settings.py."""
+    """Add the tag `dev`. The image with this tag is the default in settings.py."""
     tool = "buildah" if isinstance(target, targets.Local) else "docker"
     capture([tool, "tag", name_of(image), f"{repository(image)}:dev"])
 

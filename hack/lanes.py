@@ -15,7 +15,8 @@ from hack.outcomes import Outcomes
 from hack.places import ROOT, VENV
 
 PYTEST = (str(VENV / "bin" / "python"), "-m", "pytest", "--no-header", "-p", "hack.pytest_no_skips", "-p", "hack.pytest_outcomes")
-# Matches the first line of pytest's summary: the heading of the failures or, without failures, the totals (in `pytest -q` no "=").
+# Matches the first line of pytest's summary: the heading of the failures or, without failures, the totals
+# (without "=" in `pytest -q`).
 _HEADING = re.compile(r"=+ (?!test session starts)\S.* =+|\d+ (passed|failed|error)\S*.* in [\d.]+s.*")
 _TOTAL = re.compile(r"(\d+) (\w+)")
 _SINGULAR = {"errors": "error", "warnings": "warning"}

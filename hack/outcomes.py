@@ -38,7 +38,7 @@ class Outcomes:
 
     @property
     def is_decided_by_tests(self) -> bool:
-        """Return whether failed tests are the only problem: no test was skipped, and every file was collected."""
+        """Return whether failed tests are the only reason why the run failed: no test was skipped, and every file was collected."""
         return not any(self._that("skipped")) and not any(each.phase == "collect" for each in self._that("failed"))
 
     @property

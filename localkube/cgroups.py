@@ -32,7 +32,8 @@ def prepare(name: str, root: Path = _ROOT) -> Path:
 
 
 def kill_all(name: str, root: Path = _ROOT) -> None:
-    """Kill every process of the group, including processes that are forked meanwhile, and delete the group. Raises Unhealthy."""
+    """Kill every process of the group, including processes that are forked meanwhile, and delete the group. Raises Unhealthy if
+    processes do not end."""
     if not wait_until(lambda: _kill_once(_tracking_tree(root) / name), _KILL_TIMEOUT_SECONDS, 0.02):
         raise Unhealthy(f"processes {members(name, root)} of cgroup {name!r} do not end although they were killed")
     wait_until(lambda: _remove(name, root), 2.0)
@@ -44,7 +45,8 @@ def members(name: str, root: Path = _ROOT) -> list[int]:
 
 
 def _trees(root: Path) -> list[Path]:
-    """Return the root of each cgroup tree. cgroup v2 has one tree; v1 has a tree per controller, and some are links to others."""
+    """Return the root of each cgroup tree. cgroup v2 has one tree; v1 has a tree per controller, of which some are links to other
+    trees."""
     return [root] if is_v2(root) else sorted(tree for tree in root.iterdir() if tree.is_dir())
 
 

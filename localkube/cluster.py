@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from localkube import build, components, health, images, node, objects, packages, pki, settings_files
+from localkube import build, components, health, images, node, objects, packages, pki, settings_files, startups
 from localkube.commands import print_line, step, wait_until
 from localkube.config import Config, Node, NodeOptions
 from localkube.containerd import Containerd, ensure_pause_image
@@ -81,7 +81,7 @@ def stop(config: Config, name: str) -> None:
 def start(config: Config, name: str) -> None:
     """Start a component and wait until the cluster is healthy."""
     component = components.by_name(config, name)
-    with exclusive(config.paths.lock):
+    with exclusive(config.paths.lock), startups.recorded(config.paths.startups, name):
         components.start(config, component)
         _wait_until_healthy(config)
         print_line(f"{name} runs")
@@ -158,13 +158,14 @@ def _start(config: Config, binaries: Path) -> None:
 def _start_components(config: Config) -> None:
     """Start the first node's components; then load the pause image and create the cluster's objects."""
     daemon, api = Containerd(config.paths.containerd_socket(config.first)), health.connect(config)
-    for component in components.of_node(config, config.first):
-        components.start(config, component)
-        if component.name == "etcd":  # wait for etcd, because without it the API server retries only after a second
-            _wait(config, "etcd", config.paths.etcd_socket.exists)
-    _wait(config, "containerd", daemon.answers)
-    ensure_pause_image(config, daemon)
-    _wait(config, "apiserver", lambda: api.answers_ok("/readyz"))
+    with startups.recorded(config.paths.startups, "apiserver"):
+        for component in components.of_node(config, config.first):
+            components.start(config, component)
+            if component.name == "etcd":  # wait for etcd, because without it the API server retries only after a second
+                _wait(config, "etcd", config.paths.etcd_socket.exists)
+        _wait(config, "containerd", daemon.answers)
+        ensure_pause_image(config, daemon)
+        _wait(config, "apiserver", lambda: api.answers_ok("/readyz"))
     objects.ensure_objects(config, api)
 
 

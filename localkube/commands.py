@@ -27,7 +27,8 @@ def step(message: str) -> Iterator[None]:
 def capture(
     command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None, stdin: str | None = None
 ) -> str:
-    """Run a program and return its stdout. Raises CommandFailed, which contains the output, and Unsupported if it is missing."""
+    """Run a program and return its stdout. Raises CommandFailed, which contains the output, if the program fails, and Unsupported
+    if it is missing."""
     try:
         done = subprocess.run(command, env=env, cwd=cwd, input=stdin, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
@@ -46,7 +47,8 @@ def succeeds(command: Sequence[str]) -> bool:
 
 
 def stream(command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
-    """Run a program and show its output on stderr, because stdout is for results. Raises CommandFailed and Unsupported."""
+    """Run a program and show its output on stderr, because stdout is for results. Raises CommandFailed if the program fails, and
+    Unsupported if it is missing."""
     try:
         code = subprocess.run(command, env=env, cwd=cwd, stdout=sys.stderr, check=False).returncode
     except FileNotFoundError as error:

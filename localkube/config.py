@@ -127,8 +127,14 @@ class Paths:
 
     @property
     def audit_log(self) -> Path:
-        """Return the audit log's path: one JSON object per line. Rotated files are `audit-TIME.log` in the same directory."""
+        """Return the path of the audit log, which has one JSON object per line. Rotated files are `audit-TIME.log` in the same
+        directory."""
         return self.logs / "audit.log"
+
+    @property
+    def startups(self) -> Path:
+        """Return the path of the record of components' startups (localkube.startups)."""
+        return self.logs / "startups.jsonl"
 
     @property
     def registries(self) -> Path:
@@ -141,7 +147,8 @@ class Paths:
 
     @property
     def bin(self) -> Path:
-        """Return the directory of links to the components' programs, by component name. Most links have the same target."""
+        """Return the directory with a link to each component's program. A link has the component's name; most links have the same
+        target."""
         return self.run_dir / "bin"
 
     @property

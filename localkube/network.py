@@ -1,4 +1,5 @@
-"""Create the cluster's network: a namespace with a bridge for pods per node, a link to the host, and no route to other networks."""
+"""Create the cluster's network: for each node a network namespace with a bridge for pods, and a link to the host. It has no route
+to other networks."""
 
 from pathlib import Path
 
@@ -11,7 +12,8 @@ def exists(node: Node) -> bool:
 
 
 def create(network: Network, node: Node) -> None:
-    """Delete the network of an interrupted start, if any; then create the first node's network namespace and its devices."""
+    """Delete the network that an interrupted start may have left. Then create the first node's network namespace and its
+    devices."""
     remove(node)
     unlink(network)
     _make_namespace(node)
@@ -85,7 +87,7 @@ link set {network.bridge} up
 
 
 def _link_commands(here: Node, there: Node, behind: str) -> str:
-    """Return commands that configure the end of the link to `there` on node `here`. behind: the CIDR, or "default", to route over
+    """Return commands that configure node `here`'s end of the link to node `there`. behind: the CIDR, or "default", to route over
     the link."""
     return f"""\
 address add {here.address} peer {there.address} dev {there.name}

@@ -27,7 +27,7 @@ mount --bind "$2" /var/log
 def start_holder(config: Config, node: Node) -> None:
     """Create the node's namespaces and the process that keeps them open. The caller has killed the processes of an earlier run.
 
-    Raises Unhealthy.
+    Raises Unhealthy if the namespaces cannot be created.
     """
     if node == config.first:
         network.create(config.network, node)

@@ -198,7 +198,7 @@ func TestOnlyTheProcessesThatSurvivedAreCounted(t *testing.T) {
 	}
 }
 
-// exec runs a command in the container as an exec from outside does.
+// exec starts a command in the container as an exec session does: its parent process is outside of the container.
 func (c *container) exec(argv ...string) *exec.Cmd {
 	c.t.Helper()
 	command := c.call(argv[0])
@@ -210,7 +210,7 @@ func (c *container) exec(argv ...string) *exec.Cmd {
 	return command
 }
 
-// connectAs is connectSmall for a container whose PID 1 has this UID.
+// connectAs starts a session through a `runner call` that runs as this UID (which must be PID 1's), and sends hello.
 func (c *container) connectAs(uid string) *session {
 	c.t.Helper()
 	s := c.connectBy(execCommand("nsenter", "-t", itoa(c.pid), "-p", "-n", "-m", "-r", "-S", uid, "-G", uid, "--", "/multistep/runner", "call"))

@@ -16,8 +16,8 @@ import (
 	"multistep.dev/runner/internal/frames"
 )
 
-// launchSmall starts a runner with the arguments in a root directory of its own, so that it lists few files. The machine's programs
-// are mounted.
+// launchSmall starts a runner with the arguments in a new root directory, so that the runner has few files to list. The host's /usr
+// is bind-mounted in it.
 func launchSmall(t *testing.T, arguments ...string) (*container, string) {
 	t.Helper()
 	return launchRoot(t, smallRoot(t), arguments)
@@ -65,7 +65,7 @@ func (c *container) connectSmall() *session {
 	return s
 }
 
-// body reads a body, and returns it with the error of its trailer.
+// body receives a body, and returns its content and the error in its trailer ("" if there is none).
 func (s *session) body() ([]byte, string) {
 	s.t.Helper()
 	body := frames.NewBody(s.frames)
@@ -76,7 +76,7 @@ func (s *session) body() ([]byte, string) {
 	return content, body.Trailer().Error
 }
 
-// stored is an increment as an operator stores it.
+// stored is an increment in the form in which the operator stores it.
 type stored struct {
 	files, lines []byte
 	result       object
@@ -173,7 +173,7 @@ func (s *session) refusal(more object) (code, message string) {
 	return code, message
 }
 
-// settle waits until a file is so old that its next change has another ctime: until then each increment contains it.
+// settle waits until the next change of a file is certain to change its ctime. Until then each increment contains the file.
 func settle(t *testing.T, path string) {
 	t.Helper()
 	eventually(t, path+" has settled", func() bool {
@@ -323,7 +323,7 @@ func TestTwoCountersInLockstepAreNotTorn(t *testing.T) {
 		var a, z int
 		fmt.Sscan(content(t, other+"/app/a"), &a)
 		fmt.Sscan(content(t, other+"/app/z"), &z)
-		if a != 0 && z != 0 && (a-z < 0 || a-z > 1) { // 0: between truncation and writing
+		if a != 0 && z != 0 && (a-z < 0 || a-z > 1) { // 0: the file was read between its truncation and the write
 			t.Errorf("torn: %d and %d", a, z)
 		}
 		var before int
@@ -348,7 +348,7 @@ func TestABrokenSessionThawsTheProcesses(t *testing.T) {
 	if answer := s.receive(); answer["ok"] != true {
 		t.Fatal(answer)
 	}
-	for _, relay := range callers(c) { // the runner has sent only a part of the body
+	for _, relay := range callers(c) { // at this point the runner has sent only a part of the body
 		check(syscall.Kill(relay, syscall.SIGKILL))
 	}
 	eventually(t, "the counter runs again", func() bool {

@@ -73,7 +73,7 @@ type container struct {
 // setup is the configuration of a container. Tests change parts of it.
 type setup struct {
 	Args  []string
-	Env   []string          `json:"-"` // may be invalid UTF-8
+	Env   []string          `json:"-"` // not in the JSON, because it may be invalid UTF-8
 	Binds map[string]string // sources of bind mounts, by target
 	Root  string            // chroot directory
 	UID   int

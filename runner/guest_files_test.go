@@ -105,9 +105,9 @@ func TestAGuestUploadsNothingThatItsUserMayNot(t *testing.T) {
 		{alice, "/run/tests", file}, {alice, "/run/tests/new", file}, {alice, "/root", file}, {alice, "/run/new", file}, {alice, "$RUNTIME/new", file},
 		{alice, "/run/home/bob", file}, {bob, "/run/home/alice", file}, {bob, "/run/staff", file}, {alice, "/run/logs/verifier", file},
 		{alice, "/run/sticky", file},            // root owns /run/sticky/f
-		{alice, "/run/home/alice/tests", file},  // alice's link
-		{alice, "/proc/1/root/run/tests", file}, // PID 1's root
-		{alice, "/proc/1/cwd/tests", file},      // PID 1's working directory
+		{alice, "/run/home/alice/tests", file},  // a link that alice created
+		{alice, "/proc/1/root/run/tests", file}, // through PID 1's root directory
+		{alice, "/proc/1/cwd/tests", file},      // through PID 1's working directory
 		{alice, "/run", archive(member{"tests/hidden", "hostile", 0o666})},
 		{alice, "/run", archive(member{"tests/", "", 0o777})},
 		{alice, "/run/home/alice", archive(member{"../bob/f", "hostile", 0o666})},
@@ -145,7 +145,7 @@ func TestAGuestDownloadsNothingThatItsUserMayNot(t *testing.T) {
 	sources := []object{{"path": "/etc/shadow"}, {"path": "/run/logs/verifier"}, {"path": "/run/logs/verifier/open"}, {"path": "/run/tests/hidden"}, {"path": "/root"}, {"path": "/root/f"},
 		{"path": "/run/home/bob"}, {"path": "/run/home/alice/shadow"}, {"path": "/proc/1/environ"}, {"path": "/proc/self/environ"}, {"path": "/proc/1/fd"},
 		{"path": "/proc/1/root/root"}, {"path": "/proc/1/cwd/home/bob"}, {"path": "/proc/1/mem"}, {"path": "/proc/1/map_files"}, {"path": "/proc/1/task/1/fd"}}
-	for fd := range 40 { // a thread of PID 1 could follow these links
+	for fd := range 40 { // links to PID 1's open files, which a thread of PID 1 could open
 		sources = append(sources, object{"path": fmt.Sprintf("/proc/1/fd/%d", fd)})
 		own = append(own, object{"path": fmt.Sprintf("/proc/self/fd/%d", fd)})
 	}

@@ -322,7 +322,7 @@ func TestAProcessOfTheContainerIsNoGuestEvenWithTheToken(t *testing.T) {
 			}
 		}
 	}
-	inside := append([]string{"-t", itoa(c.pid), "-p", "-n", "-m", "-r", "--"}, helper("guest", "-")...) // as an exec from outside does
+	inside := append([]string{"-t", itoa(c.pid), "-p", "-n", "-m", "-r", "--"}, helper("guest", "-")...) // like an exec session
 	command := exec.Command("nsenter", inside...)
 	command.Stdin = strings.NewReader(id + " " + token)
 	if output, _ := command.CombinedOutput(); strings.Contains(string(output), `"ok":true`) {

@@ -20,8 +20,8 @@ func init() {
 	runtime.LockOSThread() // keep main on the main thread, which beHeadless ends
 }
 
-// beRabbit tries to evade the kill: it repeats fork and setsid in the child while the parent exits, forever. A list of the
-// processes contains only PIDs of processes that have already exited.
+// beRabbit tries to evade the kill: it repeats fork and setsid in the child while the parent exits, forever. By the time that a
+// list of the processes is complete, every process in it has exited.
 func beRabbit() {
 	for {
 		pid, _, _ := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0) // fork()

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// verification describes the verification of the tests.
+// verification holds the fields of `baseline` and `inspect` requests that describe the verifier.
 var verification = object{"user": "", "env": object{"PATH": "/usr/bin:/bin"}, "directories": []string{"/tests", "/logs/verifier"}}
 
 func inspection(op, id string) object {

@@ -14,9 +14,9 @@ import (
 // every file; kernel.DropSetpcap covers this case.
 const installedMode = 0o111
 
-// copyTree replaces the contents of a directory with the files and symbolic links of another; they belong to this process's
-// user. A container whose image has no shell or no cp copies its files into a volume with this command. The kubelet may run an
-// init container again after a crash, so the target may hold a part of an earlier copy.
+// copyTree replaces the contents of a directory with the files and symbolic links of another directory. The copies belong to this
+// process's user. A container whose image has no shell or no cp copies its files into a volume with this command. The kubelet may
+// run an init container again after a crash, so the target may hold a part of an earlier copy.
 func copyTree(args []string) error {
 	if len(args) != 2 {
 		return errors.New("copy takes a source and a target directory")
@@ -51,7 +51,7 @@ func install(args []string) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(target.Name()) // fails after a successful rename
+	defer os.Remove(target.Name()) // removes a partial copy; after a successful rename it finds no file
 	if _, err = io.Copy(target, source); err == nil {
 		err = target.Chmod(installedMode)
 	}

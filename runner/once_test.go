@@ -81,7 +81,7 @@ func TestACommandRunsToItsEndIfItsSessionBreaks(t *testing.T) {
 
 func TestACommandWhoseRunnerWasKilledIsNotRunAgain(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "records")
-	once(t, state) // creates the directory
+	once(t, state) // a session without a command creates an empty record file
 	names, _ := filepath.Glob(filepath.Join(state, "*"))
 	if len(names) != 1 {
 		t.Fatal(names)

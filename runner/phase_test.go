@@ -100,7 +100,7 @@ import resource
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= 1024 * 1024)
 `}, nil)
 	lines := strings.Split(result["tail"].(string), "\n")
-	if lines[0] != "['0', '1', '2', '3'] b'' True" || lines[1] != "0 0 18" { // 3 is the open directory that is listed
+	if lines[0] != "['0', '1', '2', '3'] b'' True" || lines[1] != "0 0 18" { // 3 is the descriptor that listdir opened
 		t.Error(result)
 	}
 }

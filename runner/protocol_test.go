@@ -69,10 +69,10 @@ func TestARefusedRequestLeavesTheSessionUsable(t *testing.T) {
 		request object
 		code    string
 	}{
-		{object{"op": "wait", "id": "x", "timeoutSeconds": 0}, "Protocol"}, // before hello
+		{object{"op": "wait", "id": "x", "timeoutSeconds": 0}, "Protocol"}, // hello must be the first request
 		{object{"op": "hello", "protocols": []int{1}}, ""},
 		{object{"op": "dance"}, "Protocol"},
-		{object{"op": "output", "id": "x", "offset": 0, "maxBytes": 1}, "Protocol"}, // an op of protocol 2
+		{object{"op": "output", "id": "x", "offset": 0, "maxBytes": 1}, "Protocol"}, // new in protocol 2; the session has protocol 1
 		{object{"op": "start", "id": "x", "argv": []string{"true"}, "surprise": 1}, "Protocol"},
 		{object{"op": "start", "id": "x", "argv": []string{}}, "Protocol"},
 		{object{"op": "start", "id": "", "argv": []string{"true"}}, "Protocol"},
@@ -210,7 +210,7 @@ func TestReadinessIsNoWebServer(t *testing.T) {
 		"GET /ready?x=1 HTTP/1.0\r\nA: b\r\n\r\n":  "HTTP/1.1 200 ",
 		"nonsense\r\n\r\n":                         "",
 		"GET /" + strings.Repeat("x", 10000):       "",
-		"GET /ready HTTP/1.1\r\nNever: ending\r\n": "", // until the request times out
+		"GET /ready HTTP/1.1\r\nNever: ending\r\n": "", // no answer: the runner closes the connection when the request times out
 	} {
 		if answer := c.http(request); !strings.HasPrefix(answer, wanted) || (wanted == "" && answer != "") {
 			t.Errorf("%.30q: %q", request, answer)

@@ -204,7 +204,7 @@ func TestWithoutAnAgentHostItsRequestsAreRefused(t *testing.T) {
 		t.Error("no agent host:", code)
 	}
 	launchBeside(single).connect()
-	if answer := single.connect().ask(hello); answer["ok"] != false { // NoHost, or the agent host's refusal
+	if answer := single.connect().ask(hello); answer["ok"] != false { // the error is NoHost or that of the agent host's runner
 		t.Error("an agent host without a key:", answer)
 	}
 	old := single.connectSilently()

@@ -233,7 +233,7 @@ func TestAnUploadThatIsWrongLeavesNothing(t *testing.T) {
 		answer := s.upload(target, "", each.body, each.trailer)
 		code := "Upload"
 		if each.trailer != nil {
-			code = "Body" // the body was damaged and can be sent again
+			code = "Body" // the trailer does not match the body: the caller can send the body again
 		}
 		if answer["ok"] != false || answer["error"].(object)["code"] != code {
 			t.Errorf("%s: %v", name, answer)
@@ -504,7 +504,7 @@ func TestAShrunkFileIsPaddedAndNamed(t *testing.T) {
 	s.shell("truncate -s 30M "+sparse, nil)
 	s.sendJSON(frames.JSON, object{"op": "download", "sources": []object{{"path": sparse}}})
 	s.receive()
-	time.Sleep(100 * time.Millisecond) // the body is buffered in the pipes
+	time.Sleep(100 * time.Millisecond) // by now the runner waits: the pipes are full and the rest of the file is not read yet
 	check(os.Truncate(sparse, 1000))
 	body := frames.NewBody(s.frames)
 	size, err := io.Copy(io.Discard, body)

@@ -50,7 +50,7 @@ func place(root *os.Root, header *tar.Header, content io.Reader) error {
 		if err := root.MkdirAll(name, 0o755); err != nil {
 			return err
 		}
-		return root.Chmod(name, mode|0o555) // services may run as any user
+		return root.Chmod(name, mode|0o555) // a service may run as any user, who must be able to read the directory
 	case tar.TypeSymlink:
 		root.Remove(name)
 		return root.Symlink(header.Linkname, name)
@@ -105,7 +105,7 @@ func copyOwned(source, target string) error {
 		}
 		return copyEntry(path, to, info)
 	})
-	for _, each := range directories { // last: their permissions may forbid writes
+	for _, each := range directories { // set after the contents were copied, because they may not permit writes
 		err = errors.Join(err, own(each.path, each.info))
 	}
 	return err

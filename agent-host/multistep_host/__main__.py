@@ -1,4 +1,4 @@
-"""`multistep-host setup|step`: hand the request on stdin to the trial's daemon and write its outcome to a file."""
+"""`multistep-host setup|step`: hand the request on stdin to the trial's daemon, and write the daemon's outcome to a file."""
 
 from __future__ import annotations
 

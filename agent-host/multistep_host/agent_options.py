@@ -35,7 +35,8 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 def options(agent: type[BaseAgent]) -> dict[str, list[Alternative]] | None:
-    """Return, by option name, the alternatives that an agent class accepts as the option's value; ["any"] if it accepts any value.
+    """Return the alternatives that an agent class accepts as the value of each option, by option name; ["any"] if it accepts any
+    value.
 
     Return None for a class without an options model, because such a class ignores unknown options. Harbor 0.25 checks options
     against the model. The constructors' parameters are options, too, even if the model lacks them. Options that need a capability
@@ -51,7 +52,7 @@ def options(agent: type[BaseAgent]) -> dict[str, list[Alternative]] | None:
 
 
 def _parameters(agent: type[BaseAgent]) -> set[str]:
-    """Return the parameters' names of the class's and its bases' constructors, up to the first constructor without **kwargs."""
+    """Return the parameter names of the constructors of the class and its bases, up to the first constructor without **kwargs."""
     names: set[str] = set()
     for each in agent.__mro__:
         if (constructor := each.__dict__.get("__init__")) is None:

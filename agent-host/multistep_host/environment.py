@@ -110,7 +110,7 @@ class GuestEnvironment(BaseEnvironment):
             await self.guest.upload(archive, str(target_dir))
 
     async def upload_files(self, source_dir: Path, files: list[Path], target_dir: str) -> None:
-        """Upload these files of a directory to the same relative paths below `target_dir`."""
+        """Upload `files` of `source_dir` to the same relative paths below `target_dir`."""
         with tempfile.TemporaryFile() as archive:
             await asyncio.to_thread(transfer.pack_files, archive, source_dir, files)
             await self.guest.upload(archive, target_dir)

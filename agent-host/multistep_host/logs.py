@@ -1,4 +1,4 @@
-"""Synchronizes the agent's logs in the environment (/logs/agent) with those on the agent host (Harbor's `logs_dir`)."""
+"""Synchronizes the agent's logs in the environment (/logs/agent) with the agent's logs on the agent host (Harbor's `logs_dir`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AgentLogs:
     def __init__(self, environment: GuestEnvironment, directory: Path) -> None:
         self._environment = environment
         self._directory = directory
-        self._in_environment: _Seen = {}  # size and mtime of each file that is the same in the environment
+        self._in_environment: _Seen = {}  # size and mtime of each file whose copy in the environment is equal
 
     def clear(self) -> None:
         """Delete the agent host's logs before a step that starts a new session. The operator deletes the environment's logs."""

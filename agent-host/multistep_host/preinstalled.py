@@ -31,7 +31,8 @@ _log = logging.getLogger(__name__)
 
 
 async def skip_install(agent: BaseAgent, environment: BaseEnvironment) -> None:
-    """Make the agent's `setup` install nothing, unless its version command fails in the environment. Use the version it prints."""
+    """Make the agent's `setup` skip the installation, unless the agent's version command fails in the environment. Use the version
+    that the command prints."""
     if not isinstance(agent, BaseInstalledAgent) or agent.name() in CONFIGURED_BY_INSTALL:
         return
     if command := agent.get_version_command():

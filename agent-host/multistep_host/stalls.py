@@ -1,4 +1,4 @@
-"""Asks the model gateway how long the provider stalled the step. The agent's timeout is extended by this time."""
+"""Asks the model gateway how long the provider stalled the step. The agent's timeout is extended by this duration."""
 
 from __future__ import annotations
 

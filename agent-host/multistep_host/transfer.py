@@ -26,7 +26,7 @@ def pack_directory(archive: IO[bytes], source: Path) -> None:
 
 
 def pack_files(archive: IO[bytes], source: Path, files: Iterable[Path]) -> None:
-    """Write an archive with these files of the directory."""
+    """Write an archive with `files`, which are in the directory `source`."""
     _pack(archive, source, files, recursive=False)
 
 
@@ -55,7 +55,7 @@ def unpack_directory(archive: IO[bytes], target: Path, keep: Collection[Path] = 
     """Unpack a download below `target`, without overwriting the files in `keep`. Return the paths written.
 
     The members are named `0/PATH`. The environment may be hostile, so Harbor's filter rejects members that lead out of the
-    directory. Only rejected members are skipped: a bad link does not lose the agent's other logs.
+    directory. Only the rejected members are skipped, so that a bad link does not prevent the download of the agent's other logs.
     """
     archive.seek(0)
     target.mkdir(parents=True, exist_ok=True)

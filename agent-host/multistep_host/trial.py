@@ -1,4 +1,5 @@
-"""One trial's agent: Harbor's agent object, its setup and its steps, in the order of Harbor 0.25's MultiStepTrial."""
+"""One trial's agent: Harbor's agent object, its setup and its steps, in the order in which Harbor 0.25's MultiStepTrial calls
+them."""
 
 from __future__ import annotations
 
@@ -99,7 +100,8 @@ class TrialAgent:
 
     @contextmanager
     def _shown(self, send: Send) -> Iterator[None]:
-        """Send the output of the agent's commands, and write it to a file of the agent's logs."""
+        """During the ``with`` block, send the output of the agent's commands to `send`, and write it to a file of the agent's
+        logs."""
         with transcript(self._agent.logs_dir, send) as written:
             self._environment.guest.show = written.add
             try:
@@ -172,7 +174,7 @@ def _error(exception: Exception) -> dict[str, str]:
 async def _within(
     seconds: float | None, work: Awaitable[None], error: type[TimeoutError], what: str, stalled: Callable[[], Awaitable[float]]
 ) -> None:
-    """Await the work. Cancel it after the timeout, which is extended by the seconds that ``stalled`` returns by then."""
+    """Await the work. Cancel the work at the timeout, which is extended by the seconds that ``stalled`` returns at that time."""
     task = asyncio.ensure_future(work)
     try:
         await _wait(task, seconds, stalled)

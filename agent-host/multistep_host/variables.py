@@ -22,7 +22,7 @@ class Variables:
         self._shadowed: dict[str, str] = {}
 
     def replace(self, env: Mapping[str, str]) -> None:
-        """Set these variables in `os.environ`, and restore the original values of variables that were set before but not now."""
+        """Set these variables in `os.environ`. Restore the original values of the other variables that the previous call set."""
         for name in self._env:
             os.environ.pop(name, None)
         os.environ.update(self._shadowed)

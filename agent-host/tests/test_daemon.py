@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 
 @dataclass
 class Host:
-    """Replaces an agent host's container: its directory, and runs of the command `multistep-host`."""
+    """Replaces an agent host's container: it has the container's directory, and runs the command `multistep-host`."""
 
     directory: Path
     runner: Runner

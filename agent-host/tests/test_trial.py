@@ -16,7 +16,8 @@ from harbor.models.trial.paths import EnvironmentPaths
 
 from multistep_host.phase_requests import SetupRequest, StallsRequest, StepRequest
 from multistep_host.stalls import stalled_seconds
-from multistep_host.trial import TrialAgent
+from multistep_host.trial import TrialAgent, create_agent
+from multistep_host.variables import Variables
 from runner import TOKEN, Runner
 
 MakeTrial = Callable[..., TrialAgent]
@@ -63,6 +64,22 @@ async def test_setup_reports_the_agent(make: MakeTrial, runner: Runner) -> None:
     done = await make().setup(setup_request(runner))
     model = {"name": "claude-sonnet-4-5", "provider": "anthropic"}
     assert (done["ok"], done["agent"]) == (True, {"name": "scripted", "version": "7", "model": model})
+
+
+def test_the_agent_has_the_tasks_mcp_servers_and_skills(runner: Runner, tmp_path: Path) -> None:
+    servers = [
+        {"name": "a", "transport": "streamable-http", "url": "http://a", "args": [], "headers": {}},
+        {"name": "b", "transport": "stdio", "command": "b", "args": ["-v"], "headers": {}},
+    ]
+    wanted = request(
+        runner, agent={"importPath": "scripted_agent:ScriptedAgent"}, mcpServers=servers, skillsDir="/skills", trial="t"
+    )
+    agent = create_agent(SetupRequest.model_validate(wanted), Variables(), tmp_path)
+    assert agent.skills_dir == "/skills"
+    assert [(each.name, each.transport, each.url, each.command, each.args) for each in agent.mcp_servers] == [
+        ("a", "streamable-http", "http://a", None, []),
+        ("b", "stdio", None, "b", ["-v"]),
+    ]
 
 
 async def test_a_failed_setup_has_the_exceptions_type_and_message(make: MakeTrial, runner: Runner) -> None:
@@ -176,7 +193,8 @@ async def test_without_an_answer_of_the_gateway_nothing_is_extended() -> None:
 
 @contextmanager
 def gateway(seconds: list[Any]) -> Iterator[tuple[str, list[str]]]:
-    """Serve these stalls, one per request. Yield the URL, and the list of the requests' Authorization headers."""
+    """Serve a fake model gateway that answers one request with each number of stalled seconds. Yield its URL, and the list of the
+    requests' Authorization headers."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""An agent of your own, by import path: it asks the model for one command at a time, and runs it in the environment."""
+"""A custom agent, which a trial names by its import path. It asks the model for commands and runs them in the environment."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from harbor.agents.base import BaseAgent
 
 
 class OwnAgent(BaseAgent):
-    """Runs what the model says until it says that it is done."""
+    """Runs the commands that the model requests, until the model requests no further command."""
 
     @staticmethod
     def name():

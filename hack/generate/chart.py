@@ -60,7 +60,8 @@ GATEWAY = Program("gateway.settings", GatewaySettings, "gateway/statefulset.yaml
 
 
 def schema(text: str) -> str:
-    """Return the chart's schema with the programs' current settings, which rejects unknown keys. text: the old schema."""
+    """Return the chart's JSON schema, updated with the programs' current settings. The schema rejects unknown keys. text: the old
+    schema."""
     whole: Schema = json.loads(text)
     values = whole["properties"]
     values["settings"] = {"type": "object", "properties": OPERATOR.settings()}

@@ -30,8 +30,8 @@ Column = tuple[str, str, str, int, str]  # name, type, path, priority (1: shown 
 class Kind:
     """A kind of resource.
 
-    mutable: fields of the spec that users may change. another: advice in the error message for a change of any other field.
-    spec_rules, rules: additional validation rules of the spec and of the whole resource.
+    mutable: fields of the spec that users may change. another: advice in the error message after a change of a field that is not
+    mutable. spec_rules, rules: additional validation rules of the spec and of the whole resource.
     """
 
     kind: str
@@ -66,8 +66,8 @@ _RETRIES_ARE_KEPT = {
     "message": "retries may only get further entries at the end",
     "fieldPath": ".retries",
 }
-# The status of a new object until an operator reconciles it. kstatus then reports it as in progress instead of finished, and the
-# message suggests to users what to check.
+# The status of a new object until an operator reconciles it. With this status, kstatus reports the object as in progress, not as
+# finished, and the message suggests to users what to check.
 _NOT_SEEN_YET = {
     "observedGeneration": -1,
     "conditions": [

@@ -1,4 +1,4 @@
-"""The adaptive concurrency limit (AIMD, as in TCP): a server that refuses work gets less work, and more again when it recovers."""
+"""An adaptive concurrency limit (AIMD, as in TCP): refusals by a server lower the limit, successes raise it again."""
 
 from __future__ import annotations
 

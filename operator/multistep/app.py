@@ -216,7 +216,7 @@ class App:
                     self.reconciler.model_slots.saw(parse_trial(found))
 
     async def _adapt_models(self, gateway: model_gateway.ModelGateway, loads: ModelLoads) -> None:
-        """Adapt the limits of active trials to the providers' refusals. A standby keeps its limits, because it has no trials."""
+        """Adapt the limits of active trials to the providers' refusals. A standby changes no limit, because it runs no trials."""
         found = loads.since_last(await gateway.loads())
         if self.lease.held:
             self.reconciler.model_slots.adapt(found)

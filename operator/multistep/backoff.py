@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-_MAX_DOUBLINGS = 30  # avoids a float overflow; pauses reach ``last`` after far fewer doublings
+_MAX_DOUBLINGS = 30  # avoids a float overflow; a pause reaches ``Backoff.last`` after far fewer doublings
 
 
 @dataclass(frozen=True)

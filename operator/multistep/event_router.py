@@ -51,8 +51,8 @@ class EventRouter:
             self._sweep_queue.add_within(key, seconds)
 
     def missed(self, kind: str, key: Key) -> None:
-        """Enqueue a trial or sweep after a resync found that a watch event of it or of its pod was missed. After a missed event of
-        a trial, the active sweeps of its namespace list their trials again."""
+        """Enqueue a trial or sweep after a resync found a missed watch event of this object or of the trial's pod. After a missed
+        event of a trial, the active sweeps of its namespace list their trials again."""
         if kind == "sweep":
             return self.enqueue_sweep(key)
         if kind == "trial":

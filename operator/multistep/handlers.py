@@ -19,6 +19,7 @@ from multistep.app import App
 from multistep.kube.watch import PAGE_OBJECTS
 from multistep.loglines import set_up
 from multistep.pods import identity
+from multistep.reconcile.resync import WATCH_TIMEOUT_SECONDS
 from multistep.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ def register(registry: kopf.OperatorRegistry, settings: Settings) -> App:
         settings.posting.enabled = False  # the operator emits its Events itself
         settings.scanning.disabled = True  # the resources are known, so the operator needs no access to CRDs
         settings.watching.server_timeout = 300  # seconds; bounds how long a stalled watch lasts
-        settings.watching.client_timeout = 330
+        settings.watching.client_timeout = WATCH_TIMEOUT_SECONDS
         settings.watching.chunk_size = PAGE_OBJECTS
         settings.watching.label_selectors[GROUP, kopf.EVERYTHING] = app.shard.selector
         settings.watching.label_selectors["v1", "pods"] = app.shard.selecting(identity.LABEL_TRIAL)
@@ -117,5 +118,5 @@ def main() -> None:
     settings = Settings()
     set_up(settings.log_level, settings.log_format)
     gc.collect()
-    gc.freeze()  # full collections then skip imported objects, and block the event loop less (docs/internals/load.md)
+    gc.freeze()  # full garbage collections then skip imported objects, and block the event loop less (docs/internals/load.md)
     uvloop.run(operate(settings))

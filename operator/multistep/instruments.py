@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 OTHER = "other"
-"""Label value of the series that counts all label sets beyond the limit."""
+"""Label value of the series that counts all combinations of label values beyond the limit."""
 MAX_VALUE_CHARACTERS = 128
 
 C = TypeVar("C", Counter, Histogram)
@@ -68,7 +68,7 @@ class Row(Generic[M]):
 
 
 class Bounded(Generic[C]):
-    """A metric with optional labels. most: maximum number of sets of their values; further sets share the series "other"."""
+    """A metric with optional labels. most: maximum number of combinations of their values; all others share the series "other"."""
 
     def __init__(self, metric: C, chosen: Sequence[str], most: int) -> None:
         self._metric: C = metric

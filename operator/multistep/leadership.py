@@ -22,7 +22,7 @@ RELEASE_SECONDS: Final = 3.0
 
 
 async def connect(stack: AsyncExitStack, settings: Settings, metrics: Metrics) -> Lease:
-    """Return the lease, with a separate client, so that other requests never delay a renewal."""
+    """Return the lease. Its requests use a separate client, so that other requests never delay a renewal."""
     client = await Client.connect(timeout_seconds=attempt_timeout_seconds(settings.lease_seconds), observe=metrics.requested)
     await stack.enter_async_context(client)
     return Lease(

@@ -118,7 +118,7 @@ def _time(record: logging.LogRecord) -> str:
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception:  # a library's invalid format arguments: log the line anyway
+    except Exception:  # a library passed invalid format arguments: log the line anyway
         return f"{record.msg} {record.args}"
 
 

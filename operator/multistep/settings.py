@@ -80,7 +80,7 @@ class Settings(BaseSettings):
     gateway_secret_dir: Path = Path("/etc/multistep/gateway")
     """Mounted Secret that the operator shares with the model gateway."""
     agent_host_image: str = ""
-    """Image of the agent host, the container that runs Harbor's agents beside the environment; empty: such trials fail."""
+    """Image of the agent host, the container that runs Harbor's agents beside the environment; empty: their trials fail."""
     agent_image_mount: Literal["Volume", "Copy"] = "Volume"
     """How spec.agent.image gets into trial pods. Volume: an image volume (Kubernetes 1.35 with containerd 2.1 or CRI-O). Copy: an
     init container copies the program, on clusters without image volumes."""
@@ -123,16 +123,16 @@ class Settings(BaseSettings):
     """Maximum bytes of the checkpoints of all trials of one namespace on the results volume; None: 15 % of the volume's size."""
     checkpoint_transfers: int = Field(default=4, ge=1)
     """Maximum number of checkpoints that are stored or restored concurrently; one namespace uses at most all slots but one. Further
-    trials are queued, with processes that run."""
+    trials are queued, while the processes in their pods continue to run."""
     results_collect_seconds: float = Field(default=300.0, gt=0)
-    """Timeout of one collection's download. Files received until then are kept."""
+    """Timeout of the download of one step's files. Files received before the timeout are stored."""
     results_store: str = ""
-    """Object store for the results of finished trials: s3://BUCKET/PREFIX, gs://... or az://...; empty: they stay on the volume. No
-    other operator may use the prefix. Credentials and endpoint come from the store's usual environment variables."""
+    """Object store for the results of finished trials: s3://BUCKET/PREFIX, gs://... or az://...; empty: results stay on the volume.
+    No other operator may use the prefix. Credentials and endpoint come from the store's usual environment variables."""
     results_store_ca_file: Path | None = None
-    """CA certificates (PEM) that verify the object store's certificate; None: those of the system."""
+    """CA certificates (PEM) that verify the object store's certificate; None: the system's CA certificates."""
     results_signing_key_file: Path | None = None
-    """Private key (PEM, unencrypted) that signs the evidence of results; None: it is not signed. Read at the operator's start."""
+    """Private key (PEM, unencrypted) that signs the evidence of results; None: no signature. Read at the operator's start."""
     results_direct_bytes: int | None = Field(default=64 * 2**20, ge=1)
     """Minimum size of a file that the pod uploads directly to the object store; None: all files go through the operator."""
     results_url: str = "http://127.0.0.1:8080"
@@ -140,7 +140,7 @@ class Settings(BaseSettings):
     linger_seconds: float = Field(default=12.0, ge=0)
     """How long an exec session stays open for a phase that may finish soon, unless other trials are queued for a session."""
     poll_seconds: float = Field(default=300.0, gt=0)
-    """Time after which a running phase is polled if the pod's readiness has not reported its end; the interval then doubles, up to
+    """Time after which the operator polls a running phase if the pod's readiness has not changed; the interval then doubles, up to
     an hour."""
     answer_timeout_seconds: float = Field(default=60.0, gt=0)
     """Timeout of the runner's answers."""
@@ -149,8 +149,8 @@ class Settings(BaseSettings):
     starting_pods: int = Field(default=500, ge=1)
     """Maximum number of pods that start concurrently; further trials are queued. The default is the Job controller's."""
     models: list[ModelLimit] = []
-    """Limits of active trials by model, over all sweeps: a list of {model, maxActive}, where model is as in spec.agent.model. Fewer
-    are active while the provider refuses requests. Further trials are queued without a pod."""
+    """Limits of active trials by model, over all sweeps: a list of {model, maxActive}, where model is as in spec.agent.model. While
+    the provider refuses requests, a model's limit is lower. Further trials are queued without a pod."""
     gpu_types: dict[str, dict[str, tuple[str, ...]]] = {}
     """Labels by which nodes with a type of GPU are recognized, by type, in addition to the types in docs/reference/task-format.md:
     {"rtx6000": {"nvidia.com/gpu.product": ["NVIDIA-RTX-6000-Ada-Generation"]}}. A node needs one of a type's labels."""
@@ -162,11 +162,11 @@ class Settings(BaseSettings):
     unpack_threads: int = Field(default=2, ge=1)
     """Threads that unpack collected files."""
     pod_grace_seconds: int = Field(default=1, ge=0)
-    """terminationGracePeriodSeconds of trial pods. The runner ignores SIGTERM and waits for SIGKILL; sidecars may need it."""
+    """terminationGracePeriodSeconds of trial pods. The runner ignores SIGTERM, so only other containers need this time."""
     egress: Literal["Disabled", "NetworkPolicy", "Sidecar"] = "Disabled"
     """What limits the networks of trial pods (docs/how-to/egress.md). Sidecar: a container with NET_ADMIN in each pod that needs
-    one, also by host name and phase. NetworkPolicy: policies, which the cluster's plugin must enforce, by address only. Disabled:
-    tasks with a network_mode other than public are rejected."""
+    one; it can also limit by host name and by phase. NetworkPolicy: policies, which limit only by address, and which the cluster's
+    network plugin must enforce. Disabled: tasks with a network_mode other than public are rejected."""
     lease_name: str = "multistep"
     """Name of the leader Lease. Replicas that run the same trials must share it."""
     lease_namespace: str = ""
@@ -182,13 +182,13 @@ class Settings(BaseSettings):
     resync_seconds: float = Field(default=40.0, gt=0)
     """Period of the resync: it lists metadata of trials, sweeps and pods and requeues those whose watch events were missed."""
     drain: Literal["Move", "Wait"] = "Move"
-    """What draining a node does: Move evicts trial pods, whose trials restart elsewhere; Wait blocks it until they finish."""
+    """Effect of a node drain. Move: it evicts trial pods, whose trials restart elsewhere; Wait: it waits for the trials' end."""
     metrics_labels: list[Literal["namespace", "agent", "model"]] = ["agent", "model"]
     """Labels of the metrics about trials, steps and model requests (docs/reference/metrics.md)."""
     metrics_label_sets: int = Field(default=200, ge=1)
-    """Maximum number of label value sets per metric; further sets are counted as "other"."""
+    """Maximum number of combinations of label values per metric; further combinations are counted as "other"."""
     otlp_endpoint: str = ""
-    """OTLP/HTTP endpoint for traces of trials (http://collector:4318); empty: that of the OTEL_ variables, if set."""
+    """OTLP/HTTP endpoint for traces of trials (http://collector:4318); empty: the endpoint in the OTEL_ variables, if set."""
     task_sources: list[Literal["oci", "git", "url"]] = ["oci", "git", "url"]
     """Kinds of task sources outside the cluster that trials may use."""
     task_allowed_hosts: list[str] = []
@@ -201,8 +201,8 @@ class Settings(BaseSettings):
     builds: BuildSettings = BuildSettings()
     """How the images of tasks with a Dockerfile are built in the cluster; the chart sets it from its value builds."""
     task_fetches: int = Field(default=3, ge=1)
-    """Concurrency limit on fetches of tasks, each in a process of at most 448 MiB; one namespace uses at
-    most all slots but one, and at least one."""
+    """Maximum number of concurrent fetches of tasks, each in a process of at most 448 MiB. One namespace uses at most all slots but
+    one, and at least one."""
     task_fetch_seconds: float = Field(default=120.0, gt=0)
     """Timeout of one fetch of a task."""
     task_cache_dir: Path = Path("/var/cache/multistep")

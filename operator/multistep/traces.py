@@ -1,8 +1,8 @@
 """Traces of trials, exported by OTLP/HTTP (if configured) after the trial has finished. No trial waits for the export.
 
 Delivery is at least once: a failed export is retried, and after a restart the operator exports recently finished trials again. The
-spans' ids are derived from the trial's uid, so a receiver can drop duplicates. A trace that the receiver rejects (any 4xx but 408
-and 429) is dropped, logged and counted: a retry cannot succeed, and later traces must not wait for it.
+spans' ids are derived from the trial's uid, so a receiver can drop duplicates. A trace that the receiver rejects (a 4xx status
+other than 408 and 429) is dropped, logged and counted: a retry cannot succeed, and later traces must not wait for it.
 """
 
 from __future__ import annotations

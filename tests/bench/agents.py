@@ -1,7 +1,8 @@
 """Compare trials that have an agent host with pods in which the same agent processes run alone; measure the agent hosts' memory.
 
 The agent is claude-code with claude.sh in place of its program, so that no network and no installation distort the measurement. The
-model is tests.support.fake_model on the node: trials call it through the model gateway, the pods directly.
+model is tests.support.fake_model on the node: trials call it through the model gateway, and the agent processes in the pods call it
+directly.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def shape_pod(made: Object, settings: Settings, model_url: str) -> Object:
     pod = pods.manifest(pods.PodRequest(parsed, EnvironmentConfig(), IMAGE, "bench", settings))
     pod["metadata"] = {"name": "idle", "labels": {"bench": "idle"}}
     main, *others = pod["spec"]["containers"]
-    del main["readinessProbe"]  # the container does not run the runner, which would answer
+    del main["readinessProbe"]  # the container runs no runner that could answer the probe
     pod["spec"]["containers"] = [{**main, **_alone(model_url)}, *others]
     return pod
 
@@ -210,12 +211,13 @@ def judgement(found: Found) -> tuple[bool, list[str]]:
     """Return whether the limits on memory and execs hold, and one line per limit. A slow run does not fail the bench, because
     times depend on the machine."""
     ratio, execs, memory = median(found.comparison.of_shape), found.comparison.execs_per_step, found.installed.bytes
-    count = found.comparison.count
+    count, longer = found.comparison.count, median(each.trials - each.bare for each in found.comparison.rounds)
     promises = [
         (memory <= MOST_HOST_BYTES, f"{memory / 2**20:.1f} MiB of an installed agent's host, at most {MOST_HOST_BYTES >> 20}"),
         (execs <= MOST_EXECS_PER_STEP, f"{execs:.2f} execs per step, at most {MOST_EXECS_PER_STEP:g}"),
     ]
     time = f"{count} trials take {ratio:.2f} times as long as the agent alone in pods of their shape, at most {MOST_OF_SHAPE:g}"
+    time = f"{time} ({longer:.1f} s longer than in bare pods)"
     lines = [trials.line(holds, words) for holds, words in [(ratio <= MOST_OF_SHAPE, time), *promises]]
     return all(holds for holds, _ in promises), lines
 

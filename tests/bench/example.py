@@ -21,7 +21,7 @@ Change = Callable[[Path], None]
 
 @dataclass(frozen=True)
 class Example:
-    """The example in a namespace, with the image that `multistep build` made. runner_in_image: whether the image contains the
+    """The example task in a namespace, with the image that `multistep build` made. runner_in_image: whether the image contains the
     runner."""
 
     client: Client

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from multistep.cli.doctor.observe import is_ready
 from multistep.engine.operations import Source
 from multistep.kube.client import Client
 from multistep.kube.resources import PODS, TRIALS, Resource
@@ -37,7 +38,7 @@ class Counters:
     peak_bytes: float
 
     def since(self, start: Counters) -> Counters:
-        """Return the differences from `start`, but leave `peak_bytes`, which counts from the operator's start, as it is."""
+        """Return the differences from `start`. `peak_bytes` stays the same: it is the peak since the operator's start."""
         differences = {each.name: getattr(self, each.name) - getattr(start, each.name) for each in fields(self)}
         return replace(Counters(**differences), peak_bytes=self.peak_bytes)
 
@@ -63,11 +64,6 @@ async def api_server_execs(client: Client) -> float:
     return sum(
         value for name, value in found.items() if name.startswith("apiserver_request_total{") and 'subresource="exec"' in name
     )
-
-
-def is_ready(pod: Object) -> bool:
-    """Return whether the pod has the condition Ready."""
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", []))
 
 
 async def time_pods(
@@ -184,7 +180,7 @@ async def _until(done: Any) -> None:
 
 
 async def _until_all(client: Client, resource: Resource, namespace: str, count: int, so: Callable[[Object], bool]) -> None:
-    """Wait until `count` objects satisfy `so`. Use a watch, because repeated lists would distort the measurement."""
+    """Wait until `so` returns true for `count` objects. Use a watch, because repeated lists would distort the measurement."""
     there: set[str] = set()
     async with asyncio.timeout(DEADLINE_SECONDS), aclosing(client.watch(resource, namespace)) as events:
         async for event in events:

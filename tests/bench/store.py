@@ -74,7 +74,7 @@ async def artifact(client: Client, namespace: str) -> Cost:
         variables = {"MULTISTEP_RESULTS_STORE": f"s3://{server.bucket}/e2e", **server.environment}
         with tempfile.NamedTemporaryFile(prefix="multistep-bench-") as file, with_variables(variables):
             await asyncio.to_thread(_fill, Path(file.name))
-            await _ended(client, namespace, trial(Step("a"), name="warm"))  # the first upload has one-time costs: not measured
+            await _ended(client, namespace, trial(Step("a"), name="warm"))  # not measured: it has one-time costs
             before = await asyncio.to_thread(copy_plainly, server, Path(file.name))
             seconds, grown = await _send(client, namespace, Store(server))
             after = await asyncio.to_thread(copy_plainly, server, Path(file.name))

@@ -39,13 +39,13 @@ class Taken:
 
 @dataclass
 class FaultInjector:
-    """Injects faults.
+    """Injects faults: kills the operator, deletes trial pods, cuts connections and restarts cluster components.
 
     Args:
         deletions: Maximum number of trial pods to delete. Half of them are pods of trials that have a checkpoint.
         unlucky: The trial whose pods are deleted first.
         report: Called with a description of each fault.
-        stopped: Set it to stop.
+        stopped: The injection ends when this event is set.
         taken: The attempts whose pods were deleted.
     """
 
@@ -95,15 +95,15 @@ class FaultInjector:
         return faults[kind]
 
     async def _kill_operator(self) -> str:
-        """Kill the operator with SIGKILL.
+        """Kill the operator with SIGKILL, or delete its pod.
 
-        If the kubelet has already restarted the operator in this pod, also delete the pod, because each further restart in it takes
-        longer.
+        If the kubelet has already restarted the operator in this pod, always delete the pod, because the kubelet delays each
+        further restart longer. In some of these cases, chosen at random, send no SIGKILL.
         """
         pod = await self.victim.running()
         if pod is None or (self.count and self.chance.random() > WHILE_STARTING and not await self.victim.works(pod)):
             return ""
-        if restarts(pod) and self.chance.random() < 0.3:  # no SIGKILL: it may still run while its successor starts
+        if restarts(pod) and self.chance.random() < 0.3:  # no SIGKILL: the old operator may run on when the new one starts
             await self.victim.keep_log(pod)
             await self.victim.remove(pod)
             return "operator's pod replaced"
@@ -126,7 +126,7 @@ class FaultInjector:
 
     async def _delete(self, pod: Object, when: str) -> str:
         metadata, grace = pod["metadata"], self.chance.choice([None, 0])
-        self.taken.append(Taken(_trial(pod), int(metadata["labels"][LABEL_ATTEMPT])))  # record first: the response may be lost
+        self.taken.append(Taken(_trial(pod), int(metadata["labels"][LABEL_ATTEMPT])))  # recorded first: the response may get lost
         name, uid = metadata["name"], metadata["uid"]
         if not await self.given.client.delete(PODS, self.given.namespace, name, uid=uid, grace_period_seconds=grace):
             return ""

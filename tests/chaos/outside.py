@@ -22,7 +22,7 @@ class Line:
 
 @dataclass
 class OutsideLog:
-    """All lines in order of arrival."""
+    """The log's lines, in order of arrival."""
 
     lines: list[Line] = field(default_factory=list)
 

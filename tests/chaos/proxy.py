@@ -1,8 +1,8 @@
 """A proxy between the operator and the API server that cuts connections at chosen points.
 
-It terminates TLS on both sides, because it reads the traffic: in exec connections each request to the runner and each response, in
-other connections the kind of each request. At each such point it breaks connections at random. A point's probability falls with
-the number of connections that were broken there.
+It terminates TLS on both sides in order to read the traffic. A point is a kind of request (to the API server, or to a runner in an
+exec connection) and a moment in its handling. When a connection reaches a point, the proxy breaks it at random. The probability
+falls with the number of connections already broken at this point.
 """
 
 from __future__ import annotations

@@ -77,8 +77,9 @@ def _failed_attempts(found: Object, evidence: Evidence) -> Iterator[str]:
 
 
 def _side_effects(found: Object, log: OutsideLog) -> Iterator[str]:
-    """Yield problems of the outside log. Each attempt must log each phase of its own steps once and in order, a failed attempt
-    up to its failure. The attempt that ran a kept step must have logged all phases of that step."""
+    """Yield problems of the outside log. Each attempt must log each phase of its own steps once and in order, a failed attempt up
+    to its failure. A kept step is restored from a checkpoint of an earlier attempt, which must have logged all phases of the
+    step."""
     name, known = found["metadata"]["name"], set[str]()
     for attempt in _attempts(found["status"]):
         pods = _pods(name, attempt.number, log)
@@ -97,7 +98,8 @@ def _side_effects(found: Object, log: OutsideLog) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """An attempt of a trial's status. kept: for each kept step, the number of the attempt that ran it."""
+    """An attempt of a trial's status. kept: for each step that was restored from a checkpoint, the number of the attempt that ran
+    it."""
 
     number: int
     steps: list[Any]
@@ -117,7 +119,7 @@ def _kept(attempt: Object) -> list[int]:
 
 
 def _least(steps: list[Any]) -> int:
-    """Return the minimum number of phases that an attempt started or kept: all phases before the one that its status shows."""
+    """Return the minimum number of phases that an attempt started or restored: all phases before the one that its status shows."""
     ended = sum("completionTime" in step for step in steps)
     if ended == len(steps):
         return ended * 3

@@ -73,7 +73,7 @@ async def samples(client: Client, path: str = METRICS) -> dict[str, float]:
 async def with_values(*values: str) -> AsyncIterator[None]:
     """Upgrade the deployed operator with other chart values (``NAME=VALUE``), and restore them afterwards.
 
-    The operator is stopped while its permissions change, because tests/rights would report requests that are denied meanwhile.
+    The operator is stopped while its permissions change, because tests/rights reports each of its requests that was denied.
     """
     require_alone()
     settings = [word for value in values for word in ("--set", value)]

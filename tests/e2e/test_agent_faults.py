@@ -1,4 +1,4 @@
-"""Faults while one of Harbor's agents runs: the operator, the agent host and the pod are killed in one trial."""
+"""Test a trial with one of Harbor's agents in which the operator, the agent host and the pod are killed in turn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.alone,
     pytest.mark.long,
     pytest.mark.timeout(1200),
-]  # after each kill, the new leader waits until the lease expires
+]  # the timeout is long: after each kill, the new leader waits until the lease expires
 
 
 async def new_leader(client: Client, replicas: Replicas) -> None:

@@ -76,7 +76,7 @@ UNCHANGED = (
 
 
 async def test_root_cannot_replace_the_runner_also_where_the_image_has_one(given: Given) -> None:
-    """One trial runs in the operator's image, which contains a runner at the same path."""
+    """The image of the second trial is the operator's image, which already contains a runner at the runner's path."""
     step = Step("a", setup=f"{DIGEST} > /before\n", solve=REPLACES, test=UNCHANGED)
     root = {"spec": {"containers": [{"name": "main", "securityContext": {"runAsUser": 0}}]}}
     own = {

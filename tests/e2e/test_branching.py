@@ -1,4 +1,4 @@
-"""Trials that start from another trial's checkpoint or from the reference state, on the real cluster."""
+"""Test trials that start from another trial's checkpoint or from the reference state, on the real cluster."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.e2e.operators import DEPLOYMENT, SYSTEM, kubectl, require_alone
 
 CONFIG = {"environment": {"workdir": "/app"}}
 KEEP: dict[str, Any] = {"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}}
-# The reward is the number of files that the agents of all steps so far left.
+# A test whose reward is the number of files in /srv: the agent of each step adds one.
 COUNT = "#!/bin/sh\nls -l /srv\nls /srv | wc -l > /logs/verifier/reward.txt\n"
 # An agent that creates the file /srv/$OWN, and lists the files of /srv in /srv/.seen.
 ADD: dict[str, Any] = {"agent": {"name": "command", "command": ["sh", "-c", "echo $OWN > /srv/$OWN; ls /srv > /srv/.seen"]}}
-# A test that writes two digests of the environment's files: without and with their times, which differ whenever a solution runs.
-# The digests exclude the runner's files, the directories of agents and verifiers, and mounts.
+# A test that writes two digests of the environment's files: one without and one with modification times, which differ after each
+# run of a solution. The digests exclude the runner's files, the directories of agents and verifiers, and mounts.
 LIST = r"""#!/bin/bash
 left_out=(-path /proc)
 for each in /sys /dev /tmp /logs /run /tests /solution /multistep /etc/hosts /etc/hostname /etc/resolv.conf; do

@@ -26,7 +26,7 @@ from tests.support import node_registries, servers
 
 pytestmark = pytest.mark.alone
 
-BASE = "debian:bookworm-slim"  # of docker.io, for which the tests' registry is a mirror
+BASE = "debian:bookworm-slim"  # an image of docker.io, which the tests' registry mirrors
 PUSH_SECRET = "e2e-builds"
 FROM = f"FROM {BASE}\n"
 _TIME = r"\[(\d+/\w+/\d+:\d+:\d+:\d+ [+-]\d+)\]"
@@ -280,7 +280,7 @@ async def test_the_command_line_leaves_the_build_to_the_cluster_where_it_has_no_
     for path, text in {**files, "task.toml": '[[steps]]\nname = "a"\n'}.items():
         (task / path).parent.mkdir(parents=True, exist_ok=True)
         (task / path).write_text(text)
-    monkeypatch.setenv("PATH", str(tmp_path))  # no engine
+    monkeypatch.setenv("PATH", str(tmp_path))  # a PATH without a container engine
     code, _, err = await multistep("run", str(task), "--agent", "oracle", "--name", "cli", "-n", pulls.namespace)
     assert code == 0 and "the cluster builds it" in err, err
     assert (await pulls.get("cli"))["status"]["images"][0]["image"]

@@ -57,7 +57,7 @@ EVERYTHING: Object = {
 async def run(*command: str, stdin: str = "") -> str:
     """Run a program, assert that it succeeds, and return its output."""
     pipe = asyncio.subprocess.PIPE
-    given = pipe if stdin else asyncio.subprocess.DEVNULL  # a program that reads nothing may end before a write
+    given = pipe if stdin else asyncio.subprocess.DEVNULL  # writing to a program that does not read stdin may fail
     process = await asyncio.create_subprocess_exec(*command, stdin=given, stdout=pipe, stderr=pipe)
     out, err = await process.communicate(stdin.encode() or None)
     assert process.returncode == 0, f"{' '.join(command)}: {out.decode()}{err.decode()}"

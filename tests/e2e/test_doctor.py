@@ -109,7 +109,8 @@ async def test_an_image_that_cannot_be_pulled_is_found(given: Given) -> None:
         "metadata": {"name": "stuck", "labels": {"app.kubernetes.io/managed-by": "multistep"}},
     }
     container = {"name": "main", "image": "localhost/none:1", "imagePullPolicy": "Never"}
-    await given.applied({**pod, "spec": {"containers": [container]}})  # not the trial's pod, which the operator soon deletes
+    # A separate pod cannot pull the image either, and stays: the operator soon deletes the trial's pod.
+    await given.applied({**pod, "spec": {"containers": [container]}})
     await given.when(waiting)
     found = (await faults("-n", given.namespace, "--operator-namespace", "multistep-system"))["image pull"]
     assert "localhost/none:1" in found["message"] and "imagePullSecrets" in found["fix"]

@@ -1,4 +1,4 @@
-"""Test network limits of trials on the real cluster, in a namespace under the chart's own policy."""
+"""Test limited networks of trials on the real cluster, in a namespace where the chart's policy enforces Pod Security baseline."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.e2e.test_cli import multistep
 from tests.support import servers, ways_out
 from tests.support.machine import kill, processes
 
-pytestmark = pytest.mark.xdist_group("egress")  # the targets have fixed addresses
+pytestmark = pytest.mark.xdist_group("egress")  # one worker runs these tests: the target servers have fixed addresses
 
 CLOSED = {"network_mode": "no-network"}
 OPEN = {"network_mode": "public"}
 TRIES = f"#!/bin/bash\n{ways_out.TRY} > /tmp/tried.json\n"
-# A test that tries the same ways out in the verifier's network, and stores both results.
+# A test that repeats the agent's connection attempts in the verifier's network, and stores the results of agent and verifier.
 TRIES_AGAIN = f"""#!/bin/bash
 cp /tmp/tried.json /logs/verifier/agent.json
 {ways_out.TRY} > /logs/verifier/verifier.json
@@ -43,7 +43,7 @@ echo $((! $?)) > /logs/verifier/reward.txt
 
 @pytest.fixture
 async def limited(given: Given) -> Given:
-    """The test's namespace, with the labels of docs/how-to/egress.md."""
+    """Give the test's namespace the labels that docs/how-to/egress.md prescribes."""
     labels = {"pod-security.kubernetes.io/enforce": "privileged", "multistep.dev/pod-security": "baseline"}
     manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": given.namespace, "labels": labels}}
     await given.client.apply(manifest, field_manager="e2e")
@@ -57,7 +57,7 @@ async def targets() -> AsyncIterator[None]:
 
 
 def tried(*steps: Step, environment: Object | None = None, **spec: Any) -> Object:
-    """Return a trial in whose pods every way out reaches its target unless the network is limited."""
+    """Return a trial. While its network is public, its pods reach the target servers in every way that `ways_out` tries."""
     template = {"image": IMAGE, "podTemplate": {"spec": ways_out.POD}}
     return trial(*steps, config={"environment": environment or {}}, environment=template, **spec)
 

@@ -1,4 +1,4 @@
-"""Evidence on the real cluster: fetched results verify offline, signed by the operator's key, also from an object store."""
+"""The operator signs the evidence of results. Fetched results verify offline with its public key, also from an object store."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ class HostileAgent(OwnAgent):
 '''
 )
 
-# Prints how often the key and a control text are found in the environment, memory and arguments of all processes, and in all files.
-# The texts are put together at run time, so that the search does not find itself.
+# A program that searches the environment, memory and arguments of all processes, and all files, for the key and a control text, and
+# prints which of them it found. It joins the texts from parts at run time, so that it does not find its own source.
 SEARCH = r"""
 use strict;
 my %wanted = (key => join("-", split(/ /, "KEY PARTS")), control => join("-", "control", "text", "of", "the", "search"));
@@ -66,7 +66,7 @@ walk("");
 print "key ", ($found{key} ? "found" : "absent"), ", control ", ($found{control} ? "found" : "absent"), "\n";
 """.replace("KEY PARTS", KEY.replace("-", " "))
 
-# Prints the status of a chat completion at URL with TOKEN, for the model MODEL.
+# A program that sends a chat request, and prints the HTTP status of the answer. Its arguments: URL, token, model.
 ASK = r"""
 use strict; use IO::Socket::INET;
 my ($url, $token, $model) = @ARGV;

@@ -73,7 +73,7 @@ async def test_logs_of_a_pod_that_runs_and_of_one_that_is_gone(given: Given, tmp
 
 
 async def test_every_line_of_the_operators_log_parses_and_shows_of_which_trial_it_is(given: Given) -> None:
-    """Check the log of all tests so far, of a finished trial, and of a trial with an invalid task."""
+    """Check the operator's log of all tests so far, of a finished trial, and of a trial with an invalid task."""
     complete, failed = trial(Step("only", solve=SECOND), name="good"), trial(Step("only", test=None), name="bad")
     ended = await asyncio.gather(given.ended(complete), given.ended(failed))
     uids = {each["metadata"]["uid"] for each in ended}

@@ -161,7 +161,7 @@ echo x >> /tmp/tests; while [ ! -e /tmp/judge ]; do sleep 0.1; done
 
 
 async def cut(given: Given, name: str, times: int) -> None:
-    """Kill the trial's exec sessions this many times. Meanwhile the runner is suspended, so that it does not respond first."""
+    """Kill the trial's exec sessions this many times. The runner is suspended meanwhile, so that none of them finishes first."""
     serving = await eventually(lambda: in_containers(given, name, RUNNER_SERVES))
     killed = 0
 

@@ -78,7 +78,7 @@ async def test_killing_the_client_leaves_no_pod(given: Given, tmp_path: Path) ->
 
 
 async def test_completions_of_a_policy_are_rewarded_in_groups(given: Given) -> None:
-    """The blocking client runs in a thread, as a trainer calls it."""
+    """A trainer's code is synchronous, so it calls the blocking client; here it runs in a thread."""
     solved = json.dumps(task("t", Step("a", test=SOLVED)))
     completions = ["echo yes > /tmp/solved", "echo no > /tmp/solved", "exit 3", "echo '$HOME ${NONE}' $(echo yes > /tmp/solved)"]
 

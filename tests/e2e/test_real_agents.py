@@ -27,6 +27,25 @@ FROM debian:bookworm-slim
 RUN apt-get update -q && apt-get install -qy --no-install-recommends ca-certificates git tmux && mkdir /app
 WORKDIR /app
 """
+SKILL = "how the notes of this task are filed"
+TOOLS = {
+    "skills/filing/SKILL.md": f"---\nname: filing\ndescription: {SKILL}\n---\nOne note in one file.\n",
+    "ledger-server": r"""#!/bin/sh
+# An MCP server on stdin and stdout, with one tool.
+while read -r line; do
+    case $line in
+        *'"initialize"'*) answer='"result":{"protocolVersion":"2025-03-26","capabilities":{"tools":{}},
+            "serverInfo":{"name":"ledger","version":"1"}}' ;;
+        *'"tools/list"'*) answer='"result":{"tools":[{"name":"balance","inputSchema":{"type":"object"}}]}' ;;
+        *'"id"'*) answer='"error":{"code":-32601,"message":"no such method"}' ;;
+        *) continue ;;
+    esac
+    id=$(printf %s "$line" | sed 's/.*"id":\([^,}]*\).*/\1/')
+    printf '{"jsonrpc":"2.0","id":%s,%s}' "$id" "$answer" | tr -d '\n'
+    echo
+done
+""",
+}
 
 
 def gates(directory: Path, dockerfile: str = DOCKERFILE, turn: str = "run: printf '{0} ok' > /app/{0}") -> Path:
@@ -43,6 +62,18 @@ def gates(directory: Path, dockerfile: str = DOCKERFILE, turn: str = "run: print
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(text)
     return directory
+
+
+def with_tools(task: Path) -> Path:
+    """Give the task's agent a skill and an MCP server, as Harbor's tasks do: files of the image that task.toml names."""
+    environment, config = task / "environment", task / "task.toml"
+    for name, text in TOOLS.items():
+        (environment / name).parent.mkdir(parents=True, exist_ok=True)
+        (environment / name).write_text(text)
+    (environment / "Dockerfile").write_text(f"{DOCKERFILE}COPY --chmod=755 ledger-server /usr/bin/\nCOPY skills /skills\n")
+    server = '[[environment.mcp_servers]]\nname = "ledger"\ntransport = "stdio"\ncommand = "/usr/bin/ledger-server"\n'
+    config.write_text(config.read_text().replace("[[steps]]", f'skills_dir = "/skills"\n{server}[[steps]]', 1))
+    return task
 
 
 async def image_of(agent: str) -> str:
@@ -72,25 +103,32 @@ def counted(steps: list[dict[str, Any]]) -> Counter[str]:
     return found
 
 
-ANTHROPIC = ("--model", "anthropic/claude-sonnet-4-5", "--key-from-secret", "ANTHROPIC_API_KEY=keys:key")
+ANTHROPIC = (
+    *("--model", "anthropic/claude-sonnet-4-5", "--key-from-secret", "ANTHROPIC_API_KEY=keys:key"),
+    *("--agent-env", "MCP_CONNECTION_NONBLOCKING=0"),  # claude-code's first request then offers the tools of MCP servers
+)
 OPENAI = ("--model", "openai/gpt-5", "--key-from-secret", "OPENAI_API_KEY=keys:key")
 
 
 @pytest.mark.parametrize(
-    ("agent", "path", "options"),
+    ("agent", "path", "options", "tool"),
     [
-        ("claude-code", "", ANTHROPIC),
-        pytest.param("claude-code", "", (*ANTHROPIC, "--resume"), marks=pytest.mark.long),
-        pytest.param("codex", "/v1", OPENAI, marks=pytest.mark.long),
-        pytest.param("terminus-2", "/v1", OPENAI, marks=pytest.mark.long),
+        ("claude-code", "", ANTHROPIC, "mcp__ledger__balance"),
+        pytest.param("claude-code", "", (*ANTHROPIC, "--resume"), "mcp__ledger__balance", marks=pytest.mark.long),
+        pytest.param("codex", "/v1", OPENAI, "mcp__ledger", marks=pytest.mark.long),
+        pytest.param("terminus-2", "/v1", OPENAI, "/usr/bin/ledger-server", marks=pytest.mark.long),
     ],
 )
-async def test_a_real_agent_completes_a_task_of_gates_and_its_usage_is_what_the_model_charged(
-    agent: str, path: str, options: tuple[str, ...], given: Given, model: servers.Server, tmp_path: Path
+async def test_a_real_agent_completes_a_task_of_gates_with_its_tools_and_its_usage_is_what_the_model_charged(
+    agent: str, path: str, options: tuple[str, ...], tool: str, given: Given, model: servers.Server, tmp_path: Path
 ) -> None:
     image = () if agent == "terminus-2" else ("--agent-image", await image_of(agent))
-    files = await completed(given, model, gates(tmp_path / "gates"), agent, "--base-url", f"{model.url}{path}", *options, *image)
+    task = with_tools(gates(tmp_path / "gates"))
+    files = await completed(given, model, task, agent, "--base-url", f"{model.url}{path}", *options, *image)
     assert all(json.loads(files[f"steps/{name}/agent/trajectory.json"])["schema_version"].startswith("ATIF") for name in STEPS)
+    asked = "".join(entry["body"] for entry in await ledger(model))
+    assert SKILL in asked, "the agent does not offer the task's skill to its model"
+    assert tool in asked, "the agent does not offer the task's MCP server to its model"
 
 
 async def completed(given: Given, model: servers.Server, task: Path, agent: str, *options: str) -> dict[str, bytes]:

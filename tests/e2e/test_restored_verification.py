@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.given import Given, Step, trial
 
-# Shadows `cat` with a program that always prints the right answer.
+# An attack that shadows `cat` with a program that always prints the right answer.
 FORGE = """#!/bin/bash
 printf '#!/bin/bash\\necho solved\\n' > /usr/local/bin/cat && chmod +x /usr/local/bin/cat
 mkdir -p /app && echo wrong > /app/answer
@@ -37,13 +37,13 @@ async def test_a_changed_program_does_not_come_along(solve: str, verifier: dict[
     assert status["isolation"] == ("Restored" if verifier else "Shared")
 
 
-# Writes a file that bash reads at each start (the environment's BASH_ENV), outside of the agent's directory: it makes `cat` print
-# the right answer.
+# An attack with the file that BASH_ENV names, which bash reads at each start: the file makes `cat` print the right answer. It is
+# outside of /app, so the fresh pod does not have it.
 HOOK = """#!/bin/bash
 mkdir -p /app && echo wrong > /app/answer
 echo 'cat() { echo solved; }' > /etc/bash_env
 """
-# Replaces the interpreter of test.sh by one that writes the reward itself.
+# An attack that replaces bash, the interpreter of test.sh, by a script that writes the reward itself.
 TROJAN = """#!/bin/bash
 mkdir -p /app && echo wrong > /app/answer
 cp /bin/bash /usr/local/bin/real

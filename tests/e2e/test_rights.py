@@ -110,7 +110,7 @@ def kubeconfig_of(account: str, namespace: str, directory: Path) -> str:
 
 @pytest.fixture
 def viewer(given: Given, tmp_path: Path) -> Iterator[str]:
-    """Yield the kubeconfig of a user with `view` in the namespace and permission to read results."""
+    """Yield the kubeconfig of a user who has the ClusterRole `view` in the namespace, and may read results."""
     run, account = partial(kubectl, "--namespace", given.namespace), f"--serviceaccount={given.namespace}:viewer"
     run("create", "serviceaccount", "viewer")
     run("create", "rolebinding", "viewer", "--clusterrole=view", account)

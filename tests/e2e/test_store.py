@@ -140,7 +140,7 @@ async def test_results_go_to_s3_and_come_back_byte_for_byte_also_when_the_store_
 
 @pytest.mark.long
 async def test_trials_whose_results_are_in_the_store_are_regraded_and_started_from(given: Given, store: Store) -> None:
-    """Checkpoints stay on the volume until the results are deleted."""
+    """The operator moves the results to the object store, but keeps the checkpoints on the volume until the results are deleted."""
     test = "#!/bin/sh\nwc -l < /srv/lines > /logs/verifier/reward.txt\n"
     steps = [Step(name, solve="#!/bin/sh\necho line >> /srv/lines\n", test=test) for name in ("a", "b")]
     made = await given.ended(trial(*steps, checkpoints={"policy": "AfterStep", "keep": "WithResults"}))

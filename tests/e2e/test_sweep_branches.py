@@ -97,7 +97,7 @@ def what(branch: Object) -> tuple[str, str]:
 
 
 def assert_spread(branches: list[Object], attempts: int, k: int) -> None:
-    """Check that the branches from own states use all ordinary trials about equally often."""
+    """Check that the branches that start from the agent's own states are spread evenly over the ordinary trials."""
     for name in ("build", "end"):
         sources = Counter(each["spec"]["from"]["trial"] for each in branches if what(each) == (name, "Own"))
         assert len(sources) == min(attempts, k) and max(sources.values()) - min(sources.values()) <= 1, sources

@@ -235,7 +235,7 @@ def assert_status_agrees(status: Mapping[str, Any], report: Mapping[str, Any]) -
 
 
 def assert_steps(report: Mapping[str, Any]) -> None:
-    """Check the report's steps: in task t4, two of the agent good's four trials pass the first step and reach the second."""
+    """Check the report's steps of task t4 and agent `good`: of the four trials, two pass the first step and reach the second."""
     tasks = {(each["task"], each["agent"]): each for each in report["tasks"]}
     found = tasks["t4", "good"]["steps"]
     assert [(each["step"], each["trials"], each["reached"], each["passed"], each["score"]) for each in found] == [
@@ -295,7 +295,7 @@ async def assert_all_is_reached_by_keyboard(page: Page) -> None:
     assert [each for each in way if each.startswith("A ")][1:7] == [
         "A Agents", "A Differences", "A Tasks and steps", "A Durations", "A Failures", "A Trials",
     ]  # fmt: skip
-    assert sum(each.startswith("SUMMARY ") for each in way) == 60 + 3  # <details>: one per trial, one per failure reason
+    assert sum(each.startswith("SUMMARY ") for each in way) == 60 + 3  # one <details> per trial, one per failure reason
     assert sum(each.startswith("DIV ") for each in way) == 5  # scrollable containers of the visible tables
     await page.locator("#failures summary").first.focus()
     await page.keyboard.press("Enter")

@@ -17,7 +17,7 @@ from multistep.kube.resources import SWEEPS
 from tests.e2e.given import IMAGE, REWARD_ONE, Given, Object, Step, condition, finished, holds, trial
 from tests.e2e.test_cli import multistep
 
-# The operator's image has Python with pip. Root can change all of it.
+# An environment with Python and pip: the operator's image, run as root, who can change every file.
 PYTHON = {
     "image": os.environ["MULTISTEP_TEST_IMAGE"],
     "imagePullPolicy": "IfNotPresent",
@@ -106,8 +106,8 @@ def sweep(name: str, task: Object) -> Object:
     }
 
 
-# Builds and installs two Debian packages with checksums, as a distribution does: tool adds a program, mawk replaces one of the
-# image. Then makes other honest changes (a link, a user, shell settings).
+# Honest commands of an agent: they build and install two Debian packages with checksums (tool adds a program, mawk replaces one of
+# the image), and make other changes (a link, a user, shell settings).
 DPKG = """#!/bin/bash
 set -e
 build() {

@@ -109,8 +109,7 @@ async def test_a_trial_without_a_score_runs_again_and_outlives_the_first(given: 
 
 
 async def test_exactly_the_excluded_trials_of_a_sweep_run_again(given: Given, tmp_path: Path) -> None:
-    """The trials wait for a ConfigMap. Two of them are stopped, so the sweep excludes them; then each retry counts in place of
-    its trial."""
+    """The trials wait for a ConfigMap. Two of them are stopped, so the sweep excludes them. A retry of each then counts instead."""
     there, selector = ("-n", given.namespace), "multistep.dev/sweep=again"
     waits = {"name": "X", "valueFrom": {"configMapKeyRef": {"name": "later", "key": "x"}}}
     agents = [{"name": "o", "agent": {"name": "oracle", "env": [waits]}}]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-SUITE = "trixie"  # its python3 is 3.13
+SUITE = "trixie"  # this Debian release has Python 3.13
 _PACKAGES = "python3,python3-venv,ca-certificates"
 _VENV = "/venv"
 _CA_VARIABLES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")

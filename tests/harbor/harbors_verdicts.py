@@ -39,7 +39,7 @@ class Environment:
 
 def accepted(agent: type[BaseAgent], name: str) -> list[bool] | None:
     """Return for each of VALUES whether Harbor accepts it for an option of the class; None if the class rejects the option."""
-    if not getattr(agent.capabilities, name, True):  # each option that depends on a capability: base_url and reasoning_effort
+    if not getattr(agent.capabilities, name, True):  # base_url and reasoning_effort each depend on a capability
         return None
     return [_accepts(agent.options_model, name, value) for value in VALUES]
 

@@ -182,7 +182,7 @@ SAMPLES = (
 
 
 def make_results(root: Path, sign: Sign | None = None) -> dict[str, Path]:
-    """Write all samples to a new volume and return their directories by name. sign: as in Finisher."""
+    """Write all samples to a new volume and return their directories by name. sign: returns a statement's signature."""
     volume = Volume(root, 2)
     try:
         return asyncio.run(_make_all(volume, sign))
@@ -209,8 +209,8 @@ async def _make(volume: Volume, sample: Sample, sign: Sign | None) -> Path:
 
 
 async def finish(volume: Volume, sample: Sample, sign: Sign | None = None) -> Path:
-    """Write the files that a finished trial has in addition to those of its steps, and return its directory. sign: as in
-    Finisher."""
+    """Write the files that a finished trial has in addition to those of its steps, and return its directory. sign: returns a
+    statement's signature."""
     plan, trial, key = sample.plan(), sample.trial(), sample.key
     written = harbor.files(plan, trial, sample.journal, BEGIN + 30, failure=sample.failure)
     await volume.finish(key, written, harbor.directories(plan, sample.journal))

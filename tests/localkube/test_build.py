@@ -81,7 +81,7 @@ def test_a_go_that_is_too_old_is_not_used(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_clusters_that_start_at_the_same_time_build_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     builds: list[Path] = []
-    second = Event()  # set when the second start builds, too, or waits for the first one's lock
+    second = Event()  # set when the second thread also builds, or waits for the first thread's lock
 
     def slow_build(go: Path, directory: Path) -> None:
         builds.append(directory)

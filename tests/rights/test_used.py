@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.rights import Request, Right, granted, requested
 
-ASKED_FOR_BY_THE_API_SERVER = {Right("", "pods/exec", "create")}  # required, but not in audit logs: tests/e2e/test_rights.py
+ASKED_FOR_BY_THE_API_SERVER = {Right("", "pods/exec", "create")}  # audit logs show an exec as `get`: see tests/e2e/test_rights.py
 
 
 @pytest.fixture(scope="module")

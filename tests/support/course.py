@@ -86,8 +86,9 @@ class Past(Wrapped):
 class Course:
     """A recorded run of a trial.
 
-    options: arguments of World. states: World.save() at each fault point.
-    reconciles: for each reconcile, the number of fault points passed before it, World.save() at its start, and the PodHints.
+    options: arguments of World.
+    states: World.save() at each fault point, i.e. wherever the tests let the operator die or a request fail.
+    reconciles: for each reconcile, the number of fault points before it, and World.save() and the PodHints at its start.
     """
 
     options: Mapping[str, Any]

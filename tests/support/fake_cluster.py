@@ -85,7 +85,7 @@ class Store:
     def _list(self, kind: str, namespace: str | None, label_selector: str) -> list[Object]:
         wanted = [
             each.partition("=") for each in label_selector.split(",") if each
-        ]  # each requires NAME=VALUE, NAME (a label with any value) or !NAME (no such label)
+        ]  # each term is NAME=VALUE, NAME (the label with any value) or !NAME (without the label)
         return [
             _copy(each)
             for (its_kind, its_namespace, _), each in self.objects.items()
@@ -168,7 +168,7 @@ class FakeCluster(Store):
             found = self._find(resource.kind, namespace, name)
             if (found["metadata"]["uid"], found["metadata"]["resourceVersion"]) != (uid, resource_version):
                 raise Conflict(f"{name} was changed", status=409, reason="Conflict")
-            if found.get("status") == status:  # as in a real API server, a write without a change creates no new version
+            if found.get("status") == status:  # as in a real API server, a write that changes nothing creates no new version
                 return _copy(found)
             return self.put({**found, "status": status})
 

@@ -36,7 +36,6 @@ from tests.support.model_answers import Answer, Api, answer
 Outcome = Literal["open", "answered", "refused", "cut", "left"]
 _MESSAGES = {429: "Rate limit exceeded", 529: "Overloaded", 401: "invalid x-api-key", 404: "model not found"}
 _LIMITS = (429, 503, 529)
-_ERROR_EVENT = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n'
 
 
 @dataclass

@@ -41,7 +41,7 @@ class Results:
 
     steps: digest of the files collected from a step, by STEP (STEP/PART if its verifier is separate). earlier: the `steps` of
     earlier attempts, by attempt. records: records of separate verifiers, by attempt and step. shipped: number of uploads to the
-    object store. evidence: the statement about the results.
+    object store. evidence: the unsigned statement about the results, parsed from JSON.
     """
 
     attempt: int = 0
@@ -76,7 +76,7 @@ class FakeDraft:
 
 
 class FakeCheckpoints:
-    """The checkpoints on a FakeVolume. An empty layer stands for a lost one."""
+    """The checkpoints on a FakeVolume. A checkpoint whose layer was lost has an empty layer."""
 
     def __init__(self, volume: FakeVolume) -> None:
         self._volume = volume
@@ -216,7 +216,7 @@ class FakeVolume(FakePlace):
         self.results: dict[str, Results] = {}
         self.room_bytes = 1 << 30
         self.checkpoint_bytes = self.most_bytes = 1 << 30
-        self.broken = False  # whether no checkpoint can be written
+        self.broken = False  # whether all writes of checkpoints fail
         self.checkpoints = FakeCheckpoints(self)
         self.evidence = FakeEvidence(self)
         self.build_logs = FakeBuildLogs()
@@ -316,7 +316,8 @@ class FakeVolume(FakePlace):
         return Pointer(f"sent/{attempt}/{step}/{sent.number}", sent.file.size, sent.sha256, sent.version)
 
     async def ship(self, key: TrialKey) -> str:
-        """Upload the results as multistep.store.shipping does: replace an earlier upload unless the volume was lost since then."""
+        """Upload the results as multistep.store.shipping does. Raise StoreError if the store has results that this volume did not
+        upload."""
         with self._write("ship"):
             former = self.results.get(f"shipped {key.uid}")
             if former is not None and self.results[key.uid].shipped == 0:

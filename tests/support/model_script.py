@@ -7,7 +7,7 @@
 
 The last user message with a script counts. Without FAKE-MODEL and END, its ``run:``, ``say:`` and ``write:`` lines are the script.
 The number of tool results since that message selects the next line; if the agent has no tools, the number of the model's messages
-does. The server therefore needs no state.
+selects it. The server therefore needs no state.
 """
 
 from __future__ import annotations

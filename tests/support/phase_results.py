@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-PHASES = ("start", "healthcheck", "send")  # protocol operations that take time
+PHASES = ("start", "healthcheck", "send")  # operations that run in the background, for which a client waits
 DEFAULTS: dict[str, dict[str, Any]] = {
     "start": {
         "exitCode": 0,

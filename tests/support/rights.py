@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from localkube import startups
+
 ROOT = Path(__file__).parents[2]
 NAMESPACE, RELEASE = "multistep-system", "multistep"
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
@@ -81,35 +83,42 @@ def _right(resource: str, verb: str) -> Right:
 
 
 def requested(logs: Iterable[Path], since: str) -> Iterator[Request]:
-    """Yield the operator's requests for objects. logs: directories of audit logs; since: a timestamp in their format."""
-    for log in [file for directory in logs for file in directory.glob("audit*.log")]:
+    """Yield the operator's requests for objects, without those that an API server answered before it was ready.
+
+    logs: directories of localkube's logs; since: a timestamp in the format of audit logs.
+    """
+    for directory in logs:
+        starting = [each for each in startups.read(directory / "startups.jsonl") if each.component == "apiserver"]
+        for event in _events(directory):
+            received = event["requestReceivedTimestamp"]
+            if received >= since and not any(each.contains(received) for each in starting):
+                yield _request(event)
+
+
+def _events(directory: Path) -> Iterator[Object]:
+    """Yield the events of the operator's requests for objects from the directory's audit logs."""
+    for log in directory.glob("audit*.log"):
         with log.open() as lines:
             for line in lines:
-                if f'"{ACCOUNT}"' in line and (request := _request(json.loads(line), since)) is not None:
-                    yield request
+                if f'"{ACCOUNT}"' in line:
+                    event = json.loads(line)
+                    if event["user"]["username"] == ACCOUNT and event.get("objectRef"):
+                        yield event
 
 
-def _request(event: Object, since: str) -> Request | None:
-    target = event.get("objectRef")
-    if event["user"]["username"] != ACCOUNT or event["requestReceivedTimestamp"] < since or not target or _too_early(event):
-        return None
+def _request(event: Object) -> Request:
+    target = event["objectRef"]
     resource = "/".join(target[key] for key in ("resource", "subresource") if target.get(key))
     right = Right(target.get("apiGroup", ""), resource, event["verb"])
     shown = f"{right}: {event['requestURI']}, at {event['requestReceivedTimestamp']}"
     return Request(right, not _refused(event), shown)
 
 
-def _too_early(event: Object) -> bool:
-    """Return whether the request came while the API server was starting and had no RBAC rules yet, not even the default ones."""
-    reason = (event.get("annotations") or {}).get("authorization.k8s.io/reason", "")
-    return 'clusterrole.rbac.authorization.k8s.io "system:basic-user" not found' in reason
-
-
 def _refused(event: Object) -> bool:
     """Return whether RBAC denied the request.
 
-    A write that a quota or policy rejects does not count as denied. A read with status 403 does, even if the log says that RBAC
-    allowed it: the log can show a denied exec as an allowed read.
+    A write that a quota or policy rejects does not count as denied. A read with status 403 counts as denied even if the log says
+    that RBAC allowed it: the log can show a denied exec as an allowed read.
     """
     decision = (event.get("annotations") or {}).get("authorization.k8s.io/decision")
     is_read = event["verb"] in ("get", "list", "watch")

@@ -236,8 +236,8 @@ def _release() -> None:
 def free_port(place: Place) -> int:
     """Return a free port.
 
-    On the node, avoid the ephemeral port range, and reserve the port against other test processes: until it exits, this process
-    keeps the same port of this machine bound.
+    On the node, avoid the ephemeral port range, and reserve the port against other test processes: this process also binds the same
+    port of 127.0.0.1 until it exits.
     """
     if place == HERE:
         with socket.socket() as probe:

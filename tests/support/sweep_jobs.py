@@ -32,7 +32,7 @@ TRIALS: Mapping[str, tuple[str, str, int, Mapping[str, Any]]] = {
 
 
 def put_sweep(cluster: CliCluster, results: Path) -> dict[str, Path]:
-    """Add the sweep, its trials and their results to a cluster. Return the trials' results by name."""
+    """Add the sweep, its trials and their results to a cluster. Return the directory of each trial's results, by trial name."""
     directories = make_results(results)
     ended: dict[str, Any] = {"trials": dict.fromkeys(("total", "created", "finished"), len(TRIALS)), "completionTime": TIME}
     tasks: list[dict[str, Any]] = [{"name": name, "inline": {"config": {}}} for name in ("t0", "t1")]

@@ -1,4 +1,4 @@
-"""Try the ways out of a trial's pod that egress/attacks_test.go knows, against servers on localkube's node."""
+"""Try to reach servers on localkube's node from a trial's pod, in each way that egress/attacks_test.go lists."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from hack.tools import go, go_environment
 from localkube.commands import stream
 from tests.support.machine import localkube, on_node
 
-RESOLVER, GOOD, EVIL = "10.99.0.1", "10.99.0.10", "10.99.0.66"  # as in egress/world_test.go
+RESOLVER, GOOD, EVIL = "10.99.0.1", "10.99.0.10", "10.99.0.66"  # the same addresses as in egress/world_test.go
 GOOD_NAME: Final = "good.example.com"
 _ADDRESSES: Final = (RESOLVER, GOOD, EVIL, "fd99::66")
 _PROGRAM_AT: Final = f"/dev/tcp/{GOOD}/7002"
 _PLACE: Final = "/tmp/ways-out"
 
 GET: Final = f"cat < {_PROGRAM_AT} > {_PLACE} && chmod 755 {_PLACE}"
-"""A command of bash that fetches the program into the pod."""
+"""A bash command that fetches the program into the pod."""
 TRY: Final = f"EGRESS_TEST_AGENT=all {_PLACE}"
-"""A command that tries all ways out, and prints the results: read it with ``reached``."""
+"""A command that tries all ways and prints the results, which ``reached`` parses."""
 POD: Final[Mapping[str, Any]] = {
     "dnsPolicy": "None",
     "dnsConfig": {"nameservers": [RESOLVER]},
     "securityContext": {"sysctls": [{"name": "net.ipv4.ping_group_range", "value": "0 2147483647"}]},
 }
-"""The pod spec with which every way but NOWHERE leads to its target: a resolver of the outside, and pings by everybody."""
+"""Pod spec fields that some ways need to reach their targets: an outside DNS resolver, and permission for every user to ping."""
 NOWHERE: Final = frozenset({"IPv6", "IPv6 by HTTP", "UDP over IPv6", "ping over IPv6", "past the routing table"})
-"""Ways that lead nowhere in localkube: its pods have no address of IPv6, and the targets are not on their link."""
+"""Ways that never reach their target in localkube: its pods have no IPv6 address, and no target is on the pods' link."""
 
 
 def reached(printed: str) -> dict[str, bool]:
@@ -41,7 +41,7 @@ def reached(printed: str) -> dict[str, bool]:
 
 @asynccontextmanager
 async def targets() -> AsyncIterator[None]:
-    """Run the servers that are the targets, each on its own address."""
+    """Run the servers that the ways lead to, each on its own address."""
     program = await asyncio.to_thread(_program)
     for each in _ADDRESSES:
         await localkube("node", "ip", "address", "replace", each, "dev", "lo")

@@ -366,5 +366,5 @@ def timeless(value: Any) -> Any:
 
 
 def _is_time(key: str) -> bool:
-    # The digest of a checkpoint covers its records, which have times.
+    # A checkpoint's digest covers its records, which contain times.
     return key in ("durations", "suspendedSeconds", "digest") or key.endswith(("Time", "_at"))

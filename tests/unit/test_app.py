@@ -21,7 +21,6 @@ from multistep.handlers import Stopping
 from multistep.kube.lease import Lease, Replica
 from multistep.leadership import LOST_LEASE_EXIT_CODE
 from multistep.reconcile.requeue import AT_NEXT_EVENT, Requeue
-from multistep.reconcile.resync import STALLED_AFTER
 from multistep.settings import Settings
 from multistep.store.volume import TrialKey
 from tests.support.cluster_contract import make_trial
@@ -206,7 +205,7 @@ async def test_readiness_lists_the_checks(operator: Operator) -> None:
 async def test_readiness_shows_what_is_wrong(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)
-    operator.app.resync._findings, operator.app.resync.finding = STALLED_AFTER, "no watch reported 2 changes"
+    operator.app.resync.stalled, operator.app.resync.finding = True, "no watch reported 2 changes"
     operator.app.volume.root.rename(operator.app.volume.root.with_name("gone"))
     operator.app.lease._answered_at -= 100
     operator.app.lease.last_error = "connection refused"
@@ -222,7 +221,7 @@ async def test_readiness_shows_what_is_wrong(operator: Operator, monkeypatch: py
 async def test_one_missed_event_leaves_the_replica_ready(operator: Operator) -> None:
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)
-    operator.app.resync._findings, operator.app.resync.finding = STALLED_AFTER - 1, "no watch reported 2 changes"
+    operator.app.resync.finding = "no watch reported 2 changes"
     code, text = await operator.ask("/readyz")
     assert (code, text.splitlines()[1]) == (200, "[+] watches: no watch reported 2 changes")
 
@@ -255,7 +254,7 @@ async def test_a_task_that_died_makes_it_unhealthy(operator: Operator, caplog: p
 
 async def test_watches_that_are_stalled_make_it_unhealthy(operator: Operator) -> None:
     await operator.start()
-    operator.app.resync._findings, operator.app.resync.finding = STALLED_AFTER, "no watch reported 2 changes"
+    operator.app.resync.stalled, operator.app.resync.finding = True, "no watch reported 2 changes"
     code, shown = await operator.ask("/healthz")
     assert code == 503
     assert "[-] watches: repeatedly: no watch reported 2 changes" in shown

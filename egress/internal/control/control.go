@@ -47,7 +47,7 @@ type Control struct {
 	given Answer
 }
 
-// Do carries out a request. If it is the last request again, Do changes nothing and returns the same answer.
+// Do carries out a request. If the operator repeats the last request, Do changes nothing and returns the same answer.
 func (c *Control) Do(request Request) Answer {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()

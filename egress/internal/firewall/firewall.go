@@ -102,7 +102,7 @@ func (f *Firewall) Count(counter *refusals.Counter) error {
 func (f *Firewall) redirect(conn *nftables.Conn, table *nftables.Table, rules *policy.Rules) {
 	to := chain(conn, table, "redirected", nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest, nftables.ChainPolicyAccept)
 	if rules.Public {
-		return // the empty chain stays: connections through the proxy need its address translation
+		return // keep the empty chain: connections through the proxy need its address translation
 	}
 	add := adder(conn, to)
 	add(marked(), verdict(expr.VerdictReturn))

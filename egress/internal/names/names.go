@@ -113,7 +113,7 @@ func (n *Names) allowed(name string) (string, bool) {
 	return "", false
 }
 
-// Allowed returns the name that a client's name means, if the name is allowed for connections to this port.
+// Allowed returns the allowed name that a client's name means, if connections to this port of the name are allowed.
 func (n *Names) Allowed(name string, port uint16) (string, bool) {
 	rules := n.Rules()
 	for _, each := range n.bare(name) {
@@ -249,8 +249,8 @@ func (n *Names) of(address netip.Addr) []string {
 	return found
 }
 
-// Lookup returns an address of an allowed name: wanted, if the name resolves to it, otherwise another one. So a client cannot
-// choose an address that the name does not have.
+// Lookup returns an address of an allowed name: the address wanted if the name resolves to it, otherwise another address of the
+// name. So a client cannot choose an address that the name does not have.
 func (n *Names) Lookup(ctx context.Context, name string, wanted netip.Addr) (netip.Addr, error) {
 	if slices.Contains(n.of(wanted), name) {
 		return wanted, nil

@@ -20,7 +20,7 @@ func original(conn *net.TCPConn) (netip.AddrPort, error) {
 	var failed error
 	is4 := conn.LocalAddr().(*net.TCPAddr).IP.To4() != nil
 	err = raw.Control(func(fd uintptr) {
-		if is4 { // x/sys cannot read the kernel's sockaddr_in; IPv6Mreq is a structure that it can read and that is large enough
+		if is4 { // x/sys has no function for sockaddr_in, so read it as an IPv6Mreq, which is large enough
 			var value *unix.IPv6Mreq
 			if value, failed = unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, originalDestination); failed == nil {
 				bytes := value.Multiaddr
@@ -30,7 +30,7 @@ func original(conn *net.TCPConn) (netip.AddrPort, error) {
 		}
 		var value *unix.IPv6MTUInfo
 		if value, failed = unix.GetsockoptIPv6MTUInfo(int(fd), unix.SOL_IPV6, originalDestination); failed == nil {
-			number := binary.NativeEndian.AppendUint16(nil, value.Addr.Port) // in network order
+			number := binary.NativeEndian.AppendUint16(nil, value.Addr.Port) // the bytes are in network order
 			found = netip.AddrPortFrom(netip.AddrFrom16(value.Addr.Addr), binary.BigEndian.Uint16(number))
 		}
 	})

@@ -38,7 +38,8 @@ type Proxy struct {
 	open  map[*forwarded]struct{}
 }
 
-// forwarded is a client's connection with its connection to the server. name: the name that allows it, "" if its address does.
+// forwarded is a client's connection with its connection to the server. name: the allowed name for which the connection is
+// forwarded, "" if the address is allowed.
 type forwarded struct {
 	client   *net.TCPConn
 	upstream *net.TCPConn

@@ -20,14 +20,14 @@ type Target struct {
 	Port     uint16 `json:"port,omitempty"`
 }
 
-// Count is how often a target was refused.
+// Count is a target with the number of refused attempts to reach it.
 type Count struct {
 	Target
 	Count uint64 `json:"count"`
 }
 
-// Report lists refused attempts. Others: attempts that no count includes, because there were too many targets or the target is
-// unknown.
+// Report lists refused attempts. Others: number of attempts that Refused lacks, because there were too many targets or the target
+// is unknown.
 type Report struct {
 	Refused []Count `json:"refused"`
 	Others  uint64  `json:"others,omitempty"`

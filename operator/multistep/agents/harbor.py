@@ -19,13 +19,13 @@ from multistep.engine.model_access import SETUP_ACCESS, ModelFailure, report
 from multistep.engine.operations import Admit, CloseModelAccess, Dismiss, HostCall, Script
 from multistep.engine.plan import StepPlan
 from multistep.engine.rewards import StepException
-from multistep.engine.scope import Scope, TrialError, at_timeout, failed
+from multistep.engine.scope import Scope, TrialError, at_timeout, failed, require
 from multistep.engine.suspensions import SWEEP_BUDGET_SPENT
 
 _GRACE_SECONDS: Final = 60.0  # time for the agent host to collect usage and logs of an agent that it stopped
 _CLOCK_SECONDS: Final = 5.0  # tolerance: the agent host and the runner measure the elapsed time separately
 _MAX_STALLED_SECONDS: Final = 3600.0
-# for each command of the agent host: its name in operation ids
+# The name of each agent host command in operation ids.
 _NAMES: Final[Mapping[Literal["setup", "step"], str]] = {"setup": "agent-setup", "step": "agent"}
 
 
@@ -49,7 +49,8 @@ def setup(scope: Scope, journal: Journal) -> Script[None]:
 
     If the setup of one of Harbor's own agents fails, it is an infrastructure failure, because the agent has not seen an
     instruction. If the setup of a custom agent class fails, it is an agent failure, because the class can read the environment
-    and could fail on purpose if the task is hard.
+    and could fail on purpose if the task is hard. If the environment lacks the agent's user, it is a failure of the task or of the
+    restored checkpoint: the environment's runner reports this before any code of the agent runs.
     """
     hosted, user = _hosted(scope), scope.plan.steps[0].agent_user
     request = {**_environment(scope, user), **_agent(hosted), "env": _variables(scope), "trial": scope.trial_uid}
@@ -135,18 +136,20 @@ def _call(
     request: Mapping[str, Any],
     timeout: float | None,
 ) -> Script[_Called]:
-    """Run a command of the agent host, and allow the host to run processes in the environment until the command ends. Processes
-    that the agent left in the environment keep running, unless the agent was stopped at its timeout.
+    """Run a command of the agent host. Until the command ends, the host may run processes in the environment. Processes that the
+    agent left in the environment keep running, unless the agent was stopped at its timeout.
 
     The agent host applies the timeout, so that it can collect usage and logs of a stopped agent. If the host itself does not end,
-    the runner stops the host _GRACE_SECONDS later. Harbor's own agent classes may act as root, as in Harbor. A custom class may
-    act as root only if its program is not preinstalled, because the class must then install the program.
+    the runner stops the host _GRACE_SECONDS later. Harbor's own agent classes may act as root, as in Harbor. A custom class may act
+    as root only if its program is not preinstalled, because the class must then install the program.
     """
     spec = _hosted(scope).spec
     root = spec.name is not None or spec.installs
     name = _NAMES[command]
     admission = scope.id(f"{name}-admit")
     record = yield Admit(admission, user, root=root)
+    if command == "setup":
+        require(record, "the agent could not be started")  # not the agent's failure: none of its code has run
     if (fault := failed(record)) is not None:
         return _Called(record, Outcome(HostError("RuntimeError", f"the agent could not be started: {fault.message}")), None)
     access = (scope.step.name if scope.step else SETUP_ACCESS) if spec.uses_gateway else ""

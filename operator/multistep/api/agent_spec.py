@@ -60,7 +60,8 @@ class AgentSpec(Model):
     version: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Version of the agent's program; unset: the agent chooses."""
     options: Annotated[dict[str, Any], Field(alias="kwargs", max_length=64)] = {}
-    """Options of the agent: keyword arguments of its class, as in Harbor's kwargs. Checked for agents with a name."""
+    """Options of the agent: keyword arguments of its class, as in Harbor's kwargs. Checked if the agent is chosen by name, not by
+    its class's importPath."""
     credentials: EnvVars = []
     """Variables with the provider's keys, such as ANTHROPIC_API_KEY."""
     access: Literal["Gateway", "Direct"] = "Gateway"
@@ -71,9 +72,9 @@ class AgentSpec(Model):
     limits: ModelLimits | None = None
     """Budget of the trial's model requests. The model gateway refuses a request that might exceed it; access must be Gateway."""
     preinstalled: bool = False
-    """The environment's image holds the agent's program: nothing is installed, and a missing program is an error."""
+    """Whether the environment's image contains the agent's program: nothing is installed, and a missing program is an error."""
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    """Image with the agent's program, built by `multistep agent build`. It is mounted read-only into the environment, and
+    """Image with the agent's program, built by `multistep agent build`. The program is mounted read-only into the environment, and
     nothing is installed."""
     command: Annotated[list[str], Field(min_length=1, max_length=1024)] | None = None
     """Program and arguments of the command agent. $MULTISTEP_INSTRUCTION_FILE is the path of the instruction."""

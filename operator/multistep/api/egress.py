@@ -22,13 +22,13 @@ class RefusedTarget(Model):
 
 
 class EgressStatus(Model):
-    """Network targets that the egress sidecar refused to processes of the step's pods. Evidence, not a failure;
-    docs/how-to/egress.md."""
+    """Network targets that the egress sidecar refused to processes of the step's pods. A refusal is no failure of the step
+    (docs/how-to/egress.md)."""
 
     refused: list[RefusedTarget] = []
     """The targets that were refused most often."""
     others: int = 0
-    """Number of attempts that ``refused`` does not list."""
+    """Number of refused connections to targets that ``refused`` does not list."""
 
 
 def total(parts: Iterable[EgressStatus], most: int) -> EgressStatus:

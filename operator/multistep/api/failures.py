@@ -1,7 +1,7 @@
 """Every way in which a trial can end without a reward: its failure class, whether it is retried, and the remedy.
 
-docs/reference/failures.md shows these tables and the table of api.waiting. engine.failure_class reads these tables for
-`status.failure` and metrics.
+docs/reference/failures.md shows the tables of this module and the table of api.waiting. engine.failure_class reads the tables of
+this module for `status.failure` and metrics.
 """
 
 from __future__ import annotations
@@ -229,7 +229,8 @@ FAILED = (
     Failure(
         "EnvironmentFailed",
         "Task",
-        "the environment's healthcheck failed, or files could not be uploaded (class Agent after an agent has run)",
+        "the environment's healthcheck failed, files could not be uploaded, or the environment lacks the user of a Harbor agent "
+        "(class Agent after an agent has run)",
         "read the message",
     ),
     Failure(

@@ -1,6 +1,6 @@
 """The agents that Harbor 0.25 registers, which the agent host runs, and their capabilities.
 
-tests/harbor compares these tables with Harbor's own classes.
+tests/harbor compares the tables of this module with Harbor's own classes.
 """
 
 from __future__ import annotations

@@ -13,12 +13,12 @@ AGENT: Final = f"{GROUP}/agent"
 ATTEMPT: Final = f"{GROUP}/attempt"
 SWEEP: Final = f"{GROUP}/sweep"
 NUMBER: Final = f"{GROUP}/number"  # on a trial: its number in the sweep, from 0
-RETRY_OF: Final = f"{GROUP}/retry-of"  # on a retry of a sweep's trial: number of the first trial, for which the retry counts
+RETRY_OF: Final = f"{GROUP}/retry-of"  # on a retry of a sweep's trial: number of the retried trial
 SHARD: Final = f"{GROUP}/shard"  # on a trial or a sweep: the shard whose operator reconciles the object
-REFERENCE: Final = (
-    f"{GROUP}/reference"  # on a reference trial, which runs a task's solutions for trials with spec.fromStep: its name's digest
-)
+# On a reference trial, which runs a task's solutions for trials with spec.fromStep: the digest in the reference trial's name.
+REFERENCE: Final = f"{GROUP}/reference"
 SUSPENDED_BY: Final = f"{GROUP}/suspended-by"  # on a trial that its sweep suspended and will resume: name of the sweep
 BRANCH: Final = f"{GROUP}/branch"  # on a branch of a sweep: the state that it starts from, Start, Own or Reference
+SUBMISSION: Final = f"{GROUP}/submission"  # on a trial or a sweep that the CLI created: a random value for the call
 RENEWAL: Final = f"{GROUP}/renewal"  # on a sweep with spec.lease: any value; a new value renews the lease
 STEP: Final = f"{GROUP}/step"  # on a branch of a sweep: the only step that it runs

@@ -53,13 +53,13 @@ class KeySelector(Model):
     name: ObjectName
     """Name of the Secret or ConfigMap."""
     key: DataKey
-    """Key in its data."""
+    """Key in the data of the Secret or ConfigMap."""
     optional: bool = False
-    """If true, a missing object or key leaves the variable unset; otherwise the trial waits for it."""
+    """If true, a missing object or key leaves the variable unset; if false, the trial waits until object and key exist."""
 
 
 class EnvVarSource(Model):
-    """Source of a variable's value: exactly one of these."""
+    """Source of a variable's value: exactly one of secretKeyRef and configMapKeyRef."""
 
     model_config = cel(
         ("has(self.secretKeyRef) != has(self.configMapKeyRef)", "must have exactly one of secretKeyRef and configMapKeyRef")

@@ -6,18 +6,18 @@ from multistep.api.model import Model, ObjectName
 
 
 class RegradeSpec(Model):
-    """The trial whose steps are verified again, on its checkpoints. No agent runs."""
+    """The trial whose steps are verified again, from its checkpoints. No agent runs."""
 
     trial: ObjectName
-    """Name of the source: a trial in this namespace, or a deleted one whose results are kept."""
+    """Name of the source: a trial in this namespace, or a deleted trial whose results are retained."""
 
 
 class SweepRegrade(Model):
     """The sweep whose trials are regraded."""
 
     sweep: ObjectName
-    """Name of the source, which must have the same tasks, agents, attempts and order: trial N regrades the trial that counts
-    for its number N."""
+    """Name of the other sweep, which must have the same tasks, agents, attempts and order. Trial N of this sweep regrades the other
+    sweep's trial with number N, or the retry that counts for it."""
 
 
 class SourceException(Model):

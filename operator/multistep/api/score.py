@@ -33,12 +33,12 @@ def outcome_words(outcome: Outcome, failure_class: str = "") -> str:
 
 
 def outcome_level(outcome: Outcome) -> Level:
-    """Return how an outcome is displayed."""
+    """Return the level (good, warning, bad ...) that determines the colour of an outcome."""
     return _SHOWN[outcome][1]
 
 
 class ScoreRule(Model):
-    """The inputs of the score besides the steps' results."""
+    """How the score is computed from the steps' results."""
 
     steps: int
     """Number of declared steps: those that this trial was to run and verify. A step that it did not reach counts 0."""
@@ -50,7 +50,7 @@ class TrialColumns(Model):
     """Texts for the printer columns."""
 
     steps: str | None = None
-    """Finished steps, and how many the trial runs, as 2/3."""
+    """Number of finished steps and number of steps that the trial runs, e.g. 2/3."""
     score: str | None = None
     """The score, rounded."""
     failure: str | None = None

@@ -12,7 +12,7 @@ MAIN: Final = "main"
 
 @dataclass(frozen=True)
 class Build:
-    """How a service's image is built. context: directory in the task; dockerfile: relative to it."""
+    """How a service's image is built. context: directory in the task; dockerfile: path relative to the context."""
 
     context: str
     dockerfile: str = "Dockerfile"

@@ -90,7 +90,7 @@ _KNOWN_CLASSES = {
 
 
 class StopWhen(Model):
-    """When a sweep creates no more trials. Active trials may finish."""
+    """Limits at which a sweep creates no more trials. Active trials continue to their end."""
 
     pod_hours: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Maximum pod-hours of all trials together."""
@@ -112,27 +112,27 @@ TamperingChoice = Literal["Report", "Zero", "Exclude"]
 
 
 class Scoring(Model):
-    """How trials are scored, also those whose agent may have caused a failure or changed the verdict. Failures that only the
-    infrastructure, task or user can cause are always excluded."""
+    """How trials are scored, also those whose agent may have caused a failure or changed the verdict. Trials with failures that
+    only the infrastructure, task or user can cause are always excluded."""
 
     key: Annotated[str | None, Field(min_length=1, max_length=128)] = None
-    """The only reward that counts; 0 in a step without it. Unset: the reward "reward", in a step without it the mean of its
-    rewards."""
+    """Name of the only reward that counts; a step without this reward scores 0. Unset: the reward "reward" counts, or, in a step
+    without "reward", the mean of all its rewards."""
     strategy: Literal["DeclaredSteps", "AsTask"] = "DeclaredSteps"
     """DeclaredSteps: the score, over all declared steps, with 0 for steps that did not run. AsTask: the task's own reward, over the
-    steps that ran, as Harbor has it; an agent can then gain by not meeting a gate."""
+    steps that ran, as in Harbor; an agent can then gain by not meeting a gate."""
     pass_: Annotated[float | None, Field(alias="pass", gt=0, allow_inf_nan=False)] = None
     """Minimum score of a passed trial, for pass@k. Unset: a trial passed if every declared step ran and passed."""
     agent_errors: ScoringChoice = "Score"
     """Trials in which an agent exited with an error, ran out of memory or disk, or killed its container. Score: they count; a step
-    without a verdict counts 0. Exclude: they do not count, as Harbor has it; an agent can then avoid a 0 by crashing."""
+    without a verdict counts 0. Exclude: they do not count, as in Harbor; an agent can then avoid a 0 by crashing."""
     environment_errors: ScoringChoice = "Score"
     """Trials whose verifier, setup.sh or healthcheck failed after an agent had run. Score: a step without a verdict counts 0.
     Exclude: they do not count; an agent can then avoid a 0 by breaking its environment."""
     tampering: TamperingChoice = "Report"
     """Trials with evidence of tampering in status.tampering. Report: they count as any other, and reports mark them.
-    Zero: they count 0. Exclude: they do not count, and reports list them separately. Kinds that honest agents cause, too, are no
-    evidence."""
+    Zero: they count 0. Exclude: they do not count, and reports list them separately. Kinds of findings that honest agents cause,
+    too, are no evidence."""
 
 
 class SweepSpec(Model):
@@ -144,7 +144,8 @@ class SweepSpec(Model):
     tasks: Annotated[list[SweepTask], Field(min_length=1, max_length=1000)] = []
     """Tasks, with unique names."""
     tasks_from: TasksSource | None = None
-    """All tasks of one source, sorted by name, or of a dataset in its order, as they are when the sweep starts."""
+    """Source of the tasks: all tasks of one source, sorted by name, or of a dataset, in the dataset's order. Resolved once, when
+    the sweep starts."""
     agents: Annotated[list[SweepAgent], Field(min_length=1, max_length=64)]
     """Agents that work on each task, with unique names."""
     attempts: Annotated[int, Field(ge=1, le=1000)] = 1
@@ -154,36 +155,35 @@ class SweepSpec(Model):
     parallelism: Annotated[int, Field(ge=1, le=10_000)] = 10
     """Maximum number of active trials. Lowering it stops no trial."""
     prestart: Annotated[int, Field(ge=0, le=1000)] = 0
-    """Number of further trials whose pods are created early, suspended before their first step."""
+    """Number of further trials, beyond parallelism, whose pods are created early. They are suspended before their first step."""
     branch: SweepBranch | None = None
-    """Trials of single steps, which start when the ordinary trials have finished. The ordinary
-    trials get checkpoints that are kept with their
-    results."""
+    """Trials of single steps, which start when the ordinary trials have finished. The ordinary trials store checkpoints, which are
+    retained with their results."""
     order: Literal["Attempts", "Tasks"] = "Attempts"
     """Attempts: first attempts of all tasks before second ones, for an early estimate; Tasks: one task after the other."""
     template: TrialTemplate = TrialTemplate()
     """Template of the trials."""
     overrides: Annotated[list[TrialOverride], Field(max_length=64)] = []
-    """Changes to some trials; if several match, the later one wins."""
+    """Changes to some trials; if several overrides match a trial, the last one takes precedence."""
     stop_when: StopWhen = StopWhen()
-    """When to create no more trials although some are left; the sweep is Failed then."""
+    """Limits at which the sweep creates no more trials. If it reaches one before it has created all trials, it is Failed."""
     budget: SweepBudget | None = None
-    """Budget of the trials' model requests, which the model gateway never lets them exceed. When it has no room for a request, the
-    sweep is suspended; raise it to continue. Every agent with a model needs access Gateway."""
+    """Budget of the trials' model requests. The model gateway refuses a request that might exceed the budget; the sweep is then
+    suspended until the budget is raised. Every agent with a model needs access Gateway."""
     scoring: Scoring = Scoring()
     """How trials are scored."""
     active_deadline_seconds: DeadlineSeconds | None = None
     """Timeout in seconds of the whole sweep, excluding suspended time; active trials are stopped then, and the sweep is Failed."""
     lease: SweepLease | None = None
-    """Ends the sweep when its client no longer renews the lease, as the Python client does while it lives; unset: no lease."""
+    """Ends the sweep when its client no longer renews the lease. The Python client renews it while it runs. Unset: no lease."""
     retries: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MOST_RETRIES)] = []
     """Numbers of trials to run again, after all others; a number may occur more than once. A number counts once: with its first
-    trial that has a score, otherwise with its newest one. More entries make a finished sweep continue."""
+    trial that has a score, or with its newest trial if none has a score. New entries make a finished sweep continue."""
     suspend: bool = False
     """If true, no trial is created, and active trials are suspended."""
     stop: bool = False
-    """If true, no trial is created, and active trials are stopped; the sweep is Failed then. Without it, a sweep with more retries
-    continues."""
+    """If true, no trial is created, and active trials are stopped; the sweep is then Failed. After stop is set back to false, the
+    sweep continues if retries has new entries."""
     ttl_seconds_after_finished: WholeSeconds | None = None
     """Seconds after which a finished sweep and its trials are deleted, as for a Job; unset: never."""
 
@@ -281,7 +281,7 @@ class SweepTrials(Model):
     counted: int = 0
     """Scored trials."""
     retried: int = 0
-    """Retries created so far. They are in none of the counts of created and finished trials: each number counts once."""
+    """Retries created so far. The counts of created and finished trials do not include them, because each number counts once."""
 
 
 class SweepAgentStatus(Model):
@@ -312,13 +312,13 @@ class SweepTasksStatus(Model):
     """Resolved source of the tasks; the same for all trials."""
 
     revision: str
-    """Commit, or digest of the image manifest, of the file or of the registry.json."""
+    """Commit of the git repository, or digest of the image manifest, of the archive or of the dataset's registry.json."""
     count: int
     """Number of tasks found."""
     config_map: str
-    """Immutable ConfigMap with the names of the tasks; of a dataset also with their repositories, commits and directories."""
+    """Immutable ConfigMap with the names of the tasks; for a dataset also with their repositories, commits and directories."""
     digest: str
-    """Digest of that list."""
+    """Digest of the ConfigMap's content."""
 
 
 class SweepStatus(Model):
@@ -345,19 +345,19 @@ class SweepStatus(Model):
     excluded: dict[FailureClass, int] = {}
     """Excluded trials, by failure class."""
     scored_failures: dict[FailureClass, int] = {}
-    """Trials that are scored although a failure ended them, as their agent may have caused it, by failure class."""
+    """Trials that are scored although a failure ended them, because their agent may have caused it, by failure class."""
     agents: list[SweepAgentStatus] = []
     """Results of each agent so far."""
     score: str | None = None
     """The agents' mean scores as text, for the printer column."""
     pod_hours: float = 0.0
-    """Total pod-hours of its trials, each from the first step to the end of the attempt."""
+    """Total pod-hours of the sweep's trials: for each attempt, the time from its first step to its end."""
     cost_usd: Annotated[float | None, Field(alias="costUSD")] = None
     """US dollars that the trials' model requests cost so far, as far as known; unset: no request with a known price."""
     budget: SweepBudgetStatus | None = None
-    """The budget in effect; unset without one."""
+    """The budget in effect; unset without spec.budget."""
     lease: SweepLeaseStatus | None = None
-    """The last renewal of the lease; unset without one."""
+    """The last renewal of the lease; unset without spec.lease."""
 
 
 class TrialSweep(Model):

@@ -46,13 +46,14 @@ class SweepBranchesStatus(Model):
     trials: int
     """Number of trials of single steps."""
     missing: int = 0
-    """Steps without trials from the agent's own state, over tasks and agents: no ordinary trial has a checkpoint before them."""
+    """Number of steps, over all tasks and agents, without branches from the agent's own state: no ordinary trial has a checkpoint
+    before the step."""
     unknown: list[str] = []
     """Names in spec.branch.at that no task has as a step."""
     config_map: str
     """Immutable ConfigMap with the steps of the tasks, and the checkpoints that the ordinary trials left."""
     digest: str
-    """Digest of its content."""
+    """Digest of the ConfigMap's content."""
 
 
 def check_branch_states(where: str, spec: TrialTemplateSpec) -> None:

@@ -23,4 +23,4 @@ class SweepLeaseStatus(Model):
     renewal: str
     """Value of the annotation multistep.dev/renewal; empty before the first renewal."""
     renew_time: datetime
-    """Time at which the operator first saw it, by the operator's clock: the client's clock does not matter."""
+    """Time at which the operator first saw this value, by the operator's clock: the client's clock does not matter."""

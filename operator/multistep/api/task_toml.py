@@ -62,15 +62,15 @@ class HealthcheckConfig(_Table):
     command: str
     """Command for bash, run in WORKDIR; exit status 0 means healthy."""
     interval_sec: float = 5.0
-    """Seconds to wait after a failure that counts."""
+    """Seconds to wait after a failed attempt outside of the start period."""
     timeout_sec: float = 30.0
     """Timeout of one attempt in seconds, truncated to whole seconds; 0: no timeout. An attempt that times out has failed."""
     start_period_sec: float = 0.0
     """Failures of attempts that start within these seconds do not count."""
     start_interval_sec: float = 5.0
-    """Seconds to wait after a failure that does not count."""
+    """Seconds to wait after a failed attempt within the start period."""
     retries: int = 3
-    """Number of counted failures after which the healthcheck has failed; 1 or less: one attempt."""
+    """Number of failed attempts, without those in the start period, after which the healthcheck fails; 1 or less: one attempt."""
 
 
 class CollectConfig(_Table):
@@ -90,7 +90,7 @@ class _NetworkPhase(_Table):
     """Fields of both agent and verifier: the network policy of the phase."""
 
     network_mode: NetworkMode | None = None
-    """Network mode of the phase. Unset: the environment's. A different one needs the operator's egress sidecar."""
+    """Network mode of the phase. Unset: the environment's mode. Any other mode needs the operator's egress sidecar."""
     allowed_hosts: AllowedHosts = None
     """Host names, also with a leading `*.`, addresses and CIDRs; only with network_mode `allowlist`."""
 
@@ -106,13 +106,13 @@ class AgentConfig(_NetworkPhase):
     """[agent] and [steps.agent]."""
 
     timeout_sec: float | None = None
-    """Agent timeout in seconds. Unset: for a step the task's, for the task none. 0: it times out without a start."""
+    """Agent timeout in seconds. Unset in a step: the task's; unset in the task: none. 0: AgentTimeoutError without a start."""
     user: User | None = None
-    """User (name or uid) of agent, setup.sh and the step's healthcheck. Unset: for a step the task's, for the task the image's."""
+    """User (name or uid) of agent, setup.sh and step healthcheck. Unset in a step: the task's; unset in the task: the image's."""
 
 
 class TpuConfig(_Table):
-    """environment.tpu."""
+    """[environment.tpu]: the TPU of the environment."""
 
     type: str = Field(min_length=1)
     """Type of TPU: an alias (`v6e`, `trillium`) or GKE's name (`tpu-v6e-slice`)."""
@@ -125,7 +125,7 @@ def _http_transport(value: object) -> object:
 
 
 class McpServerConfig(_Table):
-    """environment.mcp_servers."""
+    """An entry of environment.mcp_servers."""
 
     name: str
     """Name of the server."""
@@ -203,7 +203,7 @@ class EnvironmentConfig(_Table):
     network_mode: NetworkMode = "public"
     """Network access. Other modes than `public` need an operator that enforces them; docs/how-to/egress.md."""
     allowed_hosts: AllowedHosts = None
-    """Host names, also with a leading `*.`, addresses and CIDRs; only with network_mode `allowlist`. Names need the sidecar."""
+    """Host names (these need the egress sidecar), also with a leading `*.`, addresses and CIDRs; only with mode `allowlist`."""
     memory: OldSize = Field(default=None, exclude=True)
     """Deprecated form of memory_mb: a number with K, M or G."""
     storage: OldSize = Field(default=None, exclude=True)
@@ -251,7 +251,7 @@ class VerifierConfig(_NetworkPhase):
     env: Env = {}
     """Variables of the verifier only; a step's override the task's. Values may be templates."""
     user: User | None = None
-    """User name or uid of the verifier. Unset: for a step the task's, for the task the image's; never the agent's."""
+    """User name or uid of the verifier. Unset in a step: the task's; unset in the task: the image's user, not the agent's."""
     environment_mode: Literal["shared", "separate"] | None = None
     """`shared`: in the agent's pod; `separate`: in its own pod. Unset: `separate` if `environment` is set, else `shared`."""
     environment: EnvironmentConfig | None = None
@@ -274,7 +274,7 @@ class SolutionConfig(_Table):
 
 
 class StepConfig(_Table):
-    """One of [[steps]]."""
+    """An entry of [[steps]]."""
 
     name: Annotated[str, AfterValidator(names.step_name)]
     """Name of the step and of its directory under `steps/`: a portable directory name; names must differ by more than case."""
@@ -291,7 +291,7 @@ class StepConfig(_Table):
 
 
 class AuthorConfig(_Table):
-    """One of task.authors."""
+    """An entry of task.authors."""
 
     name: str
     """Name of the author."""

@@ -33,15 +33,15 @@ class DatasetSource(Model):
     name: Annotated[str, Field(min_length=1, max_length=253)]
     """Name of the dataset."""
     version: Annotated[str, Field(min_length=1, max_length=253)] | None = None
-    """Version of the dataset; unset: head, else the highest version."""
+    """Version of the dataset; unset: the version `head`, or the highest version if the dataset has no `head`."""
     include: Annotated[list[Pattern], Field(max_length=256)] = []
-    """Patterns (*, ?, [...]) of the names of the tasks to take; empty: all. A task's name is that of its directory."""
+    """Patterns (*, ?, [...]) of the names of the tasks to include; empty: all. A task's name is its directory's name."""
     exclude: Annotated[list[Pattern], Field(max_length=256)] = []
-    """Patterns of the names of the tasks to leave out."""
+    """Patterns of the names of the tasks to exclude."""
     limit: Annotated[int, Field(ge=1, le=50_000)] | None = None
     """Maximum number of tasks: the first ones that include and exclude select."""
     secret_ref: SecretReference | None = None
-    """A Secret with username and password, or token; ca.crt is optional. For the registry, and for repositories on its server."""
+    """A Secret with username and password, or token, for the registry and for repositories on its server; ca.crt is optional."""
 
     @model_validator(mode="after")
     def _named_here(self) -> Self:

@@ -43,7 +43,7 @@ class EnvironmentSpec(Model):
     image: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """Image of the container; overrides the task's docker_image. `multistep build` builds one from a Dockerfile."""
     service_images: dict[_ServiceName, Annotated[str, Field(min_length=1, max_length=4096)]] = {}
-    """Images of services of the task's compose file, by the service's name: of those that it builds, or in place of others."""
+    """Images of services of the task's compose file, by the service's name; they replace the file's `image` or `build`."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """Pull policy, as in a pod."""
     env: EnvVars = []
@@ -53,16 +53,18 @@ class EnvironmentSpec(Model):
     resources: ResourcesSpec = ResourcesSpec()
     """Resources of the container, and of a separate verifier's, in place of the task's."""
     runner_in_image: bool = False
-    """The image holds /multistep/runner: the init container takes it from there, and the operator's image is not pulled."""
+    """Whether the image contains /multistep/runner: the init container copies it from this image, so that the operator's image is
+    not pulled."""
 
 
 class VerifierSpec(Model):
     """Verification of the steps."""
 
     isolation: Literal["Declared", "Separate", "Both"] = "Declared"
-    """Declared: as the task declares. Separate: also the steps of a task that declares no separate environment are verified in a
-    fresh pod of the same image, in which the environment's files are restored from a checkpoint; processes are not restored.
-    Both: these steps are verified in place, and once more in such a pod; status.tampering reports different verdicts."""
+    """Where steps are verified. Declared: as the task declares. Separate: a step for which the task declares no separate
+    environment is verified in a fresh pod of the same image, in which the environment's files are restored from a checkpoint;
+    processes are not restored. Both: such a step is verified in place, and then again in such a pod; status.tampering reports
+    different verdicts."""
     paths: Annotated[list[_AbsolutePath], Field(max_length=64)] = []
     """With isolation Separate or Both, the directories whose files are restored: programs that the agent changed elsewhere are
     not restored. Empty: all files."""
@@ -105,10 +107,10 @@ class CheckpointsSpec(Model):
     exclude: Annotated[list[_AbsolutePath], Field(max_length=64)] = []
     """Absolute paths that are left out, e.g. of caches. They are missing after a restore."""
     max_bytes: Annotated[int, Field(ge=1, le=2**40)] = 4 * 2**30
-    """Maximum size in bytes of what one step changed. A larger step has no checkpoint; a later attempt continues before it."""
+    """Maximum size in bytes of one step's changes. A step with larger changes has no checkpoint: no attempt resumes after it."""
     keep: Literal["WhileActive", "WithResults"] = "WhileActive"
-    """WhileActive: delete the checkpoints when the trial is finished. WithResults: keep them as long as its results, and make one
-    after the last step, too, also of a single-step task."""
+    """WhileActive: delete the checkpoints when the trial is finished. WithResults: retain them as long as the trial's results, and
+    store one after the last step, too, also for a single-step task."""
 
 
 _StepName = Annotated[str, AfterValidator(names.step_name), Field(min_length=1, max_length=255)]
@@ -118,7 +120,7 @@ class FromSpec(Model):
     """A step of another trial."""
 
     trial: ObjectName
-    """Name of the trial, in the same namespace. It may be active, or deleted if its results and checkpoints were kept."""
+    """Name of the trial, in the same namespace. It may be active, or deleted if its results and checkpoints are retained."""
     step: _StepName
     """Name of the step after which this trial continues."""
 
@@ -143,17 +145,18 @@ class TrialTemplateSpec(Model):
     extra_instructions: Annotated[list[str], Field(max_length=64)] = []
     """Texts to append to the instruction of every step, each after a blank line."""
     on_agent_error: Literal["Abort", "Continue"] = "Abort"
-    """After an agent's exception: Abort starts no further step; Continue does if the verifier returned a result, as in Harbor."""
+    """What follows a step whose agent failed with an exception. Abort: no further step. Continue: the next step, if the verifier
+    returned a result, as in Harbor."""
     suspend_policy: Literal["Pause", "ReleaseAfterStep", "Release"] = "Pause"
-    """Pod of a suspended trial: Pause keeps it, ReleaseAfterStep deletes it after the current step, Release at once."""
+    """Pod of a suspended trial. Pause: retain it; ReleaseAfterStep: delete it after the current step; Release: delete it now."""
     active_deadline_seconds: DeadlineSeconds | None = None
-    """Timeout in seconds of the whole trial, over all attempts, excluding suspended time; the trial is Failed then. Unset: none."""
+    """Timeout in seconds of the whole trial, over all attempts, excluding suspended time, after which it is Failed. Unset: none."""
     infrastructure_retries: Annotated[int, Field(ge=0, le=100)] = 2
     """How many times an infrastructure failure starts a new attempt in a new pod."""
     checkpoints: CheckpointsSpec = CheckpointsSpec()
     """Checkpoints, from which a later attempt can continue."""
     pod_cleanup: Literal["Always", "OnSuccess", "Never"] = "Always"
-    """When to delete the pod of a finished trial; OnSuccess keeps it after Failed or an exception.
+    """When to delete the pod of a finished trial; OnSuccess retains it if the trial is Failed or has an exception.
 
     The pod is always deleted after a stop or a deadline, because an agent may still be running in it."""
     pod_ttl_seconds_after_finished: Annotated[WholeSeconds | None, Field(alias="podTTLSecondsAfterFinished")] = None
@@ -166,7 +169,7 @@ _ONE_START = "must have only one of from and fromStep"
 
 
 class _TaskAndAgent(Model):
-    """Task and agent. A separate base class, so that these come first among the fields of TrialSpec."""
+    """Task and agent. A separate base class, so that these fields come first in TrialSpec."""
 
     task: TaskSource
     """Source of the task."""
@@ -182,7 +185,7 @@ class TrialSpec(TrialTemplateSpec, _TaskAndAgent):
     model_config = cel(("!has(self.from) || !has(self.fromStep)", _ONE_START))
 
     from_: Annotated[FromSpec | None, Field(alias="from")] = None
-    """Continue after a step of another trial, from its checkpoint. The kept steps keep their rewards; nothing runs again."""
+    """Start after a step of another trial, from its checkpoint. The steps up to it are not run again and keep their rewards."""
     from_step: _StepName | None = None
     """Start at this step, from the reference state: the files that the task's own solutions of the earlier steps leave."""
     to_step: _StepName | None = None

@@ -70,7 +70,7 @@ class TrialFailure(Model):
     """Why the trial finished early; docs/reference/failures.md lists all reasons."""
 
     class_: Annotated[FailureClass, Field(alias="class")]
-    """Failure class: who caused it."""
+    """Failure class: where the failure occurred."""
     reason: str
     """Reason of the condition Failed, or the exception type that ended a Complete trial."""
     step: str | None = None
@@ -89,7 +89,7 @@ class Durations(Model):
     verifier: float | None = None
     """Seconds of the verifier, with upload and download."""
     artifacts: float | None = None
-    """Seconds of the collection."""
+    """Seconds of the collection of logs and artifacts."""
 
 
 class ArtifactsSummary(Model):
@@ -119,11 +119,11 @@ class Usage(Model):
     requests: int | None = None
     """Model requests; only the gateway counts them."""
     incomplete: int | None = None
-    """Requests of which the gateway does not know the usage, as they were cut off or lost; the amounts do not include them."""
+    """Requests whose usage the gateway does not know, because they were cut off or lost; the amounts do not include them."""
     held_seconds: float | None = None
-    """Seconds for which requests waited at the gateway, as the provider refused more."""
+    """Seconds for which requests waited at the gateway, because the provider refused further requests."""
     source: Literal["Gateway", "Agent"] = "Agent"
-    """Who counted. The gateway counts on the wire; an agent can be wrong."""
+    """Who counted the tokens. Gateway: the model gateway, in the provider's responses; Agent: the agent, which can be wrong."""
     prices: str | None = None
     """Table of prices that the cost is computed with."""
 
@@ -132,7 +132,8 @@ class CheckpointStatus(Model):
     """The checkpoint after a step: the step's changes to the environment's file system."""
 
     digest: str | None = None
-    """SHA-256 of the checkpoint's commit, which names its files, the records of its steps, and the checkpoint below it."""
+    """SHA-256 of the checkpoint's commit file, which lists its files, the records of its steps, and the earlier checkpoint on which
+    it builds."""
     bytes: int | None = None
     """Size of the stored layer and its manifest, compressed."""
     entries: int | None = None
@@ -142,7 +143,7 @@ class CheckpointStatus(Model):
     shared_memory: bool | None = None
     """Whether /dev/shm has files; a restore loses them."""
     missing: str | None = None
-    """Why the step has no checkpoint; a later attempt continues before it."""
+    """Why the step has no checkpoint. No later attempt can resume directly after the step."""
 
 
 class StepStatus(Model):
@@ -159,7 +160,8 @@ class StepStatus(Model):
     score: float | None = None
     """The step's part of the trial's score: the reward "reward", else the mean of all rewards; at least 0. Unset: no result."""
     passed: bool | None = None
-    """Whether min_reward was met; without a gate whether "reward", else every reward, is 1 or more. Unset: no result."""
+    """Whether the step passed: min_reward was met, or, without min_reward, the reward "reward" (every reward if there is no
+    "reward") is 1 or more. Unset: no result."""
     exception: StepException | None = None
     """The first exception, if any."""
     start_time: datetime | None = None
@@ -173,15 +175,16 @@ class StepStatus(Model):
     verifier_image_id: Annotated[str | None, Field(alias="verifierImageID")] = None
     """Image of the separate verifier's pod, with its digest, as resolved by the kubelet."""
     usage: Usage | None = None
-    """What the agent's model requests used; unset without an agent of Harbor."""
+    """Tokens and cost of the agent's model requests; unset without an agent of Harbor."""
     egress: EgressStatus | None = None
     """Network targets that were refused to the step's pods; unset without an egress sidecar."""
     gate: bool | None = None
     """Whether min_reward was met; null if there is no gate or no result."""
     checkpoint: CheckpointStatus | None = None
-    """Checkpoint after the step; unset without spec.checkpoints, and after the last step unless they are kept with the results."""
+    """Checkpoint after the step; unset without spec.checkpoints. The last step has one only with checkpoints.keep WithResults."""
     trial: str | None = None
-    """Name of the trial that ran the step, if another one did (spec.from, spec.fromStep). This trial does not count its usage."""
+    """Name of the other trial that ran the step (spec.from, spec.fromStep); unset: this trial ran it. status.usage does not include
+    the usage of another trial's step."""
 
 
 class Tampering(Model):
@@ -190,9 +193,9 @@ class Tampering(Model):
     attempt: int
     """Number of the attempt."""
     step: str
-    """Name of the step before whose verification it was found."""
+    """Name of the step to which the finding belongs."""
     kind: TamperingKind
-    """What was found."""
+    """Kind of the finding."""
     detail: str = ""
     """The files or processes, with names that the agent chose."""
 
@@ -203,7 +206,7 @@ class ResumeStatus(Model):
     after: str
     """Name of the step after which the attempt continued."""
     attempts: list[int]
-    """For each kept step, the attempt that ran it; 0 for a step that another trial ran."""
+    """For each step up to ``after``, the number of the attempt that ran it; 0 for a step that another trial ran."""
     digest: str
     """Digest of the checkpoint, as in the step's status."""
 
@@ -222,7 +225,7 @@ class StartStatus(Model):
 
 
 class AttemptStatus(Model):
-    """A failed or released attempt."""
+    """An attempt that failed, or whose pod was deleted during a suspension."""
 
     number: int
     """Number of the attempt, from 1."""
@@ -245,7 +248,7 @@ class AttemptStatus(Model):
     message: str | None = None
     """Human-readable message."""
     steps: list[StepStatus] = []
-    """Steps that the attempt started, and those that it kept."""
+    """Steps of the attempt: those before the checkpoint from which it resumed, then those that it started."""
     resumed: ResumeStatus | None = None
     """The checkpoint from which the attempt continued; unset if it started at step 1."""
 
@@ -267,7 +270,7 @@ class TaskSourceStatus(Model):
     """Resolved source of a task; the same for all attempts."""
 
     revision: str
-    """Commit, or digest of the image manifest or of the file."""
+    """Commit of the git repository, or digest of the image manifest or of the archive."""
     digest: str
     """Digest of the unpacked task."""
 
@@ -298,7 +301,7 @@ class TrialStatus(Model):
     agent_host_image_id: Annotated[str | None, Field(alias="agentHostImageID")] = None
     """Image of the agent host, with its digest; unset without an agent of Harbor."""
     container_id: Annotated[str | None, Field(alias="containerID")] = None
-    """ID of the pod's main container when the first step started; another one means that the container was restarted."""
+    """ID of the pod's main container when the first step started; a different ID later means that the container was restarted."""
     image_user: str | None = None
     """User of the image, as reported by the runner: the default user of phases."""
     verifier: VerifierStatus | None = None
@@ -318,7 +321,7 @@ class TrialStatus(Model):
     suspended_seconds: int | None = None
     """Seconds for which the trial was suspended, or its pod gated by a queue, until it last resumed."""
     started_from: StartStatus | None = None
-    """The checkpoint of another trial from which the trial starts; its copy is one of attempt 0. Unset: it starts at step 1."""
+    """The checkpoint of another trial from which the trial starts; its copy belongs to attempt 0. Unset: no other trial."""
     resumed: ResumeStatus | None = None
     """The checkpoint from which the current attempt continues; unset if it started at step 1."""
     regraded: RegradeStatus | None = None
@@ -334,24 +337,24 @@ class TrialStatus(Model):
     rewards: Rewards | None = None
     """Rewards of the trial; {} is a result without keys, null is no result."""
     reward: str | None = None
-    """rewards.reward as text, for the printer column."""
+    """The reward "reward" as text, or all rewards with their names if there is no "reward"."""
     outcome: Outcome | None = None
     """How the trial ended; unset while it is active."""
     score: float | None = None
-    """The number that sweeps count: over all declared steps, with 0 for each that has no result. Unset: active, or nothing to
-    count, as verification is disabled or no agent can have caused the failure that ended the trial."""
+    """The number that sweeps count: over all declared steps, with 0 for each step without a result. Unset: the trial is active,
+    verification is disabled, or no agent can have caused the failure that ended the trial."""
     passed: bool | None = None
     """Whether every declared step ran and passed; unset without a score."""
     score_rule: ScoreRule | None = None
-    """What the score is computed from; unset until the trial is finished."""
+    """The rule by which the score was computed; unset until the trial is finished."""
     columns: TrialColumns = TrialColumns()
     """Texts for the printer columns."""
     exception: TrialException | None = None
     """Exception of the trial as a whole, if any."""
     failure: TrialFailure | None = None
-    """Why the trial finished early, and the failure class; unset after a gate."""
+    """Why the trial finished early, and the failure class; unset if a gate ended the trial."""
     usage: Usage | None = None
-    """What the agent's model requests used in all steps of the last attempt."""
+    """Tokens and cost of the agent's model requests in all steps of the last attempt."""
     results: str | None = None
     """URL of the results."""
     results_store: str | None = None
@@ -364,11 +367,12 @@ class TrialStatus(Model):
 
     @property
     def kept_steps(self) -> int:
-        """Return how many steps the current attempt kept from earlier ones."""
+        """Return how many steps of ``steps`` the current attempt did not run, because it resumed from a checkpoint."""
         return len(_kept(self.resumed))
 
     def listed_steps(self) -> dict[int, list[tuple[int, StepStatus]]]:
-        """Return the steps that each attempt started or kept, by attempt number, each with the attempt that ran it."""
+        """Return the listed steps of each attempt, by attempt number, each step with the number of the attempt that ran it. An
+        attempt that resumed from a checkpoint also lists the earlier steps."""
         found = {each.number: with_runner(each.number, _kept(each.resumed), each.steps) for each in self.attempts}
         if self.attempt is not None:
             found.setdefault(self.attempt, with_runner(self.attempt, _kept(self.resumed), self.steps))
@@ -376,11 +380,11 @@ class TrialStatus(Model):
 
     @property
     def has_own_step(self) -> bool:
-        """Return whether the current attempt started a step itself, besides the steps that it kept."""
+        """Return whether the current attempt started a step itself. Steps before its checkpoint do not count."""
         return self.current_step is not None and (self.resumed is None or len(self.steps) > self.kept_steps)
 
     def steps_by_attempt(self) -> dict[int, list[StepStatus]]:
-        """Return the steps that each attempt ran itself, by attempt number: each step once, even if later attempts kept it."""
+        """Return the steps that each attempt ran itself, by attempt number: each step once, even if later attempts list it, too."""
         return by_runner(self.listed_steps())
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
+from uuid import uuid4
 
+from multistep.api import labels
 from multistep.cli.image.kubeconfig import current_cluster
 from multistep.cli.options import Target
-from multistep.errors import NotFound, Unavailable, UsageError
+from multistep.errors import Conflict, NotFound, Unavailable, UsageError
 from multistep.kube.client import Client
 from multistep.kube.protocols import Object
 from multistep.kube.resources import SWEEPS, TRIALS, Resource
@@ -52,14 +54,14 @@ class Cluster(Protocol):
 
 @asynccontextmanager
 async def connect(target: Target) -> AsyncIterator[Cluster]:
-    """Connect to the cluster that the options or the kubeconfig select. Raises Unavailable."""
+    """Connect to the cluster that the options or the kubeconfig select. Raises Unavailable if the kubeconfig is not usable."""
     async with connect_client(target) as client:
         yield client
 
 
 @asynccontextmanager
 async def connect_client(target: Target) -> AsyncIterator[Client]:
-    """Like ``connect``, for a command that needs methods of the client that ``Cluster`` lacks. Raises Unavailable."""
+    """Connect as ``connect`` does, but return the Client, for commands that call methods that ``Cluster`` lacks."""
     try:
         client = await Client.connect(kubeconfig=target.kubeconfig, context=target.context, field_manager=FIELD_MANAGER)
     except Unavailable as error:
@@ -73,8 +75,8 @@ async def connect_client(target: Target) -> AsyncIterator[Client]:
 async def check_accepted(cluster: Cluster, main: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> None:
     """Send a dry run of one object of each kind, so that the server checks namespace, RBAC, schema and quota but creates nothing.
 
-    main: object that the caller then creates; others: objects that the caller then applies. Raises UsageError if the namespace
-    does not exist, and ClusterError.
+    main: object that the caller then creates; others: objects that the caller then applies. Raises UsageError if the namespace does
+    not exist, ClusterError if the server rejects an object.
     """
     namespace = main["metadata"]["namespace"]
     try:
@@ -88,21 +90,50 @@ async def check_accepted(cluster: Cluster, main: Mapping[str, Any], others: Sequ
         raise UsageError(f"namespace {namespace!r} does not exist: {hint}") from error
 
 
+async def create(cluster: Cluster, resource: Resource, manifest: Mapping[str, Any]) -> Object:
+    """Create a trial or a sweep. Raises Conflict if another one has its name (a server-side apply would change that one).
+
+    If the answer is lost, an annotation with a random value shows whether the object of this name is the one of this call.
+    """
+    metadata, mark = manifest["metadata"], uuid4().hex
+    namespace, name = metadata["namespace"], metadata["name"]
+    annotations = {**metadata.get("annotations", {}), labels.SUBMISSION: mark}
+    try:
+        return await cluster.create({**manifest, "metadata": {**metadata, "annotations": annotations}})
+    except Conflict as error:
+        if error.reason != "AlreadyExists":
+            raise
+        raise Conflict(taken(resource, name), status=error.status, reason=error.reason) from error
+    except Unavailable as error:
+        found = await _find(cluster, resource, namespace, name)
+        if found is None:
+            raise
+        if (found["metadata"].get("annotations") or {}).get(labels.SUBMISSION) != mark:
+            raise Conflict(taken(resource, name), status=409, reason="AlreadyExists") from error
+        return found
+
+
+def taken(resource: Resource, name: str) -> str:
+    """Return the message that another trial or sweep has this name."""
+    return f"{'trial' if resource == TRIALS else 'sweep'} {name!r} already exists: delete it, or choose another --name"
+
+
 async def find_trial(cluster: Cluster, namespace: str, name: str) -> Object | None:
     """Return the trial, or None if it does not exist. Raises UsageError if the CRD is not installed."""
-    try:
-        return await cluster.get(TRIALS, namespace, name)
-    except NotFound as error:
-        _check_installed(error, "MultiStepTrial")
-        return None
+    return await _find(cluster, TRIALS, namespace, name)
 
 
 async def find_sweep(cluster: Cluster, namespace: str, name: str) -> Object | None:
     """Return the sweep, or None if it does not exist. Raises UsageError if the CRD is not installed."""
+    return await _find(cluster, SWEEPS, namespace, name)
+
+
+async def _find(cluster: Cluster, resource: Resource, namespace: str, name: str) -> Object | None:
     try:
-        return await cluster.get(SWEEPS, namespace, name)
+        return await cluster.get(resource, namespace, name)
     except NotFound as error:
-        _check_installed(error, SWEEPS.kind)
+        if error.reason != "NotFound":  # a 404 without reason NotFound: the API server does not serve the kind
+            raise UsageError(f"the cluster has no CRD for {resource.kind}: install Multistep in it (README, Install)") from error
         return None
 
 
@@ -114,9 +145,9 @@ async def existing_sweep(cluster: Cluster, namespace: str, name: str) -> Object:
     return found
 
 
-async def existing_either(cluster: Cluster, namespace: str, text: str) -> tuple[Resource, Object]:
-    """Return the trial or the sweep that ``NAME``, ``trial/NAME`` or ``sweep/NAME`` names. Raises UsageError if neither or both
-    exist."""
+async def find_either(cluster: Cluster, namespace: str, text: str) -> tuple[str, Object | None, Object | None]:
+    """Parse ``NAME``, ``trial/NAME`` or ``sweep/NAME``. Return the name, and the trial and the sweep of this name, each None if it
+    does not exist. Raises UsageError if both exist, or if the text has another form."""
     kind, _, name = text.rpartition("/")
     if kind not in ("", "trial", "sweep"):
         raise UsageError(f"{text} is neither NAME nor trial/NAME nor sweep/NAME")
@@ -124,17 +155,18 @@ async def existing_either(cluster: Cluster, namespace: str, text: str) -> tuple[
     sweep = await find_sweep(cluster, namespace, name) if kind != "trial" else None
     if trial is not None and sweep is not None:
         raise UsageError(f"there are a trial and a sweep of this name: write trial/{name} or sweep/{name}")
+    return name, trial, sweep
+
+
+async def existing_either(cluster: Cluster, namespace: str, text: str) -> tuple[Resource, Object]:
+    """Return the object that find_either finds, and its resource. Raises UsageError also if no object exists."""
+    name, trial, sweep = await find_either(cluster, namespace, text)
     if trial is not None:
         return TRIALS, trial
     if sweep is not None:
         return SWEEPS, sweep
-    what = f"{kind} {name!r} does not exist" if kind else f"neither a trial nor a sweep {name!r} exists"
+    what = f"neither a trial nor a sweep {name!r} exists" if name == text else f"{text} does not exist"
     raise UsageError(f"{what} in namespace {namespace!r}: `multistep list -A` and `multistep sweep list -A` list all")
-
-
-def _check_installed(error: NotFound, kind: str) -> None:
-    if error.reason != "NotFound":  # a 404 without reason NotFound: the API server does not serve the kind
-        raise UsageError(f"the cluster has no CRD for {kind}: install Multistep in it (README, Install)") from error
 
 
 async def existing_trial(cluster: Cluster, namespace: str, name: str) -> Object:

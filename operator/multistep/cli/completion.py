@@ -41,9 +41,7 @@ def completion(shell: str) -> None:
 
     found = get_completion_class(shell)
     assert found is not None  # click supports all three shells
-    script = found(cli, {}, "multistep", VARIABLE)
-    with suppress(RuntimeError):  # click before 8.1.8 raises it if this machine's bash is older than 4.4
-        click.echo(script.source())
+    click.echo(found(cli, {}, "multistep", VARIABLE).source())
 
 
 def kubectl_complete() -> None:
@@ -51,8 +49,9 @@ def kubectl_complete() -> None:
 
     Print kubectl's format: on each line a word, a tab and a description; then ``:4``, which disables completion of file names.
     """
-    from multistep.cli.main import cli
+    from multistep.cli.main import cli, drop_library_logs
 
+    drop_library_logs()
     shell = _KubectlComplete(cli, {}, "multistep", VARIABLE)
     *words, unfinished = sys.argv[1:] or [""]
     for item in shell.get_completions(words, unfinished):

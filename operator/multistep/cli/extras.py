@@ -10,7 +10,7 @@ _REPORT = ("jinja2", "pyarrow", "scipy")
 
 
 def require_report() -> None:
-    """Check that the packages of the pip extra `report` are installed. Raises UsageError."""
+    """Raise UsageError unless the packages of the pip extra `report` are installed."""
     if missing := [each for each in _REPORT if find_spec(each) is None]:
         raise UsageError(
             f"this needs {' and '.join(missing)}, which Multistep's extra `report` brings: pip install 'multistep[report]', "

@@ -81,7 +81,7 @@ class Listing:
     keep: Callable[[Object], bool] = lambda _: True
 
     async def print_all(self, cluster: Cluster) -> None:
-        """Print the list, and with --watch each later change. Raises ClusterError."""
+        """Print the list, and with --watch each later change. Raises ClusterError if the API server rejects a request."""
         from multistep.cli.terminal import print_err
 
         namespace = None if self.options.all_namespaces else self.options.namespace or cluster.namespace
@@ -147,7 +147,8 @@ class _Printer:
             click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, self._widths, strict=True)).rstrip())
 
     def _content(self, found: Object) -> object:
-        """Return the content whose change is printed: a table's row without the age, the resourceVersion, or the name."""
+        """Return the value that determines whether a changed object is printed again: with -o json its resourceVersion, with -o
+        name its name, else its row without the age."""
         if self._options.output == "json":
             return found["metadata"].get("resourceVersion")
         return self._cells(found, None) if self._options.output != "name" else found["metadata"]["name"]

@@ -100,7 +100,8 @@ class LazyGroup(SuggestingGroup):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"multistep.cli.{MODULES[cmd_name]}")
-        command = getattr(module, f"{cmd_name}_" if hasattr(module, f"{cmd_name}_") else cmd_name)  # list_: list is a builtin
+        # The function of "list" is list_, because list is a builtin.
+        command = getattr(module, f"{cmd_name}_" if hasattr(module, f"{cmd_name}_") else cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -128,9 +129,14 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line. Log messages of libraries are dropped, because errors are reported as exceptions."""
-    logging.getLogger().addHandler(logging.NullHandler())
+    """Run the command line."""
+    drop_library_logs()
     cli(prog_name=program_name(sys.argv[0]), complete_var="_MULTISTEP_COMPLETE")
+
+
+def drop_library_logs() -> None:
+    """Drop log messages of libraries, because errors are reported as exceptions."""
+    logging.getLogger().addHandler(logging.NullHandler())
 
 
 def program_name(path: str) -> str:

@@ -134,7 +134,7 @@ _BUDGETS = (
         metavar="USD",
         help="Budget of a trial, over all its steps: US dollars. Model requests that might exceed it are refused.",
     ),
-)  # the last option is shown first
+)  # in reverse order, because --help lists the last added option first
 
 
 def hosted_options(function: F) -> F:

@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from multistep.api.plural import plural
 from multistep.api.score import Level
 from multistep.api.trial_status import AttemptStatus, StepStatus, TrialStatus, Usage
 from multistep.cli.task.examine import Report, StepSummary
@@ -24,7 +25,7 @@ from multistep.engine.suspensions import SUSPENDED
 PHASES: Final = ("setup", "healthcheck", "agent", "verifier")  # phases whose output `multistep logs` shows
 _PIPED_WIDTH = 250  # output width in characters if stdout is not a terminal: large, so that lines are not folded
 _PHASE_STYLES = {"Failed": "red", "Running": "cyan"}
-STYLES: Final[dict[Level, str]] = {"good": "green", "bad": "red", "excluded": "yellow", "neutral": ""}  # by an outcome's level
+STYLES: Final[dict[Level, str]] = {"good": "green", "bad": "red", "excluded": "yellow", "neutral": ""}  # by level of an outcome
 
 
 def clean(text: str) -> str:
@@ -92,9 +93,9 @@ def report_view(report: Report) -> Group:
     lines += [_line("problem", str(each), "red") for each in report.problems]
     lines += [_line("warning", str(each), "yellow") for each in report.warnings]
     lines += [_line("needs", f"--var {name} (for {where})", "cyan") for name, where in report.variables.items()]
-    verdict = f"{len(report.steps)} {plural('step', len(report.steps))}, ready to run"
+    verdict = f"{plural(len(report.steps), 'step')}, ready to run"
     if not report.ok:
-        verdict = f"{len(report.problems)} {plural('problem', len(report.problems))}"
+        verdict = plural(len(report.problems), "problem")
     return Group(*lines, Text(f"{clean(report.name)}: {verdict}", style="bold"))
 
 
@@ -142,13 +143,13 @@ def _command_for_more(name: str, status: TrialStatus, namespace: str) -> str:
 
 
 def usage_text(usage: Usage) -> str:
-    """Return a line with the tokens and the cost of a trial, and who counted them."""
+    """Return a line with the tokens and the cost of a trial. The line says whether the gateway or the agent counted them."""
     parts = [
         f"{_amount(usage.input_tokens)} input tokens ({_amount(usage.cached_tokens)} cached)",
         f"{_amount(usage.output_tokens)} output tokens",
         "unknown cost" if usage.cost_usd is None else f"${usage.cost_usd:.4f}",
     ]
-    missing = f", without {usage.incomplete} requests of unknown usage" if usage.incomplete else ""
+    missing = f", without {plural(usage.incomplete, 'request')} of unknown usage" if usage.incomplete else ""
     return f"used {', '.join(parts)}{missing}, counted by the {usage.source.lower()}"
 
 
@@ -298,11 +299,6 @@ def _phase(step: StepStatus, now: datetime | None) -> str:
 
 def _line(kind: str, text: str, style: str) -> Text:
     return Text.assemble((kind, style), ": ", clean_lines(text))
-
-
-def plural(word: str, count: int) -> str:
-    """Return the word, with an "s" unless the count is 1."""
-    return word if count == 1 else f"{word}s"
 
 
 def status_document(namespace: str, name: str, status: TrialStatus, results: str | None = None) -> dict[str, Any]:

@@ -43,12 +43,13 @@ def _agent_env_name(owner: str) -> str:
 
 
 def given_values(variables: Sequence[str], agent_env: Sequence[str]) -> Values:
-    """Return the values of --var and --agent-env. Raises UsageError."""
+    """Return the values of --var and --agent-env. Raises UsageError if an option is invalid."""
     return Values(_values("--var", variables), _values("--agent-env", agent_env))
 
 
 def _values(option: str, given: Sequence[str]) -> dict[str, str]:
-    """Parse texts ``NAME=VALUE``, or ``NAME`` for the value of this process's environment variable. Raises UsageError."""
+    """Return the values in texts ``NAME=VALUE`` or ``NAME``, by name. ``NAME`` stands for the value of this process's environment
+    variable. Raises UsageError if the variable does not exist or the name is invalid."""
     values: dict[str, str] = {}
     for each in given:
         name, separator, value = each.partition("=")
@@ -61,7 +62,7 @@ def _values(option: str, given: Sequence[str]) -> dict[str, str]:
 
 
 def from_secret(option: str, text: str) -> Manifest:
-    """Parse ``NAME=SECRET:KEY``. Raises UsageError."""
+    """Return the variable that ``NAME=SECRET:KEY`` describes. Raises UsageError if the text has another form."""
     name, _, source = text.partition("=")
     secret, _, key = source.partition(":")
     if not secret or not key:

@@ -54,7 +54,7 @@ def view(source: str, port: str, jobs: Path, namespace: str | None, kubeconfig: 
 
 
 def find_harbor() -> str:
-    """Return the path of Harbor's program: beside this Python, or on the PATH. Raises UsageError."""
+    """Return the path of Harbor's program: beside this Python, or on the PATH. Raises UsageError if the program does not exist."""
     found = shutil.which("harbor", path=str(Path(sys.executable).parent)) or shutil.which("harbor")
     if found is None:
         raise UsageError(

@@ -93,7 +93,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
                 sweep does not depend on this client.
             spec: Further fields of the sweep's spec, such as template, overrides, scoring or budget.
 
-        Raises UsageError, InvalidSpec (the message names the field), ClusterError.
+        Raises UsageError if a task or agent is invalid, InvalidSpec if a field is invalid (the message names it), ClusterError.
         """
         lease = {"lease": {"seconds": lease_seconds}} if lease_seconds is not None else {}
         fields = {**(spec or {}), **lease, "attempts": attempts, "parallelism": parallelism}
@@ -105,11 +105,13 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         return run
 
     async def get(self, name: str) -> AsyncRun:
-        """Return a sweep that exists, for example to continue after a restart. Its lease is not renewed. Raises UsageError."""
+        """Return a sweep that exists, for example to continue after a restart. Its lease is not renewed. Raises UsageError if no
+        such sweep exists."""
         return AsyncRun(self._cluster, parse_sweep(await existing_sweep(self._cluster, self.namespace, name)))
 
     async def file(self, rollout: Rollout, path: str) -> bytes:
-        """Return a file of the trial's results, for example "steps/build/verifier/test-stdout.txt". Raises StoreError."""
+        """Return a file of the trial's results, for example "steps/build/verifier/test-stdout.txt". Raises StoreError if there is
+        no such file."""
         found, quoted = b"", quote(path)
         while True:
             part = await read_part(self._cluster, _results(rollout), quoted, len(found), _PART_BYTES)
@@ -120,11 +122,13 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
                 return found
 
     async def fetch(self, rollout: Rollout, directory: Path | str) -> None:
-        """Fetch all files of the trial into a directory, as `multistep results` does. Raises StoreError."""
+        """Fetch all files of the trial into a directory, as `multistep results` does. Raises StoreError if the trial has no
+        results."""
         await download(self._cluster, _results(rollout), Path(directory))
 
     async def _renew(self, run: AsyncRun, seconds: float) -> None:
-        """Renew the lease until the sweep is finished or deleted. Failures are logged and retried; the lease outlasts two."""
+        """Renew the lease until the sweep is finished or deleted. Failures are logged and retried; the lease outlasts two failures
+        in a row."""
         while True:
             try:
                 metadata = {"uid": run.uid, "annotations": {labels.RENEWAL: uuid.uuid4().hex}}

@@ -54,15 +54,16 @@ class Client(AbstractContextManager["Client"]):
         return Run(self, self._wait(self._client.submit(*args, **options)))
 
     def get(self, name: str) -> Run:
-        """Return a sweep that exists. Its lease is not renewed. Raises UsageError."""
+        """Return a sweep that exists. Its lease is not renewed. Raises UsageError if no such sweep exists."""
         return Run(self, self._wait(self._client.get(name)))
 
     def file(self, rollout: Rollout, path: str) -> bytes:
-        """Return a file of the trial's results. Raises StoreError."""
+        """Return a file of the trial's results. Raises StoreError if there is no such file."""
         return self._wait(self._client.file(rollout, path))
 
     def fetch(self, rollout: Rollout, directory: Path | str) -> None:
-        """Fetch all files of the trial into a directory, as `multistep results` does. Raises StoreError."""
+        """Fetch all files of the trial into a directory, as `multistep results` does. Raises StoreError if the trial has no
+        results."""
         self._wait(self._client.fetch(rollout, directory))
 
     def _wait(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
@@ -81,7 +82,7 @@ class Client(AbstractContextManager["Client"]):
 
 
 class Run:
-    """A sweep. ``for rollout in run`` yields each trial once, as it finishes, and ends with the sweep."""
+    """A sweep. ``for rollout in run`` yields each trial once, when it finishes. The loop ends when the sweep has finished."""
 
     def __init__(self, client: Client, run: AsyncRun) -> None:
         self._client, self._run = client, run

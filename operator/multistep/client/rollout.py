@@ -15,8 +15,8 @@ from multistep.report.rows import Row, row
 @dataclass(frozen=True)
 class Step:
     """A step that the trial itself ran. rewards: the verifier's rewards by key, None without a verdict; score: the step's part of
-    the trial's reward; passed: whether it met its gate or, without a gate, has a reward >= 1; exception: type of its exception, or
-    ""."""
+    the trial's reward; passed: whether the step met its gate or, without a gate, has a reward >= 1; exception: type of the step's
+    exception, or ""."""
 
     name: str
     rewards: Mapping[str, float] | None
@@ -42,36 +42,37 @@ class Rollout:
     agent: str
     """Name of the agent in the sweep."""
     attempt: int
-    """Number of the trial among those of this task and agent, from 1."""
+    """Number of the trial among the trials of the same task and agent, from 1."""
     valid: bool
-    """Whether ``reward`` counts."""
+    """Whether the trial counts, so that ``reward`` is a number. False for example after an infrastructure failure."""
     reward: float | None
-    """The trial's score, as `multistep sweep report` counts it: over all declared steps, so that quitting early never pays. None
-    unless valid."""
+    """The trial's score, as `multistep sweep report` counts it: over all declared steps, so that quitting early never pays. None if
+    not valid."""
     passed: bool | None
-    """Whether every declared step ran and passed; None unless valid."""
+    """Whether every declared step ran and passed; None if not valid."""
     outcome: Outcome
-    """How it ended, for example Passed, NotPassed, GateNotMet, AgentError or Excluded."""
+    """How the trial ended, for example Passed, NotPassed, GateNotMet, AgentError or Excluded."""
     rewards: Mapping[str, float] | None
-    """The task's own rewards by key; None without any."""
+    """The task's own rewards by key; None if the trial has none."""
     steps: tuple[Step, ...]
     """The steps that ran, in order."""
     failure_class: str
-    """Who caused its failure, for example Agent or Infrastructure; "" without a failure."""
+    """Who caused the trial's failure, for example Agent or Infrastructure; "" without a failure."""
     reason: str
-    """Reason of the failure, for example PodDeleted; "" without a failure."""
+    """Reason of the trial's failure, for example PodDeleted; "" without a failure."""
     message: str
-    """What happened, as its condition says."""
+    """Message of the trial's condition Failed or Complete."""
     input_tokens: int | None
     output_tokens: int | None
     cost_usd: float | None
-    """Of the model requests of all attempts; None if unknown."""
+    """Cost of the model requests of all attempts, in US dollars; None if unknown."""
     results: str | None
-    """Where the operator serves its files: use ``file`` and ``fetch`` of the client. Contains a token: keep it private."""
+    """URI of the trial's result files, which ``file`` and ``fetch`` of the client read. It contains an access token: keep it
+    private."""
 
 
 def rollout(trial: Mapping[str, Any], scoring: Scoring) -> Rollout:
-    """Return the rollout of a finished MultiStepTrial. scoring: its sweep's scoring."""
+    """Return the rollout of a finished MultiStepTrial. scoring: the sweep's spec.scoring."""
     found = row(trial, scoring)
     return Rollout(
         name=found.trial,

@@ -19,7 +19,7 @@ from multistep.kube.resources import SWEEPS, TRIALS
 
 
 class AsyncRun:
-    """A sweep. ``async for rollout in run`` yields each trial once, as it finishes, and ends with the sweep."""
+    """A sweep. ``async for rollout in run`` yields each trial once, when it finishes. The loop ends when the sweep has finished."""
 
     def __init__(self, cluster: Cluster, sweep: TrialSweep) -> None:
         self._cluster = cluster
@@ -33,7 +33,8 @@ class AsyncRun:
         return self._sweep.metadata.uid
 
     async def status(self) -> SweepStatus:
-        """Return the sweep's current status. Raises NotFound, Unavailable."""
+        """Return the sweep's current status. Raises NotFound if the sweep was deleted, Unavailable if the API server does not
+        answer."""
         return parse_sweep_status(await self._current())
 
     async def _current(self) -> Object:

@@ -25,7 +25,8 @@ def submission(
     image: str | None,
     namespace: str,
 ) -> SweepSubmission:
-    """Return the sweep with its objects. fields: the spec's fields other than tasks and agents. Raises UsageError, InvalidSpec."""
+    """Return the sweep with its objects. fields: the spec's fields other than tasks and agents. Raises UsageError if a task's image
+    is missing, InvalidSpec if a field is invalid."""
     given = [entry for each in tasks for entry in _tasks(each)]
     given_image = TrialImage(image) if image else None
     images = {each.name: given_image for each in given if isinstance(each, TaskDirectory) and given_image}

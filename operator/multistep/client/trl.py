@@ -41,7 +41,7 @@ class TrialReward:
         spec: Mapping[str, Any] | None = None,
     ) -> None:
         """parallelism: maximum number of active trials per sweep; image, lease_seconds, spec: as in ``AsyncClient.submit``. A
-        finished sweep is deleted after an hour, unless spec sets ttlSecondsAfterFinished."""
+        finished sweep is deleted after an hour, unless spec has another ttlSecondsAfterFinished."""
         self._client, self._command = client, list(command)
         self._options: dict[str, Any] = {
             "parallelism": parallelism,
@@ -53,7 +53,8 @@ class TrialReward:
         """The trials of the last call, in the order of its completions; None if a trial was not created."""
 
     def __call__(self, *, completions: Sequence[Any], task: Sequence[Any], **_: Any) -> list[float | None]:
-        """Return the reward of each completion; None if it must be masked. Raises ClusterError, UsageError, InvalidSpec."""
+        """Return the reward of each completion; None if training must mask it. Raises ClusterError, UsageError and InvalidSpec as
+        ``AsyncClient.submit``."""
         texts = [_text(each) for each in completions]
         runs = [(numbers, self._submit(place, [texts[each] for each in numbers])) for place, numbers in _groups(task)]
         self.rollouts = [None] * len(texts)

@@ -16,7 +16,7 @@ from multistep.api.services import MAIN
 from multistep.api.task_toml import ArtifactConfig
 from multistep.engine.operations import LOGS_ARTIFACTS
 
-_Owner: TypeAlias = tuple[str, str | None, str | None]  # source, destination, service; entries with the same owner share paths
+_Owner: TypeAlias = tuple[str, str | None, str | None]  # source, destination, service: entries with equal values share their paths
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Placement:
 def pass_entries(
     task: Sequence[ArtifactConfig], trial: Sequence[ArtifactConfig], step: Sequence[ArtifactConfig]
 ) -> tuple[ArtifactConfig, ...]:
-    """Return a step's artifact entries: the task's, the trial's, then the step's. If none of them has the source /logs/artifacts,
-    an entry for this source comes first."""
+    """Return the artifact entries that apply to a step: the task's, the trial's, then the step's own. If no entry has the source
+    /logs/artifacts, put an entry for this source first."""
     named = [*task, *trial, *step]
     if any(entry.source.rstrip("/") == LOGS_ARTIFACTS and _service(entry) is None for entry in named):
         return tuple(named)

@@ -17,8 +17,8 @@ from multistep.errors import InvalidSpec
 class Branch:
     """The part of a task that a trial runs.
 
-    kept: number of steps that the trial keeps from another trial, or from the reference state; end: the index after the trial's
-    last step, None if that is the task's last step.
+    kept: number of first steps that the trial does not run, because it starts from a checkpoint of another trial; end: the index
+    after the trial's last step, None if the trial runs to the task's last step.
     """
 
     kept: int = 0

@@ -32,7 +32,7 @@ PUSHING_SECONDS: Final = 7200.0  # the operator replaces a builder's pod this lo
 _SHOWN_LINES: Final = 12
 _LINE_CHARACTERS: Final = 400  # maximum length of a shown line; the start is cut, because an error names its cause at the end
 _MOST_CHARACTERS: Final = 1500
-# buildah's last line if it cannot pull a base image. The output of RUN commands precedes the last line, so it cannot match.
+# buildah's last line if it cannot pull a base image. The output of RUN commands is in earlier lines, so it is never matched.
 _PULL = re.compile(r"^Error: .*(initializing source|pinging container registry|reading manifest|reading blob|copying system image)")
 _UNREACHABLE = re.compile(
     r"connection refused|connection reset|i/o timeout|timed? ?out|no such host|temporary failure|no route to host|unexpected EOF"

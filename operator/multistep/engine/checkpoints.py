@@ -62,7 +62,7 @@ def snapshot(scope: Scope, step: StepPlan, run: StepRun) -> Script[bool]:
 
 
 def restore(scope: Scope, journal: Journal) -> Script[bool]:
-    """Restore the checkpoint of the last kept step. Return whether it was restored; if not, the attempt fails."""
+    """Restore the checkpoint from which the attempt resumes. Return whether it was restored; if not, the attempt fails."""
     record = yield Restore(scope.id("restore"))
     failed = Fields(record.result, "restore").optional_text("error")
     if failed is not None:
@@ -74,7 +74,8 @@ def resume_steps(scope: Scope, steps: Sequence[StepPlan], timeout: float | None)
     """After a restore, run resume.sh of each step that has one. The script restarts the processes that the step left running.
 
     Each resume.sh runs from a new copy outside of the workdir, because the agent may have changed the copy in the workdir. timeout:
-    seconds for each script, which may start programs that the agent changed; None for no timeout. Raises TrialError if one fails.
+    seconds for each script, because it may start programs that the agent changed; None for no timeout. Raises TrialError if a
+    script fails.
     """
     for step in steps:
         if step.resume:
@@ -91,6 +92,6 @@ def resume_steps(scope: Scope, steps: Sequence[StepPlan], timeout: float | None)
 
 
 def lost_after_restore(message: str) -> AttemptLost:
-    """Return the failure of an attempt that failed after a restore and before its own first step. The restored files may be the
-    cause. In an attempt that restored no files, only the task could have caused the same failure."""
+    """Return the failure of an attempt that failed after a restore and before its own first step. It is a failure of the attempt,
+    not of the task, because the restored files may be the cause."""
     return AttemptLost(RESTORE_FAILED, bounded(f"after the restore: {message}"))

@@ -1,8 +1,8 @@
 """Verifies a step twice (spec.verifier.isolation Both): first in the agent's environment, then in a fresh pod with the files that
 the agent left. If the verdicts differ, the agent may have changed programs that the first verification ran.
 
-Only the first verification gives a reward. The second one ends no attempt. If it is prevented, the trial's status reports the
-cause, so that no agent can prevent it unnoticed.
+Only the first verification gives a reward. If the second verification fails, the attempt continues, and status.tampering reports
+the cause, so that no agent can prevent the comparison unnoticed.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def _shown(reward: Number | None) -> str:
 
 
 def interrupted(status: TrialStatus, plan: TrialPlan) -> Sequence[Tampering]:
-    """Return status.tampering of a trial whose agent's container was ended by processes in it. If the reward of the last step was
-    not compared, add the finding ComparisonIncomplete, because the agent may have avoided the comparison."""
+    """Return status.tampering of a trial after processes in the agent's container ended this container. If the reward of the last
+    step was not compared, add the finding ComparisonIncomplete, because the agent may have avoided the comparison."""
     last, attempt = status.steps[-1] if status.steps else None, status.attempt or 1
     if last is None or last.completion_time is not None or last.rewards is None:
         return status.tampering

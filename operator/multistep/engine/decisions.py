@@ -54,8 +54,8 @@ class PodFacts:
     restarted: bool = False  # if true, exit_code, exit_reason and exit_message describe the run before the restart
     container_id: str = ""  # id of the trial's container
     image_id: str = ""  # image of the trial's container with its digest, as the kubelet resolved it
-    runner_image_id: str = ""  # likewise: the image that contains the runner
-    host_image_id: str = ""  # likewise: image of the agent host, "" without one
+    runner_image_id: str = ""  # image that contains the runner, with its digest
+    host_image_id: str = ""  # image of the agent host, with its digest; "" without an agent host
     memory_limit: str = ""  # memory limit of the trial's container, as written in the pod's spec
     shard: str = ""  # shard of the operator that created the pod
     host_key: str = field(default="", repr=False)  # the agent host's key for sealed requests (runner_client.sealed), "" without one

@@ -1,6 +1,6 @@
 """Switches a pod's network in a trial's script, and counts the connections that the egress sidecar refused between the switches.
 
-The egress sidecar starts without a network; the first switch puts one in force. The script continues after the sidecar has
+The egress sidecar starts without network access; the first switch applies a network. The script continues after the sidecar has
 confirmed a switch. At the end of each step the script switches back to the environment's network.
 """
 
@@ -36,8 +36,8 @@ def enter_phase(scope: Scope, run: StepRun, phase: str, network: Network) -> Scr
 
 
 def leave_step(scope: Scope, run: StepRun) -> Script[None]:
-    """Switch the agent's pod back to the environment's network, and add the connections that the sidecar refused since the last
-    switch to the step's egress."""
+    """Switch the agent's pod back to the environment's network. Record in ``run.egress`` the connections that the sidecar refused
+    since the last switch."""
     if scope.plan.sidecar:
         yield from _switch(SwitchNetwork(scope.id("network-end"), scope.plan.network), run)
         run.network = None
@@ -56,8 +56,8 @@ def enter_verification(there: Scope, verifier: VerifierPlan, environment: Verifi
 
 
 def leave_verifiers_pod(there: Scope, environment: VerifierEnvironment, run: StepRun) -> Script[None]:
-    """Switch the verifier's pod back to its environment's network, and add the connections that the sidecar refused there to the
-    step's egress."""
+    """Switch the verifier's pod back to its environment's network. Record in ``run.egress`` the connections that the pod's sidecar
+    refused since the last switch."""
     if environment.sidecar:
         yield from _switch(SwitchNetwork(there.id("network-end"), environment.network, "verifier"), run)
 

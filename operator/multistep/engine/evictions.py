@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 
+from multistep.api.quantity import quantity
+
 OWN_EXCESS_BYTES = 2**30
-"""Usage above the request from which the pod counts as the cause of the node's pressure. A pod with a smaller excess does not: many
-pods request 0 bytes, so they exceed their request in normal operation."""
+"""A pod counts as the cause of the node's pressure if its usage exceeds its request by at least this amount. A smaller excess is
+normal, because many pods request 0 bytes."""
 
 _OF_LIMITS = (
     "usage exceeds the total limit of containers",
@@ -19,9 +21,6 @@ _OF_LIMITS = (
 )
 _LOW = re.compile(r"low on resource: (memory|ephemeral-storage)\b")
 _USE = re.compile(r"Container main was using ([0-9.]+\w*), request is ([0-9.]+\w*)")
-_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)([a-zA-Z]*)")
-_SUFFIXES = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-_SUFFIXES |= {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
 _TYPES = {"memory": "OutOfMemoryError", "ephemeral-storage": "OutOfDiskError"}
 
 
@@ -33,12 +32,6 @@ def own_usage_exception(message: str, *, disrupted: bool) -> str | None:
     if not disrupted and any(each in message for each in _OF_LIMITS):
         return "OutOfDiskError"
     low, use = _LOW.search(message), _USE.search(message)
-    if low is None or use is None or quantity(use[1]) - quantity(use[2]) < OWN_EXCESS_BYTES:
+    if low is None or use is None or (quantity(use[1]) or 0.0) - (quantity(use[2]) or 0.0) < OWN_EXCESS_BYTES:
         return None
     return _TYPES[low[1]]
-
-
-def quantity(text: str) -> float:
-    """Return the bytes of a Kubernetes quantity such as "1Gi"; 0 if the text is invalid."""
-    found = _QUANTITY.fullmatch(text)
-    return float(found[1]) * _SUFFIXES.get(found[2], 0.0) if found else 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from multistep.api.plural import plural
 from multistep.api.trial_status import StepStatus, TrialStatus
 from multistep.engine.journal import StepRun
 from multistep.engine.status_size import bounded_rewards
@@ -12,13 +13,13 @@ from multistep.engine.status_size import bounded_rewards
 def missing_records(status: TrialStatus, ids: Iterable[str]) -> str:
     """Return a message about missing records; "" if no record is missing. ids: the ids of all records that the runner has.
 
-    The records of steps that the attempt kept are in the results store, not in the runner. The status lists a step before the
-    step's first operation is finished, so the last listed step may have no records.
+    The status also lists steps that an earlier attempt ran (kept_steps); their records are in the results store, not in the runner.
+    The status lists a step before the step's first operation is finished, so the last listed step may have no records.
     """
     known, attempt = set(ids), status.attempt or 1
     steps = status.steps[status.kept_steps :]
     if steps and not known:
-        return f"the runner has no records, but {len(steps)} steps were started"
+        return f"the runner has no records, but {plural(len(steps), 'step was', 'steps were')} started"
     for step in [*steps[:-1], *(each for each in steps[-1:] if each.completion_time is not None)]:
         prefix = f"{attempt}/{step.name}/"
         if not any(id.startswith(prefix) for id in known):

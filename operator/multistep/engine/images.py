@@ -48,7 +48,7 @@ def services_of(
 ) -> PodServices | None:
     """Return the plan of a pod's services; None if the pod has none. image: image of the pod's main container; env: values of
     environment.env; variables: the trial's variables; images: images that the cluster built. Raises InvalidTask; InvalidSpec for
-    an image that must be built first, and for a field of the spec that would lose the services' state."""
+    an image that must be built first, and for a field of the spec that needs a restore, which would lose the services' state."""
     if services is None:
         return None
     _refuse_restores(spec)

@@ -17,10 +17,10 @@ _NOBODY_KNOWN: Final[Mapping[str, Identity]] = MappingProxyType({})
 def isolation(plan: TrialPlan, default_user: str, known: Mapping[str, Identity] = _NOBODY_KNOWN) -> Isolation:
     """Return how well verdicts are isolated from agents, for the least isolated step.
 
-    Separate: every verifier runs in a pod of its own. Restored: likewise, but the agent's files are restored in at least one of
-    these pods. User: no agent is root, in root's group or a verifier's user, so no agent can change verdicts or runner. Shared:
-    all other cases. A collect hook counts like the agent: it runs in a directory that the agent filled, where Git, for example,
-    runs commands of the directory's own configuration.
+    Separate: every verifier runs in a pod of its own. Restored: as Separate, but the agent's files are restored in at least one of
+    the verifiers' pods. User: no agent is root, in root's group or a verifier's user, so no agent can change verdicts or runner.
+    Shared: all other cases. A collect hook counts like the agent: it runs in a directory that the agent filled, where Git, for
+    example, runs commands of the directory's own configuration.
     default_user: user of a phase that configures none. known: ids of users in the image. A custom agent class that is not
     preinstalled is always Shared: its installation runs as root, so the class could prepare a way to become root later.
     """

@@ -39,7 +39,7 @@ from multistep.engine.decisions import (
 from multistep.engine.evictions import own_usage_exception
 from multistep.engine.journal import AGENT, AGENT_SETUP
 from multistep.engine.pod_start import START_RULES
-from multistep.engine.service_failures import service_ended
+from multistep.engine.service_failures import KILLED_FROM_OUTSIDE, service_ended
 from multistep.engine.suspensions import SUSPENDED, SWEEP_BUDGET_SPENT, is_suspended, must_have_no_pod, prestarts
 
 _WHAT_FAILED: Mapping[ViolationReason, str] = {
@@ -48,14 +48,13 @@ _WHAT_FAILED: Mapping[ViolationReason, str] = {
     "ExecSessionsKilled": "a process in the container killed the exec session",
 }
 _NEXT_ATTEMPT = Backoff(first=1.0, last=60.0)
-# A trial fails after both this time and this number of violations in a row: a terminating container may cause a few violations.
+# A trial fails after this time and at least this number of violations in a row: a terminating container may cause fewer violations.
 _VIOLATION_SECONDS = 60
 _VIOLATION_TIMES = 5
-_EXEC_KILLED_SECONDS = 90  # likewise for killed exec sessions: longer than a container's termination, which kills them, too
+# Replaces _VIOLATION_SECONDS for killed exec sessions. It is longer than a container's termination, which also kills sessions.
+_EXEC_KILLED_SECONDS = 90
 _NAME_TAKEN_SECONDS = 60  # within this time, garbage collection deletes the pod of an earlier trial of the same name
 _FORBIDDEN_SECONDS = 60  # within this time, a new namespace gets its ServiceAccount; later rejections are due to a policy
-# 137: SIGKILL, which no process in the container can send to process 1; 255: the node does not know the exit status.
-_KILLED_FROM_OUTSIDE = frozenset({137, 255})
 
 
 def decide(situation: Situation) -> Decision:
@@ -77,7 +76,7 @@ def _cut_short(s: Situation) -> Decision | None:
 
 
 def _suspended_without_pod(s: Situation) -> Decision | None:
-    """Keep a suspended trial without a pod. A pod created before the operator crashed is adopted first, then paused or released."""
+    """Create no pod for a suspended trial. If the operator created one before it crashed, later rules adopt this pod."""
     return Suspend() if must_have_no_pod(s.trial) and not _own(s, s.pod) else None
 
 
@@ -183,7 +182,7 @@ def _container_ended(s: Situation) -> Decision | None:
     ended = f"the trial's container {how}"
     if s.pod.exit_reason == "OOMKilled":
         return _died(s, "OutOfMemoryError", f"{ended}: it used more than its memory limit{_limit_and_phase(s)}")
-    killed_inside = s.pod.exit_code is not None and s.pod.exit_code not in _KILLED_FROM_OUTSIDE
+    killed_inside = s.pod.exit_code is not None and s.pod.exit_code not in KILLED_FROM_OUTSIDE
     if killed_inside and (s.trial.status.has_own_step or s.trial.status.resumed is not None):
         return _died(s, "ContainerKilledError", f"{ended}: a process in it stopped process 1")
     if not s.trial.status.has_own_step:
@@ -200,9 +199,9 @@ def _container_replaced(s: Situation) -> Decision | None:
 
 
 def _host_ended(s: Situation) -> Decision | None:
-    """Decide what the end of the agent host's container means. Before the first step, the attempt fails, unless a custom class ran
-    out of memory, for which it is blamed. Later, the agent is blamed if the host ran out of memory or exited, because the agent can
-    cause this; the attempt fails if the host was killed from outside its container."""
+    """Decide what the end of the agent host's container means. Before the first step, the attempt fails; exception: a custom agent
+    class that ran out of memory is blamed. Later, the agent is blamed if the host ran out of memory or exited, because the agent
+    can cause this; the attempt fails if the host was killed from outside its container."""
     if s.pod is None or not s.pod.host_ended:
         return None
     ended = f"the agent host {s.pod.host_ended}"
@@ -211,7 +210,7 @@ def _host_ended(s: Situation) -> Decision | None:
         return FailAttempt("AgentHostEnded", f"{ended} before the first step")
     if s.pod.host_out_of_memory:
         return PhaseDied("OutOfMemoryError", f"{ended}: it used more than its memory limit", phase)
-    if s.pod.host_exit_code in _KILLED_FROM_OUTSIDE:
+    if s.pod.host_exit_code in KILLED_FROM_OUTSIDE:
         return FailAttempt("AgentHostEnded", ended)
     return PhaseDied("AgentHostError", ended, AGENT)
 
@@ -224,7 +223,7 @@ def _egress_ended(s: Situation) -> Decision | None:
     ended = f"the egress sidecar {s.pod.egress_ended}"
     if not s.trial.status.has_own_step:
         return FailAttempt("EgressEnded", f"{ended} before the first step")
-    if s.pod.egress_exit_code in _KILLED_FROM_OUTSIDE and not s.pod.egress_out_of_memory:
+    if s.pod.egress_exit_code in KILLED_FROM_OUTSIDE and not s.pod.egress_out_of_memory:
         return FailAttempt("EgressEnded", ended)
     return _died(s, "EgressError", ended)
 
@@ -236,8 +235,8 @@ def _limit_and_phase(s: Situation) -> str:
 
 
 def _released(s: Situation) -> Decision | None:
-    """Release the pod of a suspended trial if spec.suspendPolicy requires it. A pod that does not run yet has no state to lose, so
-    it is released under every policy."""
+    """End the attempt of a suspended trial, which deletes its pod, if spec.suspendPolicy requires this. A pod that does not run yet
+    has no state to lose, so it is deleted under every policy."""
     if s.pod is None or not s.trial.spec.suspend:
         return None
     started = s.trial.status.has_own_step

@@ -14,7 +14,7 @@ Egress: TypeAlias = Literal["Disabled", "NetworkPolicy", "Sidecar"]
 @dataclass(frozen=True)
 class Network:
     """The destinations that a pod may reach. hosts: host names, ``*.`` followed by a name, IP addresses and CIDRs, only for mode
-    ``allowlist``; gateway: whether the model gateway can be reached in spite of the limits."""
+    ``allowlist``; gateway: whether the pod may also reach the model gateway, although the mode limits its network."""
 
     mode: NetworkMode = "public"
     hosts: tuple[str, ...] = ()

@@ -36,7 +36,7 @@ LOGS: Mapping[Part, tuple[str, ...]] = {
     "agent": (LOGS_AGENT,),
     "verifier": (LOGS_VERIFIER,),
 }
-"""The log directories that a collection copies before the artifacts, by its ``part``."""
+"""The log directories that a Collect copies before the artifacts, for each value of ``Collect.part``."""
 
 
 _APART: Mapping[str, Place] = {"verifier": "verifier", "host": "host"}
@@ -277,10 +277,10 @@ class Checkpoint:
     """Store a step's changes to the environment's file system, so that a later attempt can continue after the step.
 
     step: index of the step; exclude: paths that are not stored; max_bytes: maximum size of the changes; complete: False if the
-    step's verifier needs the checkpoint before the step finishes; a later Checkpoint adds the step's records; alone: whether it
-    contains all changes since the image and so needs no earlier checkpoint; passing: whether it is only for comparing the step's
-    verdicts: it is deleted after that, no later checkpoint builds on it, and the trial does not wait for storage space; final:
-    whether the trial finishes with this step, so that no later attempt resumes from it.
+    step's verifier needs the checkpoint before the step finishes; a later Checkpoint adds the step's records; alone: whether the
+    checkpoint contains all changes since the image and so needs no earlier checkpoint; passing: whether the checkpoint is only for
+    comparing the step's verdicts: it is deleted after the comparison, no later checkpoint builds on it, and the trial does not wait
+    for storage space; final: whether the trial finishes with this step, so that no later attempt resumes from the checkpoint.
     engine.checkpoints parses the record's result.
     """
 

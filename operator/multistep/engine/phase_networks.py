@@ -1,5 +1,5 @@
-"""Resolves the networks of a trial's environments and phases (Harbor 0.25, network policies), and rejects those that the operator's
-setting ``egress`` cannot enforce."""
+"""Resolves the networks of a trial's environments and phases (Harbor 0.25, network policies), and rejects networks that the
+operator cannot enforce with its setting ``egress``."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def _environment(where: str, policy: Policy, egress: Egress) -> Network:
 
 
 def _phase(named: Sequence[tuple[str, Policy]], environment: Policy, egress: Egress) -> Network:
-    """Return the network of a phase: that of the last policy in ``named`` with a network_mode, else the environment's. named: the
-    path in task.toml and the policy of the task, then of the step. Raises InvalidSpec."""
+    """Return the network of a phase: the last policy in ``named`` with a network_mode defines it, else the environment's policy.
+    named: path in task.toml and policy, first the task's, then the step's. Raises InvalidSpec."""
     given = environment
     for where, policy in named:
         if policy.network_mode is None:

@@ -107,9 +107,10 @@ class TrialPlan:
     """The plan of a trial. single: whether the task has no [[steps]]; a few rules differ then (Harbor 0.25, single-step trial).
 
     checkpoints: spec of the checkpoints from which later attempts resume, None if the trial stores none; snapshots: limits of the
-    checkpoints for verifiers' pods; branch: the part of the task that the trial runs; ``steps`` includes the steps that the trial
-    keeps, and ends with the trial's last step; regrade: whether the trial verifies the steps of another trial again; network:
-    network of the agent's pod outside of the phases of agent and verifier; sidecar: whether the agent's pod has an egress sidecar.
+    checkpoints for verifiers' pods; branch: the part of the task that the trial runs; steps: the task's steps up to the trial's
+    last step, including first steps that another trial ran; regrade: whether the trial verifies the steps of another trial again;
+    network: network of the agent's pod outside of the phases of agent and verifier; sidecar: whether the agent's pod has an egress
+    sidecar.
     """
 
     task_name: str
@@ -148,6 +149,6 @@ class TrialPlan:
 
     @property
     def packs(self) -> bool:
-        """Return whether the environment's files are packed or restored: for a later attempt, a verifier's pod or a branch."""
+        """Return whether checkpoints are stored or restored, for a later attempt, a verifier's pod or a trial with spec.from."""
         apart = not self.regrade and any(step.verified_restored for step in self.steps)
         return self.checkpoints is not None or self.branch.kept > 0 or apart

@@ -74,7 +74,8 @@ START_RULES: tuple[Rule, ...] = (_gated, _cannot_start, _start_too_slow, _starti
 
 
 def starting_message(attempt: int | None, pod_name: str | None) -> str:
-    """Return the status message from a pod's creation until the pod runs or fails. It stays the same, to save status writes."""
+    """Return the status message for the time from a pod's creation until the pod runs or fails. The message does not depend on the
+    pod's progress, to save status writes."""
     return f"attempt {attempt}: waiting for pod {pod_name}"
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from multistep.api.failures import AGENT_SETUP_FAILED, RESTORE_FAILED
+from multistep.api.plural import plural
 from multistep.api.step_runs import ANOTHER_TRIAL
 from multistep.api.trial_status import AttemptStatus, StepStatus, TrialStatus
 from multistep.engine.checkpoints import lost_after_restore
@@ -23,7 +24,7 @@ Id: TypeAlias = tuple[int, int]
 
 
 class Below(Protocol):
-    """The checkpoint below a layer (store.checkpoint_files.Base)."""
+    """The checkpoint on which a layer builds (store.checkpoint_files.Base). A layer has only the changes since this checkpoint."""
 
     @property
     def id(self) -> Id: ...
@@ -51,8 +52,8 @@ class Layer(Protocol):
 @dataclass(frozen=True)
 class Choice:
     """The chosen checkpoint. chain: attempt and step of each of its layers, lowest first, () if no checkpoint can be used: then the
-    next attempt starts at step 1, or the trial fails if it started at a later step; refused: for each checkpoint that is not used,
-    a line with the reason."""
+    next attempt starts at step 1, or the trial fails if it started from another trial's checkpoint; refused: for each checkpoint
+    that is not used, a line with the reason."""
 
     chain: tuple[Id, ...]
     refused: tuple[str, ...]
@@ -77,15 +78,17 @@ def blamed(status: TrialStatus, lost: AttemptLost) -> AttemptLost:
 def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], damaged: Mapping[Id, str]) -> Choice:
     """Choose the last usable checkpoint of the attempt that has just failed (the last attempt in ``status.attempts``).
 
-    Only the attempt's own checkpoints and those of the steps that it kept are candidates. The checkpoint after the trial's last
-    step is not one, because it is only for later trials. After MOST_RESTORES failed restores, the only candidate is the checkpoint
-    from which the trial started: it is a copy of another trial's checkpoint, so the trial's own agent cannot have changed it.
+    The candidates are the attempt's own checkpoints and the earlier checkpoints on which they build. The checkpoint after the
+    trial's last step is no candidate, because it is only for later trials. After MOST_RESTORES failed restores, the only candidate
+    is the checkpoint from which the trial started: it is a copy of another trial's checkpoint, so the trial's own agent cannot have
+    changed it.
     layers: the stored checkpoints; damaged: for each unusable checkpoint, the reason.
     """
     failed = [each.resumed.digest for each in status.attempts if each.resumed and each.reason == RESTORE_FAILED]
     spent, start = len(failed) >= MOST_RESTORES, (ANOTHER_TRIAL, plan.branch.kept - 1)
+    lost = f"{plural(len(failed), 'checkpoint')} could not be restored"
     if spent and not plan.branch.kept:
-        return Choice((), (f"{len(failed)} checkpoints could not be restored, so the next attempt starts at step 1",))
+        return Choice((), (f"{lost}, so the next attempt starts at step 1",))
     bad = _bad(failed, layers[start].digest if start in layers else "")
     image = next((each.image_id for each in reversed(status.attempts) if each.image_id), "") or ""
     refused: list[str] = []
@@ -101,7 +104,7 @@ def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], dam
         except CheckpointLost as error:
             chain, why = (), str(error)
         if not why and spent and id != start:
-            why = f"{len(failed)} checkpoints could not be restored"
+            why = lost
         if not why:
             return Choice(chain, tuple(refused))
         refused.append(f"the checkpoint after step {id[1] + 1} of {_attempt(id)} is not used: {why}")
@@ -110,9 +113,8 @@ def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], dam
 
 def _bad(failed: Sequence[str], start: str) -> Collection[str]:
     """Return the digests of the checkpoints that are not restored again, because their restore failed. The checkpoint from which
-    the trial started is retried until its restore failed MOST_RESTORES times, because no earlier checkpoint exists. failed: digest
-    of the checkpoint in each attempt whose restore failed; start: digest of the checkpoint from which the trial
-    started."""
+    the trial started is retried until its restore failed MOST_RESTORES times, because no earlier checkpoint exists. failed: for
+    each attempt whose restore failed, the checkpoint's digest; start: digest of the checkpoint from which the trial started."""
     return {each for each in failed if each != start or failed.count(each) >= MOST_RESTORES}
 
 
@@ -121,7 +123,8 @@ def _attempt(id: Id) -> str:
 
 
 def _made(last: AttemptStatus, known: Collection[Id]) -> list[Id]:
-    """Return the checkpoints that an attempt made or kept, the last step's first. known: all checkpoints of the trial."""
+    """Return the checkpoints of the steps that an attempt ran or resumed after, the last step's first. known: all checkpoints of
+    the trial."""
     kept = last.resumed.attempts if last.resumed else []
     lineage = {id for id in known if id[0] == (kept[id[1]] if id[1] < len(kept) else last.number)}
     return sorted(lineage, key=lambda id: id[1], reverse=True)
@@ -161,7 +164,7 @@ def chain_of(id: Id, digest: str | None, layers: Mapping[Id, Layer], damaged: Ma
 def unfit_start(plan: TrialPlan, steps: Sequence[StepStatus], last: Layer) -> str:
     """Return why a trial cannot start from another trial's checkpoint, "" if it can. The images are compared later, by the restore.
 
-    steps: the steps that the checkpoint contains, as the other trial reported them; last: its highest layer.
+    steps: the steps that the checkpoint contains, as the other trial reported them; last: the checkpoint's highest layer.
     """
     kept = plan.steps[: plan.branch.kept]
     has, needs = [each.name for each in steps], [each.name for each in kept]

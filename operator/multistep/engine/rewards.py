@@ -56,7 +56,8 @@ def parse_reward_txt(data: bytes) -> dict[str, Number]:
 
 
 def parse_reward_json(data: bytes) -> dict[str, Number]:
-    """Return the file's object of finite numbers; booleans become 1.0 and 0.0, integers stay integers. Raises RewardError."""
+    """Return the file's JSON object, whose values must be finite numbers or booleans. A boolean becomes 1.0 or 0.0; integers stay
+    integers. Raises RewardError."""
     _require_content(data, REWARD_JSON)
     try:
         value = json.loads(data.decode())

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from multistep.api.plural import plural
 from multistep.api.records import DISK_FULL, Fault, Fields, HealthcheckResult, PhaseResult, Record
 from multistep.api.regrade import RegradeStatus
 from multistep.api.task_toml import HealthcheckConfig
@@ -19,8 +20,8 @@ _MAX_OUTPUT_CHARACTERS = 500  # maximum length of a phase's output in a message
 
 @dataclass(frozen=True)
 class KeptStep:
-    """A finished step that the attempt does not run again. attempt: the attempt that ran the step; reported: the step in the status
-    of the other trial that ran it, None if this trial ran it: then the script replays the step's records."""
+    """A finished step that the attempt does not run again. attempt: the attempt that ran the step; reported: the step's status in
+    the trial that ran it, None if this trial ran it: then the script replays the step's records."""
 
     attempt: int
     checkpoint: CheckpointStatus
@@ -119,7 +120,7 @@ def healthcheck_failure(record: Record) -> str | None:
     if result.healthy:
         return None
     last = _ending(result.exit_code, None, result.timed_out, result.error, result.tail)
-    return f"failed after {result.attempts} attempts; the last one {last}"
+    return f"failed after {plural(result.attempts, 'attempt')}; the last one {last}"
 
 
 def ending(result: PhaseResult, *, output: bool = True) -> str:

@@ -133,9 +133,9 @@ def agent_may_have_caused(exception: StepException, journal: Journal) -> bool:
 
 
 def agent_used_deadline(status: TrialStatus, deadline: float | None, now: float) -> bool:
-    """Return whether the agent phases of the current attempt's steps, including kept steps, used at least half of the deadline.
+    """Return whether the agent phases of all steps in status.steps used at least half of the deadline. deadline: in seconds.
 
-    If they used less, the trial missed its deadline because it waited for the cluster or a verifier's pod. deadline: in seconds.
+    If they used less, the trial missed its deadline because it waited for the cluster or a verifier's pod.
     """
     return deadline is not None and _agent_seconds(status, now) >= _DEADLINE_SHARE * deadline
 

@@ -74,7 +74,7 @@ def trial(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
     """Run a trial: prepare the environment, run the steps in order, aggregate the trial's reward."""
     steps = _Steps(scope, agent, journal)
     try:
-        yield from steps.run(scope.plan.steps[: len(scope.kept)])  # the kept steps: all their operations have records
+        yield from steps.run(scope.plan.steps[: len(scope.kept)])  # replays steps that an earlier attempt or another trial ran
         yield from _start(scope, agent, journal)
         if journal.lost is None:
             yield from steps.run(scope.plan.steps[len(scope.kept) :])
@@ -148,7 +148,7 @@ class _Steps:
                 return
 
     def _take(self, reported: StepStatus, checkpoint: CheckpointStatus) -> None:
-        """Add a step that another trial ran to the journal. This trial has no records of it, so the step's result is final."""
+        """Add a step that another trial ran to the journal, from that trial's status: this trial has no records of the step."""
         run = replace(step_run(reported), checkpoint=checkpoint)
         self.journal.steps.append(run)
         self.journal.completed_at = run.completed_at
@@ -211,8 +211,8 @@ def _step(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript, *, ver
 
 
 def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
-    """Verify the step and collect its outputs. A separate verifier runs after the collection, because it gets the collected files;
-    a second verification runs after the collection, too."""
+    """Verify the step and collect its outputs. A separate verifier runs after the collection, because it gets the collected files.
+    So does the second verification in a pod of its own, which ``verifier.again`` asks for."""
     verifier = None if skips_verifier(scope.plan, run) else step.verifier
     apart, again = (verifier.environment, verifier.again) if verifier else (None, None)
     kept, judged = again is not None and (yield from keep_files(scope, step, run)), False

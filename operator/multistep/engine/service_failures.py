@@ -2,8 +2,8 @@
 
 If a service terminates, its state that the task needs is lost, so the attempt ends. Before an agent ran in the pod, this is an
 infrastructure failure if the service was killed from outside its container, else a failure of the task or of the running phase.
-Afterwards it is the agent's failure, because the agent can reach every service: the exit status of a service, unlike that of the
-runner, does not prove who ended the service.
+After an agent ran, it is the agent's failure, because the agent can reach every service, and the exit status of a service does not
+prove who ended it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from multistep.api.trial_status import TrialStatus
 from multistep.engine.decisions import Decision, Fail, FailAttempt, PhaseDied, Situation
 from multistep.engine.journal import AGENT, HEALTHCHECK, SETUP
 
-# 137: SIGKILL; 255: the node does not know the exit status. Before an agent runs, only the kubelet or an administrator of the node
-# can have sent SIGKILL.
-_KILLED_FROM_OUTSIDE: Final = frozenset({137, 255})
+# 137: SIGKILL, which no process in the container can send to process 1; 255: the node does not know the exit status.
+KILLED_FROM_OUTSIDE: Final = frozenset({137, 255})
 
 
 def service_ended(s: Situation) -> Decision | None:
@@ -28,7 +27,7 @@ def service_ended(s: Situation) -> Decision | None:
     message = f"service {ended.name} {ended.how}"
     by_agent = agent_ran(s.trial.status) and s.pod is not s.verifier
     unhealthy = ended.unhealthy and not s.pod.running  # once the trial's container runs, all services have been healthy
-    if ended.exit_code in _KILLED_FROM_OUTSIDE and not (ended.out_of_memory or unhealthy or by_agent):
+    if ended.exit_code in KILLED_FROM_OUTSIDE and not (ended.out_of_memory or unhealthy or by_agent):
         return FailAttempt(SERVICE_KILLED, message)
     if not s.trial.status.has_own_step:
         return Fail(SERVICE_FAILED, f"{message} (before the first step)", "EnvironmentStartError")

@@ -8,6 +8,7 @@ from typing import Any
 
 from multistep.api.egress import total as refused_total
 from multistep.api.image_status import ImageStatus
+from multistep.api.plural import plural
 from multistep.api.score import TrialColumns
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import (
@@ -96,7 +97,7 @@ def running(trial: MultiStepTrial, journal: Journal, now: float, **changes: Any)
 
 
 def at_current_step(trial: MultiStepTrial, now: float) -> TrialStatus:
-    """Return the status of a running trial at its current step, updated for a changed spec.suspend."""
+    """Return the status of a running trial at its current step. If spec.suspend is true, the status has the reason Suspending."""
     current, count = trial.status.current_step, len(trial.status.steps)
     total = f"step {count}: {current}" if current else "preparing the environment"
     if trial.status.resumed is not None and not trial.status.has_own_step:
@@ -151,7 +152,7 @@ def failed(
     journal: Journal | None = None,
     results: str | None = None,
 ) -> TrialStatus:
-    """Return the status of a Failed trial, which has no reward. journal: the trial's progress; None to keep the status's steps."""
+    """Return the status of a Failed trial, which has no reward. journal: the trial's progress; None: status.steps stays as is."""
     ended: dict[str, Any] = {"completion_time": time(now), "current_step": None, "results": results}
     if journal:
         ended = _ended(trial.status, journal, results, now)
@@ -238,7 +239,7 @@ def _exception(exception: StepException | None) -> rewards.StepException | None:
 
 
 def step_run(step: StepStatus) -> StepRun:
-    """Return a step's journal entry, rebuilt from the status because the step's records were lost with its pod."""
+    """Return a step's journal entry, rebuilt from the status, for a step whose records are lost or belong to another trial."""
     artifacts = step.artifacts
     return StepRun(
         name=step.name,
@@ -266,14 +267,14 @@ def _step_phase(run: StepRun) -> str:
 
 
 def _summary(journal: Journal) -> str:
-    ran = sum(run.trial is None for run in journal.steps)
+    ran = plural(sum(run.trial is None for run in journal.steps), "step")
     last = journal.steps[-1] if journal.steps else None
     exception = journal.exception or (last and last.exception)
     if exception:
-        return f"ended after {ran} steps with {exception.type}: {exception.message}"
+        return f"ended after {ran} with {exception.type}: {exception.message}"
     if last and last.gate_failure and not journal.all_steps:
-        return f"stopped after {ran} steps: {last.name}: {last.gate_failure}"
-    return f"ran {ran} steps"
+        return f"stopped after {ran}: {last.name}: {last.gate_failure}"
+    return f"ran {ran}"
 
 
 def _ended(status: TrialStatus, journal: Journal, results: str | None, now: float) -> dict[str, Any]:

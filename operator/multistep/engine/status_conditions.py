@@ -37,7 +37,7 @@ def conditions(
 ) -> list[Condition]:
     """Return the conditions for a phase. Ready, and each condition that is True, has the given reason and message.
 
-    former: previous conditions, whose transition times are kept; stalled: whether an unfinished object needs a user's help.
+    former: previous conditions, for the transition times; stalled: whether an unfinished object needs a user's help.
     """
     holds = {
         "Ready": phase == "Complete",

@@ -7,7 +7,7 @@ from multistep.api.sweep import SweepStatus
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import Condition, TrialStatus
 
-SUSPENDED = "Suspended"  # reason of an attempt that ended because a suspension released its pod
+SUSPENDED = "Suspended"  # reason of an attempt that ended because its pod was deleted during a suspension
 SWEEP_BUDGET_SPENT = "SweepBudgetSpent"  # reason of an attempt whose model request could have exceeded the sweep's budget
 QUEUED_BY_KUEUE = "QueuedByKueue"
 SCHEDULING_GATED = "SchedulingGated"
@@ -16,14 +16,14 @@ _GATED_REASONS = frozenset({QUEUED_BY_KUEUE, SCHEDULING_GATED, QUEUED_FOR_MODEL}
 
 
 def must_have_no_pod(trial: MultiStepTrial) -> bool:
-    """Return whether the trial is suspended and must get no pod. The operator then reads the task only after it is resumed."""
+    """Return whether the trial is suspended and must get no pod. The operator does not read its task until the trial is resumed."""
     waits = trial.spec.suspend and not prestarts(trial)
     return waits and not trial.spec.stop and trial.status.pod_uid is None
 
 
 def prestarts(trial: MultiStepTrial) -> bool:
-    """Return whether the trial gets a pod while it is suspended (spec.prestart). Only its first attempt gets one: a pod that failed
-    or was released is replaced only after the trial is resumed."""
+    """Return whether the trial gets a pod while it is suspended (spec.prestart). Only the first attempt gets a pod early: if this
+    pod fails or is deleted, the next pod is created after the trial is resumed."""
     return trial.spec.prestart and not trial.status.attempts
 
 

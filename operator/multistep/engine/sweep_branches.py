@@ -38,7 +38,7 @@ class TaskStates:
     left: list[list[int]]
 
     def sources(self, agent: int, step: int) -> list[int]:
-        """Return the agent's attempts, from 1, that have a checkpoint from which the step can start."""
+        """Return the numbers (from 1) of the agent's attempts that have a checkpoint from which the step can start."""
         return [attempt for attempt, mask in enumerate(self.left[agent], 1) if step and mask >> (step - 1) & 1]
 
 

@@ -9,11 +9,11 @@ from multistep.api.sweep import TrialSweep
 from multistep.api.sweep_lease import SweepLeaseStatus
 from multistep.engine.status_conditions import time
 
-_MAX_RENEWAL: Final = 64  # only this number of the annotation's characters is read and stored, to limit the size of the status
+_MAX_RENEWAL: Final = 64  # maximum number of the annotation's characters that are stored, to limit the size of the status
 
 
 def lease(sweep: TrialSweep, now: float) -> SweepLeaseStatus | None:
-    """Return the status of the lease; None without spec.lease. A new value of the annotation renews the lease now."""
+    """Return the status of the lease; None without spec.lease. A new value of the annotation labels.RENEWAL renews the lease."""
     if sweep.spec.lease is None:
         return None
     renewal, known = sweep.metadata.annotations.get(labels.RENEWAL, "")[:_MAX_RENEWAL], sweep.status.lease

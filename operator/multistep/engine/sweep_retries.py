@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A further trial of a number. count: index of the retry among the retries of this number, from 1."""
+    """A retry: a further trial for a number. count: index of the retry among the retries of this number, from 1."""
 
     number: int
     count: int

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from multistep.api.plural import plural
 from multistep.api.sweep import SweepAgentStatus, SweepBudgetStatus, SweepStatus, SweepTasksStatus, SweepTrials, TrialSweep
 from multistep.api.sweep_branch import SweepBranchesStatus
 from multistep.engine import sweep_branches as branches
@@ -20,7 +21,7 @@ from multistep.engine.sweeps import Halt, Limits, Tally, TrialFacts, halt, tally
 
 BUDGET_CHECK_SECONDS: Final = 30.0  # interval of reconciles that check a budget of pod-hours while trials run
 COST_BUDGET_SPENT: Final = "CostBudgetSpent"
-"""Reason of a sweep that is suspended because spec.budget.costUSD has no room for a model request."""
+"""Reason of a sweep that is suspended because the rest of spec.budget.costUSD is too small for a model request."""
 MAX_COLUMN_CHARACTERS: Final = 60
 MAX_UNKNOWN: Final = 4  # maximum number of unknown steps that the status lists
 
@@ -80,7 +81,8 @@ def decide(
 def started(sweep: TrialSweep, plan: Plan, now: float, tasks: SweepTasksStatus | None = None) -> SweepStatus:
     """Return the status of a sweep before it creates its first trial. tasks: the resolved spec.tasksFrom."""
     total = plan.grid.total
-    message = f"{len(plan.grid.tasks)} tasks, {len(plan.grid.agents)} agents, {total} trials"
+    tasks_and_agents = f"{plural(len(plan.grid.tasks), 'task')}, {plural(len(plan.grid.agents), 'agent')}"
+    message = f"{tasks_and_agents}, {plural(total, 'trial')}"
     fields: dict[str, Any] = {"start_time": time(now), "trials": SweepTrials(total=total), "tasks_from": tasks}
     fields["lease"] = lease(sweep, now)
     return _with(sweep, "Pending", "SweepStarted", message, now, **fields)
@@ -133,7 +135,8 @@ def reopened(sweep: TrialSweep, now: float) -> SweepStatus:
     former, ended = sweep.status, sweep.status.completion_time
     idle = 0 if ended is None else max(0, round(now - ended.timestamp()))
     left = len(retries_of(sweep.spec.retries, former.trials.total)) - former.trials.retried
-    status = _with(sweep, "Running", "Retrying", f"{left} trials run again", now, completion_time=None)
+    message = f"{plural(left, 'trial runs', 'trials run')} again"
+    status = _with(sweep, "Running", "Retrying", message, now, completion_time=None)
     return status.model_copy(update={"suspended_seconds": (status.suspended_seconds or 0) + idle or None})
 
 
@@ -240,10 +243,11 @@ def _where(sweep: TrialSweep, counts: Tally, halted: Halt | None, budget: SweepB
         return "Failed", halted.reason, f"{halted.message}; {counts.created} of {counts.total} trials were created"
     spent = _spent_text(budget, counts) if budget is not None and _is_spent(budget, counts) else ""
     if halted is not None:
-        active = f"{counts.active} trials are still active"
+        active = f"{plural(counts.active, 'trial is', 'trials are')} still active"
         return "Halting", halted.reason, "; ".join(filter(None, [halted.message, active, spent]))
     if sweep.spec.suspend:
-        return "Suspended", "Suspended", f"spec.suspend is true; {counts.phases.get('Running', 0)} trials are finishing their step"
+        finishing = plural(counts.phases.get("Running", 0), "trial is finishing its", "trials are finishing their")
+        return "Suspended", "Suspended", f"spec.suspend is true; {finishing} step"
     if spent:
         return "Suspended", COST_BUDGET_SPENT, spent
     follow = "; the branches follow when they have finished" if counts.unplanned else ""

@@ -276,7 +276,7 @@ def _cost(status: Object) -> float | None:
 
 
 def _kept(attempt: Object) -> Sequence[int]:
-    """Return, for each step that an attempt kept, the number of the attempt that ran the step."""
+    """Return, for each step that an attempt lists but did not run itself, the number of the attempt that ran the step."""
     found: Sequence[int] = (attempt.get("resumed") or {}).get("attempts") or []
     return found
 

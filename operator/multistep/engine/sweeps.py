@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from multistep.api.plural import plural
 from multistep.api.sweep import Scoring
 from multistep.api.trial_status import FailureClass
 from multistep.engine.scoring import State, counted_score, failure_class_of
@@ -337,7 +338,7 @@ def halt(counts: Tally, limits: Limits, now: float) -> Halt | None:
         return Halt("BudgetSpent", f"the trials have used {counts.pod_hours:.2f} pod-hours, and the budget is {limits.pod_hours:g}")
     for failure_class, tolerated in limits.failures.items():
         if (found := counts.failures(failure_class)) > tolerated:
-            text = f"{found} trials had a failure of class {failure_class}; spec.stopWhen.failures tolerates {tolerated}"
+            text = f"{plural(found, 'trial')} had a failure of class {failure_class}; spec.stopWhen.failures tolerates {tolerated}"
             return Halt("TooManyFailures", text)
     return None
 

@@ -23,19 +23,21 @@ KINDS: Final[Sequence[TamperingKind]] = get_args(TamperingKind)
 HINTS: Final[frozenset[TamperingKind]] = frozenset(
     {"WorkdirHook", "SurvivingProcesses", "InspectionIncomplete", "ComparisonIncomplete"}
 )
-"""Kinds that honest agents cause, too. The others are evidence, and a sweep's policy (spec.scoring.tampering) applies to them."""
+"""Kinds of findings that honest agents cause, too. All other kinds are evidence of tampering, to which a sweep's policy
+(spec.scoring.tampering) applies."""
 
 _OF_FAILURES: Final[Mapping[str, TamperingKind]] = {
     "ExecSessionsKilled": "ExecSessionsKilled",
     "Tampered": "RunnerReplaced",
     "RunnerBroken": "RunnerReplaced",
 }
-"""Kinds by the reason with which a trial fails, because a process in its container ended exec sessions or replaced the runner."""
+"""The kind of finding for each reason of a Failed trial that shows tampering: a process in the trial's container ended exec
+sessions, or replaced the runner."""
 
 _FILE_VARIABLES: Final = ("PATH", "HOME", "BASH_ENV", "ENV", "LD_PRELOAD", "PYTHONPATH", "PYTHONSTARTUP")
 _MAX_KINDS, _MAX_ITEMS = 32, 100  # maximum number of kinds, and of items of one kind, in the runner's answer
-_SHOWN_ITEMS, _SHOWN_CHARACTERS = 4, 100  # maximum items in a detail, and characters of each
-_MAX_ENTRIES = 32  # maximum entries in the status
+_SHOWN_ITEMS, _SHOWN_CHARACTERS = 4, 100  # maximum number of items in Tampering.detail, and of characters per item
+_MAX_ENTRIES = 32  # maximum number of entries in status.tampering
 
 
 @dataclass(frozen=True)

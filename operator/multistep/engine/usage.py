@@ -24,8 +24,8 @@ def counted(fields: Fields) -> Usage:
 def since(now: Usage | None, before: Usage | None) -> Usage | None:
     """Return the usage of one step of an agent that resumes its trajectory, and therefore reports totals with the earlier steps.
 
-    now, before: the agent's totals after this step and after the previous step of the same attempt (a trial that resumes its
-    trajectory keeps no steps). If a total decreased, the agent did not include the earlier steps, so ``now`` is returned unchanged.
+    now, before: the agent's totals after this step and after the previous step. Both steps belong to the same attempt, because such
+    a trial has no checkpoints. If a total decreased, the agent did not include the earlier steps, so ``now`` is returned unchanged.
     """
     if now is None or before is None:
         return now

@@ -69,8 +69,9 @@ def verifier_mode(config: TaskConfig, step: StepConfig) -> Mode:
 def definition(config: TaskConfig, layout: TaskLayout, step: StepConfig, files: StepLayout) -> Definition | None:
     """Return the separate environment of a step's verifier; None if the verifier runs in the agent's environment.
 
-    The step's table replaces the task's table, and the step's image replaces the task's image. Both are inherited separately: a
-    step may have a table of its own and inherit the task's image. Raises InvalidSpec if main has no image in tests' compose file.
+    The step's table replaces the task's table, and the step's image replaces the task's image. Table and image are inherited
+    separately: a step may have a table of its own and inherit the task's image. Raises InvalidSpec if the compose file in tests/
+    gives main no image.
     """
     if verifier_mode(config, step) == "shared":
         return None

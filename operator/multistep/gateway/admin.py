@@ -18,7 +18,8 @@ from multistep.gateway.usage import LastFailure, usage_of
 
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _OPEN_PATHS: Final = ("/healthz", "/metrics")
-_MARGIN_SECONDS: Final = 10.0
+MARGIN_SECONDS: Final = 10.0
+"""How much longer than drain_seconds an answer about a step waits for the step's open requests."""
 _REQUEST_MAY_BE_WRONG: Final = (403, 404)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -86,7 +87,7 @@ class Admin:
         step = StepKey(names["uid"], names["attempt"], names["step"], names["role"])
         self._services.steps.close(step)
         await self._services.ledger.close_step(step)
-        await self._services.steps.wait(step, self._services.settings.drain_seconds + _MARGIN_SECONDS)
+        await self._services.steps.wait(step, self._services.settings.drain_seconds + MARGIN_SECONDS)
         rows = await self._services.ledger.rows_of(step)
         if not rows:
             return web.json_response({"error": "the step sent no request that this gateway knows of"}, status=404)
@@ -96,8 +97,9 @@ class Admin:
         return web.json_response(usage.model_dump(mode="json", by_alias=True))
 
     async def _blames_request(self, step: StepKey, failure: LastFailure | None) -> bool:
-        """Return whether the agent's request, not the configuration, caused a 403 or 404: this is so if the provider answered
-        another request of the trial for the same model. (A provider answers a wrong path with the same 404 as a wrong model.)"""
+        """Return whether the agent's request, not the configuration, caused a 403 or 404. The configuration is right if the
+        provider answered another request of the trial for the same model. (A provider answers a wrong path with the same 404 as a
+        wrong model.)"""
         if failure is None or failure.kind != "Configuration" or failure.status not in _REQUEST_MAY_BE_WRONG:
             return False
         return await self._services.ledger.answered(step.uid, failure.model)

@@ -29,7 +29,7 @@ from multistep.gateway.steps import Steps
 
 MIN_TOKEN_BYTES: Final = 32
 _CONNECT_SECONDS: Final = 10.0
-_KEEPALIVE_SECONDS: Final = 15.0  # below the providers' idle timeouts, so that they rarely close a connection during its reuse
+_KEEPALIVE_SECONDS: Final = 15.0  # shorter than providers' idle timeouts, so that they seldom close a connection during its reuse
 _log: Final = logging.getLogger(__name__)
 
 

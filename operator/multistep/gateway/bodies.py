@@ -1,6 +1,6 @@
 """Parses request bodies: the requested model, and the fields that bound the request's tokens.
 
-The gateway changes a body only to request a chat stream's usage.
+The gateway changes a body only to ask the provider for the token usage of a chat stream.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from multistep.gateway.routes import Route
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
 _USAGE_WANTED: Final = '{"include_usage":true}'
-_MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,199}")  # restricted, because the ledger stores the model's name
-_MOST_PARTS: Final = 1_000_000  # maximum number of brackets and commas: a parsed value needs up to 30 times the memory of its text
+_MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,199}")  # restricts names that agents choose and the ledger stores
+_MOST_PARTS: Final = 1_000_000  # brackets and commas in a body: parsed values need up to 30 times the memory of their text
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 

@@ -1,7 +1,7 @@
-"""Budgets of trials and sweeps: a request is sent only if each has room for its upper bound, all reservations and all spending.
+"""Budgets of trials and sweeps. A request is sent only if spending, reservations and its own upper bound fit in each budget.
 
-A request that does not fit waits for the requests in flight, because they usually use less than they reserved. It is refused if its
-upper bound and the spending exceed the budget even without the reservations. So concurrent requests cannot exceed a budget.
+So concurrent requests cannot exceed a budget. A request that does not fit waits for the requests in flight, because they usually
+use less than they reserved. The gateway refuses a request at once if it would not fit even without the reservations.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ class Budgets:
         self._accounts: OrderedDict[tuple[Scope, str], asyncio.Future[Account]] = OrderedDict()
 
     async def reserve(self, claims: StepClaims, most: Spent, seconds: float) -> Reservation:
-        """Reserve a request's upper bound in the trial's and the sweep's account; wait for room for at most ``seconds``.
+        """Reserve a request's upper bound in the trial's and the sweep's account. If a budget lacks room, wait for at most
+        ``seconds``.
 
         Raises BudgetSpent if the spending leaves no room for the request, or if reservations of other requests still leave no room
         after ``seconds``.
@@ -149,8 +150,9 @@ async def _wait_for_room(limited: Sequence[_Limited], most: Spent, seconds: floa
 
 
 def _first_full(limited: Sequence[_Limited], most: Spent) -> tuple[Account, BudgetSpent] | None:
-    """Return the first account whose budget has no room for the request now, and the error to raise if this is so at the deadline.
-    Return None if every budget has room. Raises BudgetSpent if the spending leaves no room even without the reservations."""
+    """Return the first account whose budget has no room for the request now, and the error to raise if it still has none at the
+    deadline. Return None if every budget has room. Raises BudgetSpent if the spending leaves no room even without the
+    reservations."""
     for scope, account, limits in limited:
         if lacking := _exceeded(account.spent, most, limits, "used"):
             raise BudgetSpent(scope, f"the {scope}'s budget has no room for this request: {lacking}")

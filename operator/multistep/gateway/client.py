@@ -17,7 +17,7 @@ from multistep.gateway.tokens import SigningKey, StepClaims, StepKey, sign
 from multistep.gateway.usage import StepUsage
 
 CLOSE_TIMEOUT_SECONDS = 100.0
-"""Longer than the gateway drains a step's open requests."""
+"""Longer than the gateway waits for a step's open requests before it answers."""
 _TIMEOUT_SECONDS = 15.0
 _LOADS: Final = TypeAdapter(dict[str, ModelLoad])
 

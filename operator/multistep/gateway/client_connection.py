@@ -10,8 +10,8 @@ _STALLED_SECONDS = 60.0
 
 
 class ClientConnection:
-    """The agent's connection for one request. gone: whether the agent disconnected; sent: whether the provider may have received
-    the request and has not refused it, so that it may charge for it."""
+    """The agent's connection for one request. gone: whether the agent disconnected; sent: whether the provider may charge for the
+    request: it may have received the request, and has not refused it."""
 
     def __init__(self, request: web.Request) -> None:
         self.request = request
@@ -48,6 +48,6 @@ class ClientConnection:
             self.gone = True
 
     def abort(self) -> None:
-        """Break the connection, so that the agent does not take a cut answer for a complete one."""
+        """Break the connection, so that the agent does not mistake a cut-off answer for a complete one."""
         if self.request.transport is not None:
             self.request.transport.abort()

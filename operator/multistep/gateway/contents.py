@@ -1,4 +1,4 @@
-"""Searches a request's JSON for content that costs more than its text: files, references, provider's tools, tiers, caching."""
+"""Searches a request's JSON for content that costs more than its text: files, references, tools of the provider, tiers, caching."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _REFERENCES: Final = (
     "web_search_options",
     "context_management",
 )
-"""Fields of the request itself."""
+"""Top-level fields of a request that refer to stored content or to tools of the provider."""
 _FILE_FIELDS: Final = frozenset(
     ("image_url", "file_id", "file_url", "file_data", "fileData", "inlineData", "inline_data", "input_audio")
 )
-"""Fields at any depth."""
+"""Fields that contain or refer to a file, at any depth."""
 _FILE_TYPES: Final = frozenset(
     ("image", "document", "file", "input_image", "input_file", "image_url", "container_upload", "input_audio", "item_reference")
 )

@@ -166,20 +166,22 @@ def blames_request(document: Document) -> bool:
 
 
 def _largest(*limits: Any) -> int | None:
-    """Return the largest limit that is set; None if no limit is set, or if the provider may ignore one: not a positive integer."""
+    """Return the largest limit that is set; None if no limit is set, or if one is not a positive integer: the provider may ignore
+    it."""
     given = [each for each in limits if each is not None]
     return min(max(given), _MOST_TOKENS) if given and all(type(each) is int and each > 0 for each in given) else None
 
 
 def _answers(count: Any) -> int:
-    """Return the number of answers; if the value is not an integer, the providers' maximum, because a provider may convert it."""
+    """Return the number of answers; if ``count`` is no integer, the providers' maximum, because a provider may convert it to any
+    number."""
     if count is None:
         return 1
     return min(max(count, 1), _MOST_ANSWERS) if type(count) is int else _MOST_ANSWERS
 
 
 def _gemini_limit(asked: Document) -> int | None:
-    """Return the maximum in generationConfig. Gemini also reads the names with underscores, so both may be set."""
+    """Return the maximum in generationConfig: the larger one, if it is set twice. Gemini also accepts the names in snake_case."""
     configs = [_part(asked, name) for name in _GEMINI_CONFIGS]
     return _largest(*(each.get(name) for each in configs for name in ("maxOutputTokens", "max_output_tokens")))
 
@@ -223,4 +225,3 @@ GEMINI: Final = Dialect(
     output_limit=_gemini_limit,
     answers=_gemini_answers,
 )
-DIALECTS: Final = (CHAT, RESPONSES, MESSAGES, GEMINI)

@@ -1,4 +1,4 @@
-"""Server-sent events, byte for byte: the reader regroups the pieces of a stream into whole events and changes no byte."""
+"""Reads server-sent events: regroups the pieces of a stream into whole events, without changing a byte."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One request that passed all checks: queue and send it, relay the answer, and record it in the ledger.
 
-The gateway sends a request again only if the provider refused it (429, 503, 529; no provider charges these), or if no connection
-could be made. Before each attempt the request waits in the queue.
+The gateway sends a request again only if the provider refused it (429, 503, 529; no provider charges for these answers), or if no
+connection could be made. Before each attempt the request waits in the queue.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Exchange:
                     self._services.metrics.count(self._row)
 
     async def finish(self, state: State, status: int, usage: Usage | None, kind: Kind = "", message: str = "") -> None:
-        """Record the end of the request; see relay.Finish."""
+        """Record the end of the request. Parameters are those of relay.Finish."""
         self._row = settled(self._row, state=state, status=status, kind=kind, message=message)
         if usage is not None:
             self._row = replace(
@@ -163,8 +163,8 @@ class Exchange:
         return Refused(HELD_TOO_LONG, message)
 
     def _fills_lane(self) -> bool:
-        """Return whether no refusal narrowed the lane, and the step has more open requests than the lane has slots: then the agent,
-        not the provider, made this request wait."""
+        """Return whether the agent, not the provider, made this request wait: no refusal narrowed the lane, and the step has more
+        open requests than the lane has slots."""
         return not self._lane.narrowed and self._services.steps.open_requests(self._call.claims.key) > self._lane.window
 
     async def _send(self) -> web.StreamResponse:
@@ -266,7 +266,8 @@ class Exchange:
                 await asyncio.sleep(pause)
 
     def _stalled_by_provider(self) -> AbstractAsyncContextManager[None]:
-        """Count the step as stalled while its request waits, if it waits because the provider refused this or another request."""
+        """Return a context in which the step counts as stalled, if the provider's refusal of this or another request causes the
+        wait."""
         refused = self._refusal is not None or self._lane.narrowed
         return self._services.stalls.waiting(self._call.claims.key) if refused else nullcontext()
 
@@ -287,7 +288,7 @@ def _open_row(call: Call, most: Spent) -> Row:
         id=uuid.uuid4().hex,
         step=str(claims.key),
         sweep=claims.sweep,
-        agent=claims.agent or claims.role,
+        agent=claims.agent or claims.key.role,
         provider=call.route.provider,
         model=asked.model,
         reserved_input=most.input_tokens,

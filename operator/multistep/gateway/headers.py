@@ -17,7 +17,7 @@ _OF_ONE_CONNECTION: Final = _HOP_BY_HOP | {"transfer-encoding", "upgrade", "cont
 _CREDENTIALS: Final = {"authorization", "x-api-key", "x-goog-api-key", "api-key"}
 # With these headers, an agent could make the provider reject the key or end the request early, and so have its trial excluded.
 _FOR_ACCOUNTS: Final = {"openai-organization", "openai-project", "x-goog-user-project", "x-server-timeout"}
-_QUERY: Final = re.compile(r"alt=sse|beta=true|api-version=[\w.-]{1,40}")  # the parameters that agents use
+_QUERY: Final = re.compile(r"alt=sse|beta=true|api-version=[\w.-]{1,40}")  # the query parameters that agents use
 _ORDER: Final[dict[Provider, Sequence[str]]] = {
     "openai": ("authorization", "api-key", "x-api-key"),
     "anthropic": ("x-api-key", "authorization"),
@@ -26,7 +26,8 @@ _ORDER: Final[dict[Provider, Sequence[str]]] = {
 
 
 def token_of(request: web.Request, provider: Provider) -> str:
-    """Return the step token of a request, from the first header that has one or from Gemini's query; "" if there is none."""
+    """Return the step token of a request, from the first header that has one or from Gemini's query parameter ``key``; "" if there
+    is none."""
     for name in _ORDER[provider]:
         if value := request.headers.get(name, ""):
             return re.sub(r"(?i)^bearer\s+", "", value).strip()

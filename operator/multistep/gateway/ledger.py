@@ -1,9 +1,9 @@
 """The ledger: one row per request, in sqlite. A row is ``open`` from before the request is sent until its usage is known.
 
 open -> done    the answer is complete            cut     the provider's answer ended too early or is missing
-        failed  the provider or gateway refused   gone    the agent left, and the answer did not end in time
+        failed  the provider or gateway refused   gone    the agent disconnected, and the answer did not end within drain_seconds
         lost    the gateway restarted while the request was open
-A write returns after its transaction is on disk. One thread writes; writes that wait for it share a transaction.
+A write returns after its transaction is on disk. One thread writes; all writes that wait for the thread share a transaction.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from multistep.gateway.tokens import StepKey
 State = Literal["open", "done", "failed", "cut", "gone", "lost"]
 Kind = Literal["", "Provider", "Configuration", "Budget", "SweepBudget"]
 BUDGETS: Final[frozenset[Kind]] = frozenset(("Budget", "SweepBudget"))
-"""The kinds of requests that were refused by the budget of their trial or of its sweep, and so not sent."""
+"""The kinds of failures in which the budget of the trial or of its sweep refused the request, so that it was not sent."""
 T = TypeVar("T")
 
 RETENTION_SECONDS: Final = 30 * 86400.0
@@ -67,7 +67,7 @@ class Row:
 
     @property
     def incomplete(self) -> bool:
-        """Return whether the provider may have charged tokens that are unknown."""
+        """Return whether the usage is unknown, although the provider may have charged for it."""
         return self.input_tokens is None
 
 
@@ -167,7 +167,8 @@ class Ledger:
         self._database.close()
 
     def _forget(self, before: float) -> None:
-        """Delete rows of requests and steps that ended before a time; keep the totals of sweeps: they may continue later."""
+        """Delete rows of requests and steps that ended before a time; keep the totals of sweeps, because a sweep may continue
+        later."""
         self._database.execute("begin")
         self._database.execute(_FORGET, [before])
         self._database.execute("delete from requests where ended < ?", [before])
@@ -249,7 +250,8 @@ def _require_known_version(database: sqlite3.Connection, file: Path) -> None:
 
 
 def _steps_of(uid: str) -> list[str]:
-    """Return the bounds (inclusive, exclusive) of the texts of a trial's steps, which start with UID/: 0 follows / in ASCII."""
+    """Return bounds (inclusive, exclusive) that select all steps of a trial, whose texts start with "UID/": "0" follows "/" in
+    ASCII."""
     return [f"{uid}/", f"{uid}0"]
 
 

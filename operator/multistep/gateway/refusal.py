@@ -10,7 +10,7 @@ from aiohttp import web
 from multistep.gateway.routes import Provider
 
 HELD_TOO_LONG: Final = 529
-"""Status if a request waited too long. Not 429, because codex exits at the first 429."""
+"""HTTP status of the answer to a request that waited too long. Not 429, because codex exits at the first 429."""
 RETRY_SECONDS: Final = 5
 
 _TYPES: Final = {

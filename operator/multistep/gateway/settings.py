@@ -34,10 +34,11 @@ class GatewaySettings(BaseSettings):
     """Whether credentials may have base URLs without TLS. For tests only: keys are sent to them."""
     hold_seconds: float = Field(default=240.0, gt=0)
     """Maximum time for which a request is queued and waits for the provider's Retry-After; then it is answered with 529."""
-    drain_seconds: float = Field(default=60.0, ge=0)
-    """How long the gateway continues to read an answer, for its usage, after the agent has disconnected."""
+    drain_seconds: float = Field(default=60.0, ge=0, le=80)
+    """How long the gateway continues to read an answer, for its usage, after the agent has disconnected; at most 80, because the
+    operator waits 100 s for a step's usage."""
     answer_timeout_seconds: float = Field(default=600.0, gt=0)
-    """Timeout of the provider's next byte."""
+    """Maximum wait for the next byte of the provider's answer."""
     lane_requests: int = Field(default=64, ge=1)
     """Maximum number of requests in flight per credential and model."""
     body_bytes: int = Field(default=32 << 20, ge=1 << 16)

@@ -12,9 +12,10 @@ from multistep.gateway.refusal import Refused
 from multistep.gateway.tokens import StepKey
 
 MOST_OPEN: Final = 128
-"""Most open requests of a step. Each may hold a body and an answer in memory, so one step must not fill the gateway's."""
+"""Maximum number of a step's open requests. Each may hold a body and an answer in the gateway's memory, which one step must not
+fill."""
 MOST_REQUESTS: Final = 20_000
-"""Most requests of a step. Each is a row of the ledger."""
+"""Maximum number of a step's requests. Each is a row of the ledger."""
 
 
 class Steps:

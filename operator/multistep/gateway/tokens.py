@@ -73,12 +73,7 @@ class StepClaims(_Model):
     """
 
     sub: str = Field(pattern=r"^[^/]+/[^/]+/[^/]+/(agent|verifier)$", max_length=512)
-    trial: str = ""
-    attempt: int | str = ""
-    step: int | str = ""
-    role: Role = "agent"
     sweep: str = Field(default="", max_length=512)
-    namespace: str = ""
     agent: str = ""
     models: tuple[str, ...] = ()
     limits: Limits = Limits()

@@ -1,7 +1,7 @@
 """Upper bounds of a request's tokens and cost, which budgets reserve before the request is sent.
 
-A token has at least one byte, so a text has at most as many tokens as bytes. Files, references and the provider's own tools have
-tokens that the body does not show: the model's context window is the bound then.
+A token has at least one byte, so a text has at most as many tokens as bytes. If the request has files, references or tools of the
+provider, its body does not show all tokens: then the model's context window is the bound.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from multistep.gateway.routes import Provider
 
 _TEMPLATE_TOKENS: Final = 2048  # tokens that providers add to a prompt, e.g. instructions for tools (Anthropic: at most 800)
 _LONG_CONTEXT: Final = 1_000_000  # Anthropic: context window with the beta context-1m
-_ASSUMED_OUTPUT: Final = 8192  # used only if no budget applies; a budget set later counts it while the usage is unknown
+_ASSUMED_OUTPUT: Final = 8192  # used if the maximum is unknown, which only requests without a budget may have
 
 
 class _Model(NamedTuple):
@@ -45,7 +45,8 @@ _FAMILIES: Final[Mapping[str, _Model]] = {
     "gemini-2.5": _Model(1_048_576, 65_536),
     "gemini-3": _Model(1_048_576, 65_536),
 }
-"""Limits by the start of the model's name; the longest start counts. None: the context window that genai-prices lists."""
+"""Limits by prefix of the model's name; the longest matching prefix applies. None: use the context window that genai-prices
+lists."""
 
 
 class WorstCase(NamedTuple):
@@ -73,8 +74,8 @@ def worst_case(provider: Provider, asked: Asked, *, long_context: bool = False) 
 
 
 def _most_cost(provider: Provider, asked: Asked, most_input: int, most_output: int) -> float:
-    """Return the upper bound of the request's cost: the provider reads nothing from its cache and, if the request asks for caching,
-    writes all input to the cache."""
+    """Return the upper bound of the request's cost. It assumes that the provider reads nothing from its cache and, if the request
+    asks for caching, writes all input to the cache."""
     uses = [Usage(input=most_input, output=most_output)]
     # Only Anthropic charges more for cache writes; writes that are cached for an hour cost the most.
     if asked.caches and provider == "anthropic":

@@ -39,7 +39,8 @@ class Client(AbstractAsyncContextManager["Client"]):
     async def connect(
         cls, *, kubeconfig: str | None = None, context: str | None = None, field_manager: str = FIELD_MANAGER, **options: Any
     ) -> Self:
-        """Create a client from kubeconfig, $KUBECONFIG, the pod's service account or ~/.kube/config. Raises Unavailable.
+        """Create a client from kubeconfig, $KUBECONFIG, the pod's service account or ~/.kube/config. Raises Unavailable if none is
+        usable.
 
         options: arguments of multistep.kube.requests.Http.
         """
@@ -100,14 +101,14 @@ class Client(AbstractAsyncContextManager["Client"]):
         return await self._http.send("create", resource, resource.path(namespace), self._params(dry_run), manifest)
 
     async def replace(self, manifest: Mapping[str, Any]) -> Object:
-        """Replace an object, if it still has the manifest's resourceVersion. Raises Conflict."""
+        """Replace an object. Raises Conflict if the object no longer has the manifest's resourceVersion."""
         resource, path = await self._located(manifest)
         return await self._http.send("replace", resource, path, {}, manifest)
 
     async def apply(
         self, manifest: Mapping[str, Any], *, field_manager: str = "", force: bool = True, dry_run: bool = False
     ) -> Object:
-        """Apply an object server-side. force: take over fields that other field managers own."""
+        """Create or update an object by server-side apply. force: take over fields that other field managers own."""
         resource, path = await self._located(manifest)
         params = self._params(dry_run, field_manager) | {"force": str(force).lower()}
         return await self._http.send("apply", resource, path, params, manifest)
@@ -126,7 +127,8 @@ class Client(AbstractAsyncContextManager["Client"]):
         return await self._http.send("apply", resource, path, params, body)
 
     async def patch(self, resource: Resource, namespace: str | None, name: str, changes: Mapping[str, Any]) -> Object:
-        """Merge changes into an object. Raises Conflict if they contain a metadata.uid that is not the object's."""
+        """Update fields of an object by JSON merge patch. Raises Conflict if ``changes`` has a metadata.uid that is not the
+        object's."""
         return await self._http.send("patch", resource, resource.path(namespace, name), self._params(), changes)
 
     async def delete(
@@ -175,7 +177,8 @@ class Client(AbstractAsyncContextManager["Client"]):
     # -- lookup of resources by kind
 
     async def resource_of(self, manifest: Mapping[str, Any]) -> Resource:
-        """Return the resource of a manifest's kind. Unknown kinds are discovered from the API server and cached."""
+        """Return the resource of a manifest's kind. The client reads unknown kinds from the API server's discovery documents and
+        caches them."""
         api_version, kind = str(manifest.get("apiVersion", "")), str(manifest.get("kind", ""))
         try:
             if (api_version, kind) not in self._kinds:

@@ -45,7 +45,8 @@ class Connection:
 
     @classmethod
     async def load(cls, *, kubeconfig: str | None = None, context: str | None = None) -> Self:
-        """Create a connection from kubeconfig, else $KUBECONFIG, the pod's service account, ~/.kube/config. Raises Unavailable."""
+        """Create a connection from kubeconfig, else $KUBECONFIG, the pod's service account, ~/.kube/config. Raises Unavailable if
+        none is usable."""
         from kubernetes.aio.client import Configuration
         from kubernetes.aio.config import load_incluster_config, load_kube_config
 

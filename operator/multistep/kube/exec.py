@@ -27,7 +27,7 @@ from multistep.kube.refusals import no_answer, refusal
 from multistep.kube.requests import Check, RequestObserver, pause_seconds
 from multistep.kube.resources import PODS
 
-V5: Final = "v5.channel.k8s.io"  # Kubernetes 1.30: stdin can be closed while stdout stays open
+V5: Final = "v5.channel.k8s.io"  # since Kubernetes 1.30; stdin can be closed while stdout stays open
 V4: Final = "v4.channel.k8s.io"
 PROTOCOLS = (V5, V4)
 

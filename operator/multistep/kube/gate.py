@@ -46,7 +46,8 @@ class Gate:
 
     @asynccontextmanager
     async def passing(self) -> AsyncIterator[None]:
-        """Wait for a slot, and hold it inside the context: until the whole answer is read. The outcome adjusts the limit."""
+        """Wait for a slot, and hold it during the ``async with`` block, which reads the whole answer. Success raises the limit
+        slowly; an overloaded server halves it."""
         await self._enter()
         started = _now()
         try:
@@ -62,7 +63,8 @@ class Gate:
             self._give_slots()
 
     async def opened(self) -> None:
-        """Wait until no Retry-After blocks requests. Exec sessions call it: they take no slot, because a separate limit applies."""
+        """Wait until no Retry-After blocks requests. Exec sessions call this method instead of taking a slot, because they have a
+        separate limit."""
         left = max(0.0, self._closed_until - _now())
         self._waited(left)
         await asyncio.sleep(left)

@@ -30,7 +30,7 @@ RENEW_DEADLINE_SECONDS: Final = 10.0  # 5 s before the lease expires: a margin f
 RENEW_PERIOD_SECONDS: Final = 3.0  # between two renewals; also the timeout of one attempt
 RETRY_PERIOD_SECONDS: Final = 1.0  # between two attempts to acquire the lease, and after a failed renewal
 
-_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS: CLOCK_MONOTONIC includes suspended time
+_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # CLOCK_MONOTONIC of macOS includes suspended time
 
 
 def boot_time() -> float:
@@ -102,7 +102,7 @@ class Lease:
         self._scale = seconds / LEASE_DURATION_SECONDS
         self._clock = clock
         self._written: Object | None = None  # the Lease object as last written; None if the write's outcome is unknown
-        self._seen = ("", -math.inf)  # resourceVersion of the Lease object, and when this replica first read it
+        self._seen = ("", -math.inf)  # resourceVersion of the Lease object, and when this replica first read this version
         self._held_until = self._answered_at = -math.inf
 
     @property

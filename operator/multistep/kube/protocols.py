@@ -27,7 +27,7 @@ class ExecStream(Protocol):
 
     @property
     def status(self) -> ExitStatus | None:
-        """How the command ended; None while it runs, and if the connection was lost."""
+        """How the command ended; None while it runs, or if the connection was lost."""
 
     @property
     def exit_details(self) -> str:

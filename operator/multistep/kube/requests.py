@@ -30,8 +30,8 @@ from multistep.kube.protocols import Object
 from multistep.kube.refusals import no_answer, refusal
 from multistep.kube.resources import EVENTS, LEASES, Resource
 
-RequestObserver = Callable[[str, str, int, float], None]  # arguments: verb, plural resource, HTTP status (0: no answer), seconds
-Check = Callable[[], None]  # raises NotLeading
+RequestObserver = Callable[[str, str, int, float], None]  # verb, plural resource, HTTP status (0: no answer), seconds
+Check = Callable[[], None]  # raises NotLeading if this process does not hold the lease
 
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
 ATTEMPTS: Final = 4
@@ -115,7 +115,8 @@ class Http:
         return await self._with_retries(_Request(verb, resource.plural, path, params or {}, headers))
 
     async def send(self, verb: str, resource: Resource, path: str, params: Mapping[str, str], body: Mapping[str, Any]) -> Object:
-        """Send one write; retry it if that is safe. Raises ClusterError, or NotLeading before it is sent."""
+        """Send one write; retry it if that is safe. Raises ClusterError if it fails, and NotLeading (without sending it) if the
+        lease is lost."""
         headers = {"Content-Type": WRITES[verb][1]}
         return await self._with_retries(_Request(verb, resource.plural, path, params, headers, encode(body)))
 

@@ -21,7 +21,7 @@ LISTS: Final = 4  # attempts to read a list. An attempt fails if etcd compacts t
 WATCH_SECONDS: Final = 290  # timeoutSeconds of the request; load balancers often close connections after 300 s
 MAX_FAILURES: Final = 8  # failures in a row after which the watch gives up: about half a minute with back-off
 SHORT_SECONDS: Final = 5.0  # a watch that ends sooner is retried with back-off
-MAX_SHORT: Final = 8  # maximum of the counter of short watches in a row, from which the back-off is computed
+MAX_SHORT: Final = 8  # maximum number of short watches in a row that count for the back-off
 GONE: Final = 410
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
@@ -32,7 +32,7 @@ EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 class WatchEvent:
     """A change of an object. object: the object's current state.
 
-    Exception: if only a new list shows that an object was deleted, ``object`` has only apiVersion, kind and identifying metadata.
+    If a deletion was missed and only a new list shows it, ``object`` has only apiVersion, kind and identifying metadata.
     """
 
     type: EventType

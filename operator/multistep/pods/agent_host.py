@@ -12,7 +12,7 @@ from multistep.pods.runner_mount import RUNNER
 from multistep.settings import Settings
 
 CONTAINER: Final = "agent-host"
-_SOCKET: Final = "multistep/host"  # not the main container's socket name: a pod's containers share abstract sockets
+_SOCKET: Final = "multistep/host"  # a name of its own, because the containers of a pod share the names of abstract sockets
 CALL: Final = (RUNNER, "call", "--socket", _SOCKET)
 KEY_VARIABLE: Final = "MULTISTEP_OPERATOR_KEY"
 _STATE: Final = "multistep-host"
@@ -30,7 +30,7 @@ def container(agent: AgentSpec, settings: Settings, key: str) -> dict[str, Any]:
     """Return the agent host's container. It has no credentials of the pod, a read-only file system, and does not run as root.
 
     key: the operator seals requests to the container's runner with this key. In the pod, only the runner has the key; a user who
-    can read the pod object also needs a process in the pod to use it.
+    reads the key in the pod object also needs a process in the pod to use it.
 
     Raises InvalidSpec if the chart sets no image for the agent host, or no gateway for an agent that needs one.
     """

@@ -16,13 +16,14 @@ Mount = Literal["Volume", "Copy"]
 
 
 def mount(how: Mount) -> dict[str, Any]:
-    """Return the environment's mount of the program. It is read-only, so that no agent can change a program that runs later."""
+    """Return the mount of the program in the environment's container. The mount is read-only, so that no agent can change the
+    program that a later step runs."""
     inside = {"subPath": PROGRAM_DIR.strip("/")} if how == "Volume" else {}
     return {"name": _VOLUME, "mountPath": PROGRAM_DIR, "readOnly": True, **inside}
 
 
 def volume(image: str, how: Mount) -> dict[str, Any]:
-    """Return the volume with the program: the image itself, or a directory for a copy."""
+    """Return the volume with the program: an image volume, or an emptyDir into which an init container copies the program."""
     if how == "Volume":
         return {"name": _VOLUME, "image": {"reference": image}}
     return {"name": _VOLUME, "emptyDir": {"sizeLimit": _SIZE_LIMIT}}

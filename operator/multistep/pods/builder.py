@@ -1,7 +1,7 @@
 """The pod in which buildah builds an image and skopeo pushes it. Pure functions on manifests.
 
-A Dockerfile's commands control the container ``main`` at most. The container ``push`` has its own file system, user and process
-namespace; it shares only the file with the built image, which it cannot write.
+A Dockerfile's commands can control the container ``main``, but not the container ``push``, which has its own file system, user and
+process namespace. The containers share only the file with the built image, which ``push`` cannot write.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from multistep.pods.runner_mount import RUNNER
 from multistep.settings import Settings
 
 PUSH: Final = "push"
-_SOCKET: Final = "multistep/push"  # not the main container's socket name: a pod's containers share abstract sockets
+_SOCKET: Final = "multistep/push"  # a name of its own, because the containers of a pod share the names of abstract sockets
 CALLS: Final[Mapping[str, tuple[str, ...]]] = {CONTAINER: (RUNNER, "call"), PUSH: (RUNNER, "call", "--socket", _SOCKET)}
 LABEL_BUILD: Final = f"{GROUP}/build"
-ANNOTATION_BUILD: Final = f"{GROUP}/build"  # the whole digest, which is too long for a label
+ANNOTATION_BUILD: Final = f"{GROUP}/build"  # the build's whole digest, which is too long for a label
 _NAME_DIGITS: Final = 40
 _INSTALL_DIR: Final = "/multistep-install"
 _BUILDER, _PUSHER = 1000, 65532  # user and group IDs

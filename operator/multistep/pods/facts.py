@@ -55,7 +55,8 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
 
 
 def _ready(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
-    """Return whether no runner of the pod has a result to fetch. The readiness of services is ignored: services have no results."""
+    """Return whether no runner of the pod has a result that the operator must fetch: a runner with such a result is not ready. The
+    readiness of services is ignored, because services have no results."""
     own = [container_status.named(name, status.get("containerStatuses")) for name in (CONTAINER, agent_host.CONTAINER)]
     own = [each for each in own if each]
     whole = (conditions.get("Ready") or {}).get("status") == "True"
@@ -140,7 +141,8 @@ def _memory_limit(spec: Mapping[str, Any]) -> str:
 
 def _host_key(spec: Mapping[str, Any]) -> str:
     env = container_status.named(agent_host.CONTAINER, spec.get("containers")).get("env") or []
-    return str({each.get("name"): each.get("value") for each in env}.get(agent_host.KEY_VARIABLE) or "")  # the last one counts
+    # Of several variables with this name, the last one counts, as in Kubernetes.
+    return str({each.get("name"): each.get("value") for each in env}.get(agent_host.KEY_VARIABLE) or "")
 
 
 def _seconds(timestamp: str | None) -> float | None:

@@ -1,8 +1,8 @@
 """Kueue's contract for plain pods: the labels that queue a pod, and whether Kueue queued or evicted it.
 
-Kueue's webhook adds a scheduling gate to a pod with a queue; its controller removes the gate when it admits the pod. The
-operator sets no gate itself, because in a cluster without Kueue the pod would never start. Kueue
-removes the finalizer that it adds to pods.
+Kueue's webhook adds a scheduling gate to a pod with a queue; Kueue's controller removes the gate when it admits the pod. The
+operator sets no gate itself, because in a cluster without Kueue the pod would never start. Kueue also adds a finalizer to the pod,
+and removes it.
 """
 
 from __future__ import annotations

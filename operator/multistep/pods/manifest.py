@@ -48,8 +48,8 @@ class PodRequest:
 
     verifier: status of a step's separate verifier, None for the agent's pod; own_image: whether the verifier's environment sets
     another image than spec.environment; checkpoints: whether the runner lists the image's files, so that it can create checkpoints;
-    services: the services of the pod's compose file; host_key: the agent host's key for sealed requests, "" for a pod whose agent
-    host needs sessions of its own; sidecar: whether the pod has an egress sidecar.
+    services: the services of the pod's compose file; host_key: the agent host's key for sealed requests, "" for a pod without an
+    agent host; sidecar: whether the pod has an egress sidecar.
     """
 
     trial: MultiStepTrial

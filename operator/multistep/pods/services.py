@@ -16,7 +16,7 @@ from multistep.pods.runner_mount import RUNNER
 
 _COPY_DIR: Final = "/multistep-volumes"
 _FILES_DIR: Final = "/multistep-files"
-_CHUNK: Final = 96 << 10  # Linux limits one argument of a program to 128 KiB
+_CHUNK: Final = 96 << 10  # size of one command-line argument in bytes; Linux allows at most 128 KiB
 _STATE: Final = "multistep-service"
 _STATE_DIR: Final = "/run/multistep-service"
 STATE: Final = f"{_STATE_DIR}/records"

@@ -29,7 +29,7 @@ class Job(Generic[T]):
 
 
 class BackgroundJobs(Generic[I, T]):
-    """The running jobs, by ID. slots: maximum number of jobs at once; one namespace gets at most slots - 1, but at least one.
+    """The running jobs, by ID. slots: maximum number of jobs at once; one namespace gets at most slots - 1 of them, but at least 1.
     results: whether to keep a job's result for the waiting objects; its error is always kept."""
 
     def __init__(self, slots: int, wake: Wake, *, results: bool = True) -> None:
@@ -37,7 +37,7 @@ class BackgroundJobs(Generic[I, T]):
         self._wake = wake
         self._results = results
         self._running: dict[I, Job[T]] = {}
-        self._outcomes: OrderedDict[str, tuple[I, T | Exception]] = OrderedDict()  # by waiting object's UID: job's ID, and outcome
+        self._outcomes: OrderedDict[str, tuple[I, T | Exception]] = OrderedDict()  # by waiting object's UID: job's ID and outcome
 
     def __contains__(self, id: I) -> bool:
         return id in self._running
@@ -53,14 +53,14 @@ class BackgroundJobs(Generic[I, T]):
         """Return the job with this ID; start it if it does not run. If no slot is free, return None, and requeue the key later."""
         if (job := self._running.get(id)) is not None:
             return job
-        # E.g. an object of this name started a job and was then deleted: the job still uses the key's slot.
+        # Another job may still use the key's slot, e.g. one that a deleted object of the same name started.
         if (other := self._started_by(key)) is not None:
             other.waiting[uid] = key
             return None
         if not self._limit.acquire(key):
             return None
         job = self._running[id] = Job(key, asyncio.create_task(run(), name=f"job for {key[0]}/{key[1]}"))
-        job.task.add_done_callback(partial(self._ended, id))  # also runs if the task is cancelled before its first step
+        job.task.add_done_callback(partial(self._ended, id))  # a callback also runs if the task is cancelled before it starts
         return job
 
     def settle(self, key: Key) -> None:

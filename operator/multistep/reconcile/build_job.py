@@ -1,6 +1,6 @@
 """One build of an image: observes the registry and the builder's pod, and acts as engine.builder decides, until the image exists.
 
-A job may be cancelled at any point, and several jobs may run for one build at once: they share only the registry and the pod.
+A job may be cancelled at any point, and several jobs may run for one build at once: all their state is in the registry and the pod.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ class BuildJob:
         return pod_facts(found), pods.push_ended(found)
 
     async def _records(self, pod: PodFacts) -> dict[str, Record]:
-        """Return the records of both runners. The runner in container ``push`` is contacted only after the build has ended."""
+        """Return the records of the runners in both containers of the builder's pod. The runner in container ``push`` is contacted
+        only after the build has ended."""
         async with self._session(pod, CONTAINER) as session:
             records = {each.id: each for each in (await session.hello()).records}
             if (build := records.get(builder.BUILD)) is not None:
@@ -167,12 +168,12 @@ class BuildJob:
             for operation in build_operations(self._build, conf, builds.timeout_seconds):
                 record = await perform(session, operation, self._task.content, 0.0)
                 if (record.result or {}).get("error"):
-                    return None  # the next decision reads the record
+                    return None  # the next decision reads the error from the record
         return None
 
     async def _push(self, pod: PodFacts, id: str) -> None:
-        """Start the push, with the registry's credentials on its stdin. The credentials are sent to the pod only now, when no
-        process of the build exists any more."""
+        """Start the push, with the registry's credentials on its stdin. The credentials are sent to the pod only now, after all
+        processes of the build have ended."""
         registry, seconds = self._t.registry, self._t.settings.builds.push_timeout_seconds
         operation = push_operation(id, registry.tagged(self._id), seconds, insecure=registry.insecure(registry.host))
         async with self._session(pod, pods.PUSH) as session:

@@ -59,13 +59,13 @@ class Builds:
         self._tools = Tools(cluster, self._registry, self._logs, settings, clock)
         self._lookups: BackgroundJobs[str, str] = BackgroundJobs(_LOOKUPS, wake)
         self._jobs: BackgroundJobs[str, str] = BackgroundJobs(settings.builds.parallelism, wake)
-        self._outcomes: OrderedDict[str, _Outcome] = OrderedDict()  # by build
-        self._reports: dict[str, Pause] = {}  # by build: its last report
-        self._absent: OrderedDict[str, str] = OrderedDict()  # by UID of a trial: the build whose image the registry does not have
+        self._outcomes: OrderedDict[str, _Outcome] = OrderedDict()  # by the build's id
+        self._reports: dict[str, Pause] = {}  # by the build's id: its last report
+        self._absent: OrderedDict[str, str] = OrderedDict()  # by a trial's UID: id of its build whose image is not in the registry
 
     @property
     def wanted(self) -> Collection[str]:
-        """The builds that run or are queued."""
+        """Ids of the builds that run or are queued."""
         return {*self._reports, *self._absent.values()}
 
     async def images(self, trial: MultiStepTrial, task: ReadTask, wanted: Sequence[ImageBuild]) -> Sequence[ImageStatus]:

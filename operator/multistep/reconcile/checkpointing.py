@@ -33,10 +33,10 @@ from multistep.store.checkpoint_files import NAMES, Base, Blob, Commit, Name
 from multistep.store.volume import TrialKey, Volume
 
 _INTERRUPTED: Final = frozenset({"Conflict", "Body"})  # error codes of the runner after a lost session: the request is retried
-# Error codes that the size or kind of the agent's changes causes. TooSlow is not listed, because storing is also slow if many
-# trials store at once.
+# Error codes of the runner that blame the size or kind of the agent's changes. TooSlow is not listed, because storing is also slow
+# if many trials store checkpoints at the same time.
 _BY_AGENT: Final = frozenset({"TooLarge", "Unreadable", "DiskFull", "Running", "Restore"})
-_TRIES: Final = 2  # maximum number of times that a checkpoint is packed if it cannot be stored
+_TRIES: Final = 2  # maximum number of attempts to pack and store a checkpoint
 _VOLUME_SECONDS: Final = 300.0  # time for writes to the volume, in addition to the runner's timeout
 _MOST_CHARACTERS: Final = 500
 Commits: TypeAlias = Mapping[tuple[int, int], Commit]
@@ -44,10 +44,10 @@ Commits: TypeAlias = Mapping[tuple[int, int], Commit]
 
 @dataclass(frozen=True)
 class Environment:
-    """The environment whose checkpoint is stored or restored. image_id: its image, as resolved by the kubelet; protocol: its
-    runner's protocol version; records: the records of its trial, by id; chain: the layers of the checkpoint from which its attempt
-    continues, lowest first; shown: steps and tampering as the status shows them now; session: returns the open session; reopen:
-    replaces a session in which the transfer of a body was interrupted."""
+    """The environment whose checkpoint is stored or restored. image_id: the environment's image, as resolved by the kubelet;
+    protocol: the runner's protocol version; records: the trial's records, by id; chain: the layers of the checkpoint from which the
+    attempt continues, lowest first; shown: steps and tampering as the status shows them now; session: returns the open session;
+    reopen: replaces a session in which the transfer of a body was interrupted."""
 
     trial: MultiStepTrial
     scope: Scope
@@ -72,10 +72,10 @@ class Checkpointing:
         self._volume = volume
 
     async def kept(self, trial: MultiStepTrial) -> tuple[Commit, ...]:
-        """Return the checkpoint from which the trial's attempt continues, lowest layer first; () if it started at step 1.
+        """Return the layers of the checkpoint from which the trial's attempt continues, lowest first; () if it started at step 1.
 
-        The layers' commits suffice, because they contain the records of the kept steps: the layers' files may be missing. Raises
-        CheckpointLost if the stored checkpoint is not the one that the status names.
+        Only the layers' commits (metadata) are read, which contain the records of the steps before the checkpoint; the layers'
+        files may be missing. Raises CheckpointLost if the stored checkpoint is not the one that the status names.
         """
         resumed = trial.status.resumed
         if resumed is None:
@@ -117,14 +117,15 @@ class Checkpointing:
         await self._volume.checkpoints.remove(key)
 
     async def forget_passing(self, key: TrialKey, id: tuple[int, int]) -> None:
-        """Delete a checkpoint that was only needed to compare the step's verdicts. Idempotent."""
+        """Delete a checkpoint that was only needed for a second verdict of the step. Idempotent."""
         await self._volume.checkpoints.discard(key, id)
 
     async def _store(self, operation: Checkpoint, environment: Environment) -> Mapping[str, Any]:
         """Store the step's changes, and let the runner use them as the base of the next checkpoint. Idempotent.
 
-        Raises StoreError if a checkpoint that the step's verifier needs cannot be stored: the trial waits until it can. If space is
-        missing, the files of the trial's own checkpoints are deleted first: otherwise trials could wait for each other for ever.
+        Raises StoreError if a checkpoint that the step's verifier needs cannot be stored: the trial then waits and retries. If
+        space is missing, the files of the trial's own checkpoints are deleted before the wait: otherwise trials could wait for each
+        other for ever.
         """
         why = ""
         for _ in range(_TRIES):
@@ -142,7 +143,7 @@ class Checkpointing:
         return {"missing": why, "byAgent": False}
 
     async def _completed(self, operation: Checkpoint, commit: Commit, environment: Environment) -> Commit:
-        """Add the steps' records to a checkpoint that was stored for the step's verifier."""
+        """Complete a checkpoint that was stored early, because the step's verifier needed it: add the steps' records."""
         records = _records(environment, commit.step, commit.base)
         update = {"complete": True, "final": operation.final, "records": records, **_shown(environment, commit.step, commit.base)}
         complete = commit.model_copy(update=update)
@@ -155,8 +156,8 @@ class Checkpointing:
         commit = known.get((scope.attempt, operation.step))
         if commit is None:
             room = await checkpoints.room(environment.key, scope.attempt, operation.step)
-            # A checkpoint that a verifier needs waits for space that other trials use. If it would not fit even if no other trial
-            # had checkpoints, the agent caused the failure.
+            # If a verifier needs the checkpoint, the trial waits until other trials free space. If the checkpoint would not fit
+            # even if no other trial had checkpoints, the agent caused the failure.
             waits, most = _must_wait(operation), room.bytes
             if waits:
                 most = await checkpoints.most(environment.key, scope.attempt, operation.step)
@@ -175,14 +176,14 @@ class Checkpointing:
         try:
             await environment.session().operate("commit", {"id": f"{operation.id}-commit", "manifest": commit.manifest})
         except RunnerError as error:
-            _refusal(environment, error)  # if the runner lost this checkpoint, it packs the next one on top of an earlier one
+            _refusal(environment, error)  # no error: a runner that lost this checkpoint packs the next one on an earlier one
         return commit
 
     async def _make(
         self, operation: Checkpoint, environment: Environment, known: Commits, room: Room, most: int, *, again: bool
     ) -> Commit:
-        """Pack and store a checkpoint of at most ``most`` bytes. again: whether it also contains the changes of earlier steps whose
-        checkpoints were lost; the operation's maximum size then applies per step."""
+        """Pack and store a checkpoint of at most ``most`` bytes. again: whether the checkpoint also contains the changes of earlier
+        steps whose checkpoints were lost; the operation's maximum size then applies per step."""
         max_bytes, full = operation.max_bytes * (operation.step + 1 if again else 1), operation.alone or again
         packed_bytes, seconds = max(1, min(max_bytes, most)), _pack_seconds(operation)
         request = CheckpointRequest(operation.exclude, max_bytes, packed_bytes, full=full, max_seconds=seconds)
@@ -194,11 +195,12 @@ class Checkpointing:
                 return await self._volume.checkpoints.keep(environment.key, draft, commit)
         if full:
             raise StoreError("the runner packed on top of another checkpoint, although it was to pack all changes since the image")
-        # The checkpoint on top of which the runner packed is not stored any more.
+        # The runner packed only the changes since a checkpoint that is not stored any more.
         return await self._make(operation, environment, known, room, most, again=True)
 
     async def _restore(self, operation: Restore, environment: Environment) -> Record:
-        """Restore a checkpoint. The agent caused a failure only if the runner rejects files that have not changed in the store."""
+        """Restore a checkpoint. A failure counts as caused by the agent only if the runner rejects files that are unchanged in the
+        store."""
         chain, contents, by_agent = environment.chain, self._volume.checkpoints.contents, False
         if operation.step is not None:
             try:
@@ -220,7 +222,8 @@ class Checkpointing:
         return await environment.session().note(operation.id, {"error": why, "byAgent": by_agent})
 
     async def _chain_of_step(self, environment: Environment, step: int) -> Sequence[Commit]:
-        """Return the layers of the current attempt's checkpoint after a step; in a regrade, of the copy of the source's checkpoint.
+        """Return the layers of the current attempt's checkpoint after a step. In a regrade, return those of its copy of the
+        source's checkpoint.
 
         Raises CheckpointLost if a layer is missing.
         """
@@ -277,7 +280,7 @@ def _refusal(environment: Environment, error: RunnerError) -> str:
 
 
 def _commit(packed: Packed, operation: Checkpoint, environment: Environment, base: Base | None) -> Commit:
-    """Return the commit of the checkpoint that the runner packed on top of ``base``."""
+    """Return the commit (metadata) of the checkpoint that the runner packed on top of ``base``."""
     scope, step = environment.scope, operation.step
     received: dict[Name, DownloadResult] = {"manifest": packed.manifest, "layer": packed.layer}
     return Commit(
@@ -299,26 +302,27 @@ def _commit(packed: Packed, operation: Checkpoint, environment: Environment, bas
 
 
 def _ran(scope: Scope, step: int, base: Base | None) -> Mapping[str, int]:
-    """Return the attempt that ran each step since the base, by the step's name."""
+    """Return the attempt that ran each step after the base checkpoint, by the step's name."""
     first = 0 if base is None else base.step + 1
     return {each.name: _attempt_of(scope, each.index) for each in scope.plan.steps[first : step + 1]}
 
 
 def _records(environment: Environment, step: int, base: Base | None) -> tuple[dict[str, Any], ...]:
-    """Return the runners' records of the steps since the base."""
+    """Return the runners' records of the steps after the base checkpoint."""
     prefixes = tuple(f"{attempt}/{name}/" for name, attempt in _ran(environment.scope, step, base).items())
     return tuple(each.to_json() for id, each in sorted(environment.records.items()) if id.startswith(prefixes))
 
 
 def _shown(environment: Environment, step: int, base: Base | None) -> dict[str, Any]:
-    """Return the steps since the base, and their tampering findings, as the status shows them."""
+    """Return the steps after the base checkpoint, and their tampering findings, as the status shows them."""
     steps, ran = environment.shown.steps, _ran(environment.scope, step, base)
     found = [each for each in environment.shown.tampering if each.step in ran]
     return {"steps": tuple(steps[step + 1 - len(ran) : step + 1]), "tampering": tuple(found)}
 
 
 def _base(previous: str, scope: Scope, step: int, known: Commits) -> Base | None:
-    """Return the checkpoint on top of which the runner packed; None if it packed on top of the image, or if none is stored."""
+    """Return the checkpoint on top of which the runner packed; None if it packed on top of the image, or if that checkpoint is not
+    stored."""
     ids = [(_attempt_of(scope, index), index) for index in range(step - 1, -1, -1)]
     found = next((known[id] for id in ids if id in known and known[id].manifest == previous), None)
     return None if found is None else Base(attempt=found.attempt, step=found.step, digest=found.digest)

@@ -166,7 +166,7 @@ class ConcurrencyLimit:
                 continue
             namespace = min(eligible, key=lambda each: (self._by_namespace[each], self._last_grant.get(each, 0)))
             if self._shared + self._wanted[queue.first(namespace)].slots > self.limit:
-                return None  # a later key that needs fewer slots must not overtake
+                return None  # a later key that needs fewer slots must not overtake this one
             return queue.take(namespace)
         return None
 

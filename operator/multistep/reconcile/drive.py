@@ -1,4 +1,4 @@
-"""The state of one drive of a trial's script, and the driver's functions without IO."""
+"""The state of one ``Driver.drive`` call, which runs operations of a trial's script, and the driver's functions without IO."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Drive:
 
     @property
     def shown(self) -> TrialStatus:
-        """Return steps and tampering as the status shows them, without secrets."""
+        """Return the steps and tampering findings as the status shows them, without secrets."""
         steps, found = [step_status(run) for run in self.journal.steps], merged(self.trial.status, self.journal)
         secrets = harbor.secrets(self.loaded.env, self.loaded.task.config)
         return redacted(TrialStatus(steps=steps, tampering=found), secrets)
@@ -109,11 +109,11 @@ class Drive:
     def pod(self, where: Place) -> PodFacts:
         """Return the pod of an open session."""
         pod = self.pods.verifier if where == "verifier" else self.pods.agent
-        assert pod is not None  # its session is open
+        assert pod is not None  # an open session has a pod
         return pod
 
     def verifiers_records(self, step: StepPlan) -> list[dict[str, Any]]:
-        """Return the records of the verifier of the current attempt's step, as JSON."""
+        """Return the current attempt's records of a step's verifier, as JSON."""
         prefix = f"{self.prefix}{step.name}/"
         return [each.to_json() for id, each in self.records.items() if place_of(id) == "verifier" and id.startswith(prefix)]
 
@@ -145,7 +145,7 @@ class Drive:
 
 
 def agent_works(trial: MultiStepTrial, loaded: Loaded) -> bool:
-    """Return whether the agent host runs the current step's agent, as far as the status shows."""
+    """Return whether the agent host runs the current step's agent, according to the status."""
     steps = trial.status.steps
     return loaded.plan.hosted is not None and bool(steps) and steps[-1].phase == "Agent"
 
@@ -165,7 +165,7 @@ def scope_of(trial: MultiStepTrial, loaded: Loaded, hello: Hello, *, isolated: b
 
 
 def needs_root(trial: MultiStepTrial, hello: Hello, image_user: str | None) -> bool:
-    """Return whether the pod must be recreated as root, which the runner needs to create /logs and /tests and to switch users. A
+    """Return whether the pod must be recreated as root: the runner needs root to create /logs and /tests and to switch users. A
     user set in the pod template is respected."""
     return hello.user.uid != 0 and image_user is None and not chooses_user(trial)
 

@@ -1,4 +1,4 @@
-"""The results of a drive (reconcile.driver): how far a trial's script got in its exec sessions."""
+"""The results of ``Driver.drive``: how far a trial's script got in its exec sessions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from multistep.engine.plan import StepPlan
 
 @dataclass(frozen=True)
 class Progressed:
-    """A result: the script finished (``journal.finished``), or has to wait for a phase that takes long."""
+    """A result: the script finished (``journal.finished``), or waits for a phase that takes long."""
 
     journal: Journal
 
 
 @dataclass(frozen=True)
 class AgentStillRuns:
-    """A result: there was nothing to do, because the agent host still runs the agent of the current step."""
+    """A result: there was nothing to do, because the agent host is still running the current step's agent."""
 
 
 @dataclass(frozen=True)

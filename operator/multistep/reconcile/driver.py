@@ -12,6 +12,7 @@ from multistep.api.records import Hello, Record
 from multistep.api.trial import MultiStepTrial
 from multistep.engine.comparison import lost_pod
 from multistep.engine.decisions import PodFacts
+from multistep.engine.direct_upload import SURVEYED_FILES
 from multistep.engine.evidence import changed_rewards, missing_records
 from multistep.engine.isolation import isolation, users_of
 from multistep.engine.journal import Journal
@@ -32,7 +33,7 @@ from multistep.engine.operations import (
     place_of,
 )
 from multistep.engine.replay import Progress, Replay
-from multistep.engine.room import SURVEYED_FILES, Room, too_large
+from multistep.engine.room import Room, too_large
 from multistep.engine.script import AgentScript
 from multistep.engine.suspensions import prestarts
 from multistep.errors import CheckpointLost, ContradictoryRecords, HostUnreachable, PodError, StreamLost
@@ -70,8 +71,8 @@ from multistep.store.volume import Volume
 
 SURVEY_PROTOCOL = 2
 MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # limits of a record's list of files that were not collected completely
-BUSY_WAIT_SECONDS = 0.3  # how long a session waits for a phase while other trials are queued for a session
-FIRST_WAIT_SECONDS = 3.0  # after that, the status shows the phase, and the session ends if other trials are queued for one
+BUSY_WAIT_SECONDS = 0.3  # how long a session waits for a phase if other trials are queued for a session
+FIRST_WAIT_SECONDS = 3.0  # after this wait for a phase, the status shows it, and the session ends if other trials are queued
 
 
 class Driver:
@@ -144,7 +145,7 @@ class Driver:
             if host is not None:
                 drive.add_host(*host)
             elif loaded.plan.hosted is not None and any(each.op == "admit" for each in drive.records.values()):
-                drive.add_host(*await self._host_session(stack, trial, pods.agent, session))  # the replay needs the host's records
+                drive.add_host(*await self._host_session(stack, trial, pods.agent, session))  # the replay needs its records
             if loaded.plan.separate:
                 apart = [Record.from_json(each) for each in await self._collections.records(drive.key, scope.attempt)]
                 drive.records |= {each.id: each for each in apart}
@@ -228,7 +229,8 @@ class Driver:
         return False
 
     async def _open_verifier_session(self, drive: Drive, journal: Journal) -> VerifierRequired | None:
-        """Open a session in the pod of the current step's verifier. Return a result if that pod must be created or recreated."""
+        """Open a session in the pod of the current step's verifier. Return VerifierRequired if that pod must be created or
+        recreated."""
         step, pod = drive.step(len(journal.steps) - 1), drive.pods.verifier
         if pod is None or pod.name not in identity.verifier_pod_names(drive.trial, step.index):
             return VerifierRequired(journal, step)
@@ -258,7 +260,7 @@ class Driver:
             raise
 
     async def _advance(self, drive: Drive, progress: Progress) -> Record:
-        """Perform the next operation, or wait shortly for the running one."""
+        """Perform the next operation, or wait briefly for the running one."""
         assert progress.next is not None
         session = drive.sessions[progress.next.where]
         if progress.running is None:
@@ -337,14 +339,15 @@ class Driver:
         if found.cut:
             session = await self._reopen(drive, operation.where)
         self._metrics.collected_bytes.inc(found.size)
-        seconds = round(time.monotonic() - start, 3)  # duration of the whole download; the record has only that of the note
+        seconds = round(time.monotonic() - start, 3)  # duration of the download; the record's own times are those of the note
         data = {"types": list(found.types), "count": kept.count, "bytes": kept.bytes, "seconds": seconds}
         if kept.incomplete:
             data["incomplete"] = [each[:MAX_LINE_CHARACTERS] for each in kept.incomplete[:MAX_LINES]]
         return await session.note(operation.id, data)
 
     async def _left_out(self, drive: Drive, session: Session, sources: Sequence[Source], room: Room) -> dict[str, str]:
-        """Return the files to leave out because they are too large for the free space: name in the download, and the reason."""
+        """Return the reason for each file that is left out because it is too large for the free space, by its name in the
+        download."""
         if drive.protocol < SURVEY_PROTOCOL:
             return {}
         files = await session.survey(sources, min_bytes=room.survey_bytes, limit=SURVEYED_FILES)
@@ -381,7 +384,7 @@ class Driver:
         records = drive.verifiers_records(step)
         await self._collections.keep_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
         if step.verified_restored and drive.loaded.plan.checkpoints is None and not (drive.scope.kept or drive.loaded.plan.regrade):
-            await self._checkpointing.forget(drive.key)  # so that no trial uses space while it waits for more
+            await self._checkpointing.forget(drive.key)  # a trial that waits for space must not occupy space itself
         elif step.compared:
             await self._checkpointing.forget_passing(drive.key, (drive.scope.attempt, step.index))
         if (verifier := drive.sessions.pop("verifier", None)) is not None:

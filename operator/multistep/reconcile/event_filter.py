@@ -1,6 +1,7 @@
 """Event filter: decides which watch events need a reconcile. An event that only shows a status write needs no reconcile.
 
-A watch may miss events, so ``Resync`` compares the filter's state with lists. The filter only saves reconciles.
+A watch may miss events, so ``Resync`` compares the filter's state with lists. The filter only saves reconciles: an event that
+passes it needlessly does no harm.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class EventFilter:
         self._collected: set[Name] | None = None
 
     def trial(self, body: Body, type: str | None) -> Key | None:
-        """Return the trial if it needs a reconcile: new, deleted, or its spec changed. type: the event's type; None for a list."""
+        """Return the trial's key if it needs a reconcile: it is new or deleted, or its spec changed. type: the event's type; None
+        for an object from a list."""
         metadata, over = body["metadata"], (body.get("status") or {}).get("phase") in _FINISHED
         return self._record("trial", metadata, (metadata["namespace"], metadata["name"]), _identity(metadata), type, over=over)
 
@@ -60,14 +62,14 @@ class EventFilter:
         return seen is not None and seen.over
 
     def sweep(self, body: Body, type: str | None) -> Key | None:
-        """Return the sweep if it needs a reconcile: new, deleted, its spec changed, or its lease was renewed."""
+        """Return the sweep's key if it needs a reconcile: it is new or deleted, its spec changed, or its lease was renewed."""
         metadata, over = body["metadata"], (body.get("status") or {}).get("phase") in _FINISHED
         return self._record(
             "sweep", metadata, (metadata["namespace"], metadata["name"]), _sweep_identity(metadata), type, over=over
         )
 
     def pod(self, body: Body, type: str | None) -> PodEvent | None:
-        """Return the pod's event if it needs a reconcile."""
+        """Return the pod's event if its trial needs a reconcile."""
         key, facts, metadata = identity.trial_of(body), pod_facts(body), body["metadata"]
         seen = self._seen.get(("pod", metadata["namespace"], metadata["name"]))
         before = seen.facts if seen is not None and isinstance(seen.facts, PodFacts) else None
@@ -111,5 +113,5 @@ def _sweep_identity(metadata: Mapping[str, Any]) -> object:
 
 
 def _identity(metadata: Mapping[str, Any]) -> object:
-    """Return a value that changes with the spec and when deletion is requested, but not with the status."""
+    """Return a value that changes if the spec changes or deletion is requested, but not if only the status changes."""
     return metadata.get("uid"), metadata.get("generation"), bool(metadata.get("deletionTimestamp"))

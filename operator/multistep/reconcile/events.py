@@ -78,7 +78,7 @@ def _warning(reason: str, message: str) -> Transition:
 
 
 def ended_steps(old: TrialStatus, new: TrialStatus) -> list[StepStatus]:
-    """Return the steps that finished between two statuses. Kept steps finished in an earlier attempt."""
+    """Return the steps that finished between two statuses. Kept steps are omitted, because they finished in an earlier attempt."""
     ended = len([step for step in old.steps if step.completion_time]) if old.attempt == new.attempt else 0
     return [step for step in new.steps[max(ended, new.kept_steps) :] if step.completion_time]
 

@@ -48,7 +48,7 @@ class _Failure:
 class Fetches:
     """The fetches for trials and sweeps, with one concurrency limit. run: performs one fetch; wake: requeues a trial.
 
-    One namespace never gets all of several slots, so that its slow downloads do not block other namespaces.
+    If there are several slots, one namespace never gets all of them, so that its slow downloads do not block other namespaces.
     """
 
     def __init__(self, settings: Settings, wake: Wake, run: Run = child.fetch) -> None:
@@ -98,7 +98,8 @@ class Fetches:
         raise self._running(request)
 
     def _running(self, request: Request) -> SourceError:
-        """Return the error of a running fetch. The progress of a dataset's fetch is read again every few seconds."""
+        """Return the error that reports a running fetch. For a dataset, it contains the progress and requests a retry in a few
+        seconds."""
         if request.kind != "dataset":
             text = f"the task is being fetched from {request.location.partition('?')[0]}"
             return SourceError(text, transient=True, reason=FETCHING, retry_seconds=None)
@@ -152,7 +153,7 @@ class Fetches:
         return fetched
 
     def _failed(self, request: str, error: SourceError) -> SourceError:
-        """Return the error; a transient one starts the next back-off of the request."""
+        """Return the error. If it is transient, start the next back-off of the request."""
         former = self._failures.pop(request, None)
         if not error.transient:
             return error

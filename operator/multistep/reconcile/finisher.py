@@ -36,8 +36,8 @@ class Kept:
 class Finisher:
     """Writes result.json, the files beside it and the evidence of all files.
 
-    shipping: moves results to the object store; None: they stay on the volume. sign: returns the envelope with a statement's
-    signature; None: the evidence is not signed.
+    shipping: moves results to the object store; None: they stay on the volume. sign: signs the statement about the files and
+    returns the signed envelope; None: the evidence is not signed.
     """
 
     def __init__(self, volume: Volume, settings: Settings, shipping: Shipping | None = None, sign: Sign | None = None) -> None:
@@ -56,8 +56,8 @@ class Finisher:
         failure: StepException | None = None,
         logs: Mapping[str, bytes] = NO_LOGS,
     ) -> Kept:
-        """Complete a trial's results, then move them to the object store, if any. Idempotent. failure: why the trial failed; logs:
-        output of services, by path in the results."""
+        """Complete a trial's results, then move them to the object store, if one is configured. Idempotent. failure: why the trial
+        failed; logs: output of services, by path in the results."""
         key = TrialKey.of(trial)
         files = {**logs, **harbor.files(loaded.plan, trial, journal, now, failure=failure)}
         await self._volume.finish(key, files, harbor.directories(loaded.plan, journal))
@@ -66,7 +66,7 @@ class Finisher:
         await self._write_evidence(trial, loaded, journal, failure, secrets)
         if self._shipping is None and await self._volume.collections.pointers(key):
             raise StoreError(f"{key}: some of its files are in an object store that is not configured now: set results_store again")
-        if _keeps_checkpoints(trial):  # before the status shows that the trial finished: a finished trial may be deleted
+        if _keeps_checkpoints(trial):  # before the status shows the end, because a finished trial may be deleted
             await self._volume.checkpoints.retain(key)
         uri = self._volume.access.uri(self._settings.results_url, key)
         return Kept(uri, await self._shipping.ship(key) if self._shipping else None)
@@ -96,7 +96,7 @@ class Finisher:
     async def finish_failed(
         self, trial: MultiStepTrial, loaded: Loaded, failed: TrialStatus, now: float, *, logs: Mapping[str, bytes] = NO_LOGS
     ) -> Kept:
-        """Complete the results of a trial that failed without a journal. Its status provides the steps."""
+        """Complete the results of a failed trial that has no journal. failed: the trial's final status, which has the steps."""
         journal = Journal(steps=[engine_status.step_run(step) for step in failed.steps], finished=True, broken=True)
         reason = next((each for each in failed.conditions if each.type == "Failed"), None)
         kind = failed.exception.type if failed.exception else reason.reason if reason else "Failed"
@@ -106,6 +106,7 @@ class Finisher:
 
 
 def _keeps_checkpoints(trial: MultiStepTrial) -> bool:
-    """Return whether a trial's checkpoints are kept with its results. A regrade has only copies of its source's checkpoints."""
+    """Return whether a trial's checkpoints are kept with its results. Those of a regrade are not kept, because they are copies of
+    its source's checkpoints."""
     asked = trial.spec.checkpoints
     return asked.policy == "AfterStep" and asked.keep == "WithResults" and trial.spec.regrade is None

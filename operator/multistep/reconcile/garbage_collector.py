@@ -1,8 +1,8 @@
 """Garbage collection of orphans: deletes, every few minutes, pods and results that belong to no trial (engine.orphans decides).
 
 Each object is read again right before its deletion, and deleted by its UID. The only persistent state is the marks stored with the
-results, so a pass may be interrupted anywhere and two may run at once. A pass lists metadata only. It reads a pod's trial once, and
-again only after the trial changed.
+results, so a pass may be interrupted anywhere, and two passes may run at once. A pass lists metadata only. It reads a pod's trial
+once, and again only after the trial changed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class OrphanRemoval:
     clock: Callable[[], float] = time.time
     shipping: Shipping | None = None
     builds: Builds | None = None
-    _wanted: dict[str, str] = field(default_factory=dict)  # UID of a pod: resourceVersion at which its trial still needed it
+    _wanted: dict[str, str] = field(default_factory=dict)  # by a pod's UID: the trial's resourceVersion when it last needed the pod
 
     async def run(self) -> None:
         """Run passes for ever. The first one starts after about FIRST_SECONDS, or earlier if the interval of passes is shorter."""
@@ -160,7 +160,8 @@ class OrphanRemoval:
         self.metrics.results_free.set(await self.volume.disk.free_bytes())
 
     async def _trial(self, namespace: str, name: str) -> MultiStepTrial | None:
-        """Return the current trial with the fields that can be parsed, None if it does not exist: its spec may be invalid."""
+        """Return the current trial, None if it does not exist. Invalid fields are left out, so that an invalid trial is found,
+        too."""
         try:
             return salvaged(await self.cluster.get(TRIALS, namespace, name))
         except NotFound as error:

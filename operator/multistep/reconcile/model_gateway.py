@@ -35,7 +35,7 @@ GRACE_SECONDS: Final = 3600.0  # a token expires this long after the agent's tim
 LONGEST_SECONDS: Final = 7 * 86400.0  # maximum lifetime of a token; also the lifetime if the agent has no timeout
 GetSweep = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 """Reads a sweep from the API server, by namespace and name. Raises NotFound."""
-KEPT_SECONDS: Final = 86400.0  # how long a key stays in memory after a reconcile last needed it: longer than any requeue
+KEPT_SECONDS: Final = 86400.0  # how long a key stays in memory after a reconcile last needed it: longer than any requeue delay
 RENEW_SECONDS: Final = 5.0  # interval at which the operator asks the gateway which keys it lacks
 
 
@@ -162,11 +162,7 @@ class ModelGateway:
         step = _segment(call.model_access)
         return StepClaims(
             sub=str(StepKey(metadata.uid, str(trial.status.attempt or 1), step, "agent")),
-            trial=metadata.name,
-            attempt=trial.status.attempt or 1,
-            step=step,
             sweep="" if sweep is None else "/".join((metadata.namespace, *sweep)),
-            namespace=metadata.namespace,
             agent=trial.spec.agent.label,
             limits=Limits() if (limits := trial.spec.agent.limits) is None else Limits(**limits.model_dump()),
             sweep_limits=of_sweep,
@@ -187,7 +183,7 @@ def with_model_access(call: HostCall, hosted: HostedAgent, variables: Mapping[st
     the token with which the agent host queries these stalls."""
     request = {**call.request, "env": {**variables, **call.request.get("env", {})}}
     if call.max_stalled:
-        token = next(variables[name] for name in hosted.credentials)  # the gateway accepts any token of the step
+        token = next(variables[name] for name in hosted.credentials)  # any of the step's tokens will do
         request["stalls"] = {"url": stalls_url, "token": token, "maxSeconds": call.max_stalled}
     return replace(call, request=request)
 

@@ -1,4 +1,4 @@
-"""Computes each limited model's load since the last report, from the model gateway's totals."""
+"""Computes the load of each model with a concurrency limit since the last call, from the model gateway's totals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _VERSION: Final = re.compile(r"[-@]\d{3,}")  # start of a version after a model'
 
 
 class ModelLoads:
-    """The loads of the limited models. models: their names, as in spec.agent.model."""
+    """The loads of the models with a concurrency limit. models: the models' names, as in spec.agent.model."""
 
     def __init__(self, models: Collection[str]) -> None:
         self._models = models
@@ -23,7 +23,7 @@ class ModelLoads:
     def since_last(self, totals: Mapping[str, ModelLoad]) -> Mapping[str, ModelLoad]:
         """Return each limited model's load since the last call. totals: loads since the gateway's start, by requested model.
 
-        The first call returns no load, because it is unknown since when the totals count.
+        The first call returns no load, because the totals contain answers from any time before it.
         """
         before, self._totals = self._totals, dict(totals)
         if before is None:

@@ -89,7 +89,7 @@ class ModelSlots:
         self._active.discard(key)
 
     def release(self, key: Key) -> None:
-        """Release the slot of a trial whose pod was rejected by a quota, so that it does not keep other trials from the model."""
+        """Release the slot of a trial whose pod was rejected by a quota, so that other trials can use the model."""
         if key not in self._active:
             self._asked.discard(key)
             self.settle(key)

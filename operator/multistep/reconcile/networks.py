@@ -31,8 +31,9 @@ class NetworkSwitch:
         """Switch the network, and add the answer to the runner's records. Idempotent: the sidecar gives the same answer to a
         repeated request.
 
-        Raises EgressError if the sidecar refuses, or has restarted since an earlier switch: it restarts with the network closed, so
-        processes lacked their network meanwhile. When the kubelet reports how the sidecar ended, engine.lifecycle ends the attempt.
+        Raises EgressError if the sidecar refuses, or has restarted since an earlier switch: a restarted sidecar closes the network,
+        so processes lacked their network meanwhile. When the kubelet reports how the sidecar ended, engine.lifecycle ends the
+        attempt.
         """
         pod = drive.pod(operation.where)
         try:

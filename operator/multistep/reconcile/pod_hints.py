@@ -15,9 +15,9 @@ MAX_UNREADY_SECONDS = 60.0
 class PodHint:
     """A hint about the pod with this UID. Times are seconds since the epoch.
 
-    quiet_until: until this time the pod needs no exec session unless it becomes unready, because a phase runs;
+    quiet_until: until this time a phase is assumed to run, so the pod needs an exec session only if it becomes unready;
     unready_until: until this time an unready pod needs no session either, because the last session found no result;
-    empty_sessions: number of sessions in a row that found no result; violation: its runner's protocol violations."""
+    empty_sessions: number of sessions in a row that found no result; violation: protocol violations of the pod's runner."""
 
     uid: str
     quiet_until: float = 0.0
@@ -28,9 +28,9 @@ class PodHint:
     def phase_runs(self, now: float, poll: float, *, ready: bool, found_nothing: bool) -> float:
         """Record that a session ended while a phase runs. Return the seconds until the pod's next reconcile, at most ``poll``.
 
-        A pod that is not ready gets its next session soon: if a client floods the port of its readiness probe, no event reports
-        the phase's result. found_nothing: the session was opened because the pod was not ready, but found no result; each such
-        session doubles the pause.
+        A pod that is not ready gets its next session soon: it may stay unready, e.g. if a client floods the port of its readiness
+        probe, and then no event reports the phase's result. found_nothing: the session was opened because the pod was not ready,
+        but found no result; each such session doubles the pause.
         """
         self.quiet_until = now + poll
         self.empty_sessions = self.empty_sessions + 1 if found_nothing else 0

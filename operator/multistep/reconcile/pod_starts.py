@@ -9,7 +9,7 @@ from multistep.engine.decisions import PodFacts
 from multistep.engine.pod_start import is_stuck
 from multistep.reconcile.concurrency_limit import ConcurrencyLimit, Key, Wake
 
-STARTING_SECONDS = 60.0  # a pod that takes longer waits for its image or node, and must not delay other pods
+STARTING_SECONDS = 60.0  # a pod that takes longer usually waits for its image or node, and must not delay other pods
 
 
 class PodStarts(ConcurrencyLimit):

@@ -35,7 +35,7 @@ class Reads:
         self._deaths: OrderedDict[TaskKey, int] = OrderedDict()
 
     async def get(self, asker: Metadata, task: TaskKey, read: Callable[[], Awaitable[ReadTask]]) -> ReadTask:
-        """Return the task that ``read`` reads. Raises the errors of ``read``, and SourceError while it runs or is queued."""
+        """Return the task that ``read`` reads. Raises the errors of ``read``, and SourceError while the read runs or is queued."""
         self._jobs.outcome(asker.uid, task)
         key = asker.namespace, asker.name
         if (job := self._jobs.start(task, key, asker.uid, partial(self._run, task, read))) is None:

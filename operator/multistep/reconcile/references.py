@@ -22,7 +22,7 @@ from multistep.sources.trial_task import Loaded
 from multistep.store.harbor import task_digest
 
 _SAME: Final = ("environment", "verifier", "timeoutMultiplier", "environmentTimeoutMultiplier", "variables")
-_RETRIES: Final = 10  # infrastructure retries of a reference trial: many trials may wait for it
+_RETRIES: Final = 10  # infrastructure retries of a reference trial: many, because many trials may wait for it
 _OF_TASK: Final = frozenset({"Agent", "Verifier", "Task"})  # failure classes that the task's solution or its tests caused
 _CHARACTERS: Final = 20
 
@@ -34,7 +34,7 @@ class References:
         self._cluster = cluster
 
     async def find(self, manifest: Mapping[str, Any]) -> Object | None:
-        """Return the reference trial, None if it does not exist."""
+        """Return the trial that has the name in the manifest, None if it does not exist."""
         metadata = manifest["metadata"]
         try:
             return await self._cluster.get(TRIALS, metadata["namespace"], metadata["name"])
@@ -56,24 +56,24 @@ class References:
 
 
 def lacks_task(found: Object, manifest: Mapping[str, Any]) -> bool:
-    """Return whether a reference trial waits for ConfigMaps that were deleted, and the requesting trial names other ones."""
+    """Return whether a reference trial waits for deleted ConfigMaps, while the requesting trial names other ConfigMaps."""
     held = [each for each in parse_status(found).conditions if each.type == "Reconciling" and each.status == "True"]
     return any(each.reason == NOT_FOUND for each in held) and found["spec"].get("task") != manifest["spec"]["task"]
 
 
 def is_reference(found: Object, manifest: Mapping[str, Any]) -> bool:
-    """Return whether a found trial is the reference trial of this manifest: another trial could have its name."""
+    """Return whether a found trial is the reference trial of this manifest, not another trial of the same name."""
     of = (found["metadata"].get("labels") or {}).get(labels.REFERENCE)
     return bool(of == manifest["metadata"]["labels"][labels.REFERENCE])
 
 
 def unusable(why: str) -> Fail:
-    """Return the failure of a trial that cannot start from the checkpoint that the task's solutions left."""
+    """Return the failure of a trial that cannot use the checkpoint of its reference trial, which ran the task's solutions."""
     return Fail(REFERENCE_FAILED, f"the task's own solutions do not lead there: {why}. Correct the task")
 
 
 def failure(found: Object) -> Fail:
-    """Return the failure of a trial whose reference trial finished without the checkpoint that it needs."""
+    """Return the failure of a trial whose reference trial finished without creating the needed checkpoint."""
     name, status = found["metadata"]["name"], parse_status(found)
     ended = status.failure
     reasons = [each.message for each in status.conditions if each.type in ("Complete", "Failed") and each.status == "True"]
@@ -124,7 +124,7 @@ def _task(task: Mapping[str, Any], loaded: Loaded) -> dict[str, Any]:
 
 
 def waiting(name: str, step: str, found: Object | None, seconds: float) -> Wait:
-    """Return the wait for a reference trial's checkpoint. Its message has the state of the reference trial."""
+    """Return the wait for a reference trial's checkpoint. The message contains the state of the reference trial."""
     status = parse_status(found or {})
     reasons = [each.message for each in status.conditions if each.type == "Reconciling" and each.status == "True"]
     state = f" ({reasons[0]})" if reasons and reasons[0] else ""

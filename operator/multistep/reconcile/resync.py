@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol
 
+from multistep.api.plural import plural
 from multistep.kube.protocols import Object
 from multistep.kube.resources import PODS, SWEEPS, TRIALS, Resource
 from multistep.kube.shard import Shard
@@ -25,7 +27,8 @@ logger = logging.getLogger(__name__)
 GRACE_SECONDS: Final = 10.0  # wait after a list, for watch events that are still on their way
 _WHOLE: Final = {"trial": TRIALS, "sweep": SWEEPS}  # the kinds of objects that are reconciled
 SOONER: Final = 0.5  # factor of the interval after a comparison that found missed events
-STALLED_AFTER: Final = 14  # comparisons in a row with missed events: at the default interval, longer than the watches' timeout
+WATCH_TIMEOUT_SECONDS: Final = 330  # a silent watch ends after it, and the next one finds what it missed
+STALLED_AFTER: Final = 14  # comparisons in a row with missed events that count as a stall, if they take longer than this timeout
 
 
 class Lister(Protocol):
@@ -51,6 +54,7 @@ class Resync:
         shard: Shard,
         restored: Callable[[], object] = lambda: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._lister = lister
         self._event_filter = event_filter
@@ -59,17 +63,15 @@ class Resync:
         self._shard = shard
         self._restored = restored
         self._sleep = sleep
+        self._clock = clock
         self._findings = 0  # number of comparisons in a row that found missed events
+        self._first_finding = 0.0  # when the first of them ended
+        self.stalled = False  # whether the watches have missed events for so long that the process must restart
         self.finding = ""  # message about events missed before the last comparison; "" if none was missed
 
     def pause_seconds(self, usual: float) -> float:
         """Return the seconds until the next comparison: fewer if the last one found missed events."""
         return usual * SOONER if self.finding else usual
-
-    @property
-    def stalled(self) -> bool:
-        """Whether the watches missed events for so long that only a restart helps."""
-        return self._findings >= STALLED_AFTER
 
     async def everything(self) -> None:
         """Requeue every trial and every sweep."""
@@ -78,7 +80,8 @@ class Resync:
                 self._add(kind, key)
 
     async def compare(self) -> None:
-        """Requeue each trial or sweep if a watch missed a change of it or of its pods, and requeue every unfinished sweep."""
+        """Requeue each trial or sweep if a watch missed a change of the object or of its pods, and requeue every unfinished
+        sweep."""
         before = self._event_filter.known()
         with self._event_filter.listening() as reported:
             listed = await self._listed()
@@ -90,7 +93,7 @@ class Resync:
                 "the API server's store was restored from an older copy: the version of %s went back", "/".join(older[0])
             )
             self._restored()
-        for name in [*changed, *gone]:  # ``gone`` is not counted as missed: a watch reports no deletion made during a gap
+        for name in [*changed, *gone]:  # ``gone`` does not count as missed: after a gap, a watch does not report deletions
             self._event_filter.note(name, listed.get(name))
             self._add(name[0], (listed.get(name) or before[name]).key)
         for name in listed.keys() - set(changed) if older else _unfinished_sweeps(before, listed) - set(changed):
@@ -98,8 +101,12 @@ class Resync:
         self._conclude(changed)
 
     def _conclude(self, changed: Sequence[Name]) -> None:
-        self._findings = self._findings + 1 if changed else 0
-        self.finding = f"no watch reported {len(changed)} changes, {'/'.join(changed[0])} among them" if changed else ""
+        self._findings, now = self._findings + 1 if changed else 0, self._clock()
+        if self._findings <= 1:
+            self._first_finding = now
+        self.stalled = self._findings >= STALLED_AFTER and now - self._first_finding > WATCH_TIMEOUT_SECONDS
+        what = plural(len(changed), "change")
+        self.finding = f"no watch reported {what}, {'/'.join(changed[0])} among them" if changed else ""
         for kind, _, _ in changed:
             self._metrics.missed_watch_events.labels(kind).inc()
         if changed:

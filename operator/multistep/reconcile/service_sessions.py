@@ -33,7 +33,7 @@ class ServiceSessions:
         self._metrics = metrics
 
     async def hook(self, namespace: str, pod: PodFacts, hook: ServiceHook, main: Session) -> Record:
-        """Run a hook, at most once, and add its result to the records of main's runner."""
+        """Run a hook, at most once, and add its result to the records of the runner in container main."""
         spec = {
             "id": hook.id, "argv": list(hook.argv), "user": hook.user, "cwd": "", "env": {}, "timeoutSeconds": hook.timeout,
             "tailBytes": TAIL_BYTES, "remove": [], "captures": [], "killAtEnd": False,
@@ -47,8 +47,8 @@ class ServiceSessions:
     async def collect(
         self, namespace: str, pod: PodFacts, sources: Sequence[Source], found: DownloadResult, joined: Joined
     ) -> DownloadResult:
-        """Download the sources in services' containers, after those in main. found: result of main's download; joined: the stream
-        to which main's download was written."""
+        """Download the sources in services' containers, after the download from container main. found: the result of main's
+        download; joined: the stream to which main's download was written."""
         for container in sorted({each.container for each in sources if each.container}):
             if found.cut:
                 break
@@ -66,7 +66,7 @@ class ServiceSessions:
                 more.cut,
             )  # fmt: skip
         if not found.cut:
-            await joined.end()  # after a cut download, the sink would reject the end of the stream
+            await joined.end()  # after a cut download, the sink would reject the end marker
         return found
 
     @asynccontextmanager
@@ -81,12 +81,12 @@ class ServiceSessions:
 
 
 def of_main(sources: Sequence[Source]) -> list[Source]:
-    """Return the sources for a download from main: a path that does not exist replaces each source of a service."""
+    """Return the sources for a download from container main: a path that does not exist replaces each source of a service."""
     return [_NOWHERE if each.container else each for each in sources]
 
 
 class Joined:
-    """Joins the tar streams of several downloads into one: it omits the end of each stream but the last."""
+    """Joins the tar streams of several downloads into one: it omits the end marker of each stream except the last."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
@@ -106,6 +106,6 @@ class Joined:
         self._held = b""
 
     async def end(self) -> None:
-        """Write the end of the last stream."""
+        """Write the end marker of the last stream."""
         await self._write(self._held)
         self._held = b""

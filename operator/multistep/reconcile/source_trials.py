@@ -37,8 +37,8 @@ class SourceTrial:
     """A trial that another one starts from or verifies again.
 
     finished: whether it has finished, so that it creates no further checkpoints; checkpoints: whether its spec requests any;
-    found: its object, None if it was deleted; evidence: the evidence of its results, None if it is missing or another program wrote
-    it.
+    found: its object, None if it was deleted; evidence: the statement about its results (store.evidence), None if it is missing or
+    another program wrote it.
     """
 
     key: TrialKey
@@ -63,7 +63,8 @@ class SourceTrials:
         self._places: Sequence[Place] = [volume] if shipping is None else [volume, shipping.results]
 
     async def find(self, namespace: str, name: str) -> SourceTrial | None:
-        """Return the trial of this name; None if neither it nor results of exactly one deleted trial of this name exist."""
+        """Return the trial of this name. If it was deleted, its results describe it. Return None if there are no results, or if
+        several deleted trials of this name have results."""
         try:
             found = await self._cluster.get(TRIALS, namespace, name)
         except NotFound:

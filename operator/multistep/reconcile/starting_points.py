@@ -23,7 +23,7 @@ from multistep.sources.trial_task import Loaded
 from multistep.store.checkpoint_files import Commit
 from multistep.store.volume import TrialKey, Volume
 
-GRACE_SECONDS: Final = 30.0  # the source may be created that long after the trial, for example if one file has both
+GRACE_SECONDS: Final = 30.0  # how long to wait for a source that does not exist: one file may create the trial before its source
 _LEAST_POLL_SECONDS, _MOST_POLL_SECONDS = 2.0, 30.0
 _HINT: Final = "run it with spec.checkpoints: {policy: AfterStep, keep: WithResults}"
 
@@ -48,7 +48,8 @@ class StartingPoints:
         self._clock = clock
 
     async def find(self, trial: MultiStepTrial, loaded: Loaded) -> Start | Wait | Fail | None:
-        """Return the trial's starting point, None for the image; Wait while the source is active; Fail if it can never be used.
+        """Return the trial's starting point, None if it starts from the image; Wait while the source is active; Fail if the source
+        can never be used.
 
         The trial gets copies of the checkpoint, so the source may be deleted afterwards. Idempotent. Raises StoreError.
         """
@@ -75,8 +76,8 @@ class StartingPoints:
             return Fail(SOURCE_CHECKPOINT_MISSING, f"spec.from: {error}. To start from a trial, {_HINT}")
 
     async def _from_reference(self, trial: MultiStepTrial, loaded: Loaded) -> Start | Wait | Fail:
-        """Return the starting point from the task's reference trial, which is created if it does not exist; if it was deleted, from
-        its results."""
+        """Return the starting point from the task's reference trial, or from its results if it was deleted. Create the reference
+        trial if neither exists."""
         wanted, step = references.manifest(trial, loaded), _step(loaded.plan)
         name, found = wanted["metadata"]["name"], await self._references.find(wanted)
         if found is not None and not references.is_reference(found, wanted):

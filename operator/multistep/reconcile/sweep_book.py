@@ -81,7 +81,8 @@ class Page:
         self.plan, self.over = None, True
 
     def of(self, names: Sequence[str]) -> list[TrialFacts]:
-        """Return the facts of the trials whose number label matches their name; users can change labels. names: by number."""
+        """Return the facts of the trials whose number label matches their name, because users can change labels. names: the name of
+        each trial, by number."""
         count = len(names)
         found = [each for name, each in self.trials.items() if 0 <= each.number < count and names[each.number] == name]
         self.created = max(self.created, max((each.number for each in found), default=-1) + 1)
@@ -95,7 +96,7 @@ class Book:
         self._pages: dict[str, Page] = {}
 
     def saw(self, trial: Mapping[str, Any], *, gone: bool = False) -> Key | None:
-        """Record a trial's watch event. Return the sweep if it needs a reconcile."""
+        """Record a trial's watch event. Return the sweep's key if the sweep needs a reconcile."""
         owner = owner_of(trial)
         if owner is None:
             return None

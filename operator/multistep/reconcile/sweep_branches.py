@@ -57,7 +57,7 @@ async def _record(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> str:
     async for each in cluster.each(TRIALS, metadata.namespace, label_selector=f"{labels.SWEEP}={metadata.name}"):
         number, owner, name = number_of(each), owner_of(each), each["metadata"]["name"]
         if owner is not None and owner[1] == metadata.uid and plan.names[number : number + 1] == [name]:
-            if facts(each, sweep.spec.scoring).state == "Active":  # a watch event was missed
+            if facts(each, sweep.spec.scoring).state == "Active":  # the cache is outdated: a watch event was missed
                 raise SourceError(f"spec.branch: trial {name} has not finished", transient=True)
             left[number] = left_by(each)
     text = to_text(states_of(plan.grid, left))

@@ -27,7 +27,7 @@ from multistep.kube.shard import Shard
 from multistep.loglines import also_about
 from multistep.metrics import Metrics
 from multistep.reconcile.concurrency_limit import Key
-from multistep.reconcile.requeue import AT_NEXT_EVENT, Requeue, earliest
+from multistep.reconcile.requeue import AT_NEXT_EVENT, SOON_SECONDS, Requeue, earliest
 from multistep.reconcile.sweep_book import Book, Page
 from multistep.reconcile.sweep_branches import load_branches
 from multistep.reconcile.sweep_events import transitions
@@ -37,7 +37,6 @@ from multistep.reconcile.writer import emit_events
 
 logger = logging.getLogger(__name__)
 
-SOON_SECONDS: Final = 0.5
 STATUS_SECONDS: Final = 5.0  # minimum time between two status writes in which only counts changed
 REJECTED_RETRY_SECONDS: Final = 30.0  # delay before the creation of a rejected trial is retried
 CHANGES_AT_ONCE: Final = 16  # maximum of concurrent patches of trials' specs
@@ -127,7 +126,7 @@ class _SweepReconcile:
             return await self._end(sweep_status.failed(self._sweep, "InvalidSpec", str(error), self._s.clock()))
 
     async def _reopen(self) -> Requeue:
-        """Continue a finished sweep with its retries. The next reconcile gets a new cache entry, and so lists the trials."""
+        """Reopen a finished sweep for retries of its trials. The next reconcile gets a new cache entry, and so lists the trials."""
         await self._write(sweep_status.reopened(self._sweep, self._s.clock()))
         return Requeue(0.0)
 
@@ -150,7 +149,7 @@ class _SweepReconcile:
         return await self._with_branches(found) if self._sweep.status.branches and found.grid.branches is None else found, pinned
 
     async def _with_branches(self, plan: Plan) -> Plan:
-        """Return the plan with the branches, whose ordinary trials have finished."""
+        """Return the plan with the sweep's branches. All ordinary trials must have finished."""
         found, planned = await load_branches(self._cluster, self._sweep, plan)
         if self._sweep.status.branches is None:
             await self._write(self._sweep.status.model_copy(update={"branches": planned}))
@@ -158,7 +157,8 @@ class _SweepReconcile:
         return found
 
     async def _wait_for_tasks(self, error: SourceError) -> Requeue:
-        """Wait for the tasks, or the record of the branches. A started sweep does not fail, because both may become available."""
+        """Wait for the tasks or the record of the branches. A started sweep does not fail, because the missing one may become
+        available."""
         if self._sweep.status.start_time is not None:
             logger.warning("%s", error)
             return Requeue(error.retry_seconds if error.transient else REJECTED_RETRY_SECONDS)

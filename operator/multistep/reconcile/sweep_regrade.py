@@ -18,7 +18,7 @@ from multistep.kube.resources import SWEEPS, TRIALS
 from multistep.reconcile.starting_points import GRACE_SECONDS
 
 SOURCE_ACTIVE: Final = "SourceActive"
-SOURCE_SECONDS: Final = 10.0  # between two checks of the source
+SOURCE_SECONDS: Final = 10.0  # interval of the checks of the source
 
 
 async def unfinished_source(cluster: Cluster, sweep: TrialSweep, now: float) -> str:
@@ -38,8 +38,8 @@ async def unfinished_source(cluster: Cluster, sweep: TrialSweep, now: float) -> 
 
 
 async def counting_retries(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> Mapping[int, str]:
-    """Return the names of the source's retries that count, by the number for which each counts. {} if the sweep is not a regrade
-    or its source does not exist."""
+    """Return the names of the source's retries that count, by the number of the trial that each retry replaces. {} if the sweep is
+    not a regrade or its source does not exist."""
     regrade, namespace, found = sweep.spec.regrade, sweep.metadata.namespace, list[Object]()
     if regrade is None:
         return {}

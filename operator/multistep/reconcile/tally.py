@@ -36,7 +36,7 @@ class Mark:
 
     @classmethod
     def of(cls, trial: MultiStepTrial) -> Self:
-        """Return the mark according to which all transitions in the trial's status are counted."""
+        """Return the mark after all transitions in the trial's status were counted."""
         status, attempt = trial.status, trial.status.attempt or 1
         steps = _ended_steps(status.steps_by_attempt().get(attempt, []))
         return cls(trial.metadata.uid, len(status.attempts), attempt, len(steps), is_finished(status))
@@ -154,7 +154,7 @@ def _new_steps(status: TrialStatus, mark: Mark) -> list[StepStatus]:
 
 
 def _cut_off_steps(status: TrialStatus, mark: Mark) -> list[StepStatus]:
-    """Return the steps that did not finish, because since the mark their attempt failed or the trial finished."""
+    """Return the steps that were cut off: since the mark, their attempt failed or the trial finished."""
     ended = [each.steps for each in status.attempts[mark.failed_attempts :]]
     if is_finished(status):
         ended.append(status.steps)

@@ -138,7 +138,7 @@ class TrialCreation(TrialContext):
         manifest = pods.manifest(request)
         if not await self._may_create_pod(manifest, first=True):
             return self._requeue_queued()
-        await self._writer.require_current()  # if this status is stale and the trial finished, no operator would delete the pod
+        await self._writer.require_current()  # a stale status could create a pod for a finished trial, which nothing would delete
         match await self._create(request, manifest, first=True):
             case None:
                 return CONTINUE

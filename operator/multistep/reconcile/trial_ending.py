@@ -64,8 +64,8 @@ class TrialEnding(TrialContext):
     async def _fail_unusable(self, failed: TrialStatus, why: Sequence[str]) -> Result:
         """Fail a trial whose copy of another trial's checkpoint cannot be used.
 
-        The trial cannot restart without it, because the other trial ran the first steps. This is not an agent failure: the trial's
-        own agent has not changed the copy.
+        The trial cannot restart without the copy, because the other trial ran the first steps. This is not an agent failure: the
+        trial's own agent has not changed the copy.
         """
         before = self._trial.status
         self._writer.trial = self._trial.model_copy(update={"status": failed})

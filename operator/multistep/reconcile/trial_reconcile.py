@@ -43,9 +43,8 @@ from multistep.reconcile.drive_results import (
 )
 from multistep.reconcile.events import task_warnings
 from multistep.reconcile.pod_hints import PodHint
-from multistep.reconcile.requeue import AT_NEXT_EVENT, CONTINUE, Continue, Requeue, Result
+from multistep.reconcile.requeue import AT_NEXT_EVENT, CONTINUE, SOON_SECONDS, Continue, Requeue, Result
 from multistep.reconcile.salvage import salvaged
-from multistep.reconcile.trial_context import SOON_SECONDS
 from multistep.reconcile.trial_creation import TrialCreation
 from multistep.reconcile.trial_pods import former
 from multistep.reconcile.trial_regrade import TrialRegrade
@@ -53,7 +52,7 @@ from multistep.sources.trial_images import ImageMissing
 
 TASK_GRACE_SECONDS = 5.0  # time until a missing task is reported: `multistep run` creates the trial first, then the task
 MAX_POLL_SECONDS = 3600.0
-STOP_SECONDS = 5.0  # timeout of the model gateway at the end of a trial that was stopped or reached a timeout
+STOP_SECONDS = 5.0  # maximum wait for the model gateway if the trial was stopped or reached a timeout
 GATEWAY_RETRY_SECONDS = 10.0
 POLL_JITTER = 0.1  # spreads the polls of trials that started together
 
@@ -198,10 +197,10 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         return result
 
     async def _interrupt(self, decision: decisions.FailAttempt | decisions.PhaseDied | decisions.Fail) -> Result:
-        """End the attempt or the trial, after counting the model usage of the step that this interrupts.
+        """Count the model usage of the interrupted step, then end the attempt or the trial.
 
-        A stop or timeout of the trial waits at most STOP_SECONDS for the gateway, which blocks the token before it answers, and
-        keeps the usage in its ledger.
+        If the trial was stopped or reached a timeout, wait at most STOP_SECONDS for the gateway: it blocks the step's token before
+        it answers, and keeps the usage in its ledger.
         """
         ends = isinstance(decision, decisions.Fail)
         try:
@@ -219,8 +218,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
                 return await self._fail(decision.reason, decision.message, exception=decision.exception)
 
     async def _suspend(self) -> None:
-        """Write the suspension to the status. If the pod was released, delete it again, because the operator may have crashed
-        between the release and the deletion."""
+        """Write the suspension to the status. If the status shows that the pod was released, delete the pod again, because the
+        operator may have crashed before the deletion."""
         await self._write(status.suspended(self._trial, self._t.clock()))
         if self._trial.status.pod_uid is None:
             await self._t.pods.remove(self._trial, former(self._trial))
@@ -231,8 +230,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         return await self._start_attempt(now.attempt, now.pod_name, image_user=now.image_user)
 
     async def _drive(self, lost: str = "") -> Result:
-        """Continue the script in exec sessions. While a phase runs, open no session until a pod becomes unready, which means
-        that it has a result. lost: why the verifier's pod cannot be used."""
+        """Continue the script in exec sessions. While a phase runs, open no session until a pod becomes unready, by which its
+        runner signals a result. lost: why the verifier's pod cannot be used."""
         assert self._pod is not None
         if (hosted := self._plan.hosted) is not None and hosted.spec.uses_gateway and self._t.models is not None:
             self._t.models.remember(hosted)
@@ -294,7 +293,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         return await self._finish(journal) if journal.finished else None
 
     def _until_poll(self) -> float:
-        """Return the seconds until the next poll: as long as the step has run so far, so that long phases cost few sessions."""
+        """Return the seconds until the next poll: as many as the step has run so far, within bounds, so that long phases cost few
+        sessions."""
         steps = self._trial.status.steps
         started = steps[-1].start_time if steps else None
         taken = self._t.clock() - started.timestamp() if started else 0.0

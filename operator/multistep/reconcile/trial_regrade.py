@@ -1,4 +1,5 @@
-"""Finds the source of a regrade, and copies its checkpoints, before the regrade's first attempt."""
+"""Finds the source of a regrade (the trial that is verified again), and copies its checkpoints, before the regrade's first
+attempt."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from multistep.store.adoption import ADOPTED
 from multistep.store.evidence.stated import StatedStep
 from multistep.store.volume import TrialKey
 
-SOURCE_SECONDS: Final = 10.0  # between two checks of a source that is not finished
+SOURCE_SECONDS: Final = 10.0  # interval of the checks of a source that is not finished
 _HINT: Final = "only a trial that ran with `checkpoints: {policy: AfterStep, keep: WithResults}` can be regraded"
 
 
@@ -91,7 +92,8 @@ class TrialRegrade(TrialEnding):
         steps = [source_trials.SourceStep(each.name, each.checkpoint) for each in regraded.steps]
         source = SourceTrial(TrialKey(key.namespace, regraded.trial, regraded.uid), steps, finished=True)
         copied = set((await checkpoints.stored(key)).commits)
-        # A copied checkpoint has all its layers. After a crash it is found here, even if the source was deleted meanwhile.
+        # A copied checkpoint has all its layers. After a crash, copies that exist are not made again, so their source may be
+        # deleted.
         left = [name for index, name in _verified(self._plan, regraded).items() if (ADOPTED, index) not in copied]
         for chain in reversed(await self._t.sources.chains(source, left) if left else []):
             if (ADOPTED, chain[-1].step) not in copied:
@@ -150,7 +152,7 @@ def _agent(source: SourceTrial) -> SourceAgent:
 
 
 def _tampering(source: SourceTrial, former: TrialStatus) -> Sequence[Tampering]:
-    """Return the source's tampering findings. They hold for the regrade, too: the checkpoints that it verifies contain these
+    """Return the source's tampering findings. They apply to the regrade, too, because it verifies checkpoints that contain the same
     files."""
     return former.tampering if source.evidence is None or source.found else source.evidence.tampering
 

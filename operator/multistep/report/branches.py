@@ -68,7 +68,7 @@ class Branches:
     steps: Sequence[BranchedStep] = ()
     agents: Sequence[BranchedAgent] = ()
     without: Sequence[str] = field(default=())
-    """Tasks that have ordinary trials but no branches, in a sweep that has some."""
+    """Tasks that have ordinary trials but no branches, if the sweep has branches of other tasks."""
 
 
 def branches_of(rows: Sequence[Row]) -> Branches:
@@ -121,7 +121,8 @@ def _verdicts(rows: Iterable[Row]) -> list[bool]:
 
 
 def _agents(rows: Iterable[Row], steps: Sequence[BranchedStep]) -> Iterator[BranchedAgent]:
-    """Yield the agents' differences. A task's chance to pass is the mean over its steps that have trials from both states."""
+    """Yield the agents' differences. A task's chance to pass is the mean over its steps with trials from the agent's own state and
+    from the reference state."""
     for agent in sorted({row.agent for row in rows}):
         own: dict[str, list[float]] = defaultdict(list)
         reference: dict[str, list[float]] = defaultdict(list)

@@ -74,7 +74,8 @@ def _cells(row: Row, columns: Sequence[str]) -> dict[str, Any]:
 
 
 def csv_text(rows: Sequence[Row]) -> str:
-    """Return the rows as CSV: steps and rewards as JSON in one column each, unknown values empty, formulas made inert."""
+    """Return the rows as CSV. Steps and rewards are JSON in one column each, unknown values are empty, and a spreadsheet runs no
+    text as a formula."""
     out, columns = io.StringIO(), _columns(rows)
     writer = csv.DictWriter(out, columns, lineterminator="\r\n")  # RFC 4180
     writer.writeheader()
@@ -86,7 +87,8 @@ def csv_text(rows: Sequence[Row]) -> str:
 
 
 def _inert(text: str) -> str:
-    """Return the text with an apostrophe before a formula (OWASP, CSV injection): task names are untrusted."""
+    """Return the text, with an apostrophe before it if a spreadsheet would run it as a formula (OWASP, CSV injection): task names
+    are untrusted."""
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 

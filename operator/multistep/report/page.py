@@ -12,6 +12,7 @@ from itertools import groupby
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from multistep.api.plural import plural
 from multistep.api.score import Level, outcome_level, outcome_words
 from multistep.report.branches import Branches
 from multistep.report.excerpts import Excerpts
@@ -34,6 +35,7 @@ def page(about: About, summary: Summary, excerpts: Mapping[str, Excerpts] | None
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "seconds": seconds, "probability": probability, "outcome": outcome, "level": level}
+    environment.filters |= {"plural": plural}
     return environment.get_template("report.html").render(
         about=about,
         summary=summary,
@@ -99,21 +101,21 @@ class _Heat:
 def number(value: float | None) -> str:
     """Format a number with three decimals, a large number in scientific notation, and None as a dash."""
     if value is None:
-        return "–"
+        return "-"
     return f"{value:.3f}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
 def probability(value: float | None) -> str:
     """Format a p-value."""
     if value is None:
-        return "–"
+        return "-"
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def seconds(value: float | None) -> str:
     """Format a duration, e.g. 0.4 s, 12 s, 3 min 20 s, 2 h 5 min; None as a dash."""
     if value is None:
-        return "–"
+        return "-"
     if value < 9.95:
         return f"{value:.1f} s"
     minutes, rest = divmod(round(value), 60)

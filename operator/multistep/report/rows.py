@@ -40,18 +40,19 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A trial. outcome: how it ended, "" while it is active; rewards: the task's own rewards; counts: its score in the mean,
-    None if the trial is excluded or has not finished; passed: whether it passed, None without ``counts``; how: how ``counts``
-    was computed, on one line. failure_class, reason: class and reason of its failure, or ""; message: message of its condition
-    Failed or Complete, or ""; program: spec.agent.name or spec.agent.importPath, e.g. oracle.
+    """A trial. outcome: how it ended, "" while it is active; rewards: the task's own rewards; counts: the score with which it
+    enters the mean, None if the trial is excluded or has not finished; passed: whether it passed, None without ``counts``; how: how
+    ``counts`` was computed, on one line. failure_class, reason: class and reason of its failure, or ""; message: message of its
+    condition Failed or Complete, or ""; program: spec.agent.name or spec.agent.importPath, e.g. oracle.
 
-    seconds: duration, None if it has not finished; failed_attempts: number of failed attempts before the last one;
-    content: digest of the task, if known; results: URL of its files in an object store. input_tokens, output_tokens, cost_usd:
-    usage of the agent's model requests in all attempts, None if unknown; counted_by: who counted this usage, Gateway or Agent; ""
-    if nobody did. tampering: kinds of evidence of tampering, separated by spaces; "" if there is none.
+    seconds: duration, None if it has not finished; failed_attempts: number of failed attempts before the last one; content: digest
+    of the task, if known; results: URL of its files in an object store. input_tokens, output_tokens, cost_usd: usage of the agent's
+    model requests in all attempts, None if unknown; counted_by: who counted this usage, Gateway or Agent; "" if nobody did.
+    tampering: kinds of evidence of tampering, separated by spaces; "" if there is none.
+
     branch: state from which a branch starts, "" for an ordinary trial; step: a branch's only step; step_number: the step's number
     in the task, from 1, 0 if unknown; source: name of the trial whose state it starts from, "" without one. number: its number in
-    the sweep, -1 if unknown; retry_of: the number for which a retry counts, None if the trial is not a retry.
+    the sweep, -1 if unknown; retry_of: number of the trial that this retry repeats, None if the trial is not a retry.
     """
 
     namespace: str
@@ -166,7 +167,7 @@ def _message(status: TrialStatus) -> str:
 
 
 def counting(found: Iterable[Row]) -> list[Row]:
-    """Return the rows that count: of a trial and its retries only one, and all trials that have no number in the sweep."""
+    """Return the rows of the trials that count: of each trial and its retries one, and each trial without a number in the sweep."""
     rows = list(found)
     numbered = [each for each in rows if each.number >= 0]
     chosen = current(((counts_for(each), each.number, each) for each in numbered), lambda each: each.counts is not None)
@@ -174,7 +175,7 @@ def counting(found: Iterable[Row]) -> list[Row]:
 
 
 def counts_for(found: Row) -> int:
-    """Return the number for which a trial counts."""
+    """Return a trial's number in the sweep; for a retry, the number of the trial that it repeats."""
     return found.number if found.retry_of is None else found.retry_of
 
 
@@ -199,8 +200,8 @@ def in_order(found: Row) -> tuple[str, str, int, str, str, int, str]:
 
 
 def _reason(status: TrialStatus, known: TrialFacts, scoring: Scoring) -> str:
-    """Return the reason why a trial failed, is excluded or counts 0. AgentError: the agent failed, and scoring excludes such
-    trials."""
+    """Return the reason why a trial failed, is excluded or counts 0. The reason is AgentError if the agent failed and scoring
+    excludes trials whose agent failed."""
     if status.failure:
         return status.failure.reason
     if known.tampered and scoring.tampering != "Report":

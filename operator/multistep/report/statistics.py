@@ -127,7 +127,8 @@ def holm(ps: Sequence[float]) -> list[float]:
 def _p_of(deltas: Sequence[float]) -> float | None:
     """Return the p-value of Student's paired test, but at least the minimum of Fisher's randomisation test of the signs.
 
-    With 5 tasks, equal signs on all tasks have a probability of 1/16 by chance, however similar the differences are.
+    This minimum applies because with few tasks chance alone often makes all differences have the same sign: with 5 tasks in 1 of 16
+    cases.
     """
     if len(deltas) < 2:
         return None

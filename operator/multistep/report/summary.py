@@ -10,6 +10,7 @@ from itertools import combinations
 from statistics import fmean, median, quantiles
 from typing import TypeVar
 
+from multistep.api.plural import plural
 from multistep.api.sweep import Scoring
 from multistep.report.branches import Branches, branches_of
 from multistep.report.by_task import ks
@@ -43,7 +44,7 @@ class About:
     @property
     def retries(self) -> str:
         """Return how many trials were run again, as text; "" if none was."""
-        what = f"{self.retried} trials without a score were" if self.retried > 1 else "1 trial without a score was"
+        what = plural(self.retried, "trial without a score was", "trials without a score were")
         return f"{what} run again; each number counts once" if self.retried else ""
 
     @property
@@ -159,7 +160,7 @@ class Summary:
 
 
 def summarize(found: Iterable[Row]) -> Summary:
-    """Return the summary of the rows; standings have the best mean first."""
+    """Return the summary of the rows. Its standings are sorted by mean, the best first."""
     ordered = sorted(found, key=in_order)
     agents: dict[str, list[Row]] = defaultdict(list)
     ordinary = [row for row in ordered if not row.branch]

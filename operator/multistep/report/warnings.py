@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from multistep.api.plural import plural
 from multistep.report.branches import Branches
 from multistep.report.rows import Row
 
@@ -30,7 +31,7 @@ class Broken:
     why: str = ""
 
     def __str__(self) -> str:
-        trials = f"{self.trials} trial{'s' if self.trials > 1 else ''}"
+        trials = plural(self.trials, "trial")
         text = f"task {self.task} is broken: it failed for the agent oracle, too, in {trials} ({', '.join(self.reasons)})"
         return f"{text}: {self.why}" if self.why else text
 
@@ -47,7 +48,7 @@ def broken_tasks(rows: Iterable[Row]) -> list[Broken]:
 
 
 def uneven_exclusions(agents: Mapping[str, Sequence[Row]]) -> str | None:
-    """Return a warning if the agents with the largest and the smallest share of excluded trials differ by more than UNEVEN."""
+    """Return a warning if the largest and the smallest share of excluded trials among the agents differ by more than UNEVEN."""
     shares = {agent: share for agent, rows in agents.items() if (share := _share(rows)) is not None}
     if len(shares) < 2:
         return None

@@ -44,7 +44,7 @@ def printed(answer: Mapping[str, Any], max_bytes: int) -> Printed:
 
 
 def types(answer: Mapping[str, Any], count: int) -> tuple[str, ...]:
-    """Return the types of a download's sources. count: number of requested sources. Raises RunnerError."""
+    """Return the types of a download's sources. count: number of requested sources. Raises RunnerError if the answer is invalid."""
     sources = Fields(answer, "download").sequence("sources", count)
     if len(sources) != count:
         raise RunnerError(f"asked for {count} sources, the runner answered for {len(sources)}", code="Protocol")

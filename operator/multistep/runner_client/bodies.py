@@ -25,9 +25,9 @@ Sink = Callable[[bytes], Awaitable[None] | None]
 class DownloadResult:
     """The result of a download. size, sha256: verified size and digest of the tar stream.
 
-    types: for each source one of file, directory, missing, other; changed, unreadable: names of members that changed while the
-    runner read them, or that it could not read; cut: why the stream ended early, "" if it is complete. After a cut, size and
-    sha256 are not verified, and the session is unusable.
+    types: for each source one of file, directory, missing, other; changed: names of members that changed while the runner read
+    them; unreadable: names of members that the runner could not read; cut: why the stream ended early, "" if it is complete. After
+    a cut, size and sha256 are not verified, and the session is unusable.
     """
 
     types: tuple[str, ...]

@@ -15,14 +15,15 @@ from multistep.runner_client.bodies import Body, DownloadResult, Sink, receive_b
 from multistep.runner_client.exchange import Exchanges, Refusal, parse_answer
 from multistep.runner_client.frame_stream import FrameStream
 
-CHECKPOINT_PROTOCOL = 4  # first version with checkpoints
+CHECKPOINT_PROTOCOL = 4  # first protocol version with checkpoints
 PACK_SECONDS: Final = 300.0  # timeout of the runner's work for a checkpoint that is not required for a verdict
-# Timeout for a checkpoint that is required for a step's verdict. In this time, a tenth of a core can pack the most that the other
-# limits allow. An attempt that exceeds the timeout counts as an infrastructure failure, so no agent may be able to cause that.
+# Timeout for a checkpoint that is required for a step's verdict. A tenth of a CPU core can pack the largest checkpoint that the
+# other limits allow in this time. This matters because an agent must not be able to cause a timeout, which counts as an
+# infrastructure failure.
 VERDICT_PACK_SECONDS: Final = 1800.0
 RESTORE_SECONDS: Final = 3600.0  # timeout of the runner's work for a restore
 # The operator has a deadline of its own, after the runner's, because a hostile runner can send keep-alive frames without end.
-_TOTAL_FACTOR: Final = 3  # the runner's timeout for work and waits for the operator together, as a multiple of its timeout for work
+_TOTAL_FACTOR: Final = 3  # the runner's timeout for work and waiting, as a multiple of its timeout for work
 _SLACK_SECONDS: Final = 300.0  # time for the runner's timeout error to arrive
 RESTORE_LIMIT_SECONDS: Final = _TOTAL_FACTOR * RESTORE_SECONDS + _SLACK_SECONDS
 _DIGEST_CHARACTERS: Final = 64
@@ -92,7 +93,7 @@ class CheckpointRequests:
             return _packed(await self._exchanges.answer(), files, lines)
 
     async def restore(self, id: str, digests: Sequence[str], files: Iterable[Body], paths: Sequence[str] = ()) -> Record:
-        """Restore checkpoints in order, the first one (on the image) first.
+        """Restore checkpoints in order, beginning with the one that builds on the image.
 
         files: manifest and layer of each checkpoint, in order; they are not read if the runner already has a record with this id.
         paths: restore only these directories; (): restore everything.
@@ -107,7 +108,8 @@ class CheckpointRequests:
         return answers.record(answer, id, "restore")
 
     async def _send_files(self, files: Iterable[Body]) -> dict[str, Any]:
-        """Send the bodies and return the answer. Keep-alive frames show that a runner works, even while it reads no bytes."""
+        """Send the bodies and return the answer. A runner that works but reads no bytes sends keep-alive frames, so it is not timed
+        out."""
 
         async def send() -> None:
             for each in files:

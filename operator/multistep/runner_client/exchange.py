@@ -15,11 +15,11 @@ from multistep.runner_client.frame_stream import CLOSE_TIMEOUT_SECONDS, FrameStr
 from multistep.runner_client.frames import DATA, MESSAGE, Frame, encode_json
 from multistep.runner_client.sealed import Request, Seal
 
-HOST_PROTOCOL = 5  # first version with sealed requests for the agent host
+HOST_PROTOCOL = 5  # first protocol version with sealed requests for the agent host
 
 
 class Refusal(Exception):
-    """The runner refused a request, usually with an answer with ok: false. The session stays usable."""
+    """Raised if the runner refuses a request, or if a request is too large to send. The session stays usable."""
 
     def __init__(self, error: RunnerError) -> None:
         super().__init__(str(error))
@@ -40,8 +40,10 @@ class _Encoded:
 
 @dataclass
 class _Shared:
-    """The state of a stream, shared by the exchanges with both runners. pending_acks: acknowledgements to send with the next
-    request; lost: why the stream is unusable, "" while it is usable."""
+    """The state of a stream, which the exchanges with the environment's runner and with the agent host's runner share.
+
+    pending_acks: acknowledgements to send with the next request; lost: why the stream is unusable, "" while it is usable.
+    """
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     pending_acks: list[_Encoded] = field(default_factory=list)
@@ -156,7 +158,7 @@ class Exchanges:
 def _unsealed(seal: Seal, request: Request, frame: Frame) -> Frame:
     try:
         message = parse_answer(frame)
-    except Refusal as refusal:  # from the environment's runner: the agent host's runner seals its refusals
+    except Refusal as refusal:  # sent by the environment's runner, because it is not sealed
         raise _HostRefusal(refusal.error) from None
     return seal.answer(message, request)
 

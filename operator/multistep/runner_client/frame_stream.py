@@ -50,8 +50,8 @@ class FrameStream:
         self._moved("up", len(data))
 
     async def receive(self, extra_seconds: float = 0.0) -> Frame:
-        """Return the next frame. extra_seconds: added to the usual timeout. Raises StreamLost (also at the timeout) and
-        RunnerError."""
+        """Return the next frame. extra_seconds: added to the usual timeout. Raises StreamLost if the stream ends or at the timeout,
+        and RunnerError if the frame is invalid."""
         limit = self.timeout_seconds + extra_seconds
         try:
             async with asyncio.timeout(limit):

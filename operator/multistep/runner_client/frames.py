@@ -60,11 +60,6 @@ class FrameReader:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    @property
-    def pending_bytes(self) -> int:
-        """Number of buffered bytes of an incomplete frame."""
-        return len(self._buffer)
-
     def feed(self, data: bytes) -> None:
         self._buffer += data
 

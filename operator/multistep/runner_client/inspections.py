@@ -6,7 +6,7 @@ from multistep.api.records import Record
 from multistep.engine.operations import LOGS_VERIFIER, TESTS, Baseline, Inspect
 from multistep.runner_client.session import Session
 
-INSPECT_PROTOCOL = 4  # first version with inspections
+INSPECT_PROTOCOL = 4  # first protocol version with inspections
 
 
 async def inspect(session: Session, operation: Baseline | Inspect) -> Record:

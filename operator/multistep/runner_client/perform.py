@@ -35,7 +35,7 @@ from multistep.runner_client.session import Session
 ENVIRONMENT_SOCKET = "multistep/runner"
 HOST_PROGRAM = "multistep-host"
 Contents = Callable[[Content], Body]
-_FINAL = frozenset({"Upload", DISK_FULL, "TooLarge"})  # errors that a retry of the upload cannot fix; others are retried
+_FINAL = frozenset({"Upload", DISK_FULL, "TooLarge"})  # errors that a retry of the upload cannot fix; other errors are retried
 
 
 async def perform(session: Session, operation: Operation, contents: Contents, wait_seconds: float) -> Record:

@@ -1,7 +1,7 @@
 """Messages for the agent host's runner that pass through the environment's runner.
 
-The protocol is in docs/internals/runner-protocol.md, Sealed requests.
-An agent may control the environment's container. So messages are encrypted and authenticated, and an answer belongs to one request.
+The protocol is in docs/internals/runner-protocol.md, Sealed requests. An agent may control the environment's container. So messages
+are encrypted and authenticated, and each answer is bound to one request.
 """
 
 from __future__ import annotations

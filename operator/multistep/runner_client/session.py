@@ -22,8 +22,8 @@ from multistep.runner_client.checkpoints import CheckpointRequests
 from multistep.runner_client.exchange import Exchanges
 from multistep.runner_client.frame_stream import FrameStream, Moved, Stream
 
-PROTOCOLS = (5, 4, 3, 2, 1)  # supported versions; pods that an earlier release created may still run with an older one
-OUTPUT_PROTOCOL = 2  # first version with the ``output`` request
+PROTOCOLS = (5, 4, 3, 2, 1)  # supported protocol versions; pods that an earlier release created may have an older runner
+OUTPUT_PROTOCOL = 2  # first protocol version with the ``output`` request
 ANSWER_TIMEOUT_SECONDS = 60.0
 
 
@@ -48,8 +48,8 @@ class Session(CheckpointRequests):
         self._exchanges = Exchanges(self._frames)
 
     def with_host(self, key: str) -> Session:
-        """Return a session with the agent host's runner, through this session, which needs HOST_PROTOCOL. The new session supports
-        only requests without a body, and ends with this session. key: key of the agent host's runner."""
+        """Return a session with the agent host's runner, through this session, whose protocol must be HOST_PROTOCOL or later. The
+        new session supports only requests without a body, and ends with this session. key: key of the agent host's runner."""
         session = copy(self)
         session._exchanges = self._exchanges.with_host(key)
         return session
@@ -112,7 +112,8 @@ class Session(CheckpointRequests):
         self._exchanges.ack(id)
 
     def seen(self, record: Record) -> Record:
-        """Return the record, and acknowledge its result: until that is done, a phase's result keeps the pod unready."""
+        """Return the record, and acknowledge its result, because the pod is not ready while a phase's result is not
+        acknowledged."""
         if record.done and not record.acknowledged:
             self.ack(record.id)
         return record

@@ -1,6 +1,6 @@
 """An LRU cache of fetched tasks on the operator's disk, in files named ``KEY-DIGEST``.
 
-Files may be deleted at any time. A file whose digest does not match is deleted when it is read.
+Cached files may be deleted at any time: they are fetched again. A file whose digest does not match is deleted when it is read.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class DatasetTask:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A version of a dataset. tasks: its entries in registry.json, which only ``select`` checks."""
+    """A version of a dataset. tasks: its entries in registry.json, unchecked: ``select`` checks them."""
 
     name: str
     version: str

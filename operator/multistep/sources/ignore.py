@@ -1,4 +1,5 @@
-""".harborignore: files of tests/ and solution/ that are not uploaded. Gitignore syntax; subdirectories inherit it (Harbor 0.25)."""
+""".harborignore names the files of tests/ and solution/ that are not uploaded, in gitignore's syntax. It also applies to
+subdirectories (Harbor 0.25)."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ class IgnoreRules:
     def _is_directory(self, path: str) -> bool:
         try:
             return links.is_directory(self._bundle, path)
-        except InvalidTask:  # a link out of the task: it counts as no directory, and a rule may exclude it
+        except InvalidTask:  # the link leads out of the task: not an error here, because a rule may exclude it
             return False
 
     def _spec(self, directory: str) -> GitIgnoreSpec:

@@ -47,7 +47,8 @@ class Task:
         return tar_chunks(((path, self.bundle.entries[prefix + path]) for path in paths), mtime=mtime)
 
     def selection(self, ref: Content) -> tuple[str, list[str]]:
-        """Return an upload's directory with links resolved, and the paths to upload. Raises SourceError if it does not exist."""
+        """Return an upload's directory with links resolved, and the paths to upload. Raises SourceError if the directory does not
+        exist."""
         directory = _path(ref.step, "tests" if ref.kind == "verifier" else ref.kind)
         if not links.is_directory(self.bundle, directory):
             raise SourceError(f"the task has no directory {directory}/")
@@ -148,7 +149,7 @@ def _layout(bundle: Bundle, rules: IgnoreRules, config: TaskConfig) -> TaskLayou
 
 
 def _services(bundle: Bundle, directory: str, environment: EnvironmentConfig) -> Services | None:
-    """Return the services of a directory's compose file; None without one."""
+    """Return the services of a directory's compose file; None if it has no compose file."""
     return read_services(bundle, directory, environment) if links.is_file(bundle, f"{directory}/{COMPOSE_FILE}") else None
 
 

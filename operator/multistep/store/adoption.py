@@ -24,8 +24,8 @@ _ATTEMPT = re.compile(r"\d+/")
 def adopt(to: TrialDirectory, source: Path, chain: Sequence[Commit]) -> list[Commit]:
     """Copy the layers of a checkpoint, lowest first, and return the copies. source: directory of the trial that has the layers.
 
-    Idempotent: an existing copy stays if it is equal. It differs if the operator stopped between two copies, and the source trial
-    has run the step again since.
+    Idempotent: an equal copy that exists stays, a different one is replaced. A copy differs if the operator stopped before it made
+    all copies, and the source trial then ran the step again.
     """
     copies: list[Commit] = []
     for layer in chain:
@@ -57,7 +57,8 @@ def _link(file: Path, copy: Path) -> None:
 
 
 def adopted(layer: Commit, below: Commit | None, trial: str) -> Commit:
-    """Return the commit of a layer's copy, which has attempt 0, also in its records. below: the copy of the layer below.
+    """Return the commit of a layer's copy, with attempt number 0 in the commit and in its records. below: the copy of the layer
+    below.
 
     trial: name of the trial that has the layer. Steps that it copied from a third trial keep the name of the trial that ran them.
     """

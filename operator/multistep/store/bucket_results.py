@@ -17,7 +17,7 @@ from multistep.store.listing import is_result
 from multistep.store.manifest import Line
 from multistep.store.volume import Volume
 
-TRIALS, GONE = "_trials", "_gone"  # never the prefix of results, because a namespace's name has no underscore
+TRIALS, GONE = "_trials", "_gone"  # no trial's results have these prefixes, because a namespace's name has no underscore
 DIRECT = "sent"  # prefix of a trial's objects that its pods uploaded directly
 _DELETED_AT_ONCE = 500
 _TYPES = {"file": tarfile.REGTYPE, "directory": tarfile.DIRTYPE, "link": tarfile.SYMTYPE}
@@ -39,7 +39,8 @@ class BucketResults:
         return await self._bucket.head(manifest_name(key)) is not None
 
     async def archive(self, key: TrialKey) -> AsyncGenerator[bytes, None]:
-        """Yield the same tar stream as Volume.archive. Raises StoreError for an object that does not match the manifest."""
+        """Yield the same tar stream as Volume.archive. Raises StoreError if an object that the operator uploaded does not match the
+        manifest. For a mismatch of an object that a pod uploaded, the stream has a text file that describes the mismatch."""
         async with aclosing(self._lines(key)) as lines:
             async for line in lines:
                 async with aclosing(self._member(key, Line.decode(line))) as pieces:
@@ -152,6 +153,6 @@ def _expected(key: TrialKey, line: Line, there: Stored | None) -> Stored:
 
 
 def _remark(line: Line, text: str) -> bytes:
-    """Return a tar member: a text file that describes a problem with the file beside it. The other results stay valid."""
+    """Return a tar member: a text file that describes a problem with a result file. The reader still gets all other files."""
     data = f"{line.path!a}: {text}\n".encode()
     return header(f"{line.path}.remark.txt", tarfile.REGTYPE, 0o644, line.mtime, size=len(data)) + data + padding(len(data))

@@ -141,7 +141,7 @@ def make_draft(to: TrialDirectory) -> Path:
 
 
 def create(path: Path) -> BinaryIO:
-    """Create a file of a draft."""
+    """Create a file in the directory of a checkpoint that is being received."""
     with as_store_error(f"creating {path}"):
         return path.open("xb")
 
@@ -161,7 +161,7 @@ def keep(to: TrialDirectory, draft: Path, commit: Commit) -> Commit:
 
 
 def complete(to: TrialDirectory, commit: Commit) -> Commit:
-    """Replace the commit of a stored checkpoint; return it with its digest."""
+    """Replace the commit of a stored checkpoint; return the new commit with its digest."""
     data = _encoded(commit)
     to.check()
     directory.write(to.path / place(commit.id) / _COMMIT, data)
@@ -191,8 +191,8 @@ def stored(top: Path) -> Stored:
 
 
 def lineage(top: Path, id: tuple[int, int]) -> Stored:
-    """Return the commits of a checkpoint and of all checkpoints below it. Their layers and manifests may be missing (``give_up``).
-    top: the directory that has the trial's checkpoints."""
+    """Return the commits of a checkpoint and of all checkpoints below it. Their other files may be missing, if ``give_up`` deleted
+    them. top: the directory that has the trial's checkpoints."""
     commits = dict[tuple[int, int], Commit]()
     below: tuple[int, int] | None = id
     while below is not None and below not in commits:
@@ -256,11 +256,11 @@ def retain(to: TrialDirectory) -> None:
 
 
 def give_up(to: TrialDirectory) -> None:
-    """Delete layer and manifest of all checkpoints. The commits stay, because they have the records of the steps that an attempt
-    keeps."""
+    """Delete layer and manifest of all checkpoints. The commits stay, because they have the records of steps that a resumed attempt
+    does not run again."""
     to.check()
     ids = sorted((id for path in (to.path / TOP).glob("*-*") if (id := _id(path.name)) is not None), reverse=True)
-    for id in ids:  # newest first, so that no checkpoint with files is on top of one without
+    for id in ids:  # newest first: after a crash, a checkpoint that has files must not depend on one that has none
         for name in NAMES:
             (to.path / place(id) / name).unlink(missing_ok=True)
 

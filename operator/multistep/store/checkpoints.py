@@ -103,7 +103,7 @@ class Checkpoints:
         return copies
 
     async def complete(self, key: TrialKey, commit: Commit) -> Commit:
-        """Replace the commit of a stored checkpoint by the complete commit, and return that with its digest."""
+        """Replace the commit of a stored checkpoint by the complete commit, and return the complete commit with its digest."""
         return await self._disk.run(key, "completing a checkpoint", lambda to: files.complete(to, commit))
 
     async def stored(self, key: TrialKey) -> Stored:

@@ -12,9 +12,9 @@ import re
 from typing import Final
 
 NOTE: Final = "digests"
-"""Name of the trial's hidden file with the notes (TrialDirectory.note)."""
+"""Name of the trial's hidden file that stores the digests (TrialDirectory.note)."""
 LARGE_BYTES: Final = 1024 * 1024
-"""Smallest size of a file whose digest is noted; smaller files are read again."""
+"""Smallest size of a file whose digest is stored; smaller files are read again."""
 
 _CHUNK_BYTES = 1024 * 1024
 _LINE = re.compile(rb"(\d+ \d+ -?\d+ -?\d+) ([0-9a-f]{64})")

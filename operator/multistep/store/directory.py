@@ -310,7 +310,8 @@ def _move(path: Path, directory: Path) -> None:
 
 
 def _rename_notes(trial: Path, former: str, now: str) -> None:
-    """Rename the internal data about a step to that of another attempt. former, now: suffixes of file names, ``-ATTEMPT-STEP``."""
+    """Rename the hidden files with data about a step, so that they belong to another attempt. former, now: the old and the new
+    suffix of the file names, ``-ATTEMPT-STEP``."""
     for path in trial.glob(f".*{former}"):
         path.rename(path.with_name(path.name.removesuffix(former) + now))
 

@@ -25,7 +25,7 @@ from multistep.store.harbor_agent import agent_info, agent_result
 from multistep.store.harbor_log import iso, trial_log
 from multistep.store.redact import MARK
 
-ENVIRONMENT: Final = f"{GROUP}/{VERSION}"  # import_path of Harbor's environment config: Harbor has no type for Multistep
+ENVIRONMENT: Final = f"{GROUP}/{VERSION}"  # import_path for Harbor's environment config, which has no type for Multistep
 _SENSITIVE = re.compile(r"KEY|SECRET|TOKEN(?!S)|PASSWORD|CREDENTIAL|AUTH", re.IGNORECASE)
 _TEMPLATE = re.compile(r"\$\{[^}:]+\}")  # ${NAME}, but not ${NAME:-default}: the default could be the secret
 _SWITCHES = frozenset({"true", "1", "yes", "false", "0", "no"})

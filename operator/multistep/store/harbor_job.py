@@ -38,7 +38,7 @@ def config_json(sweep: TrialSweep, name: str, tasks: Iterable[str]) -> dict[str,
 
 
 def lock_head(sweep: TrialSweep) -> dict[str, Any]:
-    """Return lock.json, Harbor's JobLock, without its trials. Their entries are the lock.json of each trial."""
+    """Return lock.json, Harbor's JobLock, without the list of trials. Callers add the lock.json of each trial to the list."""
     return {
         "schema_version": 3,
         "created_at": _text(_started(sweep)),
@@ -160,7 +160,7 @@ def _key(agent: str, model: str) -> str:
 
 
 def _sum(first: Usage, second: Usage) -> Usage:
-    """Return the sum of the known amounts, as Harbor adds them."""
+    """Return the sum. An unknown amount is skipped, as in Harbor."""
     return Usage.model_validate({name: _known([getattr(first, name), getattr(second, name)]) for name in _AMOUNTS})
 
 

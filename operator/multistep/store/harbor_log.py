@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
+from multistep.api.plural import plural
 from multistep.api.trial import MultiStepTrial
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.plan import TrialPlan
@@ -56,7 +57,7 @@ def _outcome(run: StepRun) -> Iterable[str]:
     if run.exception:
         yield f"{run.exception.type}: {run.exception.message}"
     if run.collected:
-        yield f"{run.collected.count} files collected, {run.collected.bytes} bytes"
+        yield f"{plural(run.collected.count, 'file')} collected, {run.collected.bytes} bytes"
         yield from (f"collected incompletely: {each}" for each in run.collected.incomplete)
     if run.gate_failure:
         yield f"the gate was not met: {run.gate_failure}"

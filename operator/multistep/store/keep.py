@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
+from multistep.api.plural import plural
 from multistep.api.task_toml import ArtifactConfig
 from multistep.engine.artifacts import Placement, manifest, place
 from multistep.engine.incomplete import CHANGED, UNREADABLE, Incomplete, summaries
@@ -26,7 +27,8 @@ _NO_ROOM = "left out: no room within the results limits"
 _LOG_PLACES = {LOGS_AGENT: "agent", LOGS_VERIFIER: "verifier"}
 _MANIFEST = "manifest.json"
 _NONE_SENT: Mapping[str, Pointer] = MappingProxyType({})
-# First entry when artifacts are placed: it reserves artifacts/manifest.json, which specs cannot have as a destination.
+# Placed before all artifact entries: it reserves artifacts/manifest.json, so that no artifact is stored under this name. It is
+# built without validation, which rejects this destination.
 _RESERVED = ArtifactConfig.model_construct(source="", destination=_MANIFEST, exclude=[], service=None)
 
 
@@ -106,7 +108,7 @@ class _Notes:
             self.more += 1
 
     def all(self) -> list[str]:
-        return [*self.lines, f"left out {self.more} more files"] if self.more else self.lines
+        return [*self.lines, f"left out {plural(self.more, 'more file')}"] if self.more else self.lines
 
 
 def keep(

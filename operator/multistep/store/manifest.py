@@ -25,7 +25,8 @@ Kind = Literal["file", "directory", "link"]
 class Line:
     """A manifest line: a file, directory or link, in the tar's order. mode: permission bits; mtime: whole seconds since the epoch.
 
-    Files only: size, sha256, object (the object's name below the trial's prefix), version (the object's ETag, "" if unknown).
+    Files only: size, sha256, object (the object's name below the trial's prefix), version (the object's ETag if a pod uploaded the
+    file directly, else "").
     """
 
     path: str

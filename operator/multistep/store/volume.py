@@ -118,7 +118,8 @@ class Volume:
     async def trials(self, namespace: str = "*", name: str = "*") -> dict[TrialKey, float | None]:
         """Return every trial with results, with the time of its deletion mark (seconds since the epoch), None without a mark.
 
-        namespace, name: return only trials with this namespace and name. Several can have the same name: all but one were deleted.
+        namespace, name: return only trials with this namespace and name. Several can have the same name, but at most one of them
+        exists.
         """
         return await self.disk.of_root(lambda: dict(self._trials(f"{namespace}/{name}/*")))
 

@@ -48,10 +48,10 @@ type child struct {
 	user     users.User
 	requests *os.File
 	replies  *os.File
-	frames   *frames.Reader // of replies
+	frames   *frames.Reader // reads replies
 	gone     <-chan syscall.WaitStatus
 	kill     func()
-	stop     func() bool // stops the kill that a cancellation of ctx would start
+	stop     func() bool // unregisters the kill that follows a cancellation of ctx
 }
 
 // start starts a child and sends it the job. If ctx is cancelled, the child is killed after patience.

@@ -62,7 +62,7 @@ func StatBytes(directory int, name *byte, stat *syscall.Stat_t) error {
 	return call(sysFstatat, uintptr(directory), uintptr(unsafe.Pointer(name)), uintptr(unsafe.Pointer(stat)), symlinkNoFollow, 0)
 }
 
-// call makes a system call. Pointers that its arguments were converted from stay valid until it returns.
+// call makes a system call. The directive go:uintptrescapes keeps memory valid whose address is an argument.
 //
 //go:uintptrescapes
 func call(number, a, b, c, d, e uintptr) error {

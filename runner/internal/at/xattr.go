@@ -14,8 +14,8 @@ const (
 	maxValue = 64 << 10 // the kernel's limit for a value, in bytes
 )
 
-// ofSecurity is the prefix of attributes that the node's security modules (SELinux, IMA) set. Of these, only the capabilities
-// belong to the file.
+// ofSecurity is the prefix of attributes that the node's security modules (SELinux, IMA) set. Only security.capability belongs to
+// the file itself; this package ignores the others.
 const (
 	ofSecurity = "security."
 	capability = "security.capability"

@@ -85,7 +85,7 @@ func TestWithoutRightsNothingOfOthersIsReplaced(t *testing.T) {
 	root := state{Mode: syscall.S_IFREG | 0o644}
 	for _, each := range []struct {
 		what        string
-		directory   uint32 // mode
+		directory   uint32 // the directory's mode
 		uid         uint32
 		was         state
 		replaceable bool

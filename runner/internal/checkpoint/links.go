@@ -10,7 +10,7 @@ import (
 
 const (
 	maxLinked  = 64 << 20 // maximum bytes of memory for files that have several names, in a checkpoint and in a restore
-	linkedSize = 128      // bytes of memory for such a file in addition to its first name
+	linkedSize = 128      // bytes of memory for a file with several names, in addition to its first name
 	maxLinks   = 60_000   // maximum number of names of a file; ext4 permits 65,000
 )
 
@@ -25,7 +25,7 @@ type linkedFile struct {
 type linkedFiles struct {
 	files map[inode]*linkedFile
 	bytes int
-	names List // packed names of files with several names, in the order of the first walk
+	names List // names in the increment of files with several names, in the order of the first walk
 }
 
 // remember adds a file that is packed under this name, the first of several.
@@ -40,7 +40,7 @@ func (l *linkedFiles) remember(path string, stat *syscall.Stat_t) error {
 	return l.names.add([]byte(path), state{})
 }
 
-// found counts a further name that the increment contains. After the last one it drops the file.
+// found records that the increment contains one more name of the file. After the last name it forgets the file.
 func (l *linkedFiles) found(stat *syscall.Stat_t, file *linkedFile) {
 	if file.missing--; file.missing == 0 {
 		delete(l.files, inode{stat.Dev, stat.Ino})
@@ -58,8 +58,9 @@ func (p *packer) link(path string, stat *syscall.Stat_t, file *linkedFile, uncha
 	return p.add(entry)
 }
 
-// linker is a visitor that packs the missing names of packed files. Without them a restore would split the file into two. A rename
-// of a directory gives the files in it new names, but does not change their inodes, so their names elsewhere count as unchanged.
+// linker is a visitor that packs the missing names (hard links) of packed files. Without them a restore would split a file into
+// two. Names are missing, for example, after the rename of a directory: the files in it get new names, but their names in other
+// directories count as unchanged.
 type linker struct {
 	*packer
 	known *reader // names that the increment contains

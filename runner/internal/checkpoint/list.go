@@ -18,8 +18,8 @@ const (
 
 var errListFull = wire.Errorf(wire.CodeTooLarge, "the list of files needs more than %d bytes of memory", maxListBytes)
 
-// state holds the attributes that a list contains for a path. CTime is in nanoseconds since the Unix epoch; a CTime of 0 is equal
-// to no other.
+// state holds the attributes that a list contains for a path. CTime is in nanoseconds since the Unix epoch; a state with a CTime of
+// 0 counts as different from every state.
 type state struct {
 	CTime    int64
 	Ino      uint64
@@ -48,8 +48,8 @@ func (s state) sameAccess(other state) bool {
 
 func isDirectory(mode uint32) bool { return mode&syscall.S_IFMT == syscall.S_IFDIR }
 
-// List maps paths to states, in the order of manifest.Compare. It stores each path as its difference from the path before, so that
-// 100,000 files need about 4 MB. It is built once by add and then only read.
+// List maps paths to states, in the order of manifest.Compare. It stores each path as its difference from the previous path, so
+// that 100,000 files need about 4 MB. It is built once by add and then only read.
 type List struct {
 	chunks   [][]byte
 	count    int

@@ -56,7 +56,7 @@ func (p *packer) header(entry *manifest.Entry) error {
 		header.Devmajor, header.Devminor = int64(entry.Device[0]), int64(entry.Device[1])
 	}
 	for _, each := range entry.XAttrs {
-		if !strings.Contains(string(each.Name), "=") { // the PAX format cannot hold such a name
+		if !strings.Contains(string(each.Name), "=") { // a PAX record cannot have a name that contains =
 			header.PAXRecords["SCHILY.xattr."+string(each.Name)] = string(each.Value)
 		}
 	}
@@ -156,7 +156,7 @@ func (p *packer) regular(dir *level, path, name string, stat *syscall.Stat_t) (s
 	return p.content(file, fd, path, now)
 }
 
-// content packs an open file with the size that it has at the start, padded with zeros if it shrinks.
+// content packs an open file with the size in stat. If the file shrinks meanwhile, zeros replace the missing bytes.
 func (p *packer) content(file *os.File, fd int, path string, stat *syscall.Stat_t) (stable bool, err error) {
 	entry := entryOf(path, manifest.File, stat)
 	entry.Size, entry.Linked = stat.Size, stat.Nlink > 1

@@ -13,21 +13,21 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// Limits bounds an increment.
+// Limits holds the maximum size of an increment.
 type Limits struct {
-	Files       int   // entries of the manifest
-	Bytes       int64 // of the tar stream and the manifest, both unpacked
-	PackedBytes int64 // of the compressed tar stream
+	Files       int   // maximum number of entries in the manifest
+	Bytes       int64 // maximum bytes of the uncompressed tar stream and manifest together
+	PackedBytes int64 // maximum bytes of the compressed tar stream
 }
 
-// Totals describes an increment.
+// Totals holds the counts and sizes of an increment.
 type Totals struct {
-	Files       int   `json:"files"`       // files that the container has
-	Entries     int   `json:"entries"`     // of the manifest
-	Deleted     int   `json:"deleted"`     // entries that delete a path
-	Bytes       int64 `json:"bytes"`       // of the tar stream, unpacked
-	PackedBytes int64 `json:"packedBytes"` // of the tar stream, compressed
-	Changed     int   `json:"changed"`     // files that changed while they were packed; the next increment contains them again
+	Files       int   `json:"files"`       // number of files in the container
+	Entries     int   `json:"entries"`     // number of entries in the manifest
+	Deleted     int   `json:"deleted"`     // number of entries that delete a path
+	Bytes       int64 `json:"bytes"`       // size of the tar stream, uncompressed
+	PackedBytes int64 `json:"packedBytes"` // size of the tar stream, compressed
+	Changed     int   `json:"changed"`     // number of files that changed while packed; the next increment contains them again
 }
 
 // packer is a visitor that compares files with a list, and packs those that differ. It also builds the list for the next
@@ -43,7 +43,7 @@ type packer struct {
 	borders  *borders
 	rights   rights
 	linked   linkedFiles
-	replaced []byte // a deleted or replaced directory: its entry implies the deletion of its content
+	replaced []byte // path of the last deleted or replaced directory, whose entry implies the deletion of its content
 	totals   Totals
 	buffer   []byte
 }
@@ -91,11 +91,11 @@ func pack(ctx context.Context, root string, borders *borders, old *List, out io.
 	if err == nil {
 		err = p.archive.Close()
 	}
-	if closed := zip.Close(); closed != nil { // this error caused an error of the archive
+	if closed := zip.Close(); closed != nil { // the compressor's error is the cause of the archive's error
 		err = closed
 	}
 	if err == nil {
-		err = ctx.Err() // the processes may have been resumed meanwhile
+		err = ctx.Err() // when ctx is done, the processes are resumed, so files may have changed since
 	}
 	p.totals.Files, p.totals.Bytes, p.totals.PackedBytes = p.fresh.Len(), raw.bytes, packed.bytes
 	return p.fresh, p.totals, err
@@ -191,7 +191,8 @@ func (p *packer) keep(path []byte) error {
 	return nil
 }
 
-// compare returns the file's state in the old list. A new file has the zero state, which is the same as no other.
+// compare returns the file's state in the old list. For a new file it returns the zero state, which counts as different from every
+// state.
 func (p *packer) compare(dir *level, path []byte, now state) (was state, err error) {
 	if err := p.before(dir, path); err != nil {
 		return was, err
@@ -229,7 +230,7 @@ func (p *packer) before(dir *level, path []byte) error {
 	return nil
 }
 
-// deleted adds a deletion of the old list's current path, which was in the directory.
+// deleted adds a deletion of the old list's current path. dir: the directory that contained this path.
 func (p *packer) deleted(dir *level) error {
 	path := p.old.path
 	if p.replaced != nil && manifest.Below(path, p.replaced) {

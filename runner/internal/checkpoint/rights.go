@@ -11,8 +11,8 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// rights holds PID 1's permissions. PID 1 of a container for a restore has the same, so a checkpoint refuses files that PID 1 could
-// not create.
+// rights holds PID 1's permissions. A restore runs with the same permissions, so a checkpoint rejects files that PID 1 could not
+// create.
 type rights struct {
 	uid          int
 	groups       []int

@@ -4,7 +4,7 @@
 // and that of the last committed increment. A file differs if its ctime, inode number or mode differs. The ctime does not show
 // writes through a memory mapping that is already dirty, so the caller syncs the filesystem first. The inode number and mode show
 // renames of image directories, and changes within one tick of the kernel's clock. Overlayfs changes device numbers and the inode
-// numbers of directories, so neither counts.
+// numbers of directories, so a Tracker does not compare these.
 package checkpoint
 
 import (
@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	imageTimeout  = 50 * time.Second // to list the image's files: phases wait for the list, and callers wait at most a minute
+	imageTimeout  = 50 * time.Second // for listing the image's files: phases wait for the list, callers at most a minute
 	maxImageFiles = 4_000_000
-	busyTimeout   = 20 * time.Second // timeout for the wait for another checkpoint or restore
+	busyTimeout   = 20 * time.Second // timeout for waiting until another checkpoint or restore is finished
 )
 
 // Tracker compares the files below a directory with earlier lists of them.
@@ -36,11 +36,11 @@ type Tracker struct {
 	busy    chan struct{} // holds an element during a checkpoint or restore
 
 	mu      sync.Mutex
-	holder  context.Context // of the checkpoint or restore that last filled busy
+	holder  context.Context // context of the checkpoint or restore that last filled busy
 	image   *List
-	failure error // why the list image is missing
+	failure error // why image is nil: the files of the image could not be listed
 	base    version
-	pending version // packed, but not committed
+	pending version // the last packed increment, until its commit
 }
 
 // version is a list of files and the digest of the manifest that the list belongs to.
@@ -78,7 +78,7 @@ func (t *Tracker) Wait() {
 }
 
 // Acquire waits until no other checkpoint or restore is in progress, and makes later ones wait until the caller calls release. It
-// returns a Conflict after busyTimeout, unless the one in progress was cancelled (its context is done) and is about to stop.
+// returns a Conflict after busyTimeout, but waits longer for one that was cancelled (its context is done) and is about to stop.
 func (t *Tracker) Acquire(ctx context.Context) (release func(), err error) {
 	select {
 	case <-t.listed:
@@ -153,8 +153,8 @@ func (t *Tracker) Pack(ctx context.Context, request wire.Checkpoint, out, lines 
 	return Packed{totals, writer.SHA256(), base.digest}, nil
 }
 
-// Commit makes the increment with this manifest the base of the next one. It returns NotFound unless this increment was packed
-// last, or is the base already.
+// Commit makes the increment with this manifest the base of the next one. It does nothing if this increment is the base already,
+// and returns NotFound if it is not the last packed increment either.
 func (t *Tracker) Commit(digest string) *wire.Error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -174,7 +174,7 @@ func (t *Tracker) Restored(ctx context.Context, digest string) error {
 	if t.Listed() != nil {
 		return nil
 	}
-	time.Sleep(racy) // more recent files would count as changed
+	time.Sleep(racy) // files that changed more recently would count as changed at the next checkpoint
 	list, err := t.list(ctx)
 	if err != nil {
 		return err
@@ -186,7 +186,7 @@ func (t *Tracker) Restored(ctx context.Context, digest string) error {
 }
 
 func (t *Tracker) list(ctx context.Context) (*List, error) {
-	defer debug.FreeOSMemory() // the process's memory counts against the trial's limit
+	defer debug.FreeOSMemory() // frees memory at once: it counts against the trial's limit
 	borders, err := t.borders(nil)
 	if err != nil {
 		return nil, err

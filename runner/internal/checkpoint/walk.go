@@ -36,7 +36,7 @@ type visitor interface {
 	Skipped(dir *level, path []byte, stat *syscall.Stat_t) error
 }
 
-// level is an open directory of the current path.
+// level is an open directory on the path that the walk has reached.
 type level struct {
 	parent *level
 	fd     int
@@ -44,7 +44,7 @@ type level struct {
 	stat   syscall.Stat_t
 	depth  int
 	packed bool // the increment contains this directory
-	opened bool // a restore may write in it
+	opened bool // a restore can create and delete files in this directory
 }
 
 // walker visits all files below a directory, the root of the paths that it reports.
@@ -106,12 +106,12 @@ func (w *walker) entry(dir *level, name []byte) error {
 	}
 	err := at.StatBytes(dir.fd, unsafe.SliceData(name), &w.stat)
 	if err == syscall.ENOENT {
-		return nil // deleted since the directory was listed
+		return nil // the file was deleted after the directory was listed
 	}
 	if err != nil {
 		return wire.Errorf(wire.CodeUnreadable, "%.300q: %v", w.path, err)
 	}
-	plain := unsafe.String(unsafe.SliceData(name), len(name)-1) // names are not changed while they are in use
+	plain := unsafe.String(unsafe.SliceData(name), len(name)-1) // without a copy, because the bytes of a name never change
 	if !isDirectory(w.stat.Mode) {
 		return w.visit.File(dir, w.path, plain, &w.stat)
 	}
@@ -149,7 +149,7 @@ func (w *walker) enter(dir *level, name string) error {
 type names struct {
 	blocks [][]byte
 	places []uint32
-	bytes  int // of memory
+	bytes  int // size of the names in memory
 }
 
 const (
@@ -159,7 +159,7 @@ const (
 	bytesPerPlace = 4
 )
 
-// at returns the name at a place, with its NUL.
+// at returns the name at a place, including the NUL at its end.
 func (n *names) at(place uint32) []byte {
 	rest := n.from(place)
 	return rest[:bytes.IndexByte(rest, 0)+1]

@@ -22,11 +22,11 @@ const (
 	maxListed = 1000 // maximum number of names in each list of the trailer
 )
 
-// Download sends files and directories, which it keeps open, as a tar stream.
+// Download sends files and directories as a tar stream. It keeps them open until Close.
 type Download struct {
 	sources    []source
 	archive    *tar.Writer
-	sent       []string // files of the current source to send without contents
+	sent       []string // files of the current source for which only the tar header is sent
 	changed    []string
 	unreadable []string
 	buffer     []byte
@@ -204,7 +204,7 @@ func (d *Download) sendEntry(dir directory, name string) error {
 	info, err := dir.root.Lstat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil // deleted since the directory was listed
+		return nil // the file was deleted after the directory was listed
 	case err == nil && info.IsDir():
 		return d.enter(directory{dir.root, member, rel, dir.exclude, dir.depth + 1}, name, info)
 	case err == nil && info.Mode().IsRegular():
@@ -240,8 +240,8 @@ func (d *Download) enter(dir directory, name string, info fs.FileInfo) error {
 	return d.sendDirectory(dir)
 }
 
-// sendFile sends the file with the size that it has at the start, padded with zeros if it shrinks. If sent is set, the operator
-// already has the contents, and sendFile sends only the tar header.
+// sendFile sends the file with its size at the start. If the file shrinks meanwhile, zeros replace the missing bytes. If sent is
+// set, the operator already has the contents, and sendFile sends only the tar header.
 func (d *Download) sendFile(member string, file *os.File, sent bool) error {
 	info, err := file.Stat()
 	if err != nil {
@@ -286,7 +286,7 @@ func (d *Download) pad(left int64) error {
 func (d *Download) header(member string, kind byte, info fs.FileInfo, leadsTo string, size int64) error {
 	header := &tar.Header{
 		Typeflag: kind, Name: member, Linkname: leadsTo, Size: size, Mode: unixMode(info.Mode()),
-		ModTime: info.ModTime().Truncate(time.Second), // a fraction of a second costs a kilobyte per file
+		ModTime: info.ModTime().Truncate(time.Second), // a time with a fraction needs an extra header of a kilobyte per file
 		Format:  tar.FormatPAX,
 	}
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {

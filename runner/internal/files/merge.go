@@ -57,7 +57,7 @@ func (u *Upload) mergeDirectory(name string) error {
 	}
 	defer directory.Close()
 	for {
-		entries, err := directory.ReadDir(listBatch) // the loop renames only entries that ReadDir has returned
+		entries, err := directory.ReadDir(listBatch) // renaming these entries does not disturb the next ReadDir
 		if err == io.EOF {
 			return nil
 		}
@@ -131,7 +131,7 @@ func (u *Upload) passMode(name string, present fs.FileInfo) error {
 		return nil
 	}
 	info, err := u.stage.Lstat(name)
-	if err != nil || present != nil && present.Mode() == info.Mode() { // no chmod if equal: another user may own it
+	if err != nil || present != nil && present.Mode() == info.Mode() { // no chmod without a change: another user may own it
 		return err
 	}
 	return u.target.Chmod(name, info.Mode())

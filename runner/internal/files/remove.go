@@ -13,7 +13,7 @@ import (
 
 const (
 	maxRemoveDepth = 64 // deeper directories are moved up first, because a hostile user can nest a million of them
-	removeAttempts = 5  // a background process may still create files
+	removeAttempts = 5  // retries, because a background process may still create files
 	listBatch      = 256
 )
 
@@ -54,7 +54,7 @@ func (r *remover) all(first func() error) error {
 	return err
 }
 
-// remove removes name in parent; where is its path from the remover's top directory.
+// remove removes name in parent. where: the path of the removed file from the remover's top directory.
 func (r *remover) remove(parent *os.Root, name, where string, depth int) error {
 	err := parent.Remove(name)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {

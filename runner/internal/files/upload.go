@@ -21,7 +21,7 @@ type Upload struct {
 	stage  *os.Root
 	name   string // name of the staging directory in the target
 	owner  users.User
-	dirs   map[string]int64 // by name: the mode to set on a directory after the merge; keepMode: an existing directory keeps its mode
+	dirs   map[string]int64 // by directory: the mode to set after the merge; keepMode: an existing directory keeps its mode
 	parent string           // last directory known to exist in the staging directory
 	buffer []byte
 }
@@ -60,7 +60,7 @@ func (u *Upload) member(header *tar.Header, content io.Reader) error {
 		return err
 	}
 	if name == "." {
-		return nil // the target keeps its own mode
+		return nil // the target directory keeps its own mode
 	}
 	if err := u.parents(path.Dir(name)); err != nil {
 		return err
@@ -68,7 +68,7 @@ func (u *Upload) member(header *tar.Header, content io.Reader) error {
 	switch header.Typeflag {
 	case tar.TypeDir:
 		return u.directory(name, header.Mode&0o7777)
-	case tar.TypeReg, tar.TypeRegA, tar.TypeGNUSparse: //nolint:staticcheck // old archives
+	case tar.TypeReg, tar.TypeRegA, tar.TypeGNUSparse: //nolint:staticcheck // old archives use TypeRegA
 		return u.file(name, header, content)
 	case tar.TypeSymlink:
 		return u.symlink(name, header.Linkname)
@@ -184,7 +184,7 @@ func (u *Upload) fill(file *os.File, header *tar.Header, content io.Reader) erro
 	if _, err := io.CopyBuffer(struct{ io.Writer }{file}, struct{ io.Reader }{content}, u.buffer); err != nil {
 		return err
 	}
-	if err := own(file, u.owner); err != nil { // before the mode, because chown clears the setuid bit
+	if err := own(file, u.owner); err != nil { // before Chmod, because a change of the owner clears the setuid bit
 		return err
 	}
 	if err := file.Chmod(fileMode(header.Mode & 0o7777)); err != nil {

@@ -107,7 +107,7 @@ type BodyWriter struct {
 	stream io.Writer
 	digest hash.Hash
 	size   int64
-	buffer []byte // of a frame: its header, then the payload
+	buffer []byte // the frame to write next: its header, then the payload
 }
 
 const bodyFrameBytes = 256 << 10

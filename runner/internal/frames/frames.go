@@ -79,7 +79,7 @@ func (r *Reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Payload reads the rest of the current payload. It allocates memory as bytes arrive, not by the announced length.
+// Payload reads the rest of the current payload. It allocates memory as bytes arrive, not in advance for the announced length.
 func (r *Reader) Payload() ([]byte, error) {
 	return io.ReadAll(r)
 }

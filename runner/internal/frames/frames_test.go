@@ -73,7 +73,7 @@ func TestBodies(t *testing.T) {
 	if got, err := io.ReadAll(body); err != nil || string(got) != content || body.Verify() != nil || body.Trailer().Changed[0] != "a" {
 		t.Error(len(got), err, body.Verify())
 	}
-	for _, change := range []int{6, stream.Len() / 2} { // a damaged bit
+	for _, change := range []int{6, stream.Len() / 2} { // offsets of bytes in which one bit is flipped
 		spoilt := bytes.Clone(stream.Bytes())
 		spoilt[change] ^= 1
 		body := NewBody(NewReader(bytes.NewReader(spoilt)))

@@ -33,7 +33,7 @@ func (p *Pulse) write(frame []byte) (int, error) {
 	return n, err
 }
 
-// Beat writes an empty D frame if nothing was written for the pause, and no write is in progress.
+// Beat writes an empty D frame if the last write ended at least pause ago and no write is in progress.
 func (p *Pulse) Beat(pause time.Duration) {
 	if !p.mu.TryLock() {
 		return

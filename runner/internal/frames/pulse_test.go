@@ -32,7 +32,7 @@ func TestSignsOfLifeAreNoPartOfABody(t *testing.T) {
 	}
 }
 
-// wholeFrames is a stream that rejects a write that is not one whole frame, and all writes after the limit.
+// wholeFrames is a stream that rejects each write that is not one whole frame, and all writes after the first limit ones.
 type wholeFrames struct{ limit int }
 
 var errBroken = errors.New("broken")

@@ -34,15 +34,15 @@ type Frozen struct {
 	// Processes are the environment's processes that were alive when all were stopped. Processes of exec sessions are not among them.
 	Processes []kernel.Process
 	mu        sync.Mutex
-	stopped   map[identity]bool // by this package
-	before    map[identity]bool // stopped by others; Thaw leaves them stopped
+	stopped   map[identity]bool // processes that this package stopped
+	before    map[identity]bool // processes that were stopped already; Thaw leaves them stopped
 	supervise func() map[int]bool
 	thawed    bool
 }
 
 // All stops all processes except this one, its supervisors, and processes from outside the container, such as exec sessions.
-// supervisors returns the PIDs of the supervisors; they only wait, and package reap resumes them. The caller must call Thaw, even
-// after an error.
+// supervisors returns the PIDs of the supervisors, which need no stop: they only wait for their children, and package reap would
+// resume them at once. The caller must call Thaw, even after an error.
 func All(ctx context.Context, supervisors func() map[int]bool) (*Frozen, error) {
 	f := &Frozen{stopped: map[identity]bool{}, supervise: supervisors}
 	return f, f.freeze(ctx)
@@ -53,7 +53,7 @@ func (f *Frozen) freeze(ctx context.Context) error {
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		before := kernel.LastPID()
 		running, err := f.pass()
-		forked := kernel.LastPID() != before // then the list of processes can be incomplete
+		forked := kernel.LastPID() != before // the list of processes may lack a process that was forked meanwhile
 		past := time.Since(started)
 		switch {
 		case err != nil:
@@ -121,7 +121,7 @@ func (f *Frozen) stopAtOnce() {
 	if os.Getpid() != 1 || f.thawed {
 		return
 	}
-	stopped := map[identity]bool{} // exec sessions that were stopped before
+	stopped := map[identity]bool{} // whether an exec session's process was stopped before the kill
 	earlier, _ := kernel.Processes()
 	for _, process := range earlier {
 		stopped[identity{process.PID, process.Start}] = process.PPID == 0 && process.State == 'T'

@@ -2,8 +2,8 @@
 //
 // Such a process, a guest, shares the network, including the names of abstract sockets, with this container, but not the PID
 // namespace. So the kernel reports the PID 0 for it, which no process of this container can have. The operator admits guests for a
-// time. A token keeps out the pod's other containers, and proves to the guest that it is connected to PID 1: before PID 1 listens
-// on its socket, another process could listen on a socket of the same name.
+// limited time. A token keeps out the pod's other containers, and proves to the guest that it is connected to PID 1: before PID 1
+// listens on its socket, another process could listen on a socket of the same name.
 package guests
 
 import (
@@ -41,8 +41,8 @@ func (a *Admission) Context() context.Context { return a.ctx }
 // Admissions holds the current admissions and the guests' connections.
 type Admissions struct {
 	mu          sync.Mutex
-	admitted    map[string]*Admission // by the id of the `admit` request
-	connections []*Connection         // oldest first
+	admitted    map[string]*Admission // current admissions, by the id of their `admit` request
+	connections []*Connection         // guests' connections, oldest first
 }
 
 // New returns an empty Admissions.
@@ -92,7 +92,7 @@ func (a *Admissions) Connect(conn *net.UnixConn) (*Connection, error) {
 	added, evicted, err := a.add(conn)
 	if evicted != nil {
 		evicted.Close()
-		<-evicted.ended // limits the number of goroutines
+		<-evicted.ended // waits, so that evicted connections keep no goroutines
 	}
 	return added, err
 }

@@ -16,9 +16,9 @@ import (
 
 const (
 	handshakeTimeout = 5 * time.Second
-	maxHandshake     = 4 << 10 // bytes of a frame; small, because its sender is not authenticated yet
+	maxHandshake     = 4 << 10 // maximum bytes of a frame; small, because its sender is not authenticated yet
 	nonceBytes       = 32
-	minNonce         = 32 // hexadecimal digits
+	minNonce         = 32 // minimum number of hexadecimal digits
 	maxNonce         = 128
 )
 

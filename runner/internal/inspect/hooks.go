@@ -11,7 +11,8 @@ const maxPlanted = 1000
 // pytestFiles lists files that change what pytest runs, in the directory of the tests or in a directory above it.
 var pytestFiles = []string{"conftest.py", "pytest.ini", "sitecustomize.py", "usercustomize.py"}
 
-// aboveTests lists further such files. They are common in working directories, so they count only in the root directory.
+// aboveTests lists further files that configure pytest. They are common in working directories, so they count only in the root
+// directory.
 var aboveTests = []string{"pyproject.toml", "tox.ini", "setup.cfg"}
 
 // hooks finds new or changed files that the loader or a shell reads at the start of programs.

@@ -37,7 +37,7 @@ const (
 
 // Scope holds the inputs of an inspection other than the files.
 type Scope struct {
-	Env         map[string]string // variables of the verification, which name further files
+	Env         map[string]string // environment variables of the verification; some name files to inspect
 	Directories []string          // directories of the verifier
 	Workdir     string
 	Supervisors func() map[int]bool // PIDs of the runner's own processes
@@ -54,12 +54,12 @@ type Inspector struct {
 
 // baseline is the state before the first agent ran.
 type baseline struct {
-	time      int64             // in nanoseconds since the Unix epoch: later changes have a later ctime
+	time      int64             // end of the baseline, in nanoseconds since the Unix epoch: later changes have a later ctime
 	programs  map[string]string // final path of each file in a directory of programs
 	libraries map[string]string // final path of each library that the dynamic loader knows, by name
 	cached    bool              // the loader has a cache of libraries
-	modules   pathSet           // files of Python's libraries
-	names     map[string]bool   // top-level modules of Python
+	modules   pathSet           // files in Python's library directories
+	names     map[string]bool   // names of Python's top-level modules
 	planted   pathSet           // files in the verifier's directories
 	processes map[process]bool
 }
@@ -163,7 +163,7 @@ func (i *Inspector) Uploaded(directory string, since int64) {
 }
 
 // separate returns a time that is after the ctimes of all changes so far and before those of all later changes. Kernels take ctimes
-// from a clock that advances in ticks; newer kernels also take them from the exact clock, which is ahead of it.
+// from a clock that advances in ticks; newer kernels also take them from the exact clock, which is ahead of the clock with ticks.
 func separate() int64 {
 	now := time.Now().UnixNano()
 	for kernel.CoarseTime() <= now {

@@ -74,7 +74,7 @@ func (i *image) write(file, content string) {
 	file = filepath.Join(i.root, file)
 	i.check(os.MkdirAll(filepath.Dir(file), 0o755))
 	if info, err := os.Lstat(file); err == nil && info.Mode().Type() == os.ModeSymlink {
-		i.check(os.Remove(file)) // a write would follow it to a file of this machine
+		i.check(os.Remove(file)) // a write would follow the link and change a file of this machine
 	}
 	i.check(os.WriteFile(file, []byte(content), 0o755))
 }
@@ -127,7 +127,7 @@ func TestWhatChangedBeforeTheBaselineIsNoFinding(t *testing.T) {
 	i.write("usr/bin/python3.11", "changed by setup.sh")
 	i.write("tests/conftest.py", "of the image")
 	i.baseline()
-	i.baseline() // the first baseline stays
+	i.baseline() // a second call does not replace the first baseline
 	i.expect()
 }
 

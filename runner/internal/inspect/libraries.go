@@ -15,7 +15,7 @@ const (
 	entryBytes    = 24
 )
 
-// loaders lists the directories and name prefixes of dynamic loaders and C libraries, which some caches lack.
+// loaders lists the directories and name prefixes of dynamic loaders and C libraries. The loader's cache may not contain them.
 var loaders = []struct{ directory, prefix string }{
 	{"/lib", "ld-musl-"}, {"/lib", "libc.musl-"}, {"/lib", "ld-linux"}, {"/lib64", "ld-linux"}, {"/usr/lib64", "libc.so"}, {"/lib64", "libc.so"},
 }
@@ -28,7 +28,7 @@ var core = []string{"ld-", "libc.", "libm.", "libdl.", "libpthread.", "librt.", 
 func (t tree) cached() map[string]string {
 	found := map[string]string{}
 	content := t.read(cachePath, maxCacheBytes)
-	start := bytes.Index(content, []byte(cacheMagic)) // an older format can precede it
+	start := bytes.Index(content, []byte(cacheMagic)) // the cache can start with the same list in an older format
 	if start < 0 || len(content) < start+headerBytes {
 		return found
 	}

@@ -20,14 +20,14 @@ const (
 	maxLine          = 64 << 10
 )
 
-// algorithms of digests, by their size.
+// algorithms maps the size of a digest in bytes to its hash algorithm.
 var algorithms = map[int]func() hash.Hash{md5.Size: md5.New, sha1.Size: sha1.New, sha256.Size: sha256.New}
 
-// packages collects the digests that package databases contain for some files.
+// packages collects the digests of the wanted files from package databases.
 type packages struct {
 	*search
-	wanted  map[string][]string // final paths of the wanted files by their key
-	digests map[string][][]byte // by final path
+	wanted  map[string][]string // final paths of the wanted files, by the result of key
+	digests map[string][][]byte // digests of each file, by its final path
 	left    int64               // bytes of databases that may still be read
 }
 
@@ -54,7 +54,8 @@ func (s *search) vouched(files []string) map[string]verdict {
 	return found
 }
 
-// key returns the path by which a database can name a file: with /usr merged, /usr/bin/x and /bin/x are one file.
+// key returns the path without /usr for files in /bin, /sbin and /lib*: where these are links into /usr, a database can name one
+// file /usr/bin/x or /bin/x.
 func key(file string) string {
 	for _, directory := range []string{"/bin/", "/sbin/", "/lib"} {
 		if rest, found := strings.CutPrefix(file, "/usr"); found && strings.HasPrefix(rest, directory) {
@@ -184,7 +185,7 @@ type verdict int
 const (
 	unknownFile verdict = iota // no package contains the file, or its content differs
 	installed
-	notHashed // a limit was exceeded
+	notHashed // the file was not compared, because a limit was exceeded
 )
 
 // compare hashes a file and compares the digests. left is the number of bytes that may still be hashed.

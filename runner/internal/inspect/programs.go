@@ -70,9 +70,9 @@ func (s *search) shadows(name string, directories []string, number int) bool {
 	})
 }
 
-// program adds a finding for a changed or new program. A link to another version is no finding if that file did not change: the
-// names differ only in the version, or Debian's database of alternatives contains it. Nor is a program that npm replaced by another
-// version.
+// program adds a finding for a changed or new program. It adds none if npm replaced the program by another version, or if a link
+// now leads to another version whose file did not change: the names differ only in the version, or Debian's database of
+// alternatives lists the link's target.
 func (s *search) program(kind, name, file, former, final string) {
 	target := path.Base(final)
 	same := stem(name) == stem(target) || slices.Contains(multicall, target) || name == "sh" && (target == "bash" || target == "dash")

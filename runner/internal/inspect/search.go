@@ -18,12 +18,12 @@ type search struct {
 	*Inspector
 	ctx        context.Context
 	scope      Scope
-	found      map[string]string // kind by path
+	found      map[string]string // kind of each finding, by path
 	suspects   []suspect         // in the order in which they are hashed: programs and libraries before modules
 	incomplete bool
 }
 
-// suspect is a finding that a package manager can explain. final is the file's path without links.
+// suspect is a possible finding: judge drops it if a package manager installed the file. final is the file's path without links.
 type suspect struct{ kind, file, final string }
 
 func (s *search) run() []wire.Finding {
@@ -61,7 +61,7 @@ func (s *search) report(kind, file string) {
 	}
 }
 
-// suspect adds a finding that judge drops if a package manager has installed the file.
+// suspect adds a possible finding, about which judge decides.
 func (s *search) suspect(kind, file, final string) {
 	s.suspects = append(s.suspects, suspect{kind, file, final})
 }

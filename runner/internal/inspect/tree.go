@@ -14,7 +14,7 @@ import (
 
 const (
 	maxNames = 50_000 // maximum number of names read from a directory
-	maxLinks = 40     // as in the kernel
+	maxLinks = 40     // maximum number of links followed in one path, as in the kernel
 )
 
 // tree is the container's filesystem. Its paths are absolute; links are followed within root.

@@ -25,7 +25,7 @@ const (
 	bitsPerWord  = 32
 	setpcapWord  = capSetpcap / bitsPerWord
 	setpcapMask  = uint32(1) << (capSetpcap % bitsPerWord)
-	capabilities = 2 // 32-bit words of each set
+	capabilities = 2 // number of 32-bit words in each capability set
 )
 
 // Undumpable prevents processes of the same user from reading or tracing this process.
@@ -87,7 +87,7 @@ func SetTime(file *os.File, when time.Time) error {
 	return nil
 }
 
-// Events of poll(2). The kernel reports all except pollRDHUP without a request.
+// Events of poll(2). The kernel reports pollRDHUP only if it is requested, and the others always.
 const (
 	pollERR   = 0x8
 	pollHUP   = 0x10
@@ -183,7 +183,7 @@ func Name(pid int) string {
 }
 
 func parseStat(content []byte) (Process, error) {
-	open, end := bytes.IndexByte(content, '('), bytes.LastIndexByte(content, ')') // the program's name may contain any byte
+	open, end := bytes.IndexByte(content, '('), bytes.LastIndexByte(content, ')') // the program's name may contain parentheses, too
 	if open < 1 || end < open {
 		return Process{}, fmt.Errorf("not a stat file: %.80q", content)
 	}

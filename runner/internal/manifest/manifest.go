@@ -29,7 +29,7 @@ const (
 	Deleted   = "deleted"
 )
 
-// Version is the version of this format.
+// Version is the version of the manifest's format.
 const Version = 1
 
 // Header is the first line of a manifest. Previous is the digest of the manifest that this increment follows; "" is the image.
@@ -66,22 +66,22 @@ func (t *Text) UnmarshalJSON(data []byte) error {
 
 // Entry is one path. Mode holds the permission bits with setuid, setgid and sticky.
 type Entry struct {
-	Path   Text     `json:"path"` // absolute
+	Path   Text     `json:"path"` // absolute path
 	Type   string   `json:"type"`
 	Mode   uint32   `json:"mode"`
 	UID    int      `json:"uid"`
 	GID    int      `json:"gid"`
 	MTime  Time     `json:"mtime,omitzero"`
-	Size   int64    `json:"size,omitempty"`   // of a file, in bytes, with holes
-	SHA256 string   `json:"sha256,omitempty"` // of a file's content; of a sparse file: of its extents
+	Size   int64    `json:"size,omitempty"`   // size of a file in bytes, including holes
+	SHA256 string   `json:"sha256,omitempty"` // digest of a file's content; for a sparse file, digest of its extents
 	Link   Text     `json:"link,omitempty"`   // target of a symlink; absolute path of the first name of a hardlink
-	Linked bool     `json:"linked,omitempty"` // later hardlinks can name this file
+	Linked bool     `json:"linked,omitempty"` // later entries of type hardlink can refer to this file
 	Device []uint32 `json:"device,omitempty"` // major and minor number
-	XAttrs []XAttr  `json:"xattrs,omitempty"` // in the order of their names
-	Sparse []Extent `json:"sparse,omitempty"` // extents with data, of a file with holes
-	Holes  bool     `json:"holes,omitempty"`  // the file is sparse; without extents it is one hole
-	// Unchanged marks a directory that is listed only because its content changed, and an unchanged name of a file that also has a
-	// changed name.
+	XAttrs []XAttr  `json:"xattrs,omitempty"` // sorted by name
+	Sparse []Extent `json:"sparse,omitempty"` // for a sparse file: the extents that contain data
+	Holes  bool     `json:"holes,omitempty"`  // the file is sparse; if Sparse is empty, the whole file is a hole
+	// Unchanged is set for a directory that is listed only because its content changed, and for an unchanged name (hard link) of a
+	// file that is listed because of another name.
 	Unchanged bool `json:"unchanged,omitempty"`
 }
 
@@ -145,7 +145,7 @@ func rank(char byte) int {
 
 // Below returns whether path is the directory or a path in it.
 func Below(path, directory []byte) bool {
-	if len(directory) == 1 { // the root directory
+	if len(directory) == 1 { // directory is "/"
 		return true
 	}
 	n := len(directory)

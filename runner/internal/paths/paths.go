@@ -18,9 +18,9 @@ import (
 // ErrLink is the error for a path with an untrusted link.
 var ErrLink = errors.New("a link that an untrusted user may have created is in the way")
 
-const maxLinks = 40 // the kernel's limit
+const maxLinks = 40 // maximum number of links followed in one path, as in the kernel
 
-// runnerUID is PID 1's user, also in a child that transfers files as another user: it switches to that user only later.
+// runnerUID is the UID of PID 1. A child that transfers files as another user also starts with this UID and switches later.
 var runnerUID = os.Getuid()
 
 // Open opens the directory at an absolute path.
@@ -71,7 +71,7 @@ func open(name string, create bool) (*os.Root, error) {
 	return walk.take(), nil
 }
 
-// NoStranger is the result of Resolve for a path without links of untrusted users.
+// NoStranger is the owner that Resolve returns for a path without links of untrusted users.
 const NoStranger = -1
 
 // Resolve returns the file that an absolute path leads to, and the owner of the first link in the path that neither root nor PID

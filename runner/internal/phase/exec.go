@@ -66,8 +66,8 @@ type Background struct {
 	families []*family
 }
 
-// add adds the family of a finished command, and drops families without a process. Of the families whose supervisor was killed it
-// keeps one, because all of them have the same orphans as members.
+// add adds the family of a finished command, and drops families without a process. It keeps only one family whose supervisor was
+// killed, because all such families have the same members: the orphans.
 func (b *Background) add(added *family) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -17,16 +17,16 @@ import (
 // family is a supervisor and its descendants.
 //
 // A supervisor runs as long as it has descendants, so each child of PID 1 is a supervisor, or an orphan of a killed supervisor
-// (only root and PID 1's own user can kill one). The phase of a killed supervisor continues: PID 1 becomes the parent of its main
-// process and waits for it, and all such orphans are the phase's family. A marker in the environment could not identify them (a
-// phase can remove it, and a container's root may be unable to read other users' environments), nor could a list of PIDs (forks
-// make it incomplete).
+// (only root and PID 1's own user can kill one). The phase of a killed supervisor continues: PID 1 becomes the parent of the
+// phase's main process and waits for it. The phase's family then consists of all orphans of killed supervisors. A marker in the
+// environment could not identify them (a phase can remove it, and a container's root may be unable to read other users'
+// environments), nor could a list of PIDs (forks make it incomplete).
 type family struct {
 	reaper     *reap.Reaper
 	supervisor int
 	gone       <-chan syscall.WaitStatus // receives the supervisor's status
 	reports    <-chan supervise.Report
-	main       int // 0: not known yet
+	main       int // PID of the main process; 0 until it is known
 	adopted    <-chan syscall.WaitStatus
 	end        *syscall.WaitStatus // the supervisor's status, nil if unknown
 	empty      int                 // number of successive passes that found no orphan
@@ -150,7 +150,7 @@ func (f *family) Roots(all []kernel.Process) (pids []int) {
 	if f.killed() {
 		parent, except = os.Getpid(), f.reaper.Started()
 	} else if f.end != nil {
-		return nil // the PID may be reused
+		return nil // the supervisor has exited: another process may have its PID
 	}
 	for _, process := range all {
 		if process.PPID == parent && !except[process.PID] {

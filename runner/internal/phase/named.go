@@ -17,8 +17,8 @@ func (n *named) add(user string) {
 	n.users[user] = true
 }
 
-// KnowsUsers returns an error if a user that a phase ran as does not exist any more: after a restore of such a checkpoint, no phase
-// could run as this user.
+// KnowsUsers returns an error if a user that a phase ran as does not exist any more. After a restore of a checkpoint without this
+// user, no phase could run as the user.
 func (h *Host) KnowsUsers() error {
 	h.named.mu.Lock()
 	defer h.named.mu.Unlock()

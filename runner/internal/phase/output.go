@@ -20,11 +20,11 @@ type output struct {
 	mu        sync.Mutex
 	pipe      *os.File
 	conn      syscall.RawConn
-	passOn    func([]byte) // nil if not requested or after end; blocks the writers while it blocks
-	file      *os.File     // nil if not requested or after an error
+	passOn    func([]byte) // nil if not requested or after end; while a call blocks, the writers block too
+	file      *os.File     // nil if no file was requested, or after an error
 	left      int64        // bytes until the file reaches limit
 	limit     int64
-	tail      []byte // at most twice tailLimit
+	tail      []byte // end of the output, at most twice tailLimit bytes
 	tailLimit int
 	bytes     int64
 	truncated bool
@@ -131,7 +131,7 @@ func (o *output) take(data []byte) {
 	o.left -= int64(len(fits))
 	_, err := o.file.Write(fits)
 	switch {
-	case err != nil: // such as a full disk: continue without the file
+	case err != nil: // for example, the disk is full: continue without the file
 		o.truncated = true
 		o.dropFile()
 	case len(fits) < len(data):

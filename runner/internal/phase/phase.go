@@ -37,7 +37,7 @@ type Host struct {
 	Workdir     string
 	Env         []string
 	Captures    *files.Captures
-	Null        *os.File // opened before a phase could replace it with a FIFO
+	Null        *os.File // /dev/null, opened before a phase could replace it with a FIFO
 	outputs     outputs
 	named       named
 }
@@ -179,7 +179,7 @@ func (h *Host) start(spec supervise.Spec, stdin string, stdout, stderr int) (*fa
 	if err != nil {
 		return nil, errors.Join(err, toldWrite.Close(), reportRead.Close())
 	}
-	go func() { // the spec may exceed the pipe's capacity
+	go func() { // in the background, because the spec may exceed the pipe's capacity
 		defer toldWrite.Close()
 		json.NewEncoder(toldWrite).Encode(spec)
 	}()

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	maxOpen    = 16       // output files that are kept open for reading
+	maxOpen    = 16       // maximum number of output files that stay open for reading
 	maxDeleted = 16 << 20 // maximum bytes of open files that were deleted: each step empties the directory of its output
 )
 

@@ -19,7 +19,7 @@ import (
 // create creates a file of the entry's type under the name t.aside, with all attributes.
 func (t *target) create(parent int, entry *manifest.Entry, content io.Reader) error {
 	err := t.createNew(parent, entry, content)
-	if err == syscall.EEXIST { // an interrupted restore left it
+	if err == syscall.EEXIST { // an interrupted restore left a file of this name
 		if err = remove(t.ctx, parent, t.aside); err == nil {
 			err = t.createNew(parent, entry, content)
 		}

@@ -20,7 +20,7 @@ import (
 func TestWhatAnotherContainerMightRejectIsNotPacked(t *testing.T) {
 	for what, each := range map[string]struct {
 		create func(p *pod)
-		path   string // path in the refusal
+		path   string // path that the error message must contain
 	}{
 		"large attributes": {func(p *pod) {
 			p.write("x", "x")
@@ -93,7 +93,7 @@ func TestDeepDirectoriesAreRestoredUpToTheLimitAndRefusedBeyond(t *testing.T) {
 	if _, err := p.pack(); !errors.As(err, &refusal) || refusal.Code != wire.CodeTooLarge {
 		t.Error(err)
 	}
-	for _, each := range []*pod{p, target} { // the test's cleanup (os.RemoveAll) cannot remove such paths
+	for _, each := range []*pod{p, target} { // the test's cleanup (os.RemoveAll) cannot remove the deep directories
 		top, err := syscall.Open(each.root, syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
 		must(t, err)
 		must(t, remove(context.Background(), top, name))
@@ -204,7 +204,7 @@ func TestARestoreNeedsNoMoreSpaceThanTheContainerHad(t *testing.T) {
 	must(t, os.Link(source.path("d/x"), source.path("y")))
 	source.write("z", large)
 	first := source.checkpoint()
-	must(t, os.Rename(source.path("d"), source.path("b"))) // y, another name of x, is unchanged
+	must(t, os.Rename(source.path("d"), source.path("b"))) // d/x becomes b/x; y, the other name of the same file, stays
 	must(t, os.Rename(source.path("z"), source.path("a")))
 	second := source.checkpoint()
 	must(t, os.WriteFile(source.path("b/x"), nil, 0o644))

@@ -23,7 +23,7 @@ func remove(ctx context.Context, directory int, name string) error {
 		return err
 	}
 	defer syscall.Close(fd)
-	syscall.Fchmod(fd, 0o700) // its mode may forbid its owner to empty it
+	syscall.Fchmod(fd, 0o700) // the directory's mode may not permit its owner to empty it
 	if err := empty(ctx, fd); err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func TestAnIncrementHasExactlyTheChanges(t *testing.T) {
 	must(t, os.Rename(p.path("dir"), p.path("renamed")))
 	must(t, os.RemoveAll(p.path("lost")))
 	must(t, os.RemoveAll(p.path("old")))
-	must(t, os.Rename(p.path("new"), p.path("old"))) // the same name and size, another file
+	must(t, os.Rename(p.path("new"), p.path("old"))) // old becomes another file of the same size
 	fd, err := at.OpenRead(-100, p.path("attr"))
 	must(t, err)
 	must(t, at.SetXattr(fd, "user.x", []byte("1")))
@@ -175,7 +175,7 @@ func TestExcludedPathsAreNeitherPackedNorDeleted(t *testing.T) {
 	if got := made.changes(t); !slices.Equal(got, []string{"/a", "/a/y"}) {
 		t.Error(got)
 	}
-	later := p.checkpoint() // without exclude, it contains everything that was excluded
+	later := p.checkpoint() // this checkpoint excludes nothing, so it contains the changes that the first one excluded
 	if got := later.changes(t); !slices.Equal(got, []string{"-/cache/x", "/a/new.log", "/cache", "/cache/new"}) {
 		t.Error(got)
 	}

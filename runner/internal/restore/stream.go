@@ -57,8 +57,8 @@ func damaged(format string, args ...any) *wire.Error {
 	return wire.Errorf(wire.CodeDamaged, format, args...)
 }
 
-// Manifest reads the compressed manifest of the next increment. It returns an error unless the manifest has this digest, follows
-// the increment before and is within the limits. Nothing of a rejected increment is restored.
+// Manifest reads the compressed manifest of the next increment. It returns an error if the manifest has another digest, does not
+// follow the previous increment, or exceeds a limit. Nothing of a rejected increment is restored.
 func (r *Restorer) Manifest(ctx context.Context, body io.Reader, digest string) error {
 	if err := r.store(body); err != nil {
 		return err
@@ -167,8 +167,8 @@ func (r *Restorer) Apply(ctx context.Context, body io.Reader) error {
 	return err
 }
 
-// clear deletes the files that the increment deletes or replaces, except directories that stay. So a restore never needs more space
-// than the container's files took at the time of a checkpoint.
+// clear deletes the files that the increment deletes or replaces, except directories that stay. It runs before any content is
+// written, so a restore never needs more space than the container's files took at the time of a checkpoint.
 func (r *Restorer) clear(target *target) error {
 	if target.restricted() {
 		return nil

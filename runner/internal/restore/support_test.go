@@ -28,7 +28,7 @@ import (
 // increment is a checkpoint as an operator stores it.
 type increment struct {
 	checkpoint.Packed
-	files, lines []byte // compressed
+	files, lines []byte // compressed tar stream and compressed manifest
 }
 
 // pod is a directory that stands for a container's filesystem, with a list of its files.

@@ -39,12 +39,12 @@ type inode struct{ dev, ino uint64 }
 type level struct {
 	path  string
 	fd    int
-	entry *manifest.Entry // nil: its attributes are not changed
+	entry *manifest.Entry // nil if the directory's attributes do not change
 }
 
-// newTarget returns the target of the increment with this digest. The name aside contains the digest. No file of the increment can
-// have this name, because the digest depends on the names of its files. A repeated restore finds the files that an interrupted one
-// left under the name.
+// newTarget returns the target of the increment with this digest. New files get the temporary name aside, which contains the
+// digest. No file of the increment can have this name, because the digest depends on the names of its files. A repeated restore
+// finds the files that an interrupted one left under this name.
 func newTarget(ctx context.Context, options Options, digest string) (*target, error) {
 	foreign, err := mounts.Foreign(options.Own)
 	return &target{ctx: ctx, root: options.Root, paths: topmost(options.Paths), foreign: foreign, aside: ".multistep-" + digest[:32],

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	keyVariable = "MULTISTEP_OPERATOR_KEY" // phases do not get it, and PID 1's environment is not readable
+	keyVariable = "MULTISTEP_OPERATOR_KEY" // phases do not get this variable, and cannot read PID 1's environment
 	keyBytes    = 32
 )
 

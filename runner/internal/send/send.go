@@ -26,7 +26,7 @@ const (
 	bufferBytes    = 256 << 10
 )
 
-var pause = time.Second // before a retry, multiplied by the number of failed attempts
+var pause = time.Second // pause before a retry, multiplied by the number of failed attempts
 
 // Run sends the first request.Size bytes of the file in one PUT request. It retries transient errors until the timeout.
 func Run(request wire.Send, file *os.File) wire.SendResult {
@@ -88,7 +88,7 @@ func put(ctx context.Context, client *http.Client, request wire.Send, file *os.F
 		return wire.SendResult{}, false, fmt.Errorf("the file has become smaller than %d bytes", request.Size)
 	}
 	if err != nil {
-		var urlError *url.Error // its message contains the URL
+		var urlError *url.Error // the message of a url.Error contains the URL
 		if errors.As(err, &urlError) {
 			err = urlError.Err
 		}
@@ -96,7 +96,7 @@ func put(ctx context.Context, client *http.Client, request wire.Send, file *os.F
 	}
 	defer answer.Body.Close()
 	io.CopyN(io.Discard, answer.Body, 64<<10)
-	if answer.StatusCode/100 != 2 { // the body may contain parts of the URL
+	if answer.StatusCode/100 != 2 { // the error omits the response body, which may contain parts of the URL
 		return wire.SendResult{}, answer.StatusCode >= 500, fmt.Errorf("the store answered %d", answer.StatusCode)
 	}
 	sum := hex.EncodeToString(digest.Sum(nil))

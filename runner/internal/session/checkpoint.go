@@ -27,8 +27,8 @@ const (
 // packed is the result of a checkpoint.
 type packed struct {
 	checkpoint.Packed
-	Processes     []wire.Process `json:"processes"`    // the first maxProcesses
-	ProcessCount  int            `json:"processCount"` // all living processes of the environment
+	Processes     []wire.Process `json:"processes"`    // living processes of the environment, at most maxProcesses
+	ProcessCount  int            `json:"processCount"` // number of living processes of the environment
 	SharedMemory  bool           `json:"sharedMemory"` // /dev/shm is not empty, or cannot be read
 	Seconds       float64        `json:"seconds"`
 	FrozenSeconds float64        `json:"frozenSeconds"`
@@ -87,7 +87,7 @@ func (s *Session) pack(ctx context.Context, request wire.Checkpoint, out io.Writ
 		return result, err
 	}
 	defer release()
-	defer debug.FreeOSMemory() // the process's memory counts against the trial's limit
+	defer debug.FreeOSMemory() // frees memory at once: it counts against the trial's limit
 	if err := s.Tracker.Listed(); err != nil {
 		return result, err
 	}
@@ -105,7 +105,7 @@ func (s *Session) pack(ctx context.Context, request wire.Checkpoint, out io.Writ
 		return result, err
 	}
 	result.ProcessCount, result.Processes, result.SharedMemory = len(frozen.Processes), describe(frozen.Processes), hasEntries(sharedMemory)
-	if result.lines, err = spool.New(s.RuntimeDir); err != nil { // before Thaw: no process can open the file by its name
+	if result.lines, err = spool.New(s.RuntimeDir); err != nil { // before Thaw, because the file can have a name for a moment
 		return result, err
 	}
 	zip, _ := gzip.NewWriterLevel(result.lines, gzip.BestSpeed) // no error: the level is valid

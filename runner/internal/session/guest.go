@@ -72,7 +72,7 @@ func (g *guest) user(name string) (user users.User, refusal *wire.Error, unknown
 	if err != nil || unknown != nil || asked.UID != admitted.UID || asked.GID != admitted.GID {
 		return user, wire.Errorf(wire.CodeRefused, "this guest may act as user %q only, not as %.200q", g.admission.User, name), nil
 	}
-	return admitted, nil, nil // not the requested user, which may have more groups
+	return admitted, nil, nil // not the requested user, whose IDs are the same but who may have more groups
 }
 
 func (g *guest) exec(request wire.Exec) error {

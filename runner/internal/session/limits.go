@@ -9,7 +9,8 @@ import (
 	"multistep.dev/runner/internal/worktime"
 )
 
-// totalFactor times maxSeconds is the timeout of a checkpoint or restore that includes the time in which it waits for its caller.
+// totalFactor times maxSeconds is the timeout of a whole checkpoint or restore. It includes the time in which the runner waits for
+// the caller, which maxSeconds itself does not.
 const totalFactor = 3
 
 // Restores holds, by id, the time that each unfinished restore took so far in all sessions. Without it, a restore that takes longer

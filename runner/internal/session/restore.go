@@ -51,7 +51,7 @@ func (s *Session) restoreOnce(ctx context.Context, clock *worktime.Clock, reques
 		return record, restoreFailure(ctx, err, nil), s.discardIncrements(request)
 	}
 	defer release()
-	defer debug.FreeOSMemory()                                                    // the process's memory counts against the trial's limit
+	defer debug.FreeOSMemory()                                                    // frees memory at once: it counts against the trial's limit
 	if record, found, refusal := s.Store.Find(request.ID, request.Op.Op); found { // this request finished in an abandoned session
 		return record, refusal, s.discardIncrements(request)
 	}
@@ -114,8 +114,8 @@ func (s *Session) discardIncrements(request wire.Restore) error {
 	return nil
 }
 
-// restoreFailure returns the error of a body. transfer, an error of the body's transfer, takes precedence, because the caller can
-// retry.
+// restoreFailure returns the error of restoring a body, nil if there is none. An error of the body's transfer takes precedence,
+// because then the caller can send the body again.
 func restoreFailure(ctx context.Context, err, transfer error) *wire.Error {
 	switch {
 	case transfer != nil:

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	idle     = 15 * time.Minute // read timeout: the caller is gone
+	idle     = 15 * time.Minute // read timeout: then the caller counts as gone
 	stalled  = 5 * time.Minute  // write timeout: the caller reads nothing
 	progress = 32 << 10         // bytes in one part of a write; each part has its own timeout
 	maxWait  = time.Hour

@@ -26,7 +26,7 @@ func watch(conn net.Conn, gone func()) (stop func(), err error) {
 		}
 	}()
 	return func() {
-		conn.SetReadDeadline(time.Unix(1, 0)) // ends raw.Read
+		conn.SetReadDeadline(time.Unix(1, 0)) // makes raw.Read return
 		<-ended
 		conn.SetReadDeadline(time.Time{})
 	}, nil

@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-const tmpfile = 0x400000 | syscall.O_DIRECTORY // O_TMPFILE
+const tmpfile = 0x400000 | syscall.O_DIRECTORY // the flag O_TMPFILE, which package syscall lacks
 
 // New returns an empty temporary file on the directory's filesystem.
 func New(directory string) (*os.File, error) {

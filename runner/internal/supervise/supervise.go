@@ -29,7 +29,7 @@ type Spec struct {
 type Report struct {
 	PID    int         `json:"pid,omitempty"`
 	Error  *wire.Error `json:"error,omitempty"`
-	Status *int        `json:"status,omitempty"` // wait status
+	Status *int        `json:"status,omitempty"` // the command's wait status
 }
 
 // Descriptors that PID 1 passes to a supervisor in addition to stdin (/dev/null), stdout and stderr (the output pipes). StdinFD is
@@ -78,7 +78,7 @@ func supervise(report *json.Encoder) error {
 	}
 	letGo(failed)
 	report.Encode(Report{PID: pid})
-	if message, _ := io.ReadAll(failure); len(message) > 0 { // EOF after the command's execve
+	if message, _ := io.ReadAll(failure); len(message) > 0 { // empty if the command's execve succeeded, which closes the pipe
 		report.Encode(json.RawMessage(message))
 	}
 	reap(pid, report)

@@ -90,7 +90,7 @@ func (h *hunt) pass(signal syscall.Signal) (fresh, living int) {
 	}
 	delete(groups, syscall.Getpgrp())
 	for group := range groups {
-		if group > 1 { // kill(0) signals the own group, kill(-1) all processes
+		if group > 1 { // kill(0) would signal this process's own group, and kill(-1) all processes
 			syscall.Kill(-group, signal)
 		}
 	}

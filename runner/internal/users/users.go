@@ -17,7 +17,7 @@ type User struct {
 	UID, GID   int
 	Groups     []int
 	Name, Home string
-	Own        bool // PID 1's user with its current groups: credentials stay unchanged
+	Own        bool // PID 1's own user: a command keeps PID 1's credentials, including its groups
 }
 
 // String returns the user's name and IDs for an error message.
@@ -166,7 +166,7 @@ func (d Database) groupsOf(user User) []int {
 
 // eachLine calls use with the fields of each line of a file, until use returns false.
 func eachLine(path string, use func(fields []string) bool) {
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO in its place must not block PID 1
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO at this path must not block PID 1
 	if err != nil {
 		return
 	}
@@ -175,7 +175,7 @@ func eachLine(path string, use func(fields []string) bool) {
 		return
 	}
 	lines := bufio.NewScanner(io.LimitReader(file, maxFileBytes))
-	lines.Buffer(nil, 1<<20) // a group may have many members
+	lines.Buffer(nil, 1<<20) // lines can be long, because a group may have many members
 	for lines.Scan() {
 		line := strings.TrimSpace(lines.Text())
 		if line != "" && line[0] != '#' && !use(strings.Split(line, ":")) {

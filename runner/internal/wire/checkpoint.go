@@ -61,7 +61,7 @@ func (c Checkpoint) Check() error { return c.check() }
 // Process is a process of the environment that survived the step.
 type Process struct {
 	PID  int    `json:"pid"`
-	Name string `json:"name"` // as the process chose it
+	Name string `json:"name"` // name that the process chose itself
 }
 
 // Commit is the `commit` request: the increment with this manifest is stored, and the next one follows it.

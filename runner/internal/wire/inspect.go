@@ -50,11 +50,11 @@ type Finding struct {
 	Paths []string `json:"paths"`
 }
 
-// InspectResult is the result of an inspection. Incomplete means that a limit was exceeded: there may be more.
+// InspectResult is the result of an inspection. Incomplete means that a limit was exceeded: there may be more findings.
 type InspectResult struct {
 	Findings     []Finding `json:"findings"`
-	Processes    []string  `json:"processes"`    // names, as the processes chose them
-	ProcessCount int       `json:"processCount"` // living processes that did not exist at the baseline
+	Processes    []string  `json:"processes"`    // names that the processes chose themselves
+	ProcessCount int       `json:"processCount"` // number of living processes that did not exist at the baseline
 	Incomplete   bool      `json:"incomplete"`
 	Seconds      float64   `json:"seconds"`
 	Error        *Error    `json:"error"`

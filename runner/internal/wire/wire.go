@@ -20,7 +20,8 @@ import (
 var Protocols = []int{1, 2, 3, 4, 5}
 
 // CheckpointProtocols lists the protocol versions of a runner with --checkpoints. An operator without these versions would not find
-// the records of kept steps and would consider the runner forged. Without a common version, the trial waits for a later operator.
+// the records of steps that a checkpoint restored and would consider the runner forged. Without a common version, the trial waits
+// for a later operator.
 var CheckpointProtocols = []int{4, 5}
 
 // Agree returns the highest version that both sides support, and false if they have no common version.
@@ -59,7 +60,8 @@ func Errorf(code, format string, args ...any) *Error {
 	return &Error{code, Cut(fmt.Sprintf(format, args...), 2000)}
 }
 
-// Failure returns err as an Error with this code, or with CodeDiskFull if the disk or quota is full. An Error keeps its code.
+// Failure returns err as an Error with this code, or with CodeDiskFull if the disk or quota is full. If err is an Error already,
+// its code stays.
 func Failure(code string, err error) *Error {
 	var known *Error
 	if errors.As(err, &known) {

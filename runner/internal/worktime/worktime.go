@@ -17,7 +17,7 @@ type Clock struct {
 	mu      sync.Mutex
 	left    time.Duration
 	since   time.Time // start of the work that is not yet subtracted from left
-	waiting int       // reads and writes in progress
+	waiting int       // number of reads and writes in progress
 	timer   *time.Timer
 }
 

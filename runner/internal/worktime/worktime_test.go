@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// slow is a stream on which each read and write takes this long.
+// slow is a stream; its value is the time that each read and write takes.
 type slow time.Duration
 
 func (s slow) Write(p []byte) (int, error) { return s.Read(p) }
@@ -40,7 +40,7 @@ func TestTimeInReadsAndWritesDoesNotCount(t *testing.T) {
 		defer cancel()
 		other := make(chan struct{})
 		time.Sleep(20 * time.Second)
-		go func() { // at the same time as the write
+		go func() { // reads at the same time as the write below
 			clock.Reader(slow(2 * time.Hour)).Read(nil)
 			close(other)
 		}()

@@ -1,4 +1,5 @@
-"""Simulate nodes with KWOK beside the local cluster. Their pods run no containers; an exec session reaches the Simulation.
+"""Simulate nodes with KWOK beside the local cluster. Their pods run no containers; each exec session is connected to the
+Simulation.
 
 KWOK runs the command of an exec session on the host. A mount that only KWOK sees puts a program of the bench at the runner's path.
 """

@@ -238,7 +238,8 @@ class Simulation:
 def _last_word(request: Json, answer: Json) -> bool:
     """Return whether the operator closes the session after this answer: the phase still runs, or the last step is finished.
 
-    The real runner then sees the end of its stdin. KWOK does not report that, so the stream would stay open until its idle timeout.
+    A real runner then reads the end of its stdin and closes the stream. KWOK does not forward the end of stdin, so without this
+    function the stream would stay open until its idle timeout.
     """
     record = answer.get("record") or {}
     waited = request["op"] == "wait" and record.get("state") == "running"

@@ -74,7 +74,7 @@ async def test_a_watch_reports_every_change(client: Client, namespace: str) -> N
         async with asyncio.timeout(DEADLINE_SECONDS):
             async for event in events:
                 seen.append((event.type, event.object["data"]["n"]))
-                if event.type == "ADDED":  # only now: an earlier change could be part of the initial list
+                if event.type == "ADDED":  # the watch has started: the next change is not part of its initial list
                     await client.apply({**config_map, "data": {"n": "2"}})
                     await client.delete(CONFIG_MAPS, namespace, "w")
                 if event.type == "DELETED":

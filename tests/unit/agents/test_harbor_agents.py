@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from multistep.agents import host_outcome
 from multistep.api.records import PhaseResult, Record
 from multistep.api.task_toml import parse_task
-from multistep.api.trial_status import Usage
+from multistep.api.trial_status import CheckpointStatus, Usage
 from multistep.engine.isolation import isolation
+from multistep.engine.journal import AGENT_SETUP
 from multistep.engine.operations import HOST_OUTCOME, Admit, Dismiss, HostCall
 from multistep.engine.plan import TrialEnv, TrialPlan
+from multistep.engine.scope import KeptStep
 from multistep.engine.usage import since, total
 from multistep.errors import InvalidSpec
 from multistep.store import harbor
@@ -27,6 +29,7 @@ from tests.support.played import IMAGE, THREE, Played, captured, outcome, plan, 
 MODEL = {"name": "claude-code", "model": "anthropic/claude-sonnet-4-5"}
 CREDENTIALS = {**MODEL, "credentials": [{"name": "ANTHROPIC_API_KEY", "value": "k"}]}
 OWN = {"importPath": "my.agents:Mine", "model": "openai/m"}
+NO_USER = {"error": {"code": "NoSuchUser", "message": "no user x"}}
 
 
 def hosted(agent: Mapping[str, Any] = MODEL, toml: str = THREE, **spec: Any) -> TrialPlan:
@@ -98,6 +101,20 @@ def test_the_agent_host_gets_the_agent_its_variables_and_the_instruction_but_not
     assert setup["trial"] == "uid" and "2/" not in json.dumps([setup, step])
 
 
+def test_the_agent_host_gets_the_tasks_mcp_servers_and_skills_for_the_agent() -> None:
+    servers = (
+        'mcp_servers = [{name = "a", url = "http://a", transport = "http"}, {name = "b", transport = "stdio", command = "b"}]\n'
+    )
+    setup = (
+        play(hosted(toml=THREE.replace(IMAGE, f'{IMAGE}skills_dir = "/skills"\n{servers}'))).operation("/host/agent-setup").request
+    )
+    assert setup["skillsDir"] == "/skills"
+    assert setup["mcpServers"] == [
+        {"name": "a", "transport": "streamable-http", "url": "http://a", "args": [], "headers": {}},
+        {"name": "b", "transport": "stdio", "command": "b", "args": [], "headers": {}},
+    ]
+
+
 def test_a_resuming_agent_resumes_from_the_second_step_on_and_keeps_its_logs() -> None:
     played = play(hosted(resumeTrajectory=True))
     assert [played.operation(f"{step}/host/agent").request["step"]["resume"] for step in "abc"] == [False, True, True]
@@ -131,10 +148,27 @@ def test_how_an_agent_fails_in_a_step(result: Mapping[str, Any], type_: str) -> 
 
 
 def test_a_user_that_does_not_exist_is_the_agents_error() -> None:
-    fault = {"error": {"code": "NoSuchUser", "message": "no user x"}}
-    played = play(hosted(), {"a/agent-admit": fault})
+    played = play(hosted(), {"a/agent-admit": NO_USER})
     assert "a/host/agent" not in played.ids
     assert "no user x" in played.journal.steps[0].exception.message  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("agent", [MODEL, OWN])
+def test_a_user_that_the_image_lacks_is_the_tasks_failure_because_no_code_of_the_agent_ran(agent: Mapping[str, Any]) -> None:
+    """The record of an admission comes from the environment's runner, before any code of the agent runs."""
+    played = play(hosted(agent), {"/agent-setup-admit": NO_USER})
+    assert "/host/agent-setup" not in played.ids and played.journal.lost is None and played.journal.broken
+    assert played.journal.exception is not None and played.journal.exception.phase != AGENT_SETUP
+    assert "no user x" in played.journal.exception.message
+
+
+def test_a_user_that_restored_files_lack_is_the_checkpoints_failure() -> None:
+    """A class that acts as root can remove its user before the checkpoint is made, so an earlier checkpoint is used next."""
+    made = hosted(OWN)
+    records = {id: each for id, each in play(made).records.items() if id.startswith("1/a/")}
+    kept = (KeptStep(1, CheckpointStatus(digest="d")),)
+    lost = play(made, {"/agent-setup-admit": NO_USER}, attempt=2, kept=kept, records=records).journal.lost
+    assert lost is not None and lost.reason == "RestoreFailed" and "no user x" in lost.message
 
 
 def test_a_failed_setup_of_harbors_agent_loses_the_attempt_before_its_first_step() -> None:

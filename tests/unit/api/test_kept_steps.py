@@ -1,4 +1,5 @@
-"""Steps that later attempts kept (docs/how-to/checkpoints.md): each is listed once, for the attempt that ran it."""
+"""Test steps that a later attempt keeps and does not run again (docs/how-to/checkpoints.md): each is listed once, for the attempt
+that ran it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class History:
 
 @st.composite
 def histories(draw: st.DrawFn) -> History:
-    """Draw the history of a trial with several attempts, each of which keeps some of the steps of the attempt before."""
+    """Draw the history of a trial with 1 to 4 attempts. Each attempt keeps some of the steps of the previous one."""
     attempts: list[dict[str, Any]] = []
     ran: dict[int, list[tuple[str, float]]] = {}
     chain: list[int] = []

@@ -26,7 +26,7 @@ QUICK = Round(trials=12.0, shape=10.0, bare=4.0, cost=Counters(80, 4000, 800, 8.
 async def run_program(instruction: str, url: str, *arguments: str, model: str = "claude-1") -> tuple[int | None, str]:
     env = os.environ | {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "k", "ANTHROPIC_MODEL": model, "PAUSE_SECONDS": "0"}
     pipe = asyncio.subprocess.PIPE
-    stdin = pipe if instruction else asyncio.subprocess.DEVNULL  # without an instruction, the program may end before it reads one
+    stdin = pipe if instruction else asyncio.subprocess.DEVNULL  # a write fails if the program does not read stdin
     process = await asyncio.create_subprocess_exec("bash", PROGRAM, *arguments, env=env, stdin=stdin, stdout=pipe, stderr=pipe)
     out, err = await process.communicate(instruction.encode() or None)
     return process.returncode, out.decode() + err.decode()

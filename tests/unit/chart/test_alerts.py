@@ -144,8 +144,8 @@ def quiet(name: str, case: Case) -> object:
 
 
 def question(name: str, series: Series, minute: int, firing: int) -> object:
-    """Return a promtool test: at `minute`, `firing` alerts of this name fire. Its input also has the series of IDLE whose metric
-    `series` lacks."""
+    """Return a promtool test: at `minute`, `firing` alerts of this name fire. The input is `series`, and those series of IDLE whose
+    metrics do not occur in `series`."""
     own = {each.partition("{")[0] for each in series}
     shown = {each: values for each, values in IDLE.items() if each.partition("{")[0] not in own} | dict(series)
     return {

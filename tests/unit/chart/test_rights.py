@@ -72,13 +72,15 @@ def test_only_rules_refuse_reads_but_a_write_may_meet_a_quota(tmp_path: Path, ve
     assert request.allowed is allowed
 
 
-def test_what_an_api_server_refuses_before_it_has_read_any_rule_does_not_count(tmp_path: Path) -> None:
-    roles = "system:basic-user", "multistep-system:multistep"
-    early, late = (f'RBAC: [clusterrole.rbac.authorization.k8s.io "{role}" not found]' for role in roles)
-    forbidden = {"authorization.k8s.io/decision": "forbid"}
-    for reason, counted in ((early, 0), (late, 1)):
-        event = {"annotations": {**forbidden, "authorization.k8s.io/reason": reason}}
-        assert len(list(requested([logged(tmp_path, event)], "2030"))) == counted
+def test_what_an_api_server_answers_before_it_is_ready_does_not_count(tmp_path: Path) -> None:
+    second = "2030-01-02T03:04:{:02}.000000Z".format
+    events = [{"requestReceivedTimestamp": second(number)} for number in range(10)]
+    for component, started, ready in (("apiserver", 2, 4), ("containerd", 5, 6), ("apiserver", 8, 8)):
+        startup = {"component": component, "started": second(started), "ready": second(ready)}
+        with (tmp_path / "startups.jsonl").open("a") as file:
+            file.write(json.dumps(startup) + "\n")
+    found = requested([logged(tmp_path, *events)], "2030")
+    assert [int(each.shown[-10:-8]) for each in found] == [0, 1, 5, 6, 7, 9]
 
 
 def test_what_was_before_of_others_or_of_no_object_does_not_count(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def step(name: str, phase: str = "Complete", **fields: Any) -> dict[str, Any]:
 GOOD = status(
     "Complete",
     step("a", rewards={"reward": 1}, score=1.0, passed=True, gate=True),
-    message="ran 1 steps",
+    message="ran 1 step",
     rewards={"reward": 1.0},
     results=RESULTS,
     score=1.0,
@@ -68,7 +68,7 @@ GATE = status(
 RAISED = status(
     "Complete",
     step("a", "Failed", exception={"type": "AgentTimeoutError", "message": "too slow", "phase": "agent"}),
-    message="ended after 1 steps with AgentTimeoutError: too slow",
+    message="ended after 1 step with AgentTimeoutError: too slow",
     results=RESULTS,
     score=0.0,
     passed=False,

@@ -57,6 +57,25 @@ async def test_a_page_gets_every_row_once_and_then_what_changes() -> None:
     ]
 
 
+async def test_rows_of_deleted_objects_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that was away for too long to be sent every deletion gets all rows instead, and ``all``."""
+    monkeypatch.setattr(boards, "MOST_DELETED", 2)
+    board = Board()
+    board.take(WatchEvent("ADDED", trial("stays", GOOD)))
+    away = (await board.changes(0))["version"]
+    for number in range(9):
+        board.take(WatchEvent("ADDED", trial(f"t{number}", GOOD)))
+        board.take(WatchEvent("DELETED", trial(f"t{number}", GOOD)))
+    assert len(board._rows) + len(board._deleted) == 3
+    for since in (0, away):
+        found = await board.changes(since)
+        assert (found["all"], [row["name"] for row in found["rows"]]) == (True, ["stays"])
+    found = await board.changes(board.version - 1)
+    assert (found["all"], [(row["name"], row["deleted"]) for row in found["rows"]]) == (False, [("t8", True)])
+    board.take(WatchEvent("ADDED", trial("t8", GOOD)))
+    assert [row.get("deleted") for row in (await board.changes(board.version - 2))["rows"]] == [None]
+
+
 async def test_a_status_that_cannot_be_read_is_a_row_that_says_so() -> None:
     board = Board()
     board.take(WatchEvent("ADDED", trial("odd", {"steps": 3})))
@@ -65,7 +84,7 @@ async def test_a_status_that_cannot_be_read_is_a_row_that_says_so() -> None:
 
 
 class Watched(CliCluster):
-    """A cluster whose first watch of trials fails after two trials. The second watch no longer has the trial "gone"."""
+    """A cluster whose first watch of trials fails after two trials. The second watch no longer reports the trial "gone"."""
 
     watches = 0
 

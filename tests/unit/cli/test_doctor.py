@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multistep.cli.doctor.judge import judge, quantity
+from multistep.cli.doctor.judge import judge
 from multistep.cli.doctor.observation import Finding, Observation, Right
 from multistep.cli.doctor.observe import free_bytes
 
@@ -64,13 +64,19 @@ def test_what_cannot_be_read_is_unknown_and_no_fault() -> None:
     assert "forbidden" in {each.check: each for each in found}["quota"].message
 
 
-@pytest.mark.parametrize(("text", "value"), [("500m", 0.5), ("2", 2), ("2Gi", 2**31), ("1k", 1000), ("1e3", 1000)])
-def test_quantities_are_numbers(text: str, value: float) -> None:
-    assert quantity(text) == value
+def quota(name: str, used: str, hard: str) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "status": {"used": {"pods": used, "cpu": "1"}, "hard": {"pods": hard, "memory": "1Gi"}}}
 
 
-def test_an_unknown_quantity_is_not_used_up() -> None:
-    assert quantity("many") == float("inf")
+def test_a_quota_that_is_used_up_is_a_fault() -> None:
+    found = judged(quotas=[quota("a", "1k", "1000"), quota("b", "500m", "1")])["quota"]
+    assert found.verdict == "fault" and "are used up (a: 1k of 1000 pods)" in found.message
+
+
+@pytest.mark.parametrize(("used", "hard", "field"), [("many", "2", "used of pods, 'many'"), ("1", "few", "hard of pods, 'few'")])
+def test_a_quantity_that_cannot_be_read_is_named_and_is_not_used_up(used: str, hard: str, field: str) -> None:
+    [found] = [each for each in judge(Observation(NOW, "n", quotas=[quota("a", used, hard)])) if each.check == "quota"]
+    assert (found.verdict, found.message) == ("unknown", f"cannot be checked: quota a: status.{field}, is not a quantity")
 
 
 class Metrics:

@@ -53,7 +53,7 @@ BRANCHED = status(
     step("b", rewards={"reward": 1}),
     attempt=1,
     reason="TrialComplete",
-    message="ran 1 steps",
+    message="ran 1 step",
     resumed={"after": "a", "attempts": [0], "digest": "d"},
     startedFrom={"trial": "base", "uid": "u", "step": "a", "digest": "d"},
 )
@@ -68,7 +68,7 @@ BRANCHED = status(
             [
                 "step 1 a: Failed, reward 1, run by trial base, AgentTimeoutError",
                 "step 2 b: Complete, reward 1",
-                "Complete: ran 1 steps",
+                "Complete: ran 1 step",
             ],
         ),
         (None, {}, ["Submitted"]),
@@ -89,12 +89,12 @@ BRANCHED = status(
                 "step 2 b: Setup",
             ],
         ),
-        (AGENT, GOOD, ["step 1 a: Complete, reward 1", "Complete: passed: ran 1 steps"]),
+        (AGENT, GOOD, ["step 1 a: Complete, reward 1", "Complete: passed: ran 1 step"]),
         (AGENT, GATE, ["step 1 a: Complete, reward 0, gate not met", "Complete: gate not met: stopped"]),
         (
             AGENT,
             RAISED,
-            ["step 1 a: Failed, reward -, AgentTimeoutError", "Complete: agent error: ended after 1 steps with AgentTimeoutError"],
+            ["step 1 a: Failed, reward -, AgentTimeoutError", "Complete: agent error: ended after 1 step with AgentTimeoutError"],
         ),
         (PENDING, FAILED, ["Failed: excluded: task: InvalidSpec"]),
         (GOOD, GOOD, []),
@@ -165,9 +165,9 @@ def test_the_table_of_a_trial() -> None:
 @pytest.mark.parametrize(
     ("document", "style", "text"),
     [
-        (GOOD, "bold green", "t Complete: passed, score 1, reward 1: ran 1 steps"),
+        (GOOD, "bold green", "t Complete: passed, score 1, reward 1: ran 1 step"),
         (GATE, "bold red", "t Complete: gate not met, score 0, reward 0: stopped"),
-        (RAISED, "bold red", "t Complete: agent error, score 0, reward -: ended after 1 steps with AgentTimeoutError"),
+        (RAISED, "bold red", "t Complete: agent error, score 0, reward -: ended after 1 step with AgentTimeoutError"),
         (FAILED, "bold yellow", "t Failed: excluded: task: InvalidSpec: no image"),
     ],
 )
@@ -216,7 +216,7 @@ async def test_following_ends_with_the_trial(capsys: pytest.CaptureFixture[str])
         "Pending: ErrImagePull: no such image",
         "step 1 a: Agent",
         "step 1 a: Complete, reward 1",
-        "Complete: passed: ran 1 steps",
+        "Complete: passed: ran 1 step",
     ]
 
 

@@ -180,10 +180,13 @@ def test_a_trial_of_its_own_gets_a_new_trial_with_its_spec(invoke: Invoke, clust
     assert invoke("retry", "t").stdout == "t-r1\n"
     new = cluster.objects["MultiStepTrial", "t-r1"]
     assert new["spec"] == {"task": {}, "agent": {"name": "nop"}, "timeoutMultiplier": 2}
-    assert new["metadata"]["annotations"] == {"multistep.dev/retry-of": "t"} and new["metadata"]["labels"] == {"team": "evals"}
+    mark, annotations = "multistep.dev/submission", new["metadata"]["annotations"]
+    assert annotations == {"multistep.dev/retry-of": "t", mark: annotations[mark]}
+    assert new["metadata"]["labels"] == {"team": "evals"}
     new["status"] = dict(LOST)
     assert invoke("retry", "t-r1").stdout == "t-r2\n"
-    assert cluster.objects["MultiStepTrial", "t-r2"]["metadata"]["annotations"] == {"multistep.dev/retry-of": "t"}
+    again = cluster.objects["MultiStepTrial", "t-r2"]["metadata"]["annotations"]
+    assert again == {"multistep.dev/retry-of": "t", mark: again[mark]} and again[mark] != annotations[mark]
 
 
 def test_the_retry_owns_what_the_first_trial_owns(invoke: Invoke, cluster: CliCluster) -> None:

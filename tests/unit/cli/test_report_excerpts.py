@@ -22,7 +22,7 @@ RESULTS = "/api/v1/namespaces/m/services/op:80/proxy/r"
 
 
 def put_sweep(cluster: CliCluster, *rewards: float | None) -> list[str]:
-    """Create sweep "s" and a trial for each reward, that of the trial's step "two" (None: an active trial); return their names."""
+    """Create sweep "s" with one trial per reward; return the trials' names. rewards: of step "two"; None: the trial is active."""
     put(cluster, "s", {("t", "mine"): list(rewards)})
     names = [f"s-s-t-mine-{attempt}" for attempt in range(1, len(rewards) + 1)]
     for name, reward in zip(names, rewards, strict=True):
@@ -57,7 +57,7 @@ def test_the_page_has_the_outputs_and_failing_tests_of_steps_without_a_pass(
     page, printed = report(invoke, tmp_path)
     assert f"agent of {failed}" in page and f"verifier of {failed}" in page
     assert f"agent of {passed}" not in page and "of a step that passed" not in page
-    # the page has the test's name as the name and as the label of the message
+    # the failing test's name occurs twice: in the list of tests, and as the label of its message
     assert page.count("test_greets") == 2 and page.count("expected &lt;hello&gt;") == 1
     assert "reading the output of trials without a pass: 1 of 1" in printed
     assert "service://" not in page  # the results' URI contains a token

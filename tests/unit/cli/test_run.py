@@ -43,12 +43,12 @@ def test_the_table_is_on_stdout_and_progress_on_stderr(task: Path, invoke: Invok
     assert [line.split() for line in result.stdout.splitlines()] == [
         ["STEP", "PHASE", "REWARD", "AGENT", "VERIFIER", "GATE", "EXCEPTION", "ARTIFACTS"],
         ["a", "Complete", "1", "-", "-", "met", "-", "-"],
-        ["t", "Complete:", "passed,", "score", "1,", "reward", "1:", "ran", "1", "steps"],
+        ["t", "Complete:", "passed,", "score", "1,", "reward", "1:", "ran", "1", "step"],
     ]
     assert result.stderr.splitlines() == [
         "trial t in namespace default",
         "step 1 a: Complete, reward 1",
-        "Complete: passed: ran 1 steps",
+        "Complete: passed: ran 1 step",
     ]
 
 
@@ -68,7 +68,7 @@ def test_an_error_is_shown_once_with_its_lines_and_the_command_that_shows_more(
     task: Path, invoke: Invoke, cluster: CliCluster
 ) -> None:
     exception = {"type": "NonZeroAgentExitCodeError", "message": LONG_ERROR, "phase": "agent"}
-    ended = f"ended after 1 steps with NonZeroAgentExitCodeError: {LONG_ERROR}"
+    ended = f"ended after 1 step with NonZeroAgentExitCodeError: {LONG_ERROR}"
     cluster.story = [status("Complete", step("a", "Failed", exception=exception), message=ended, outcome="AgentError", score=0.0)]
     result = invoke("run", task, "--name", "t")
     shown = [line.rstrip() for line in result.stdout.splitlines()[2:]]
@@ -77,7 +77,7 @@ def test_an_error_is_shown_once_with_its_lines_and_the_command_that_shows_more(
         "  Traceback:",
         "    File x�[31m",
         "  ValueError: no",
-        "t Complete: agent error, score 0, reward -: ended after 1 steps with NonZeroAgentExitCodeError",
+        "t Complete: agent error, score 0, reward -: ended after 1 step with NonZeroAgentExitCodeError",
         "more: multistep logs t --step a --phase agent -n default",
     ]
     assert (result.stdout + result.stderr).count("Traceback") == 1

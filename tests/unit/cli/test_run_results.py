@@ -35,7 +35,7 @@ def test_lost_results_do_not_hide_the_outcome(
 
 def test_show(invoke: Invoke, cluster: CliCluster) -> None:
     cluster.put("MultiStepTrial", "t", status=dict(GOOD))
-    assert invoke("show", "t").stdout.endswith("t Complete: passed, score 1, reward 1: ran 1 steps\n")
+    assert invoke("show", "t").stdout.endswith("t Complete: passed, score 1, reward 1: ran 1 step\n")
     assert json.loads(invoke("show", "t", "-o", "json").stdout)["outcome"] == "Passed"
     assert invoke("show", "other").exit_code == 2
 
@@ -50,7 +50,7 @@ def test_the_place_of_the_results_in_an_object_store_is_reported(invoke: Invoke,
 def test_results_of_a_trial(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
     cluster.put("MultiStepTrial", "t", status=dict(GOOD))
     result = invoke("results", "t", tmp_path / "out")
-    assert result.exit_code == 0 and result.stderr.endswith(f"1 files (2 B) are in {tmp_path / 'out'}\n")
+    assert result.exit_code == 0 and result.stderr.endswith(f"1 file (2 B) in {tmp_path / 'out'}\n")
     again = invoke("results", "t", tmp_path / "out")
     assert again.exit_code == 2 and "is not empty" in again.stderr
     assert invoke("results", "t", tmp_path / "out", "--force").exit_code == 0

@@ -135,3 +135,21 @@ def test_a_lost_answer_is_found(task: Path, invoke: Invoke, cluster: CliCluster,
 
     monkeypatch.setattr(cluster, "create", lose)
     assert invoke("run", task).exit_code == 0
+
+
+@pytest.mark.parametrize(("command", "kind"), [(("run",), "MultiStepTrial"), (("sweep", "run"), "TrialSweep")])
+def test_when_the_answer_is_lost_an_object_that_somebody_else_created_is_not_taken_over(
+    task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], kind: str
+) -> None:
+    create = cluster.create
+
+    async def taken(manifest: Mapping[str, Any], *, dry_run: bool = False) -> Any:
+        if dry_run:
+            return await create(manifest, dry_run=True)
+        cluster.put(kind, "t")
+        raise Unavailable("connection reset")
+
+    monkeypatch.setattr(cluster, "create", taken)
+    result = invoke(*command, task, "--name", "t")
+    assert (result.exit_code, "'t' already exists: delete it, or choose another --name" in result.stderr) == (2, True)
+    assert list(cluster.objects) == [(kind, "t")]

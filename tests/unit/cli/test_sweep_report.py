@@ -299,7 +299,7 @@ def test_weaknesses_of_a_comparison_are_reported(invoke: Invoke, cluster: CliClu
         "warning: b/m: 1 of 8 trials have not finished",
         "warning: 11% of the finished trials of a/m are excluded, but 0% of b/m's: their means are of different samples; "
         "compare them by the mean if 0, or run the excluded trials again",
-        "warning: 1 task with trials that count only in a/m or only in b/m are left out",
+        "warning: left out: 1 task with trials that count only in a/m or only in b/m",
         "warning: these tasks are not the same in a/m and b/m: t0, t1, t2 and 4 more",
     ]
 

@@ -1,4 +1,4 @@
-"""Test `multistep sweep results`, which fetches a sweep as a Harbor job and resumes, and `multistep view`."""
+"""Test `multistep sweep results`, which fetches a sweep as a Harbor job and resumes incomplete downloads, and `multistep view`."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_truncated_download_leaves_no_trial(invoke: Invoke, sweep: CliCluster,
 def test_active_trials_are_counted_and_named(invoke: Invoke, sweep: CliCluster, tmp_path: Path) -> None:
     sweep.objects["MultiStepTrial", "hosted"]["status"] = {"phase": "Running"}
     result = invoke("sweep", "results", SWEEP, tmp_path)
-    assert result.exit_code == 0 and "1 trials are not finished: fetch again later: hosted" in result.stderr
+    assert result.exit_code == 0 and "1 trial not finished: fetch again later: hosted" in result.stderr
     assert job(tmp_path)["finished_at"] is None
     assert {key: job(tmp_path)["stats"][key] for key in ("n_completed_trials", "n_running_trials", "n_pending_trials")} == {
         "n_completed_trials": 4, "n_running_trials": 1, "n_pending_trials": 0,

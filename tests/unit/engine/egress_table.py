@@ -1,4 +1,4 @@
-"""Situations in which the egress sidecar's container ended: by name, the trial, its pod and the expected decision."""
+"""Expected decisions after the egress sidecar's container ended, by situation. A row has the trial, its pod and the decision."""
 
 from __future__ import annotations
 

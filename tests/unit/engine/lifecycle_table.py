@@ -1,4 +1,4 @@
-"""Situations of a trial: by name, the trial, its pod and the expected decision."""
+"""Expected decisions about a trial, by situation. A row has the trial, its pod and the decision."""
 
 from __future__ import annotations
 

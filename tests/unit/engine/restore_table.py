@@ -1,4 +1,5 @@
-"""Situations between a restore and the attempt's own first step: by name, the trial, its pod and the expected decision."""
+"""Expected decisions after an attempt restored a checkpoint and before it starts a step, by situation. A row has the trial, its pod
+and the decision."""
 
 from __future__ import annotations
 

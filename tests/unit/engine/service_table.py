@@ -1,4 +1,4 @@
-"""Situations in which a service of the pod ended: by name, the trial, its pod and the expected decision."""
+"""Expected decisions after a service of the pod ended, by situation. A row has the trial, its pod and the decision."""
 
 from __future__ import annotations
 

@@ -108,8 +108,8 @@ def tree(files: list[str]) -> tuple[str, ...]:
 TREES = st.just(()) | st.just(FILE) | st.lists(PATHS, min_size=1, max_size=3).map(tree)
 DESTINATIONS = st.none() | PATHS
 GIVEN = st.tuples(SOURCES, DESTINATIONS, TREES).map(
-    # Without a destination, /logs/artifacts is stored as the step's artifacts directory itself, so it must be a directory: if it is
-    # a file, replace it by a directory that contains the file "artifacts".
+    # /logs/artifacts without a destination is stored as the step's artifacts directory itself, so it must be a directory. If a file
+    # was drawn for it, use a directory that contains the file "artifacts" instead.
     lambda each: (each[0], each[1], ("", "artifacts")) if each[:2] == (LOGS_ARTIFACTS, None) and each[2] == FILE else each
 )
 

@@ -142,7 +142,7 @@ def raising_setup(scope: Scope, journal: Journal) -> Script[None]:
 
 
 def test_another_trials_files_excuse_no_failure_of_the_agents_setup() -> None:
-    """A custom class could fail on purpose; the failure must not look like a failure of the checkpoint."""
+    """The setup of a custom agent class may fail on purpose. That must not count as a failure of the other trial's checkpoint."""
     made = plan(spec=starting("a"))
     run = script_of(made).run
     lost = play(made, kept=kept(reported("a")), script=AgentScript(run, failing_setup("AgentSetupFailed"))).journal.lost

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from multistep.engine.evictions import own_usage_exception, quantity
+from multistep.engine.evictions import own_usage_exception
 
 
 def low(resource: str, use: str, container: str = "main") -> str:
@@ -19,7 +19,7 @@ def low(resource: str, use: str, container: str = "main") -> str:
         ("Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ", False, "OutOfDiskError"),
         ('Container main exceeded its local ephemeral storage limit "1Gi". ', False, "OutOfDiskError"),
         ('Usage of EmptyDir volume "x" exceeds the limit "1Gi". ', False, "OutOfDiskError"),
-        ('Usage of EmptyDir volume "x" exceeds the limit "1Gi". ', True, None),  # disrupted: the node was short of space
+        ('Usage of EmptyDir volume "x" exceeds the limit "1Gi". ', True, None),  # if disrupted, the node was short of space
         (low("ephemeral-storage", "1048576Ki, request is 0"), True, "OutOfDiskError"),
         (low("ephemeral-storage", "1048576Ki, request is 0"), False, "OutOfDiskError"),
         (low("ephemeral-storage", "1048575Ki, request is 0"), True, None),  # less than 1 GiB: another pod may have filled the disk
@@ -34,11 +34,3 @@ def low(resource: str, use: str, container: str = "main") -> str:
 )
 def test_who_ran_the_node_low(message: str, disrupted: bool, wanted: str | None) -> None:
     assert own_usage_exception(message, disrupted=disrupted) == wanted
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [("0", 0), ("36Ki", 36864), ("1.5Gi", 1.5 * 2**30), ("2G", 2e9), ("500m", 0.5), ("1Xi", 0), ("x", 0), ("", 0)],
-)
-def test_quantities_are_those_of_kubernetes(text: str, wanted: float) -> None:
-    assert quantity(text) == wanted

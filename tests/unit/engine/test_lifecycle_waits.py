@@ -1,4 +1,4 @@
-"""Test how long a trial waits before it is reconciled again, is retried, fails or is cleaned up."""
+"""Test how many seconds a trial waits before the next reconcile, a retry, its failure or its cleanup."""
 
 from __future__ import annotations
 

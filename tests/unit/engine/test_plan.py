@@ -229,7 +229,8 @@ def test_a_task_without_a_name_is_called_as_its_directory() -> None:
     [
         (COMPLETE, StepLayout(), ("a", True, False, True, False, False)),
         (StepLayout(instruction=""), COMPLETE, (None, True, True, False, False, False)),
-        (StepLayout(solution=True), COMPLETE, ("a", False, True, False, False, False)),  # does not fall back to the task's solve.sh
+        # a step's solution directory without a solve.sh does not fall back to the task's solve.sh
+        (StepLayout(solution=True), COMPLETE, ("a", False, True, False, False, False)),
         (StepLayout(workdir=True, setup=True), StepLayout(), (None, False, False, False, True, True)),
         (StepLayout(tests=True), StepLayout(tests=True), (None, False, True, True, False, False)),
     ],
@@ -343,15 +344,15 @@ def test_isolation_is_claimed_only_when_agent_and_verifier_are_surely_others(
 @pytest.mark.parametrize(
     ("agent", "verifier", "hook", "wanted"),
     [
-        ("toor", "", "toor", "Shared"),  # another name of root
+        ("toor", "", "toor", "Shared"),  # toor is another name of root
         ("alice", "bob", "alice", "User"),
-        ("alice", "ally", "alice", "Shared"),  # two names of one user
-        ("admin", "bob", "admin", "Shared"),  # in root's group
+        ("alice", "ally", "alice", "Shared"),  # alice and ally have the same uid
+        ("admin", "bob", "admin", "Shared"),  # admin is in root's group
         ("1000", "bob", "1000", "Shared"),  # a uid without an entry in /etc/passwd gets root's group
         ("1000:1000", "bob", "1000:1000", "User"),
         ("alice:root", "bob", "alice", "Shared"),
-        ("alice", "bob", "", "Shared"),  # a hook of root
-        ("alice", "bob", "bob", "Shared"),  # a hook of the verifier's user
+        ("alice", "bob", "", "Shared"),  # the collect hook runs as root
+        ("alice", "bob", "bob", "Shared"),  # the collect hook runs as the verifier's user
         ("alice", "bob", "carol", "User"),
     ],
 )

@@ -121,7 +121,8 @@ def test_what_goes_wrong(name: str) -> None:
             {"a/setup": {"exitCode": 1, "tail": "Traceback:\n  line 1\nno"}},
             "setup.sh exited with status 1:\nTraceback:\n  line 1\nno",
         ),
-        ({"a/setup": {"exitCode": 1, "tail": "x" * 600 + "\ny\nz"}}, "setup.sh exited with status 1:\ny\nz"),  # no partial line
+        # a message that is cut starts with a whole line
+        ({"a/setup": {"exitCode": 1, "tail": "x" * 600 + "\ny\nz"}}, "setup.sh exited with status 1:\ny\nz"),
         ({"a/setup": {"exitCode": 1, "tail": "cut\n" + "y" * 498 + "\nz"}}, "setup.sh exited with status 1:\n" + "y" * 498 + "\nz"),
         ({"a/setup": {"exitCode": None, "signal": 11}}, "setup.sh was killed by signal 11"),
         ({"a/setup": {"exitCode": 137, "oomKills": 2}}, "exited with status 137 (the container ran out of memory meanwhile)"),

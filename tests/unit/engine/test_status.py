@@ -134,11 +134,11 @@ def test_a_running_trial_shows_where_it_is() -> None:
         (Journal(steps=[run(), run("b")], all_steps=True), "ran 2 steps"),
         (
             Journal(steps=[run(gate_failure="reward is 0, below min_reward 1")]),
-            "stopped after 1 steps: a: reward is 0, below min_reward 1",
+            "stopped after 1 step: a: reward is 0, below min_reward 1",
         ),
-        (Journal(steps=[run(gate_failure="low")], all_steps=True), "ran 1 steps"),
-        (Journal(steps=[run(exception=StepException("RuntimeError", "oh", "setup"))]), "ended after 1 steps with RuntimeError: oh"),
-        (Journal(steps=[run()], exception=StepException("OverflowError", "big")), "ended after 1 steps with OverflowError: big"),
+        (Journal(steps=[run(gate_failure="low")], all_steps=True), "ran 1 step"),
+        (Journal(steps=[run(exception=StepException("RuntimeError", "oh", "setup"))]), "ended after 1 step with RuntimeError: oh"),
+        (Journal(steps=[run()], exception=StepException("OverflowError", "big")), "ended after 1 step with OverflowError: big"),
     ],
 )
 def test_a_complete_trial_shows_how_it_went(journal: Journal, message: str) -> None:
@@ -325,7 +325,8 @@ def test_a_complete_trial_reports_what_ended_it_and_nothing_after_a_gate_or_all_
     exceptions = {"a": StepException("AgentTimeoutError", "late", AGENT), "": StepException("OverflowError", "inf")}
     for steps, own, wanted in (
         ([run("a", exception=exceptions["a"])], None, ("Agent", "AgentTimeoutError", "a")),
-        ([run("a", exception=exceptions["a"])], exceptions["a"], ("Agent", "AgentTimeoutError", "a")),  # single-step task
+        # in a single-step task, the trial has the step's exception, too
+        ([run("a", exception=exceptions["a"])], exceptions["a"], ("Agent", "AgentTimeoutError", "a")),
         ([run("a")], exceptions[""], ("Verifier", "OverflowError", None)),
         ([run("a", exception=exceptions["a"]), run("b")], None, None),  # the trial continued, so it reports no failure
         ([run("a", gate_passed=False, gate_failure="low")], None, None),

@@ -121,7 +121,8 @@ def test_whatever_agent_and_verifier_do_the_status_can_be_written() -> None:
         assert [each["name"] for each in content["steps"]] == [f"step-{number}" for number in range(100)]
         assert all(each["rewards"] and each["exception"]["type"] == "RuntimeError" for each in content["steps"])
         assert [each["reason"] for each in content["attempts"]] == ["Evicted"] * 2
-        assert to_json(parse_status({"status": content})) == content  # reading it back changes nothing, so no write follows
+        # parsing a stored status and converting it to JSON again changes nothing, so the operator does not write it again
+        assert to_json(parse_status({"status": content})) == content
 
 
 def long_step(number: int, message: str = "") -> StepRun:

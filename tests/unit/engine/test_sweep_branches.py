@@ -46,8 +46,8 @@ LEFT = st.builds(Left, st.sampled_from([[], STEPS, STEPS[:1]]), st.sets(st.sampl
 
 
 def left(**kept: list[str]) -> dict[int, Left]:
-    """Return the steps and checkpoints of first attempts, by number. kept: names of the steps with a checkpoint, by task and agent,
-    e.g. tx for task t and agent x."""
+    """Return, by trial number, what the trials with attempt 1 left. kept: names of the steps with a checkpoint, by task and agent:
+    the argument tx is for task t and agent x."""
     return {["tx", "ty", "ux", "uy"].index(name): Left(STEPS, steps) for name, steps in kept.items()}
 
 

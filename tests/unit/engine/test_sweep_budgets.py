@@ -12,7 +12,7 @@ BUDGET: dict[str, Any] = {"budget": {"costUSD": 1}}
 
 
 def refused(number: int, at: float, **more: Any) -> TrialFacts:
-    """Return an active trial with a step, started ``at`` seconds after NOW, in which the sweep's budget refused a request."""
+    """Return an active trial. In its step that started ``at`` seconds after NOW, the sweep's budget refused a request."""
     return TrialFacts(number, "Active", phase="Running", cost_usd=0.4, refused_at=NOW + at, **more)
 
 

@@ -1,4 +1,4 @@
-"""Retries of a sweep: which trial counts for a number, and when a finished sweep continues."""
+"""Retries of a sweep: whether the original trial or one of its retries counts, and when a finished sweep continues."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_finished_sweep_continues_when_it_gets_retries() -> None:
     assert sweep_status.reopens(found)
     status = sweep_status.reopened(found, NOW + 100)
     assert (status.phase, status.completion_time, status.suspended_seconds) == ("Running", None, 90)
-    assert status.conditions[0].message == "1 trials run again"
+    assert status.conditions[0].message == "1 trial runs again"
     again = sweep(status, generation=2, retries=[1])
     after = decide(again, plan_of(again), 4, trials, NOW + 100)
     assert (list(after.create), after.status.phase) == ([4], "Running")

@@ -111,7 +111,7 @@ def test_a_suspended_sweep_creates_no_trial_and_suspends_active_ones() -> None:
     trials = [*done(0), TrialFacts(1, "Active", phase="Running"), TrialFacts(2, "Active", suspend=True)]
     found = next_of(started(suspend=True), trials)
     assert (found.create, found.suspend, found.resume) == (range(0), [1], [])
-    assert why(found.status) == ("Suspended", "Suspended", "spec.suspend is true; 1 trials are finishing their step")
+    assert why(found.status) == ("Suspended", "Suspended", "spec.suspend is true; 1 trial is finishing its step")
     assert holding(found.status) == {"Suspended", "Reconciling"}
 
 
@@ -137,7 +137,7 @@ def test_a_spent_budget_lets_active_trials_finish() -> None:
     found = next_of(busy, active)
     assert (found.create, found.stop, found.seconds) == (range(0), [], BUDGET_CHECK_SECONDS)
     assert why(found.status)[:2] == ("Halting", "BudgetSpent")
-    assert "1 trials are still active" in why(found.status)[2]
+    assert "1 trial is still active" in why(found.status)[2]
     ended = next_of(busy, done(0, 1)).status
     assert why(ended)[:2] == ("Failed", "BudgetSpent") and holding(ended) == {"Failed", "Stalled"}
     assert "; 2 of 4 trials were created" in why(ended)[2]
@@ -175,7 +175,8 @@ def test_a_sweep_whose_last_trials_were_stopped_at_the_deadline_is_not_complete(
     assert why(next_of(found, done(0, 1, 2, 3), at=61).status)[0] == "Complete"
     stopped = [*done(0, 1, 2), TrialFacts(3, "Failed", failure_class="User", stop=True)]
     assert why(next_of(found, stopped, at=61).status)[:2] == ("Failed", "DeadlineExceeded")
-    assert why(next_of(found, stopped, at=59).status)[0] == "Complete"  # before the deadline, only a user can stop a trial
+    # before the deadline, only a user can have stopped the trial, so the sweep is Complete
+    assert why(next_of(found, stopped, at=59).status)[0] == "Complete"
 
 
 def test_a_sweep_whose_lease_is_not_renewed_stops_what_is_active() -> None:
@@ -198,7 +199,8 @@ def test_a_new_renewal_extends_the_lease_from_when_the_operator_sees_it() -> Non
     same = sweep(renewed.status, renewal="1", **options)
     assert next_of(same, at=49).seconds == 1
     assert why(next_of(same, at=50).status)[:2] == ("Failed", "LeaseExpired")
-    assert why(next_of(sweep(renewed.status, renewal="2", **options), at=5000).status)[0] == "Running"  # no operator ran meanwhile
+    # no operator ran until 5000 s, so no operator saw the new renewal earlier
+    assert why(next_of(sweep(renewed.status, renewal="2", **options), at=5000).status)[0] == "Running"
 
 
 def test_a_lease_expires_also_while_the_sweep_is_suspended() -> None:

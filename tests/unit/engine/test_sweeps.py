@@ -1,4 +1,4 @@
-"""How a sweep creates and counts its trials: each one once, within the concurrency limit."""
+"""Test that a sweep creates and counts each of its trials once, within the concurrency limit."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def entry(kind: str, detail: str = "x", step: str = "a", attempt: int = 1) -> Ta
     return Tampering.model_validate({"attempt": attempt, "step": step, "kind": kind, "detail": detail})
 
 
-# -- script
+# -- operations in the script
 
 
 def test_the_state_is_noted_before_the_first_agent_and_compared_before_each_verification() -> None:
@@ -89,7 +89,7 @@ def test_each_attempt_notes_the_state_before_its_own_first_agent() -> None:
     assert [each.id for each in second.operations if isinstance(each, Baseline)] == ["2/b/baseline"]
 
 
-# -- entries
+# -- entries of status.tampering
 
 
 def test_each_kind_of_a_step_is_one_entry() -> None:
@@ -152,7 +152,7 @@ def test_the_status_keeps_what_it_has_of_other_steps_and_attempts() -> None:
     assert len(merged(full, Journal())) == 32
 
 
-# -- status
+# -- the status of a finished trial
 
 
 def test_a_finished_trials_status_and_message_have_the_evidence() -> None:
@@ -185,7 +185,7 @@ def test_details_are_redacted() -> None:
     assert clean.tampering == [entry("VerifierFilesPlanted", "/tests/[REDACTED]")]
 
 
-# -- scores
+# -- scores of trials with tampering
 
 
 def test_hints_are_no_evidence() -> None:

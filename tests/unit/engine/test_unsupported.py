@@ -1,4 +1,4 @@
-"""Task features that Multistep does not support are rejected or reported as a warning, by name."""
+"""Test that task features which Multistep does not support are rejected or reported as warnings, which name the feature."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_trajectory_is_refused_for_an_agent_that_should_load_it(toml: str, fil
     with pytest.raises(InvalidTask) as caught:
         plan(toml, COMMAND, **files)
     assert caught.value.field == path
-    assert plan(toml, **files)  # as in Harbor, the oracle does not load trajectory.json, so it accepts the task
+    assert plan(toml, **files)  # valid for the oracle, which does not load trajectory.json, as in Harbor
     (found,) = unsupported(parse_task(toml), TaskLayout(**files))
     assert (found.path, found.refused) == (path, False)
 

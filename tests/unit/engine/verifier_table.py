@@ -1,4 +1,4 @@
-"""Situations of a separate verifier's pod: by name, the trial, that pod and the expected decision."""
+"""Expected decisions about a separate verifier's pod, by situation. A row has the trial, the verifier's pod and the decision."""
 
 from __future__ import annotations
 
@@ -78,4 +78,4 @@ def _compared(decision: Decision) -> Decision:
 
 
 COMPARED: dict[str, Row] = {name: (trial, facts, _compared(wanted)) for name, (trial, facts, wanted) in VERIFIERS.items()}
-"""The same for a verifier whose verdict is only compared: its failures end nothing."""
+"""VERIFIERS for isolation Both: the separate verdict is only compared, so failures of the verifier's pod do not end the attempt."""

@@ -127,7 +127,7 @@ async def test_two_kills_under_twenty_streams_neither_lose_nor_double_a_request(
     recorded = sum(each.requests - each.incomplete for each in usages)
     entries = it.model.entries
     unfinished = [each for each in entries if each.outcome != "answered"]
-    # The gateway records an answer before the agent has all of it. If the gateway is killed in between, the agent sends again.
+    # The gateway records an answer before the agent has all of it. If it is killed in between, the agent repeats the request.
     assert complete <= recorded <= len(entries) - len(unfinished)
     assert sum(each.incomplete for each in usages) >= len(unfinished) >= 2
     assert sum(each.requests for each in usages) >= len(entries)
@@ -178,7 +178,8 @@ async def test_three_kills_under_twenty_agents_do_not_exceed_a_budget_of_one_dol
                 await asyncio.sleep(0.05)
 
         ended = asyncio.gather(*map(agent, range(STREAMS)))
-        for least in (STREAMS // 2, STREAMS // 2, 1):  # a killed request counts with its reservation of 0.02 US dollars
+        # least: number of requests in flight at a kill. The budget counts each of them with its reservation of 0.02 US dollars.
+        for least in (STREAMS // 2, STREAMS // 2, 1):
             flying = asyncio.create_task(streams_in_flight(it, least))
             either: set[asyncio.Future[Any]] = {flying, ended}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

@@ -63,7 +63,7 @@ def test_a_body_that_would_need_much_more_memory_than_its_text_is_refused() -> N
     [
         ({"max_tokens": 10**30}, 16_384),  # the model's own maximum
         ({"max_tokens": 100, "n": 3}, 300),
-        ({"max_tokens": 100, "n": "8"}, 128 * 100),  # a provider may convert the text
+        ({"max_tokens": 100, "n": "8"}, 128 * 100),  # a provider may convert the text "8" to a number
         ({"max_tokens": 100, "n": 10**30}, 128 * 100),
         ({}, 16_384),
     ],

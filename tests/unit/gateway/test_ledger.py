@@ -1,4 +1,4 @@
-"""The ledger's file."""
+"""The schema version of the ledger's SQLite file: a file without a version is adopted, a later version is rejected."""
 
 from __future__ import annotations
 

@@ -92,9 +92,6 @@ def token_for(api: Api, uid: str = "uid-1", step: str = "0", key: SigningKey = K
     """Return a step token for requests to this API. claims: further or replaced claims, by their names in the token."""
     given = {
         "sub": f"{uid}/1/{step}/agent",
-        "trial": uid,
-        "attempt": 1,
-        "step": step,
         "credential": PROVIDERS[api],
         "exp": int(time.time()) + 600,
         **claims,

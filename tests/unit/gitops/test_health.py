@@ -79,7 +79,7 @@ def test_a_change_that_a_finished_trial_noted_does_not_reopen_it() -> None:
 
 
 def test_messages_report_scores_and_reasons_whatever_is_in_them() -> None:
-    assert argo_health(resource(content_of(COMPLETE)))[1] == "score 0.5, ran 1 steps"
+    assert argo_health(resource(content_of(COMPLETE)))[1] == "score 0.5, ran 1 step"
     assert argo_health(resource(content_of(FAILED)))[1] == 'DeadlineExceeded: it took\n"too" long \\'
     assert argo_health(resource(content_of(STATES["complete without a reward"][0])))[1].startswith("no score, ran 0 steps")
 

@@ -60,7 +60,7 @@ async def test_a_refusal_becomes_an_error_with_the_servers_words(code: int, reas
             await client.create(POD)
     assert type(caught.value) is kind
     assert (caught.value.status, caught.value.reason) == (code, reason)
-    assert len(server.seen) == (4 if code == 429 else 1)  # of these, only 429 is retried: after a 5xx, the pod may exist
+    assert len(server.seen) == (4 if code == 429 else 1)  # only 429 is retried: after a 5xx, the server may have created the pod
 
 
 async def test_a_refusal_without_a_status_object_is_reported_as_it_came() -> None:

@@ -30,8 +30,8 @@ class Scenario:
 
     options: arguments of World. condition, reward, attempts: expected type and reason of the condition, expected reward, and
     expected reasons of failed attempts. living: whether test_crashes also lets each call fail while the operator survives.
-    fully: whether the whole enumeration tries all VARIANTS after each crash. Otherwise it tries two: the first one, and one of the
-    others, a different one after each crash.
+    fully: whether the long form of test_crashes tries all VARIANTS after each crash; if not, it tries the first variant, and one of
+    the others in turn.
     """
 
     options: Mapping[str, Any]

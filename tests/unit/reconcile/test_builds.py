@@ -1,4 +1,4 @@
-"""Test builds of images: crashes, lost pods, an unreachable registry, which processes get the secret, builds shared by trials."""
+"""Test image builds: crashes, lost pods, an unreachable registry, which processes get the secret, and builds that trials share."""
 
 from __future__ import annotations
 

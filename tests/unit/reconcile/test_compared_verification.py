@@ -1,4 +1,4 @@
-"""With spec.verifier.isolation Both, each step is verified in place and once more in a fresh pod, and the verdicts are compared."""
+"""With spec.verifier.isolation Both, each step is verified in the agent's pod and in a fresh pod, and the verdicts are compared."""
 
 from __future__ import annotations
 

@@ -35,12 +35,12 @@ VARIANTS = (
 )
 
 
-STRIDE = 5  # the short form lets every fifth call fail
+STRIDE = 5  # the short form of the tests lets every fifth call fail
 in_part_or_whole = pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.long)], ids=["part", "whole"])
 
 
 def variants(scenario: Scenario, number: int) -> Sequence[str]:
-    """Return the variants of crash number ``number``, in the whole enumeration. The short form has one variant of each crash."""
+    """Return the variants that the long form of the tests tries for crash number ``number``. The short form tries one."""
     return VARIANTS if scenario.fully else (VARIANTS[0], VARIANTS[1:][number % len(VARIANTS[1:])])
 
 
@@ -142,7 +142,8 @@ async def test_wherever_the_trial_is_deleted_nothing_of_it_continues(name: str) 
             if first:
                 delete_trial(world)
             await world.run(first=first)
-            left = [each for each in world.cluster.objects.values() if "trial-uid" not in owners(each)]  # GC deletes owned ones
+            # Kubernetes's garbage collector deletes the objects that the trial owns.
+            left = [each for each in world.cluster.objects.values() if "trial-uid" not in owners(each)]
             assert left == [], point
             assert_each_phase_once(world)
             assert sum(each.startswith("create Pod") for each in world.cluster.writes) <= len(course.world.cluster.runners)
@@ -227,7 +228,7 @@ async def test_a_stale_read_of_the_trial_is_found_out_by_its_first_write() -> No
 
 @dataclass
 class Late(Wrapped):
-    """A cluster that reports the pod's readiness ``reads`` reads late, as if the kubelet were slow."""
+    """A cluster that returns a pod's readiness as it was ``reads`` requests ago, as if the kubelet were slow."""
 
     reads: int
     reported: list[Object] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Test switches of trials' networks: the operator's requests to the pod's egress sidecar, and its reaction to failures of it."""
+"""Test switches of trials' networks: the operator's requests to the egress sidecar, and its reaction to the sidecar's failures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_all_switches_of_a_session_share_one_exec_session() -> None:
     await trial.run()
     trace = trial.cluster.faults.trace
     opened = [each for each in trace if each.startswith("open_exec ")]
-    assert (len(opened), trace.count("switch before") > 3) == (2, True), trace  # the other session is with the runner
+    assert (len(opened), trace.count("switch before") > 3) == (2, True), trace  # one session with the sidecar, one with the runner
 
 
 async def test_what_was_refused_is_in_the_status_and_the_result() -> None:

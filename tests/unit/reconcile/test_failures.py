@@ -236,7 +236,7 @@ async def test_streams_that_break_without_a_status_are_never_the_agents_doing() 
 
 @dataclass
 class Unready:
-    """A cluster whose pods' readiness probes always fail, as when a process floods their port."""
+    """A cluster whose pods' readiness probes always fail, as if a process flooded the probes' port."""
 
     cluster: FakeCluster
 

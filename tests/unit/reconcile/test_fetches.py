@@ -290,7 +290,7 @@ class Crowd:
         return Fetched("c1", "sha256:0")
 
     def ask(self, namespace: str, name: str, *, sweep: bool = False) -> None:
-        """Reconcile a new trial or sweep once. No other one uses its task."""
+        """Reconcile a new trial or sweep once. No other one has the same task, so the task must be downloaded."""
         kind = self.sweeps if sweep else self.trials
         kind[namespace, name] = Request("git", f"https://{namespace}/{name}{'s' * sweep}")
         self._wake(kind, (namespace, name))
@@ -351,7 +351,8 @@ async def test_a_server_with_errors_is_asked_less_and_less_whoever_asks(outside:
 async def test_a_changed_file_in_the_cache_is_fetched_again(outside: Outside) -> None:
     source = {"url": {"url": "https://e.example/t.tar.gz", "digest": digest_of(task())}}
     outside.commits[digest_of(task())] = task()
-    # Trial a waits once, for the fetch. Trial b waits twice: its first load deletes the changed file, its second fetches.
+    # Trial a waits once, for the fetch. Trial b waits twice: its first load finds the changed file and deletes it, and its second
+    # load fetches the task again.
     for name, waits in (("a", 1), ("b", 2)):
         load, _ = loader(outside)
         for _ in range(waits):

@@ -53,7 +53,7 @@ async def test_the_token_and_the_request_are_in_no_record() -> None:
     await world.run()
     (call,) = [each for each in world.runner.requests if each.get("id") == "1/a/host/agent" and each["op"] == "start"]
     assert '"token": "' + "ab" * 32 in call["stdin"] and call["argv"] == ["multistep-host", "step"]
-    assert call["output"]["path"] == "/run/multistep-host/output.txt"  # for `multistep logs`
+    assert call["output"]["path"] == "/run/multistep-host/output.txt"  # `multistep logs` reads this file
     assert all("stdin" not in each for each in world.runner.records.values())
 
 
@@ -150,6 +150,16 @@ async def test_a_failure_of_the_provider_is_no_reward_and_its_own_class() -> Non
     await world.run()
     failure = world.status.failure
     assert failure is not None and (failure.class_, world.status.score, world.status.rewards) == ("Provider", None, None)
+
+
+@pytest.mark.parametrize("agent", [{"importPath": "my.agents:Mine", "model": "openai/m"}, {"name": "claude-code"}])
+async def test_an_agents_user_that_the_image_lacks_is_the_tasks_failure_without_a_score(agent: dict[str, str]) -> None:
+    lacks = {"/agent-setup-admit": {"error": {"code": "NoSuchUser", "message": "no user x"}}}
+    world = World(trial=manifest({"agent": agent}), **{**HOSTED_OPTIONS, "results": lacks})
+    await world.run()
+    failure = world.status.failure
+    assert world.condition[:2] == ("Failed", "EnvironmentFailed") and "no user x" in world.condition[2], world.condition
+    assert failure is not None and (failure.class_, world.status.score, world.status.attempts) == ("Task", None, [])
 
 
 async def test_a_custom_class_that_gives_up_in_its_setup_scores_0() -> None:

@@ -222,7 +222,7 @@ async def test_many_trials_wait_for_a_small_quota_and_only_one_asks_again() -> N
         while len(world.finished) < count:
             await asyncio.sleep(1)
     assert_all_complete(world.cluster, count)
-    assert world.edge.over_quota < 2 * count  # one attempt every ten seconds would cause ten times as many
+    assert world.edge.over_quota < 2 * count  # an attempt every ten seconds would cause ten times as many rejections
     assert max(writes(world, (CROWD, f"t{number}")) for number in range(count)) <= 12
     assert quotas.waiting == 0
     await world.queue.stop()
@@ -355,7 +355,7 @@ async def operator(url: str, path: Path) -> AsyncIterator[int]:
 
 
 def kibibytes(pid: int, what: str) -> int:
-    """Return VmRSS, the current memory of a process, or VmHWM, its maximum."""
+    """Return a process's memory in KiB. what: "VmRSS" for the current memory, "VmHWM" for the maximum so far."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(what))
 

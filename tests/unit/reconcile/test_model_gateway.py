@@ -192,7 +192,7 @@ async def test_a_token_does_not_show_the_trial_its_attempt_and_its_sweep(tmp_pat
         token = variables["OPENAI_API_KEY"]
         assert set(jwt.decode(token, options={"verify_signature": False})) == {"exp", "sealed"}
         found = verify(token, {KEY.id: KEY.secret})
-        assert (found.trial, found.attempt, found.sub) == ("t", 1, f"{trial().metadata.uid}/1/a/agent")
+        assert (found.sub, found.agent) == (f"{trial().metadata.uid}/1/a/agent", trial().spec.agent.label)
 
 
 async def test_a_gateway_of_an_earlier_release_gets_plain_claims(tmp_path: Path) -> None:
@@ -201,7 +201,8 @@ async def test_a_gateway_of_an_earlier_release_gets_plain_claims(tmp_path: Path)
         keyring = Keyring(signing_keys(tmp_path / "operators", 1))
         operator = ModelGateway(admin, f"http://127.0.0.1:{here.port}", keyring, no_sweep)
         variables = await operator.variables(trial(), hosted(f"{here.model.url}/v1"), CALL)
-        assert jwt.decode(variables["OPENAI_API_KEY"], options={"verify_signature": False})["trial"] == "t"
+        plain = jwt.decode(variables["OPENAI_API_KEY"], options={"verify_signature": False})
+        assert plain["sub"] == f"{trial().metadata.uid}/1/a/agent"
         assert await ask(here, variables) == 200
 
 
@@ -238,7 +239,7 @@ async def test_a_gateway_with_none_of_the_operators_signing_keys_is_waited_for(t
     ("model", "kind"), [("gpt-5-fail-401", "Configuration"), ("gpt-5-fail-401-x", None), ("o3-fail-401", None)]
 )
 async def test_a_rejected_model_is_evidence_only_if_it_is_the_trials(tmp_path: Path, model: str, kind: str | None) -> None:
-    """Only the trial's own model counts: otherwise an agent could request a missing model in order not to be scored."""
+    """Only the trial's own model counts: otherwise an agent could avoid a score by requesting a model that does not exist."""
     spec = {"agent": {"name": "codex", "model": "openai/gpt-5-fail-401"}}
     asked = parse_trial({**manifest(spec), "status": {"attempt": 1}})
     async with world(tmp_path) as here:

@@ -81,7 +81,7 @@ async def test_the_gateway_counts_each_answer_and_each_refusal(tmp_path: Path) -
 
 
 class FakeGateway:
-    """A gateway with these totals."""
+    """A gateway that reports the loads in ``totals``, by requested model."""
 
     def __init__(self) -> None:
         self.totals: dict[str, ModelLoad] = {}

@@ -57,7 +57,7 @@ def slots(most: int, woken: Woken | None = None) -> ModelSlots:
 
 
 def start(bound: ModelSlots, name: str, sweep: str = "s") -> bool:
-    """Reconcile a trial without a pod: it gets one if it has a slot. Return whether it has one."""
+    """Reconcile a trial without a pod; return whether it got a slot. A trial with a slot gets a pod."""
     got = bound.acquire(trial(name, sweep), first=False)
     if got:
         bound.saw(trial(name, sweep, pod=True))
@@ -205,7 +205,7 @@ async def test_no_more_trials_start_than_the_limit_allows_and_no_slot_is_lost(mo
     assert (bound.active(MODEL), bound.waiting) == (0, 0)
 
 
-# -- trials
+# -- trials from start to end, with a limited model
 
 LIMITED: dict[str, Any] = {
     **HOSTED_OPTIONS,

@@ -59,7 +59,7 @@ def suspended(world: World) -> str:
 
 async def test_a_queued_trial_waits_visibly_and_its_deadline_with_it() -> None:
     world = queued({"activeDeadlineSeconds": 500})
-    assert await world.reconcile() is None  # no timer: only an event requeues it
+    assert await world.reconcile() is None  # None: no timer is set, only an event requeues the trial
     waiting = "pod t-1 waits in the queue team until Kueue admits it"
     assert (world.status.phase, world.condition[1:], suspended(world)) == ("Pending", ("QueuedByKueue", waiting), "True")
     writes = world.status_writes

@@ -160,8 +160,8 @@ async def test_a_session_is_kept_for_a_phase_that_started_in_it_and_not_for_one_
 async def test_a_session_is_kept_longer_for_a_phase_unless_other_trials_are_queued(
     queued: bool, sessions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The agent phase finishes during the third wait request. If no other trial is queued, the status shows the phase from the
-    second wait request on."""
+    """The agent phase finishes during the third wait request. If no other trial is queued, the session stays open until then. The
+    status shows the agent phase from the second wait request on."""
     world, shown = World(durations={"a/agent": 5.0}, settings={"linger_seconds": 12.0}), list[str | None]()
     known = FakeRunner._known
 

@@ -1,4 +1,4 @@
-"""One trial from its creation to its end, by the reconciler."""
+"""Test that the reconciler runs a trial from its creation to its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from multistep.reconcile.trial_context import SOON_SECONDS
+from multistep.reconcile.requeue import SOON_SECONDS
 from multistep.reconcile.trial_reconcile import TASK_GRACE_SECONDS
 from multistep.store.evidence.check import check
 from multistep.store.volume import Volume

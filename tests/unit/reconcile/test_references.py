@@ -60,7 +60,7 @@ def test_another_task_or_environment_has_another_reference_trial(spec: Any) -> N
 
 
 def test_another_shard_has_another_reference_trial_with_its_label() -> None:
-    """Each shard's operator has a volume of its own."""
+    """A reference trial's checkpoints are on the volume of its shard's operator, so other shards cannot use them."""
     made = reference(labels={labels.SHARD: "s", "kueue.x-k8s.io/queue-name": "q", "other": "o"})
     assert made["metadata"]["name"] != name()
     assert set(made["metadata"]["labels"]) == {labels.SHARD, labels.REFERENCE, "kueue.x-k8s.io/queue-name"}
@@ -110,7 +110,7 @@ async def waiting(spec: Any = None, **options: Any) -> World:
 
 
 async def played(world: World, **options: Any) -> Source:
-    """Run the reference trial in a world of its own; return it as a source."""
+    """Run the reference trial in a separate world, and return it as the source of other trials."""
     found = world.cluster.objects[KIND, KEY[0], reference_of(world)]
     made = copy.deepcopy(found)
     made["metadata"] |= {"name": KEY[1], "uid": "trial-uid"}

@@ -78,7 +78,7 @@ def held(found: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 async def again(made: Mapping[str, Any], **options: Any) -> tuple[Source, World]:
-    """Run a source, and regrade it with the same tests."""
+    """Run a source trial, and regrade it with the same tests. made: arguments of ``source``, by name."""
     given = dict(made)
     config, spec = given.pop("config", CONFIG), given.pop("spec", {})
     of = await source(spec, config, **given)

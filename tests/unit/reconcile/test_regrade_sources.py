@@ -44,7 +44,7 @@ async def test_results_whose_evidence_another_program_wrote_are_refused(text: st
 
 
 async def test_a_source_that_is_created_later_is_awaited() -> None:
-    """The objects of one file may be created in any order."""
+    """A manifest file may contain the regrade before its source, so the regrade may exist first."""
     made = manifest(REGRADE, files={**FILES, **ONE_STEP})
     made["metadata"]["creationTimestamp"] = datetime.fromtimestamp(START, UTC).isoformat()
     world = World(trial=made)

@@ -26,12 +26,20 @@ class Watched:
         self.added: list[Key] = []
         self.slept: list[float] = []
         self.meanwhile: list[Any] = []  # events that arrive while the resync waits for late events
+        self.now = 0.0
         self.resync = Resync(
-            self.cluster, self.event_filter, lambda _, key: self.added.append(key), self.metrics, shard=Shard(), sleep=self._sleep
+            self.cluster,
+            self.event_filter,
+            lambda _, key: self.added.append(key),
+            self.metrics,
+            shard=Shard(),
+            sleep=self._sleep,
+            clock=lambda: self.now,
         )
 
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
+        self.now += seconds
         while self.meanwhile:
             self.send(*self.meanwhile.pop(0))
 
@@ -77,7 +85,7 @@ async def test_a_change_that_was_missed_requeues_its_trial_at_once(
     watched.change(kind, name)
     await watched.resync.compare()
     assert watched.added == [("default", "t")]
-    assert watched.resync.finding == f"no watch reported 1 changes, {label}/default/{name} among them"
+    assert watched.resync.finding == f"no watch reported 1 change, {label}/default/{name} among them"
     assert watched.missed(label) == 1
     assert watched.resync.finding in caplog.text
     await watched.resync.compare()
@@ -125,11 +133,15 @@ async def test_after_a_finding_the_next_comparison_comes_sooner(watched: Watched
     assert watched.resync.pause_seconds(300.0) == 300.0
 
 
-async def test_a_watch_that_is_behind_again_and_again_is_stalled_until_it_is_not(watched: Watched) -> None:
-    for _ in range(STALLED_AFTER):
+@pytest.mark.parametrize(("interval", "comparisons"), [(40.0, STALLED_AFTER), (5.0, 28), (600.0, STALLED_AFTER)])
+async def test_a_watch_that_is_behind_for_longer_than_its_timeout_is_stalled_until_it_is_not(
+    watched: Watched, interval: float, comparisons: int
+) -> None:
+    for _ in range(comparisons):
         assert not watched.resync.stalled
         watched.change("MultiStepTrial", "t")
         await watched.resync.compare()
+        watched.now += watched.resync.pause_seconds(interval)
     assert watched.resync.stalled
     await watched.resync.compare()
     assert not watched.resync.stalled

@@ -41,7 +41,7 @@ async def until_it_waits(world: World) -> None:
 async def test_trials_that_wait_for_each_others_room_all_end(volume: Volume) -> None:
     worlds = [World(trial=trial(f"trial-{number}"), volume=volume, durations=DURATIONS) for number in range(4)]
     for world in worlds[:2]:
-        await at_step(world, "b")  # with the checkpoint after step a
+        await at_step(world, "b")  # each trial now has a checkpoint, taken after step a
     for _ in range(len(worlds)):
         for world in worlds:
             if world.status.phase != "Complete":
@@ -54,7 +54,7 @@ async def test_trials_that_wait_for_each_others_room_all_end(volume: Volume) -> 
 
 
 def asked(world: World) -> list[tuple[bool, int]]:
-    """Return the checkpoints that the operator requested: whether with all changes since the image, and the maximum size."""
+    """Return for each requested checkpoint: whether it is full (has all changes since the image), and its maximum size in bytes."""
     requests = [each for runner in world.cluster.runners.values() for each in runner.requests]
     return [(each["full"], each["maxBytes"]) for each in requests if each["op"] == "checkpoint"]
 

@@ -57,7 +57,7 @@ async def test_the_agents_pod_sees_no_tests_and_no_verdicts() -> None:
     assert not any(request.get("target") == "/tests" for request in agents.requests)
     assert not any("VERIFIER" in json.dumps(request) for request in agents.requests)
     resets = [each["path"] for request in agents.requests if request["op"] == "reset" for each in request["directories"]]
-    assert "/tests" not in resets and resets.count("/logs/verifier") == 1  # once: before the first step
+    assert "/tests" not in resets and resets.count("/logs/verifier") == 1  # emptied once, before the first step
     assert len(verifiers) == 3
     for step, runner in zip("abc", verifiers, strict=True):
         assert {id.split("/")[1] for id in runner.starts} == {step}

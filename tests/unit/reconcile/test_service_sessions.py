@@ -30,7 +30,7 @@ async def joined(*streams: list[bytes]) -> bytes:
 
 
 async def test_streams_are_joined_without_their_ends() -> None:
-    zeros = bytes(3000)  # a file of zeros before the end is not the end
+    zeros = bytes(3000)  # zeros within a stream are not its end marker
     assert (
         await joined([b"a" * 512, zeros, END], [END], [b"b" * 512 + END[:600], END[600:]]) == b"a" * 512 + zeros + b"b" * 512 + END
     )

@@ -88,7 +88,7 @@ async def test_a_step_of_a_branch_of_a_branch_has_the_name_of_the_trial_that_ran
     assert isinstance(world.volume, FakeVolume)
     world.volume.results["first-uid"] = first.kept
     await world.run()
-    assert world.condition == ("Complete", "TrialComplete", "ran 1 steps"), world.errors
+    assert world.condition == ("Complete", "TrialComplete", "ran 1 step"), world.errors
     assert [(step.name, step.trial) for step in world.status.steps] == [("a", "source"), ("b", "first"), ("c", None)]
 
 
@@ -152,7 +152,7 @@ async def test_the_trial_waits_until_an_active_source_has_finished_the_step() ->
     )
     done.put_into(world)
     await world.run()
-    assert world.condition == ("Complete", "TrialComplete", "ran 1 steps")
+    assert world.condition == ("Complete", "TrialComplete", "ran 1 step")
     assert agents(world.cluster.runners) == ["1/c/agent"]
 
 
@@ -213,7 +213,7 @@ async def test_a_deleted_source_is_found_by_its_results() -> None:
     world = World(trial=manifest(after("b")), source=await source())
     delete_source(world)
     await world.run()
-    assert world.condition == ("Complete", "TrialComplete", "ran 1 steps")
+    assert world.condition == ("Complete", "TrialComplete", "ran 1 step")
     assert world.status.started_from is not None and world.status.started_from.uid == "source-uid"
 
 

@@ -137,7 +137,7 @@ async def test_whenever_the_operator_dies_while_a_trial_is_suspended_it_continue
     suspension = Suspension(policy, LONG)
     first = suspension.world(10**9)
     await first.run(until=lambda: first.status.current_step == "b" and first.status.steps[-1].phase == "Verifier")
-    at = len(first.faults.trace)  # just after the operator closed its exec session while a long phase runs
+    at = len(first.faults.trace)  # the last call so far: the operator has closed its exec session, and a long phase is running
     calm = await suspension.play(at)
     wanted, points = reported(calm), len(calm.faults.trace)
     assert calm.status.suspended_seconds

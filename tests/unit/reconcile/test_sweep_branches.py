@@ -15,7 +15,7 @@ ORDINARY = 4
 
 
 def branches(world: SweepWorld) -> dict[str, list[dict[str, Any]]]:
-    """Return the specs of the branches by state."""
+    """Return the specs of the branches, by the kind of state from which they start: Start, Own or Reference."""
     found: dict[str, list[dict[str, Any]]] = {}
     for each in world.trials:
         if state := each["metadata"]["labels"].get("multistep.dev/branch"):
@@ -34,7 +34,8 @@ async def test_a_sweep_runs_its_branches_when_the_ordinary_trials_have_finished(
     assert_each_once(world)
     assert world.why == ("Complete", "SweepComplete")
     found = branches(world)
-    # Each of two tasks: step a from the image, b and c from both states; all ordinary trials of task u end in step b.
+    # Two branches each: of steps a of both tasks, from the image; of their steps b and c, from the agent's state and the reference
+    # state. Only task u's step c has no agent's state, because the task's ordinary trials ended in step b.
     assert {state: len(specs) for state, specs in found.items()} == {"Start": 4, "Own": 6, "Reference": 8}
     assert {(spec["from"]["step"], spec["toStep"]) for spec in found["Own"]} == {("a", "b"), ("b", "c")}
     sources = {spec["from"]["trial"] for spec in found["Own"]}

@@ -214,7 +214,7 @@ async def test_a_sweep_that_is_deleted_while_its_fetch_is_queued_releases_the_sl
     other = Metadata(namespace="other", name="s", uid="u")
     with pytest.raises(SourceError):
         fetches.ask(other, Request("git", "https://elsewhere/x", many=True), started=False)
-    await made.reconcile()  # its fetch waits for the other sweep's slot
+    await made.reconcile()  # this sweep's fetch waits for the slot of the other sweep
     found = made.cluster.objects["TrialSweep", *KEY]
     if end == "deleted":
         del made.cluster.objects["TrialSweep", *KEY]

@@ -165,7 +165,7 @@ def test_the_page_has_a_section_of_branches_only_if_there_are_some() -> None:
     found = Document(page(ABOUT, summarize(ROWS)))
     assert "branches" in found.all("id") and "#branches" in found.all("href")
     assert "mine b own of 2 trials, 2 of 2 reached the step 1 of 3 0.333 0.667 1.000 0 -0.667" in found.text
-    assert "mine c own 1 of 2 reached the step no trial left a state – mine c reference 2 of 2 1.000 1.000 – 0 –" in found.text
+    assert "mine c own 1 of 2 reached the step no trial left a state - mine c reference 2 of 2 1.000 1.000 - 0 -" in found.text
     assert "s-t-b-Own-1 step b, own state" in found.text
 
 

@@ -129,8 +129,8 @@ def test_rewards_beyond_nought_and_one_widen_the_axis() -> None:
 
 
 def test_numbers_are_as_people_read_them() -> None:
-    assert [number(each) for each in (None, 0.12345, 12, 1.5e9)] == ["–", "0.123", "12.000", "1.5e+09"]
-    assert [probability(each) for each in (None, 0.0001, 0.0312)] == ["–", "< 0.001", "0.031"]
+    assert [number(each) for each in (None, 0.12345, 12, 1.5e9)] == ["-", "0.123", "12.000", "1.5e+09"]
+    assert [probability(each) for each in (None, 0.0001, 0.0312)] == ["-", "< 0.001", "0.031"]
     assert [seconds(each) for each in (None, 0.44, 9.96, 12.4, 59.6, 200, 7500)] == [
-        "–", "0.4 s", "10 s", "12 s", "1 min 0 s", "3 min 20 s", "2 h 5 min",
+        "-", "0.4 s", "10 s", "12 s", "1 min 0 s", "3 min 20 s", "2 h 5 min",
     ]  # fmt: skip

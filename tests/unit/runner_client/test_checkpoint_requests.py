@@ -1,4 +1,4 @@
-"""Requests for checkpoints: keep-alive frames of a runner that works for long, and timeouts that these do not extend."""
+"""Test requests for checkpoints: keep-alive frames extend the timeout of a single answer, but not that of the whole request."""
 
 from __future__ import annotations
 

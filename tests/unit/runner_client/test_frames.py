@@ -20,7 +20,7 @@ def test_frames_come_out_as_they_went_in_however_the_bytes_are_cut(frames: list[
         got += list(reader)
         at, turn = at + step, turn + 1
     assert got == frames
-    assert reader.pending_bytes == 0
+    assert len(reader._buffer) == 0
 
 
 @given(data=st.binary(max_size=2000))
@@ -32,7 +32,7 @@ def test_any_bytes_at_all_are_frames_or_a_protocol_error(data: bytes) -> None:
     except RunnerError as error:
         assert error.code == "Protocol"
     else:
-        assert b"".join(encode(frame.kind, frame.payload) for frame in frames) == data[: len(data) - reader.pending_bytes]
+        assert b"".join(encode(frame.kind, frame.payload) for frame in frames) == data[: len(data) - len(reader._buffer)]
 
 
 def test_the_largest_frame_passes_and_one_byte_more_does_not() -> None:

@@ -52,7 +52,7 @@ class Place:
         return self.commits[name]
 
     def sparse(self, name: str, value: str = "true") -> None:
-        """Set whether the server can leave out files of this repository."""
+        """Set whether the server supports partial clones (object filters) of this repository."""
         subprocess.run(["git", "-C", str(self.bare(name)), "config", "uploadpack.allowFilter", value], check=True)
 
     def lose(self, name: str, path: str) -> None:

@@ -1,4 +1,4 @@
-"""Copies of another trial's checkpoints."""
+"""Test copies of another trial's checkpoints on the results volume."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ from multistep.cli.terminal import working
 
 @dataclass(frozen=True)
 class AgentBuild:
-    """One build. image: the image's name; push: push the image to its registry instead of loading it into the cluster."""
+    """The build of the image of an agent's program. image: name of the image; push: push the image to its registry instead of
+    loading it into the cluster."""
 
     agent: str
     program: Program
@@ -25,7 +26,8 @@ class AgentBuild:
 
     @classmethod
     def of(cls, text: str, tag: str | None, *, push: bool) -> Self:
-        """Return the build of ``AGENT[@VERSION]``. Raises UsageError."""
+        """Return the build for ``text``, which is ``AGENT[@VERSION]``. Raises UsageError if no image can be built of this agent, or
+        if the image cannot be pushed."""
         agent, program = program_of(text)
         image = tag or image_name(agent, program)
         if push:
@@ -33,7 +35,8 @@ class AgentBuild:
         return cls(agent, program, image, push)
 
     def run(self, kubeconfig: str | None, context: str | None, *, verbose: bool) -> dict[str, Any]:
-        """Build the image, and push or load it; return the document that -o json prints. Raises UsageError."""
+        """Build the image, and push or load it; return the document that -o json prints. Raises UsageError if the build, push or
+        load fails."""
         cluster = current_cluster(kubeconfig, context)
         engine = choose_engine(cluster)
         self._build(engine, verbose=verbose)

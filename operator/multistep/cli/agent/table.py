@@ -12,7 +12,7 @@ from multistep.cli.terminal import table
 
 
 def agents_document() -> list[dict[str, Any]]:
-    """Return the agents as a list of documents."""
+    """Return the agents as a list of JSON objects."""
     return [
         {
             "name": name,

@@ -16,16 +16,20 @@ from multistep.kube.watch import WatchEvent
 Key = tuple[str, str, str]  # kind, namespace, name
 Row = Mapping[str, Any]
 RETRY_SECONDS: Final = 5.0
+MOST_DELETED: Final = 1000  # deletions that are remembered; a page that missed earlier ones gets all rows
 _ROWS = {TRIALS.kind: trial_row, SWEEPS.kind: sweep_row}
 
 
 class Board:
-    """The current row of each sweep and trial. Each change gets the next version, so a page can request the rows changed since."""
+    """The current row of each sweep and trial. Each change increments the version, so that a page can request only the rows that
+    changed after the version it has."""
 
     def __init__(self) -> None:
         self.version = 0
         self.unavailable = ""  # why the API server is unreachable; "" while it is reachable
         self._rows: dict[Key, tuple[int, Row]] = {}
+        self._deleted: dict[Key, int] = {}  # version of each remembered deletion, oldest first
+        self._forgotten = 0  # version of the newest deletion that is no longer remembered
         self._changed = asyncio.Event()
 
     async def follow(self, cluster: Cluster, namespace: str | None) -> None:
@@ -37,12 +41,15 @@ class Board:
     async def changes(self, since: int) -> dict[str, Any]:
         """Wait for a version newer than ``since``; return the newest version and the rows that changed after ``since``.
 
-        A row with ``deleted`` names an object that no longer exists.
+        A row with ``deleted`` names an object that no longer exists. With ``all`` the rows are all rows that exist.
         """
         while self.version <= since:
             await self._changed.wait()
-        newer = [row for version, row in self._rows.values() if version > since]
-        return {"version": self.version, "unavailable": self.unavailable, "rows": newer}
+        everything = since <= self._forgotten
+        newer = [row for version, row in self._rows.values() if everything or version > since]
+        if not everything:
+            newer += [{**_names(key), "deleted": True} for key, version in self._deleted.items() if version > since]
+        return {"version": self.version, "unavailable": self.unavailable, "all": everything, "rows": newer}
 
     async def _watch(self, cluster: Cluster, resource: Resource, namespace: str | None) -> None:
         while True:
@@ -60,7 +67,7 @@ class Board:
         metadata, kind = event.object["metadata"], str(event.object["kind"])
         key = (kind, metadata["namespace"], metadata["name"])
         if event.type == "DELETED":
-            self._set(key, _deleted(key))
+            self._delete(key)
             return
         try:
             self._set(key, _ROWS[kind](event.object))
@@ -70,7 +77,7 @@ class Board:
 
     def _forget(self, kind: str) -> None:
         for key in [each for each in self._rows if each[0] == kind]:
-            self._set(key, _deleted(key))
+            self._delete(key)
 
     def _report(self, unavailable: str) -> None:
         if unavailable != self.unavailable:
@@ -80,6 +87,15 @@ class Board:
     def _set(self, key: Key, row: Row) -> None:
         self._notify()
         self._rows[key] = (self.version, row)
+        self._deleted.pop(key, None)
+
+    def _delete(self, key: Key) -> None:
+        self._notify()
+        self._rows.pop(key, None)
+        self._deleted.pop(key, None)
+        self._deleted[key] = self.version
+        if len(self._deleted) > MOST_DELETED:
+            self._forgotten = self._deleted.pop(next(iter(self._deleted)))
 
     def _notify(self) -> None:
         self.version += 1
@@ -90,7 +106,3 @@ class Board:
 def _names(key: Key) -> dict[str, Any]:
     kind, namespace, name = key
     return {"kind": "sweep" if kind == SWEEPS.kind else "trial", "namespace": namespace, "name": name}
-
-
-def _deleted(key: Key) -> dict[str, Any]:
-    return {**_names(key), "deleted": True}

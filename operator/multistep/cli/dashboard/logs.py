@@ -1,4 +1,4 @@
-"""The output of a trial's phases for the dashboard, the same as that of `multistep logs -f`."""
+"""The output of a trial's phases for the dashboard. It equals the output of `multistep logs -f`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ TAIL_LINES: Final = 500  # number of lines of each phase that the dashboard show
 
 
 async def output(cluster: Cluster, namespace: str, name: str) -> AsyncIterator[bytes]:
-    """Yield the trial's output, with control characters escaped, until the trial finishes. Raises MultistepError."""
+    """Yield the trial's output, with control characters escaped, until the trial finishes. Raises MultistepError if the output
+    cannot be read."""
     printed = bytearray()
     form = Escaped(printed.extend, titles=True)
     reader = Reader(cluster, namespace, Wanted(follow=True), form, TAIL_LINES)

@@ -33,7 +33,8 @@ _HEADERS = {
 
 @asynccontextmanager
 async def serve(cluster: Cluster, board: Board, namespace: str | None, port: int) -> AsyncIterator[str]:
-    """Serve the dashboard on 127.0.0.1, and yield its URL. port: 0 for a free port. Raises UsageError if it cannot listen."""
+    """Serve the dashboard on 127.0.0.1, and yield its URL. port: 0 for a free port. Raises UsageError if the port is not
+    available."""
     token = secrets.token_urlsafe(24)
     runner = web.AppRunner(_application(cluster, board, namespace, token), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
@@ -91,13 +92,14 @@ def _same(given: str, token: str) -> bool:
 
 
 class _Pages:
-    """The page and its data. namespace: show only trials of this namespace; None: of all namespaces."""
+    """The request handlers of the page and its data. namespace: the only namespace whose trials are served; None: all
+    namespaces."""
 
     def __init__(self, cluster: Cluster, board: Board, namespace: str | None) -> None:
         self._cluster, self._board, self._namespace = cluster, board, namespace
 
     async def file(self, request: web.Request) -> web.Response:
-        """Return the page, its script or its style."""
+        """Return the page, its script or its style sheet."""
         name = request.match_info.get("file", "dashboard.html")
         return web.Response(text=(_PAGE / name).read_text(), content_type=_TYPES[name], headers=_HEADERS)
 

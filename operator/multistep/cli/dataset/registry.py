@@ -24,16 +24,17 @@ class Registry:
 
     @classmethod
     def read(cls, place: str) -> Registry:
-        """Read the registry at a URL, or in a file or its directory. Raises UsageError, SourceError and Unavailable."""
+        """Read the registry at a URL, or in a file or its directory. Raises UsageError if the file cannot be read, Unavailable if
+        the URL does not answer, SourceError if the registry is invalid."""
         return cls(place, parse(_fetched(place) if _is_url(place) else _bytes(Path(place)), place))
 
     @property
     def is_url(self) -> bool:
-        """Report whether the registry is a URL, which the operator can read, too."""
+        """Report whether the registry has a URL. The operator can read a URL, but not a file of this machine."""
         return _is_url(self.place)
 
     def select(self, selection: Selection) -> Selected:
-        """Return the selected tasks of a dataset. Raises SourceError."""
+        """Return the selected tasks of a dataset. Raises SourceError if the registry lacks the dataset or a selected task."""
         dataset = find(self.datasets, selection, self.place)
         tasks = select(dataset, selection, self.place, _local_name)
         return Selected(self, dataset, replace(selection, version=dataset.version), tasks)
@@ -41,7 +42,7 @@ class Registry:
 
 @dataclass(frozen=True)
 class Selected:
-    """The selected tasks of a dataset. selection: the options, with the version of the dataset that was found."""
+    """The selected tasks of a dataset. selection: the user's options, with the version of the dataset that was found."""
 
     registry: Registry
     dataset: Dataset
@@ -67,7 +68,8 @@ class DatasetOptions:
     limit: int | None = None
 
     def selected(self) -> Selected:
-        """Return the selected tasks. Raises UsageError, SourceError and Unavailable."""
+        """Return the selected tasks. Raises UsageError if an option is invalid, and the errors of ``Registry.read`` and
+        ``Registry.select``."""
         name, separator, version = (self.dataset or "").partition("@")
         if not name or (separator and not version):
             raise UsageError(f"--dataset {self.dataset}: must be NAME or NAME@VERSION")

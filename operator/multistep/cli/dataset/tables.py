@@ -15,7 +15,7 @@ _COMMIT_CHARACTERS = 12
 
 
 def datasets_document(datasets: Sequence[Dataset]) -> list[dict[str, Any]]:
-    """Return the datasets as a list of documents."""
+    """Return the datasets as a list of JSON objects."""
     return [
         {"name": each.name, "version": each.version, "description": each.description, "tasks": len(each.tasks)} for each in datasets
     ]
@@ -30,7 +30,7 @@ def datasets_table(datasets: Sequence[Dataset]) -> Table:
 
 
 def tasks_document(selected: Selected) -> dict[str, Any]:
-    """Return a dataset with the selected tasks as a document."""
+    """Return a dataset with the selected tasks as a JSON object."""
     names = distinct_names(selected.tasks)
     tasks = [
         {"name": name, "gitURL": each.url, "ref": each.ref or None, "path": each.path}

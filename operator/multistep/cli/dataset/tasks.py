@@ -13,7 +13,8 @@ from multistep.sources.fetch.request import Request, Rules
 
 
 def open_tasks(selected: Selected) -> list[TaskDirectory | Manifest]:
-    """Return each task as a directory, or as an entry of spec.tasks with a commit. Raises UsageError, SourceError, Unavailable."""
+    """Return each task as a directory, or as an entry of spec.tasks with a commit. Raises UsageError or SourceError if a task does
+    not exist, Unavailable if its repository does not answer."""
     names = distinct_names(selected.tasks)
     for task in selected.tasks:
         if task.url is not None:

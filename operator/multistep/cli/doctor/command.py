@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from multistep.api.plural import plural
 from multistep.cli.exits import Exit
 from multistep.cli.options import Target, kubeconfig_options, namespace_option, output_option
 
@@ -71,4 +72,5 @@ def _print(found: Sequence[Finding], *, as_json: bool) -> None:
     for each in found:
         line = Text.assemble((f"{each.verdict:<7}", styles[each.verdict]), f"  {each.check:<{width}}  {clean_lines(each.message)}")
         print_out(line, *([Text(f"{'':<{width + 9}}  fix: {clean(each.fix)}")] if each.fix else []))
-    print_out(Text(f"{counts['fault']} faults, {counts['warning']} warnings, {counts['unknown']} unknown", style="bold"))
+    found_of = ", ".join(plural(counts[each], each) for each in ("fault", "warning"))
+    print_out(Text(f"{found_of}, {counts['unknown']} unknown", style="bold"))

@@ -1,4 +1,4 @@
-"""Judges a cluster: Kubernetes version, clock, CRDs, the user's rights, nodes, quotas, images. Pure functions."""
+"""Checks a cluster: Kubernetes version, clock, CRDs, the user's rights, nodes, quotas, images. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from multistep.api.plural import plural
+from multistep.api.quantity import quantity
 from multistep.api.sweep import SweepSpec, SweepStatus
 from multistep.api.trial_spec import TrialSpec
 from multistep.api.trial_status import TrialStatus
@@ -201,15 +203,19 @@ def _quota(seen: Observation) -> Iterator[Finding]:
     if seen.quotas is None:
         yield unread(seen, "quotas", "quota")
         return
-    full = []
+    full, unreadable = [], []
     for each in seen.quotas:
-        status = each.get("status") or {}
+        quota, status = each["metadata"]["name"], each.get("status") or {}
         hard, used = status.get("hard") or {}, status.get("used") or {}
-        full += [
-            f"{each['metadata']['name']}: {used[name]} of {limit} {name}"
-            for name, limit in hard.items()
-            if name in used and quantity(used[name]) >= quantity(limit)
-        ]
+        for name in (name for name in hard if name in used):
+            amount, limit = quantity(used[name]), quantity(hard[name])
+            if amount is None or limit is None:
+                part, value = ("used", used[name]) if amount is None else ("hard", hard[name])
+                unreadable.append(f"quota {quota}: status.{part} of {name}, {value!r}, is not a quantity")
+            elif amount >= limit:
+                full.append(f"{quota}: {used[name]} of {hard[name]} {name}")
+    if unreadable:
+        yield Finding("quota", "unknown", f"cannot be checked: {'; '.join(unreadable)}")
     if full:
         text = f"quotas of namespace {seen.namespace} are used up ({'; '.join(full)}): pods of new trials are rejected"
         yield Finding(
@@ -218,31 +224,8 @@ def _quota(seen: Observation) -> Iterator[Finding]:
             text,
             f"kubectl edit resourcequota -n {seen.namespace}, delete what is not needed, or lower parallelism",
         )
-    else:
+    elif not unreadable:
         yield Finding("quota", "ok", f"no quota of namespace {seen.namespace} is used up")
-
-
-_UNITS: Final = {
-    "m": 1e-3,
-    "k": 1e3,
-    "M": 1e6,
-    "G": 1e9,
-    "T": 1e12,
-    "P": 1e15,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-    "Pi": 2**50,
-}
-
-
-def quantity(text: str) -> float:
-    """Return a Kubernetes quantity, such as 500m or 2Gi, as a number; infinity if it cannot be parsed."""
-    match = re.fullmatch(r"([0-9.]+(?:[eE][0-9]+)?)([a-zA-Z]*)", str(text))
-    if match is None or (match[2] and match[2] not in _UNITS):
-        return float("inf")
-    return float(match[1]) * _UNITS.get(match[2], 1)
 
 
 def _pod_security(seen: Observation) -> Iterator[Finding]:
@@ -258,7 +241,8 @@ def _pod_security(seen: Observation) -> Iterator[Finding]:
 
 
 def waiting_reasons(pod: Object) -> Iterator[tuple[str, str, str]]:
-    """Yield image, reason and message of each container that is waiting in the pod, unless it is being created."""
+    """Yield image, reason and message of each waiting container of the pod. Skip containers that wait only because the pod
+    starts."""
     status = pod.get("status") or {}
     for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = (each.get("state") or {}).get("waiting") or {}
@@ -288,7 +272,7 @@ def _unseen_trials(seen: Observation) -> Iterator[Finding]:
         each["metadata"]["name"] for each in seen.trials if _is_unseen(each) and _age(each["metadata"], seen.now) > _UNSEEN_SECONDS
     ]
     if unseen:
-        text = f"no operator has seen {len(unseen)} trials of {seen.namespace}, such as {unseen[0]}"
+        text = f"no operator has seen {plural(len(unseen), 'trial')} of {seen.namespace}, such as {unseen[0]}"
         fix = "check that an operator is ready, watches this namespace, and runs the trials' shard (label multistep.dev/shard)"
         yield Finding("trials", "fault", text, fix)
     else:

@@ -1,4 +1,4 @@
-"""Judges an installation: the operator's readiness, version, leader, rights, results volume, gateway. Pure functions."""
+"""Checks an installation: the operator's readiness, version, leader, rights, results volume, gateway. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from multistep import __version__
+from multistep.api.plural import plural
 from multistep.cli.doctor.observation import Finding, Object, Observation, settings_of
 
 _LEAST_FREE_BYTES: Final = 1 << 30
@@ -35,7 +36,7 @@ def _ready(seen: Observation) -> Iterator[Finding]:
     name, place = seen.operator["metadata"]["name"], seen.operator["metadata"]["namespace"]
     available = (seen.operator.get("status") or {}).get("availableReplicas") or 0
     if available:
-        yield Finding("operator", "ok", f"{place}/{name} has {available} ready replicas")
+        yield Finding("operator", "ok", f"{place}/{name} has {plural(available, 'ready replica')}")
         return
     wanted = (seen.operator.get("spec") or {}).get("replicas", 1)
     if wanted == 0:

@@ -21,7 +21,8 @@ _CLASSES: Final = Resource("storage.k8s.io/v1", "StorageClass", "storageclasses"
 _QUOTAS: Final = Resource("v1", "ResourceQuota", "resourcequotas")
 _NODES: Final = Resource("v1", "Node", "nodes", namespaced=False)
 _MARK: Final = "MULTISTEP_OPERATOR_IMAGE"  # every operator's container has this variable, so it identifies operators
-_FREE: Final = re.compile(rb"^multistep_results_free_bytes(?:\{[^}]*\})? (\d\S*)$", re.MULTILINE)  # NaN: not measured yet
+# Before the first measurement, the value is NaN and the expression does not match.
+_FREE: Final = re.compile(rb"^multistep_results_free_bytes(?:\{[^}]*\})? (\d\S*)$", re.MULTILINE)
 _MOST_METRICS_BYTES: Final = 8 << 20
 _MOST_TRIALS: Final = 2000
 
@@ -92,7 +93,8 @@ async def _observe_operator(client: Client, seen: Observation, read: _Reader) ->
 
 
 class _Reader:
-    """Awaits one read. If it fails, records the error in the observation and returns None."""
+    """Each call awaits one read and returns its result. If the read fails, the call records the error in the observation and
+    returns None."""
 
     def __init__(self, seen: Observation) -> None:
         self._seen = seen
@@ -134,7 +136,7 @@ async def _claims(client: Client, namespace: str, names: Iterable[str]) -> dict[
 
 
 async def _gateways(client: Client, namespace: str, url: str) -> list[Object]:
-    """Return the StatefulSet that serves the gateway's URL: the URL's host is a Service, which has the StatefulSet's name."""
+    """Return the gateway's StatefulSet; [] if it does not exist. The host in the URL is a Service with the StatefulSet's name."""
     host = re.sub(r"^\w+://", "", url).partition(":")[0].partition(".")[0]
     return [each for each in await _listed(client, _STATEFUL_SETS, namespace) if each["metadata"]["name"] == host]
 

@@ -84,7 +84,7 @@ def build_image(build: ImageBuild, engine: Engine, *, verbose: bool = False) -> 
 
 
 def check_pushable(name: str) -> None:
-    """Check before the build that the image's name contains a registry to push to. Raises UsageError."""
+    """Raise UsageError if the image's name contains no registry to push to. Called before the build, which may take long."""
     if TrialImage(name).local:
         raise UsageError(f"{name} has no registry in its name: give one with -t REGISTRY/NAME:TAG --push")
 
@@ -119,7 +119,7 @@ def _load_into_kind(name: str, engine: Engine, kind: str, verbose: bool) -> None
         raise UsageError(
             f"the current context is kind-{kind}, but the command `kind`, which loads images, does not exist: install it"
         )
-    if engine == DockerLike("docker"):  # `kind load docker-image` skips nodes that have the image
+    if engine == DockerLike("docker"):  # `kind load docker-image` skips nodes that have the image, but needs Docker
         execute(_kind_command(kind, "docker-image", name), verbose=verbose)
         return
     with tempfile.TemporaryDirectory(prefix="multistep-") as directory:

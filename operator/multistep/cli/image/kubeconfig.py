@@ -24,12 +24,12 @@ class CurrentCluster:
 
     @property
     def kind(self) -> str | None:
-        """Return the name of the kind cluster; None for other clusters."""
+        """Return the name of the cluster, if `kind` created it, else None."""
         return self.context.removeprefix(_KIND_PREFIX) if self.context.startswith(_KIND_PREFIX) else None
 
     @property
     def localkube(self) -> str | None:
-        """Return the number of the localkube cluster; None for other clusters."""
+        """Return the number of the cluster, if localkube created it, else None."""
         found = _LOCALKUBE.search(self.server)
         return found.group(1) if found else None
 

@@ -27,8 +27,12 @@ class TaskOf:
     name: str
 
     async def same(self, task: Manifest, tests: Path | None) -> tuple[Manifest, Sequence[Manifest]]:
-        """Return a copy of the spec.task ``task``, and new ConfigMaps for its bundle, because the source's ConfigMaps are deleted
-        with the source. tests: directory whose tests replace the task's tests. Raises UsageError."""
+        """Return a copy of spec.task and new ConfigMaps for its bundle, because the old ConfigMaps are deleted with the source
+        trial or sweep.
+
+        task: spec.task of the source; tests: directory whose tests replace the task's tests. Raises UsageError if the ConfigMaps
+        were deleted, or if the tests cannot be replaced.
+        """
         if "bundle" in task:
             bundle = task["bundle"]
             data = await self._joined(bundle["configMaps"], bundle["digest"])

@@ -1,4 +1,4 @@
-"""`multistep regrade`: creates a trial or sweep that runs the verifiers of another one again, and follows the new one."""
+"""`multistep regrade`: creates a trial or sweep that runs the verifiers of an earlier trial or sweep again, and follows it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from multistep.api.model import API_VERSION
 from multistep.api.sweep import SWEEP_KIND, parse_sweep
 from multistep.api.trial import KIND, parse_trial
 from multistep.cli import cluster
-from multistep.cli.cluster import find_sweep, find_trial
+from multistep.cli.cluster import find_either
 from multistep.cli.exits import Exit
 from multistep.cli.options import Target
 from multistep.cli.regrade.changed_task import TaskOf
@@ -52,7 +52,8 @@ class Request:
     as_json: bool = False
 
     def run(self) -> Exit:
-        """Find the source, create the regrade and follow it. Raises UsageError and ClusterError."""
+        """Find the source, create the regrade and follow it. Raises UsageError if an option is invalid, ClusterError if a request
+        fails."""
         if self.results:
             check_directory(self.results)
         if self.tests and self.tasks:
@@ -66,15 +67,9 @@ class Request:
         return asyncio.run(Followed(self.target, self.results, detach=self.detach, as_json=self.as_json).run(made))
 
     async def _made(self, directories: Sequence[TaskDirectory]) -> Submission | SweepSubmission:
-        kind, _, name = self.source.rpartition("/")
-        if kind not in ("", "trial", "sweep"):
-            raise UsageError(f"{self.source} is neither NAME nor trial/NAME nor sweep/NAME")
         async with cluster.connect(self.target) as connected:
             namespace = self.target.namespace or connected.namespace
-            trial = await find_trial(connected, namespace, name) if kind != "sweep" else None
-            sweep = await find_sweep(connected, namespace, name) if kind != "trial" else None
-            if trial is not None and sweep is not None:
-                raise UsageError(f"there are a trial and a sweep of this name: write trial/{name} or sweep/{name}")
+            name, trial, sweep = await find_either(connected, namespace, self.source)
             if self.image and (trial is not None or sweep is not None):
                 raise UsageError(f"--image is for a deleted trial: {name} exists and names its image")
             new = checked_name(self.name) if self.name else new_name(name, "regrade")
@@ -161,8 +156,8 @@ class Request:
 
 
 def _by_name(tasks: Sequence[Manifest], directories: Sequence[TaskDirectory]) -> Mapping[str, TaskDirectory]:
-    """Return the directories, by the name of the task that each replaces. A directory must have its task's name, unless there is
-    only one task and one directory."""
+    """Return the directories, by the name of the task that each replaces. A directory's name must equal its task's name, unless
+    there is only one task and one directory."""
     names = [each["name"] for each in tasks]
     if len(names) == len(directories) == 1:
         return {names[0]: directories[0]}
@@ -193,7 +188,7 @@ def _no_agent(agent: Manifest) -> Manifest:
     """Return the agent of a regrade: nop, with the source's variables.
 
     No process receives the variables. The operator needs them to redact their secret values in the results, because files in the
-    checkpoints may contain these. The references are optional, because the Secrets may be deleted with the source.
+    checkpoints may contain these values. The references are optional, because the Secrets may be deleted with the source.
     """
     credentials = agent.get("credentials", ()) if agent.get("access") == "Direct" else ()
     env = [_optional(each) for each in (*agent.get("env", ()), *credentials)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
+from multistep.api.plural import plural
 from multistep.cli.terminal import clean, table
 from multistep.report.branches import BranchedStep, Branches, Group
 from multistep.report.page import branch_passes, interval, number, probability
@@ -29,7 +30,8 @@ def branch_tables(branches: Branches) -> list[Text | Table]:
     for one in branches.agents:
         estimate = one.difference.estimate
         text = f"{estimate.value:+.3f}, 95 % interval {interval(estimate)}, p {probability(one.difference.p)}"
-        lines.append(Text(f"{clean(one.agent)}: own minus reference over {estimate.tasks} tasks, paired by task: {text}"))
+        over = f"over {plural(estimate.tasks, 'task')}, paired by task"
+        lines.append(Text(f"{clean(one.agent)}: own minus reference {over}: {text}"))
     return [Text(), found, *lines]
 
 

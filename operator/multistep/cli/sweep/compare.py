@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 
+from multistep.api.plural import plural
 from multistep.api.sweep import Scoring
 from multistep.cli import cluster
 from multistep.cli.cluster import Cluster
@@ -46,7 +47,8 @@ class Contest:
 
 
 async def write_comparison(target: Target, texts: Sequence[str], *, as_json: bool) -> None:
-    """Compare the sides and print the verdicts. texts: the SIDE arguments. Raises UsageError, ClusterError."""
+    """Compare the sides and print the verdicts. texts: the SIDE arguments. Raises UsageError if they cannot be compared, and
+    ClusterError."""
     if len(texts) > 2:
         raise UsageError(f"compare takes one or two sides, not {len(texts)}: SWEEP, SWEEP/AGENT or FILE.json")
     async with cluster.connect(target) as connected:
@@ -153,7 +155,7 @@ def _warnings(contest: Contest) -> Iterator[str]:
     yield from (clean(each) for each in warnings(dict(zip(names, (contest.first_rows, contest.second_rows), strict=True))))
     first, second = _contents(contest.first_rows), _contents(contest.second_rows)
     if apart := len(first.keys() ^ second.keys()):
-        yield f"{apart} task{'s' if apart > 1 else ''} with trials that count only in {names[0]} or only in {names[1]} are left out"
+        yield f"left out: {plural(apart, 'task')} with trials that count only in {names[0]} or only in {names[1]}"
     differ = [task for task in first if task in second and first[task] and second[task] and first[task] != second[task]]
     if differ:
         more = f" and {len(differ) - _SOME} more" if len(differ) > _SOME else ""

@@ -23,7 +23,8 @@ LINE_SECONDS = 10.0  # without a terminal: minimum time between two progress lin
 async def follow_sweep(cluster: Cluster, namespace: str, name: str) -> SweepStatus:
     """Follow the sweep until it finishes or its budget is spent, and return its last status.
 
-    Raises Interrupted and Unavailable (both: the sweep continues), Gone, ClusterError.
+    Raises Interrupted after Ctrl-C, Unavailable if the API server does not answer (the sweep continues in both cases), Gone if the
+    sweep is deleted, and ClusterError.
     """
     there = f"{name} -n {namespace}"
     continues = f"sweep {name} continues; follow: multistep sweep status --follow {there}; end: multistep sweep stop {there}"

@@ -26,7 +26,8 @@ _OTHERS: Final = {"": "", "excluded": ".excluded", "branches": ".branches"}  # s
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A trial of the sweep. usage: of all attempts of the trial; results: status.results, None if the trial has no results."""
+    """A trial of the sweep. usage: tokens and cost of all attempts of the trial; results: status.results, None if the trial has no
+    results."""
 
     row: Row
     uid: str
@@ -71,7 +72,8 @@ class JobDirectory:
         return _read(self.path / entry.row.trial / "result.json").get("id") == entry.uid
 
     def partial(self, entry: Entry) -> Path:
-        """Return the directory to fetch the trial's files into. It does not exist: files of an earlier call are deleted."""
+        """Return the path of the directory for the trial's files while they are fetched. It does not exist, because the method
+        deletes the files of an earlier call."""
         place = self.path / _PARTIAL / entry.row.trial
         shutil.rmtree(place, ignore_errors=True)
         return place

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from multistep.api.plural import plural
 from multistep.cli.deleting import confirm, delete_all, yes_option
 from multistep.cli.listing import AGE, Column, Listing, ListOptions, any_of, field_of, list_options
 from multistep.cli.options import Target, complete_sweeps, kubeconfig_options, namespace_option, output_option
@@ -123,7 +124,7 @@ async def _retry(target: Target, name: str, *, follow: bool, as_json: bool) -> i
         print_json({"namespace": namespace, "sweep": name, "retried": retried})
     elif not follow:
         click.echo("".join(f"{each}\n" for each in retried), nl=False)
-    what = f"{len(retried)} {'trial runs' if len(retried) == 1 else 'trials run'} again" if retried else "no trial is excluded"
+    what = f"{plural(len(retried), 'trial runs', 'trials run')} again" if retried else "no trial is excluded"
     print_err(f"sweep {name}: {what}")
     if not follow:
         return 0
@@ -152,7 +153,7 @@ async def _stop(target: Target, names: tuple[str, ...], *, wait: bool) -> None:
 
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
-        # raises before any sweep is stopped, if one does not exist
+        # Raises UsageError if a sweep does not exist, before any sweep is stopped.
         found = [await cluster.existing_sweep(connected, namespace, name) for name in names]
         active = []
         for name, each in zip(names, found, strict=True):
@@ -204,9 +205,9 @@ async def _delete(target: Target, names: tuple[str, ...], *, yes: bool) -> None:
 
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
-        # raises before any sweep is deleted, if one does not exist
+        # Raises UsageError if a sweep does not exist, before any sweep is deleted.
         found = [await cluster.existing_sweep(connected, namespace, name) for name in names]
         trials = sum(parse_sweep_status(each).trials.created for each in found)
         what = f"sweep {names[0]} and its" if len(names) == 1 else f"{len(names)} sweeps and their"
-        confirm(f"Delete {what} {trials} trials in namespace {namespace}?", yes=yes)
+        confirm(f"Delete {what} {plural(trials, 'trial')} in namespace {namespace}?", yes=yes)
         await delete_all(connected, SWEEPS, namespace, found)

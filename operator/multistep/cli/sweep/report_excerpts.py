@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from rich.text import Text
 
+from multistep.api.plural import plural
 from multistep.api.trial import parse_status
 from multistep.api.trial_status import TrialStatus
 from multistep.cli.cluster import Cluster, find_trial
@@ -22,15 +23,16 @@ from multistep.report.excerpts import TEST_FILES, Excerpts, FailingTest, failing
 from multistep.report.rows import Row
 
 MOST_TRIALS: Final = 200
-MOST_STEPS: Final = 3  # of each trial: the first steps that did not pass
-TAIL_BYTES: Final = 4096  # of each phase's output
+MOST_STEPS: Final = 3  # maximum number of steps per trial; the first steps that did not pass
+TAIL_BYTES: Final = 4096  # maximum number of bytes from the end of each phase's output
 MOST_SECONDS: Final = 300.0
 _AT_ONCE: Final = 4  # concurrent requests: the operator serves at most 8 from all clients
 _EACH: Final = 20  # if stderr is not a terminal: number of trials per progress line
 
 
 async def read_excerpts(cluster: Cluster, rows: Sequence[Row]) -> dict[str, Excerpts]:
-    """Return excerpts of the first MOST_TRIALS trials that finished without a pass, by name; none for unreadable trials."""
+    """Return excerpts by trial name, for the first MOST_TRIALS trials that finished without passing. A trial that cannot be read
+    has none."""
     unpassed = [each for each in rows if each.state != "Active" and not each.passed]
     if not unpassed:
         return {}
@@ -41,7 +43,7 @@ async def read_excerpts(cluster: Cluster, rows: Sequence[Row]) -> dict[str, Exce
             f"the page has the output of {MOST_TRIALS} of {len(unpassed)} trials without a pass: `multistep logs` shows others"
         )
     if fetch.problem:
-        print_err(f"warning: the output of {fetch.failed} trials is not on the page: {fetch.problem}")
+        print_err(f"warning: the output of {plural(fetch.failed, 'trial')} is not on the page: {fetch.problem}")
     return fetch.found
 
 
@@ -76,7 +78,7 @@ class _Fetch:
             try:
                 if (found := await self._read(each)) is not None:
                     self.found[each.trial] = found
-            except (StoreError, ClusterError) as error:  # a down server or a missing right probably affects all trials
+            except (StoreError, ClusterError) as error:  # an unavailable server or a missing permission probably affects all trials
                 self._give_up(str(error))
             self._done += 1
             if self._done % _EACH == 0 or self._done == len(self._rows):

@@ -19,7 +19,7 @@ Object = Mapping[str, Any]
 async def retry_excluded(cluster: Cluster, namespace: str, sweep: Object) -> list[str]:
     """Request a retry of each excluded trial of the sweep, except unverified trials and trials with a pending retry.
 
-    Return the names of the trials that run again. Raises UsageError, ClusterError.
+    Return the names of the trials that run again. Raises UsageError if the sweep would have too many retries, and ClusterError.
     """
     found = await _counting(cluster, namespace, sweep)
     return await _retry(cluster, namespace, sweep, [each for each in found if each.excluded and each.outcome != "Unverified"])
@@ -40,7 +40,7 @@ async def retry_one(cluster: Cluster, namespace: str, sweep: Object, trial: str)
 
 
 async def _counting(cluster: Cluster, namespace: str, sweep: Object) -> list[Row]:
-    """Return the rows of the sweep's trials that count: one for each number. Raises ClusterError."""
+    """Return the rows of the trials that count in the sweep: for each number, the trial itself or one of its retries."""
     metadata, scoring, found = sweep["metadata"], parse_scoring(sweep), []
     async for each in cluster.each(TRIALS, namespace, label_selector=f"{SWEEP}={metadata['name']}"):
         if (owner := owner_of(each)) is not None and owner[1] == metadata["uid"]:

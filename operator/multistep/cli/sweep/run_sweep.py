@@ -34,7 +34,7 @@ from multistep.cli.trial.manifests import Manifest, TrialImage, checked_name, ne
 from multistep.cli.trial.run_trial import built_image, check, check_used
 from multistep.cli.trial.submit import existing_image
 from multistep.cli.values import given_values
-from multistep.errors import ClusterError, Conflict, Unavailable, UsageError
+from multistep.errors import ClusterError, UsageError
 from multistep.kube.protocols import Object
 from multistep.kube.resources import SWEEPS
 
@@ -65,7 +65,8 @@ class SweepSession:
     budget: float | None = None
 
     def run(self) -> Exit:
-        """Validate the tasks, build their images, create the sweep and follow it. Raises UsageError and ClusterError."""
+        """Validate the tasks, build their images, create the sweep and follow it. Raises UsageError if a task or an option is
+        invalid, and ClusterError."""
         if self.name:
             checked_name(self.name)
         if bool(self.sources) == bool(self.chosen.dataset):
@@ -178,7 +179,7 @@ class SweepSession:
         async with cluster.connect(self.target) as connected:
             namespace = self.target.namespace or connected.namespace
             if await find_sweep(connected, namespace, name):
-                raise UsageError(_taken(name))
+                raise UsageError(cluster.taken(SWEEPS, name))
             planned = make(namespace)
             await cluster.check_accepted(connected, planned.sweep, planned.owned)
 
@@ -228,12 +229,12 @@ def _shown(namespace: str, name: str, status: SweepStatus, *, as_json: bool) -> 
 async def create_sweep(connected: Cluster, submission: SweepSubmission) -> Object:
     """Apply the objects that the sweep does not own, create the sweep, then apply the objects that it owns. Return the sweep.
 
-    In this order, an interruption leaves no orphans. Raises ClusterError.
+    In this order, an interruption leaves no orphans. Raises ClusterError if a request fails.
     """
     for manifest in submission.others:
         await connected.apply(manifest)
     metadata = submission.sweep["metadata"]
-    sweep = await _created(connected, submission.sweep)
+    sweep = await cluster.create(connected, SWEEPS, submission.sweep)
     try:
         for manifest in submission.owned:
             await connected.apply(owned_by(manifest, sweep))
@@ -242,22 +243,3 @@ async def create_sweep(connected: Cluster, submission: SweepSubmission) -> Objec
             await connected.delete(SWEEPS, metadata["namespace"], metadata["name"], uid=sweep["metadata"]["uid"])
         raise
     return sweep
-
-
-async def _created(connected: Cluster, sweep: Manifest) -> Object:
-    """Create the sweep. A server-side apply would change an existing sweep of the same name instead of failing."""
-    metadata = sweep["metadata"]
-    try:
-        return await connected.create(sweep)
-    except Conflict as error:
-        raise Conflict(_taken(metadata["name"]), status=409) from error
-    except Unavailable:
-        # the API server may have created the sweep although the response was lost
-        found = await find_sweep(connected, metadata["namespace"], metadata["name"])
-        if found is None:
-            raise
-        return found
-
-
-def _taken(name: str) -> str:
-    return f"sweep {name!r} already exists: delete it, or choose another --name"

@@ -103,9 +103,11 @@ def sweep_of_tasks(
     namespace: str | None = None,
     elsewhere: TrialImage | None = None,
 ) -> SweepSubmission:
-    """Return the sweep of ``tasks``, each a directory or an entry of spec.tasks. Raises UsageError, InvalidSpec.
+    """Return the sweep of ``tasks``, each a directory or an entry of spec.tasks. Raises UsageError and InvalidSpec if options are
+    invalid.
 
-    images: images of the directories, by task name; elsewhere: image of the entries, or None for the tasks' own images.
+    images: images of the directories, by task name; elsewhere: image for the entries of spec.tasks, or None for the tasks' own
+    images.
     """
     parts = {task.name: bundle_config_maps(task.packed, options.name, task.digest, namespace) for task in directories(tasks)}
     entries = [
@@ -121,7 +123,8 @@ def sweep_of_tasks(
 def sweep_of_source(
     source: Manifest, image: TrialImage | None, options: SweepOptions, namespace: str | None = None
 ) -> SweepSubmission:
-    """Return the sweep whose tasks the operator reads from ``source`` (spec.tasksFrom). Raises UsageError, InvalidSpec."""
+    """Return the sweep whose tasks the operator reads from ``source`` (spec.tasksFrom). Raises UsageError and InvalidSpec if
+    options are invalid."""
     return _sweep({"tasksFrom": source}, [], optional(environment=environment(image)), options, namespace)
 
 
@@ -154,7 +157,7 @@ def _sweep(
 
 
 def _agents(options: SweepOptions) -> list[Manifest]:
-    """Return spec.agents. Raises UsageError."""
+    """Return spec.agents. Raises UsageError if an option is invalid."""
     env = [from_secret("--agent-env-from-secret", each) for each in options.secret_agent_env]
     env += options.values.agent_entries(options.name)
     texts = options.agents or (() if options.agent_files else ("oracle",))
@@ -162,7 +165,8 @@ def _agents(options: SweepOptions) -> list[Manifest]:
 
 
 def _scripted(text: str, env: Sequence[Manifest]) -> Manifest:
-    """Parse ``[NAME=]SCRIPT``. Raises UsageError."""
+    """Return the entry of spec.agents for ``[NAME=]SCRIPT``. Raises UsageError if the text is invalid or the script cannot be
+    used."""
     name, separator, path = text.rpartition("=")
     if separator and not name:
         raise UsageError(f"--agent-file {text}: must be SCRIPT or NAME=SCRIPT")
@@ -171,7 +175,8 @@ def _scripted(text: str, env: Sequence[Manifest]) -> Manifest:
 
 
 def agent_of_text(text: str) -> Manifest:
-    """Return the entry of spec.agents for a value of --agent, without options for agents of Harbor. Raises UsageError."""
+    """Return the entry of spec.agents for a value of --agent, without options for agents of Harbor. Raises UsageError if it is
+    invalid."""
     return _agent(text, ModelOptions(), ())
 
 
@@ -181,7 +186,8 @@ def _task(task: TaskDirectory, parts: Sequence[Manifest], image: TrialImage | No
 
 
 def _agent(text: str, options: ModelOptions, env: Sequence[Manifest]) -> Manifest:
-    """Parse ``AGENT``, ``[NAME=]AGENT@MODEL`` or ``NAME=COMMAND``. Raises UsageError."""
+    """Return the entry of spec.agents for ``AGENT``, ``[NAME=]AGENT@MODEL`` or ``NAME=COMMAND``. Raises UsageError for another
+    text."""
     name, separator, value = text.partition("=")
     if (hosted := hosted_choice(value if separator else text, options)) is not None:
         return {"name": name if separator else dns_label(label(hosted)), "agent": {**hosted, **optional(env=list(env) or None)}}
@@ -213,7 +219,7 @@ def _words(text: str, command: str) -> list[str]:
 
 
 def sweep_of_file(path: Path, namespace: str | None = None) -> SweepSubmission:
-    """Return the TrialSweep and the other objects of a file. Raises UsageError, InvalidSpec."""
+    """Return the TrialSweep and the other objects in a YAML file. Raises UsageError or InvalidSpec if the file is invalid."""
     try:
         found = [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each is not None]
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

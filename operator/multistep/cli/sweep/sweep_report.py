@@ -46,7 +46,7 @@ class Output:
 
 async def write_report(target: Target, sweep: str, texts: Sequence[str], *, logs: bool = True) -> None:
     """Read a sweep's trials and write its reports. texts: values of --output; logs: whether the HTML page shows failing tests and
-    the last lines of outputs. Raises UsageError, ClusterError."""
+    the last lines of outputs. Raises UsageError if a report cannot be written, and ClusterError."""
     outputs = [Output.parse(each) for each in texts]
     if sum(each.path is None for each in outputs) > 1:
         raise UsageError(f"-o {' -o '.join(texts)}: only one of them can go to stdout, the others need files")
@@ -81,7 +81,7 @@ def _content(form: str, about: About, summary: Summary, excerpts: Mapping[str, E
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file atomically, so that no reader sees a partial file. Raises UsageError."""
+    """Write a file atomically, so that no reader sees a partial file. Raises UsageError if the file cannot be written."""
     partial = path.with_name(f".{path.name}.part")
     try:
         partial.write_bytes(content)

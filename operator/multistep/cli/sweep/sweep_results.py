@@ -13,6 +13,7 @@ from typing import Any, Final
 from rich.text import Text
 
 from multistep.api.labels import SWEEP
+from multistep.api.plural import plural
 from multistep.api.sweep import TrialSweep, parse_sweep
 from multistep.api.trial import parse_status
 from multistep.cli import cluster
@@ -20,7 +21,7 @@ from multistep.cli.cluster import Cluster, existing_sweep
 from multistep.cli.exits import Exit
 from multistep.cli.options import Target
 from multistep.cli.sweep.job_directory import Entry, JobDirectory
-from multistep.cli.terminal import Following, bytes_text, clean, plural, print_err, print_json
+from multistep.cli.terminal import Following, bytes_text, clean, print_err, print_json
 from multistep.cli.trial.fetch import download
 from multistep.engine.sweep_trials import owner_of
 from multistep.engine.usage import total
@@ -36,8 +37,12 @@ _SHOWN: Final = 5
 
 @dataclass
 class Fetched:
-    """The command's result, which -o json prints. trials: number of the sweep's trials; present: trials that were complete before;
-    failed: errors by trial; left_out: number of files that cannot exist here; no_results, unfinished: names of such trials."""
+    """The command's result, which -o json prints.
+
+    trials: number of the sweep's trials; present: number of trials that an earlier call fetched; failed: errors by trial; left_out:
+    number of result files that this machine cannot store; no_results: names of trials without results; unfinished: names of active
+    trials.
+    """
 
     sweep: str
     namespace: str
@@ -61,7 +66,8 @@ class Fetched:
 
 
 async def write_results(target: Target, name: str, jobs: Path, *, as_json: bool) -> Exit:
-    """Fetch a sweep's trials into a jobs directory, except trials that are complete there. Raises UsageError, ClusterError."""
+    """Fetch a sweep's trials into a jobs directory, except trials that an earlier call fetched completely. Raises UsageError if the
+    sweep does not exist or the directory has other files, and ClusterError."""
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
         sweep = parse_sweep(await existing_sweep(connected, namespace, name))
@@ -164,16 +170,16 @@ class _Fetch:
 
 def _report(fetched: Fetched) -> None:
     there = f", {fetched.present} were there already" if fetched.present else ""
-    print_err(
-        f"fetched {fetched.fetched} {plural('trial', fetched.fetched)} ({fetched.files} files, {bytes_text(fetched.bytes)}){there}"
-    )
+    files = f"{plural(fetched.files, 'file')}, {bytes_text(fetched.bytes)}"
+    print_err(f"fetched {plural(fetched.fetched, 'trial')} ({files}){there}")
     print_err(f"harbor jobs: {', '.join(fetched.jobs)}; open them: multistep view {fetched.directory}")
-    if fetched.left_out:
-        print_err(f"warning: {fetched.left_out} files were left out, as their names or kinds are impossible here")
-    for text, names in (("are not finished: fetch again later", fetched.unfinished), ("have no results", fetched.no_results)):
+    if left_out := fetched.left_out:
+        print_err(f"warning: left out {plural(left_out, 'file')} whose names or kinds are impossible here")
+    for text, names in (("not finished: fetch again later", fetched.unfinished), ("without results", fetched.no_results)):
         if names:
-            print_err(f"{len(names)} trials {text}: {', '.join(names[:_SHOWN])}{' ...' if len(names) > _SHOWN else ''}")
+            shown = f"{', '.join(names[:_SHOWN])}{' ...' if len(names) > _SHOWN else ''}"
+            print_err(f"{plural(len(names), 'trial')} {text}: {shown}")
     for name, why in list(fetched.failed.items())[:_SHOWN]:
         print_err(f"error: {name}: {clean(why)}")
-    if fetched.failed:
-        print_err(f"error: {len(fetched.failed)} trials were not fetched; the same command resumes")
+    if failed := len(fetched.failed):
+        print_err(f"error: could not fetch {plural(failed, 'trial')}; the same command resumes")

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from multistep.api.conditions import holds, is_finished
+from multistep.api.plural import plural
 from multistep.api.score import Level
 from multistep.api.sweep import SweepStatus
 from multistep.cli.exits import Exit
@@ -83,7 +84,8 @@ def sweep_view(name: str, status: SweepStatus, now: datetime) -> Group:
         scored = ", ".join(f"{count} {failure_class}" for failure_class, count in sorted(status.scored_failures.items()))
         lines.append(Text(f"scored although a failure ended them: {scored}"))
     if status.branches:
-        lacking = f", {status.branches.missing} steps without the agent's own state" if status.branches.missing else ""
+        missing = status.branches.missing
+        lacking = f", {plural(missing, 'step')} without the agent's own state" if missing else ""
         lines.append(Text(f"branches: {status.branches.trials} of the trials{lacking}"))
     if trials.retried:
         lines.append(Text(f"retried: {trials.retried} (each number counts once)"))

@@ -50,7 +50,7 @@ def build(task: Path, tag: str | None, push: bool, kubeconfig: str | None, conte
 
 
 def _explain(*, runner: bool) -> None:
-    """Print which options the next command needs for this image."""
+    """Print the options with which other commands must use this image."""
     from multistep.cli.terminal import print_err
 
     if runner:

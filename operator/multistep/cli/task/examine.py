@@ -84,8 +84,8 @@ def examine(
 ) -> Report:
     """Return the report on a task.
 
-    verification: see sources.task.load_task. agents: agents of the trials, if known. image: image that replaces the task's image.
-    mistakes: whether to warn of likely mistakes, too.
+    verification: whether the trials run verifiers (see sources.task.load_task). agents: agents of the trials, if known. image:
+    image that replaces the task's image. mistakes: whether to warn of likely mistakes, too.
     """
     try:
         table = toml_table(_config_text(bundle))
@@ -172,7 +172,7 @@ def _plan(task: Task, name: str, variables: Mapping[str, str], verification: boo
 
 
 def _ineffective(table: Mapping[str, Any], config: TaskConfig) -> Iterator[Finding]:
-    """Warn that steps do not inherit the task's verifier.timeout_sec (as in Harbor)."""
+    """Warn that steps do not inherit the task's verifier.timeout_sec. (Harbor does the same.)"""
     verifier = table.get("verifier")
     if config.steps and isinstance(verifier, Mapping) and "timeout_sec" in verifier:
         text = "is not inherited by the steps; each has steps.verifier.timeout_sec, 600 by default"
@@ -180,7 +180,7 @@ def _ineffective(table: Mapping[str, Any], config: TaskConfig) -> Iterator[Findi
 
 
 def _limited(config: TaskConfig) -> Iterator[Finding]:
-    """Warn of networks that an operator rejects unless its settings enable them."""
+    """Warn of network modes that an operator accepts only if its settings enable them."""
     for where, mode in limits(config):
         text = f"{mode} needs an operator with trials.egress Sidecar, or NetworkPolicy if no host is a name"
         yield Finding(f"{where}.network_mode", text)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from multistep.api.plural import plural
+
 _EPILOG = """\b
 Examples:
   multistep init my-task
@@ -32,4 +34,4 @@ def init(directory: Path, steps: str) -> None:
     names = [each.strip() for each in steps.split(",")]
     scaffold(directory, names)
     click.echo(directory)
-    print_err(f"created a task with {len(names)} steps; next: multistep check {directory}")
+    print_err(f"created a task with {plural(len(names), 'step')}; next: multistep check {directory}")

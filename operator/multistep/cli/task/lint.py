@@ -16,7 +16,7 @@ from multistep.sources.bundle import Bundle, Entry
 from multistep.sources.links import is_directory, lookup, resolve
 from multistep.sources.task import strip_canary
 
-_SCRIPTS: Final = ("tests/test.sh", "solution/solve.sh")  # executed directly; setup.sh and resume.sh are arguments of bash
+_SCRIPTS: Final = ("tests/test.sh", "solution/solve.sh")  # executed directly; bash runs setup.sh and resume.sh
 _REWARD_FILE: Final = re.compile(rb"reward\.(txt|json)|/logs/verifier|rewardkit", re.IGNORECASE)
 _MOST_BYTES: Final = 1 << 20  # larger files are not checked: they are data, not scripts
 
@@ -109,7 +109,8 @@ def _line_endings(bundle: Bundle) -> Iterator[Finding]:
 
 
 def _files(bundle: Bundle, top: str) -> Iterator[tuple[str, Entry]]:
-    """Yield path and entry of each file of at most _MOST_BYTES below a directory. Follow only links in ``top`` itself."""
+    """Yield path and entry of each file of at most _MOST_BYTES below a directory. Follow symbolic links in the path ``top``, but
+    not below."""
     real = resolve(bundle, top)
     for path, entry in bundle.entries.items():
         if entry.kind == "file" and (not real or path.startswith(f"{real}/")) and len(entry.data) <= _MOST_BYTES:

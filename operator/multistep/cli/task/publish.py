@@ -34,7 +34,8 @@ class Published:
 
 
 def publish(task: TaskDirectory, to: str, *, plain_http: bool, secret: str | None) -> Published:
-    """Push the bundle. secret: name of the Secret that spec.task references. Raises UsageError, SourceError and Unavailable."""
+    """Push the bundle. secret: name of the Secret that spec.task references. Raises UsageError if ``to`` is invalid, SourceError if
+    the registry rejects the push, Unavailable if the registry or bucket cannot be reached."""
     kind, _, place = to.partition("://")
     try:
         if kind == "oci":
@@ -78,7 +79,7 @@ def _to_registry(task: TaskDirectory, place: str, *, plain_http: bool, secret: s
 def docker_login(reference: Reference) -> tuple[str, str] | None:
     """Return user name and password for a registry from the configuration of `docker login`; None if it has no entry.
 
-    Raises UsageError.
+    Raises UsageError if the configuration cannot be read.
     """
     file = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
     try:

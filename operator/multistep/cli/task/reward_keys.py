@@ -16,7 +16,8 @@ _KEY: Final = re.compile(rb"""\\?["']reward\\?["']\s*[:\]=]""")  # the key in JS
 
 
 def reward_key_warnings(bundle: Bundle, steps: Sequence[StepConfig]) -> Iterator[Finding]:
-    """Yield a warning for each step whose rewards lack the key "reward": how this affects the step's score or the task's reward."""
+    """Yield a warning for each step whose rewards lack the key "reward". The text says how this affects the step's score or the
+    task's reward."""
     found = [known for index, step in enumerate(steps) if (known := _has_reward(bundle, index, step)) is not None]
     mixed = any(named for named, _ in found)
     for named, where in found:

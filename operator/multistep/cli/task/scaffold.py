@@ -94,7 +94,8 @@ echo %(line)s >> notes.txt
 
 
 def scaffold(directory: Path, steps: Sequence[str]) -> None:
-    """Write a task with these steps into a new or empty directory. Raises UsageError."""
+    """Write a task with these steps into a new or empty directory. Raises UsageError if a step's name is invalid or the directory
+    is not empty."""
     _check_steps(steps)
     files = task_files(directory.resolve().name, steps)
     try:
@@ -135,7 +136,7 @@ def _config(name: str, steps: Sequence[str]) -> str:
 
 
 def _check_steps(steps: Sequence[str]) -> None:
-    """Check the steps' names by the rules of task.toml. Raises UsageError."""
+    """Check the steps' names by the rules of task.toml. Raises UsageError if a name is invalid."""
     try:
         parse_task("".join(f"[[steps]]\nname = {_toml(step)}\n" for step in steps))
     except InvalidTask as error:

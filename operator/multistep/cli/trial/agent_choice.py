@@ -31,7 +31,8 @@ _HOSTED = re.compile(r"(?P<agent>[\w.-]+(?::\w+)?)@(?P<model>\S+)")
 
 
 def agent_entry(agent: str, options: ModelOptions, *, command: Sequence[str] = (), env: Sequence[Manifest] = ()) -> Manifest:
-    """Return spec.agent for an agent's name or import path. env: entries of spec.agent.env. Raises UsageError."""
+    """Return spec.agent for an agent's name or import path. env: entries of spec.agent.env. Raises UsageError if options do not fit
+    the agent."""
     if (agent == "command") != bool(command):
         raise UsageError("the command agent requires a command, other agents take none: --agent command -- PROGRAM ARGUMENT...")
     if agent in BUILT_IN:
@@ -42,13 +43,14 @@ def agent_entry(agent: str, options: ModelOptions, *, command: Sequence[str] = (
 
 
 def hosted_choice(text: str, options: ModelOptions) -> Manifest | None:
-    """Return spec.agent for a text ``AGENT@MODEL``; None if the text has another form. Raises UsageError."""
+    """Return spec.agent for a text ``AGENT@MODEL``; None if the text has another form. Raises UsageError if options do not fit the
+    agent."""
     found = _HOSTED.fullmatch(text)
     return agent_entry(found["agent"], replace(options, model=found["model"])) if found else None
 
 
 def check_images(options: ModelOptions, entries: Sequence[Manifest]) -> None:
-    """Check that each --agent-image that names an agent names one of ``entries``, a list of spec.agent. Raises UsageError."""
+    """Raise UsageError if an --agent-image is invalid, or for an agent that is not in ``entries``, a list of spec.agent."""
     agents = {each.get("name") or each.get("importPath", "") for each in entries}
     for text in options.images:
         name, _, image = text.rpartition("=")

@@ -22,7 +22,7 @@ exit $status
 
 
 def script_command(path: Path, arguments: Sequence[str] = ()) -> list[str]:
-    """Return the command that runs a script with these arguments. Raises UsageError."""
+    """Return the command that runs a script with these arguments. Raises UsageError if the file is not a usable script."""
     try:
         with path.open("rb") as stream:
             data = stream.read(MOST_BYTES + 1)

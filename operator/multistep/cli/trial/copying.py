@@ -6,6 +6,7 @@ import posixpath
 import tempfile
 from pathlib import Path
 
+from multistep.api.plural import plural
 from multistep.cli.cluster import Cluster
 from multistep.cli.terminal import bytes_text, print_err, working
 from multistep.cli.trial.container import CONTAINER, find_place
@@ -17,7 +18,7 @@ _NOT_FOUND = (126, 127)  # exit codes that container runtimes and shells report 
 
 
 def parse_source(text: str) -> tuple[str, str]:
-    """Parse ``TRIAL:PATH``; return the trial and the normalized path. Raises UsageError."""
+    """Parse ``TRIAL:PATH``; return the trial and the normalized path. Raises UsageError if the text has another form."""
     trial, colon, path = text.partition(":")
     if not trial or not colon or not path.startswith("/"):
         raise UsageError(f"{text} must be TRIAL:PATH with an absolute path, such as {trial or 'my-trial'}:/app")
@@ -25,7 +26,8 @@ def parse_source(text: str) -> tuple[str, str]:
 
 
 async def copy(cluster: Cluster, namespace: str, trial: str, path: str, directory: Path) -> None:
-    """Copy the file or directory ``path`` of a trial's container into ``directory``. Raises UsageError, StoreError, Unavailable."""
+    """Copy the file or directory ``path`` of a trial's container into ``directory``. Raises UsageError if tar cannot read the path,
+    StoreError if the files cannot be written, Unavailable if the connection breaks."""
     place = await find_place(cluster, namespace, trial)
     parent, name = posixpath.split(path)
     argv = ["tar", "-c", "-f", "-", "-C", parent, "--", name or "."]
@@ -47,4 +49,4 @@ async def copy(cluster: Cluster, namespace: str, trial: str, path: str, director
         unpacked = unpack(file, directory)
     for left, why in unpacked.left_out:
         print_err(f"warning: left out {left!r}: {why}")
-    print_err(f"{unpacked.files} files ({bytes_text(unpacked.bytes)}) are in {directory}")
+    print_err(f"{plural(unpacked.files, 'file')} ({bytes_text(unpacked.bytes)}) in {directory}")

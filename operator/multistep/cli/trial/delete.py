@@ -37,7 +37,7 @@ async def _delete(target: Target, trials: tuple[str, ...], *, yes: bool) -> None
 
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
-        # raises before any trial is deleted, if one does not exist
+        # Raises UsageError if a trial does not exist, before any trial is deleted.
         found = [await cluster.existing_trial(connected, namespace, name) for name in trials]
         what = f"trial {trials[0]}" if len(trials) == 1 else f"{len(trials)} trials"
         confirm(f"Delete {what} in namespace {namespace}?", yes=yes)

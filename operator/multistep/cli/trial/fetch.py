@@ -40,7 +40,7 @@ class WebAddress:
 
 
 def locate(uri: str) -> ServicePath | WebAddress:
-    """Parse ``http(s)://...`` or ``service://NAMESPACE/SERVICE:PORT/PATH``. Raises StoreError."""
+    """Parse ``http(s)://...`` or ``service://NAMESPACE/SERVICE:PORT/PATH``. Raises StoreError if the URI has another form."""
     parts = urlsplit(uri)
     if parts.scheme in ("http", "https") and parts.netloc:
         return WebAddress(uri)
@@ -54,7 +54,7 @@ def locate(uri: str) -> ServicePath | WebAddress:
 
 
 def check_directory(directory: Path, *, force: bool = False) -> None:
-    """Check that results can be written to the directory. force: accept a directory that is not empty. Raises UsageError."""
+    """Raise UsageError if results cannot be written to the directory. force: accept a directory that is not empty."""
     if directory.exists() and not directory.is_dir():
         raise UsageError(f"{directory} is not a directory: results are many files")
     if not force and directory.is_dir() and any(directory.iterdir()):
@@ -62,7 +62,8 @@ def check_directory(directory: Path, *, force: bool = False) -> None:
 
 
 async def fetch_results(cluster: Cluster, name: str, status: TrialStatus, directory: Path) -> Unpacked:
-    """Fetch and unpack the results. Raises UsageError if the trial has not finished; StoreError, ClusterError."""
+    """Fetch and unpack the results. Raises UsageError if the trial has not finished, StoreError or ClusterError if the results
+    cannot be read."""
     if status.results is None:
         if is_finished(status):
             raise StoreError(f"trial {name} has no results: {outcome(status).why}")
@@ -74,7 +75,8 @@ async def fetch_results(cluster: Cluster, name: str, status: TrialStatus, direct
 
 
 async def download(cluster: Cluster, uri: str, directory: Path) -> Unpacked:
-    """Download and unpack results. uri: the trial's status.results. Raises StoreError, ClusterError."""
+    """Download and unpack results. uri: the trial's status.results. Raises StoreError or ClusterError if they cannot be read or
+    written."""
     with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as file:
         async with aclosing(_read(cluster, uri)) as chunks:
             async for chunk in chunks:
@@ -92,7 +94,7 @@ async def read_part(cluster: Cluster, uri: str, path: str, offset: int, limit: i
 
 
 async def read_log(cluster: Cluster, uri: str, offset: int, limit: int) -> bytes | None:
-    """Return at most ``limit`` bytes of a build log; None if the log does not exist."""
+    """Return at most ``limit`` bytes of a build log, from ``offset`` (in bytes) on; None if the log does not exist."""
     return await _part(cluster, uri, f"?offset={offset}&limit={limit}", limit)
 
 

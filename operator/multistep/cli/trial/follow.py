@@ -29,7 +29,7 @@ _WORDS = {TRIALS.kind: "trial", SWEEPS.kind: "sweep"}
 async def follow(cluster: Cluster, namespace: str, name: str, progress: Progress) -> TrialStatus:
     """Follow the trial, show its progress and return its final status.
 
-    Raises Gone, Unavailable (the trial continues), ClusterError.
+    Raises Gone if the trial is deleted, Unavailable if the API server does not answer (the trial continues), and ClusterError.
     """
     status: TrialStatus | None = None
     async with aclosing(versions(cluster, TRIALS, namespace, name, progress.note)) as found:
@@ -101,7 +101,8 @@ def _phase_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
 async def versions(
     cluster: Cluster, resource: Resource, namespace: str, name: str, note: Callable[[str], None]
 ) -> AsyncGenerator[Object, None]:
-    """Yield a trial or sweep, first in its current state, then after each change. Raises Gone, ClusterError.
+    """Yield a trial or sweep, first in its current state, then after each change. Raises Gone if it is deleted, ClusterError if a
+    request fails.
 
     note: called with a hint if no operator reconciles the object.
     """

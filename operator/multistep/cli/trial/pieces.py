@@ -16,7 +16,7 @@ PHASES = (SETUP, HEALTHCHECK, AGENT, VERIFIER)
 _FILES = {AGENT: ("agent/oracle.txt", "agent/command.txt", "agent/output.txt"), VERIFIER: ("verifier/test-stdout.txt",)}
 
 Place = Literal["environment", "host", "verifier"]
-"""Whose runner runs a phase: the environment's, the agent host's, or that of the pod of a separate verifier."""
+"""The runner that runs a phase: in the environment, in the agent host, or in the pod of a separate verifier."""
 _PREFIXES: Final[Mapping[Place, str]] = {"environment": "", "host": "host/", "verifier": "verifier/"}
 
 
@@ -70,10 +70,12 @@ class Wanted:
 
 
 def pieces(status: TrialStatus, wanted: Wanted, since: int | None = None) -> list[Piece]:
-    """Return the selected pieces of a trial's log that may have output so far, in the order in which the phases ran.
+    """Return the selected pieces of a trial's log that may have output so far, in the order in which the phases ran, without
+    duplicates.
 
-    The pieces of an attempt include those of its kept steps, but the list has no duplicates. since: the first attempt to include if
-    the user selected no attempt; None: only the latest attempt. Raises UsageError if the selected attempt does not exist.
+    The pieces of an attempt include those of the steps that it did not repeat because an earlier attempt completed them. since: the
+    first attempt to include if the user selected no attempt; None: only the latest attempt. Raises UsageError if the selected
+    attempt does not exist.
     """
     attempts = status.listed_steps()
     if wanted.attempt is not None and attempts and wanted.attempt not in attempts:

@@ -27,7 +27,7 @@ async def following(
     Retry after errors while the pod starts or terminates; never show output twice.
 
     refused: called with the reason if the output can be read only after the trial finishes. Raises Gone if the trial is deleted
-    before it finishes, UsageError, ClusterError.
+    before it finishes, UsageError if the output cannot be read, ClusterError if the API server rejects a request.
     """
     allowed, pause = True, _PAUSE_SECONDS
     async for found in versions(cluster, namespace, name):

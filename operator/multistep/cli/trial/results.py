@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from multistep.api.plural import plural
 from multistep.cli.options import Target, kubeconfig_options, namespace_option, trial_argument
 
 _EPILOG = """\b
@@ -51,6 +52,6 @@ async def _results(target: Target, trial: str, directory: Path) -> None:
             )
         status = parse_status(found)
         unpacked = await fetch_results(connected, trial, status, directory)
-    print_err(f"{unpacked.files} files ({bytes_text(unpacked.bytes)}) are in {directory}")
+    print_err(f"{plural(unpacked.files, 'file')} ({bytes_text(unpacked.bytes)}) in {directory}")
     if status.results_store:
         print_err(stored_text(status.results_store))

@@ -1,4 +1,5 @@
-"""Creates the retry of a trial that no existing sweep owns: a new trial with the same spec, which co-owns the trial's objects."""
+"""Creates the retry of a trial that no existing sweep owns: a new trial with the same spec. It becomes a second owner of the
+objects that the first trial owns."""
 
 from __future__ import annotations
 
@@ -9,12 +10,12 @@ from multistep.api import labels
 from multistep.api.model import API_VERSION
 from multistep.api.sweep import Scoring
 from multistep.api.trial import KIND
-from multistep.cli.cluster import Cluster
+from multistep.cli.cluster import Cluster, create
 from multistep.cli.terminal import print_err
 from multistep.cli.trial.manifests import Manifest, optional
 from multistep.engine.sweep_trials import owner_of
 from multistep.errors import ClusterError, Conflict, UsageError
-from multistep.kube.resources import CONFIG_MAPS, SECRETS
+from multistep.kube.resources import CONFIG_MAPS, SECRETS, TRIALS
 from multistep.report.rows import row
 
 Object = Mapping[str, Any]
@@ -37,7 +38,8 @@ async def retry_alone(cluster: Cluster, namespace: str, trial: Object) -> str:
 
 
 def _manifest(trial: Object) -> Manifest:
-    """Return the retry's manifest, with the trial's name, which _created replaces. It has the trial's labels except the sweep's."""
+    """Return the retry's manifest, with the trial's labels except the sweep's labels. Its name is still the trial's name: _created
+    replaces it."""
     metadata = trial["metadata"]
     given, first = metadata.get("annotations") or {}, metadata["name"]
     kept = {name: text for name, text in given.items() if name in (labels.TASK, labels.AGENT)} if owner_of(trial) else {}
@@ -64,7 +66,7 @@ async def _created(cluster: Cluster, manifest: Manifest) -> Object:
         ending = f"-r{number}"
         name = first[: _NAME_CHARACTERS - len(ending)].rstrip("-.") + ending
         try:
-            return await cluster.create({**manifest, "metadata": {**metadata, "name": name}})
+            return await create(cluster, TRIALS, {**manifest, "metadata": {**metadata, "name": name}})
         except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise

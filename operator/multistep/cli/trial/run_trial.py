@@ -27,6 +27,7 @@ from multistep.cli.trial.outcome import outcome
 from multistep.cli.trial.submit import Submission, TrialOptions, existing_image, make_request, make_submission, submit
 from multistep.cli.values import Values, given_values
 from multistep.errors import InvalidTask, MultistepError, Unavailable, UsageError
+from multistep.kube.resources import TRIALS
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Session:
         async with cluster.connect(self.target) as connected:
             namespace = request.namespace or connected.namespace
             if await cluster.find_trial(connected, namespace, request.name):
-                raise UsageError(f"trial {request.name!r} already exists: delete it, or choose another --name")
+                raise UsageError(cluster.taken(TRIALS, request.name))
             request = replace(request, namespace=namespace)
             planned = make_submission(directory, request, values, shared=False)
             await cluster.check_accepted(connected, planned.trial, planned.dependencies)
@@ -120,7 +121,8 @@ class Followed:
             raise Unavailable(f"{error}; {continues}") from error
 
     async def _finish(self, connected: Cluster, namespace: str, name: str, status: TrialStatus) -> Exit:
-        """Fetch the results, then show the outcome. Return the exit code of the trial's fault, or else of a failed fetch."""
+        """Fetch the results, then show the outcome. Return the exit code of the trial's fault or, without a fault, that of a failed
+        fetch."""
         fault: MultistepError | None = None
         if self.results:
             try:

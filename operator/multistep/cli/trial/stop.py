@@ -52,7 +52,8 @@ async def _stop(target: Target, trials: tuple[str, ...], output: str, *, wait: b
 
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
-        found = [await cluster.existing_trial(connected, namespace, name) for name in trials]  # raises before any trial is stopped
+        # Raises UsageError if a trial does not exist, before any trial is stopped.
+        found = [await cluster.existing_trial(connected, namespace, name) for name in trials]
         statuses = [await _request_stop(connected, namespace, each) for each in found]
         if wait:
             statuses = await _wait(connected, namespace, trials, statuses)

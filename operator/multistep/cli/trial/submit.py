@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from multistep.cli.cluster import Cluster, find_trial
+from multistep.cli.cluster import Cluster, create
 from multistep.cli.image.images import plan_build
 from multistep.cli.options import ModelOptions
 from multistep.cli.task.task_directory import TaskDirectory
@@ -26,7 +26,7 @@ from multistep.cli.trial.manifests import (
     trial_manifest,
 )
 from multistep.cli.values import Values, from_secret
-from multistep.errors import ClusterError, Conflict, Unavailable, UsageError
+from multistep.errors import ClusterError, UsageError
 from multistep.kube.protocols import Object
 from multistep.kube.resources import TRIALS
 
@@ -64,7 +64,7 @@ class Submission:
 def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImage | None, namespace: str | None) -> TrialRequest:
     """Return the request for a trial with these options, without the names of the bundle's ConfigMaps, which make_submission adds.
 
-    Raises UsageError.
+    Raises UsageError if options are invalid or exclude each other.
     """
     env = [from_secret("--agent-env-from-secret", each) for each in options.secret_agent_env]
     command = options.command
@@ -95,7 +95,8 @@ def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImag
 
 
 def _part(options: TrialOptions) -> Manifest:
-    """Return the fields of spec that limit the trial to some of the task's steps. Raises UsageError."""
+    """Return the fields of spec that limit the trial to some of the task's steps. Raises UsageError if the options exclude each
+    other."""
     if options.start is not None and options.from_step is not None:
         raise UsageError("--from and --from-step exclude each other: a trial starts from another trial or from the reference state")
     trial, colon, step = (options.start or "").partition(":")
@@ -130,9 +131,9 @@ def existing_image(task: TaskDirectory, image: str | None, *, runner_in_image: b
 async def submit(cluster: Cluster, submission: Submission) -> Object:
     """Create the trial, then the objects that it owns, so that an interruption leaves no orphans. Return the trial.
 
-    Until the objects exist, the operator waits for them. Raises ClusterError.
+    Until the objects exist, the operator waits for them. Raises ClusterError if a request fails.
     """
-    trial = await _create(cluster, submission.trial)
+    trial = await create(cluster, TRIALS, submission.trial)
     try:
         for manifest in submission.dependencies:
             await cluster.apply(owned_by(manifest, trial))
@@ -142,23 +143,9 @@ async def submit(cluster: Cluster, submission: Submission) -> Object:
     return trial
 
 
-async def _create(cluster: Cluster, trial: Manifest) -> Object:
-    """Create the trial. A server-side apply would change an existing trial of the same name instead of failing."""
-    metadata = trial["metadata"]
-    try:
-        return await cluster.create(trial)
-    except Conflict as error:
-        raise Conflict(f"trial {metadata['name']!r} already exists: delete it, or choose another --name", status=409) from error
-    except Unavailable:
-        # the API server may have created the trial although the response was lost
-        found = await find_trial(cluster, metadata["namespace"], metadata["name"])
-        if found is None:
-            raise
-        return found
-
-
 async def _withdraw(cluster: Cluster, trial: Object) -> None:
-    """Delete a trial, because an object that it needs could not be created. Kubernetes deletes its other objects, too."""
+    """Delete a trial, because an object that it needs could not be created. Kubernetes then deletes the objects that the trial
+    owns."""
     metadata = trial["metadata"]
     with suppress(ClusterError):
         await cluster.delete(TRIALS, metadata["namespace"], metadata["name"], uid=metadata["uid"])

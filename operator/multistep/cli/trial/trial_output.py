@@ -45,7 +45,7 @@ class Reader:
     async def show_new(self, status: TrialStatus, *, hosted: bool) -> None:
         """Show new output. hosted: whether the agent host runs the agent.
 
-        Raises LATER if a retry may succeed, UsageError if the output cannot be read.
+        Raises one of LATER if a retry may succeed, UsageError if the output cannot be read.
         """
         self._since = self._since or status.attempt
         todo = [each for each in pieces(status, self._wanted, self._since) if each not in self._finished]
@@ -73,7 +73,7 @@ class Reader:
         """Show the new output of ``todo``, pieces of one runner. Return False if one of them is still being printed: later pieces
         have no output yet.
 
-        unknown: list of earlier pieces that their runner does not have; the method appends such pieces of this runner.
+        unknown: list to which the method appends the pieces that this runner does not have.
         """
         try:
             async with asyncio.timeout(SESSION_SECONDS + ANSWER_SECONDS), self._session(pod, uid, place) as session:
@@ -193,7 +193,8 @@ class Reader:
 
 
 def _by_place(status: TrialStatus, here: list[Piece], *, hosted: bool) -> Iterator[tuple[Place, str, str, list[Piece]]]:
-    """Yield place, pod, pod UID and pieces for each runner that may have output of the pieces ``here``, in their order."""
+    """For each runner that may have output of the pieces ``here``, yield its place, its pod, the pod's UID and those pieces, in
+    order."""
     if status.pod_name and status.pod_uid:
         for of_host, those in groupby(here, lambda piece: hosted and piece.phase == AGENT):
             yield "host" if of_host else "environment", status.pod_name, status.pod_uid, list(those)

@@ -1,7 +1,8 @@
 """Fetches the list of a dataset's tasks, each pinned to a commit, and as many of the tasks as fit into one fetch.
 
-It sends requests to repositories in parallel, and fetches each commit once for all of its tasks. It skips invalid tasks, and tasks
-beyond the limits of size or time: when a trial needs such a task, the operator fetches it or reports its error.
+Requests to several repositories run in parallel, and each commit is fetched once for all of its tasks. Invalid tasks, and tasks
+beyond the limits of size or time, are skipped: when a trial needs a skipped task, the operator fetches it then, or reports its
+error.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from multistep.sources.reasons import DIGEST, TOO_LARGE
 
 MOST_TASKS: Final = 10_000
 _AT_ONCE = 4  # maximum number of parallel fetches
-_FIRST_BATCH = 16  # tasks in the first batch; each batch is twice as large as the one before it, because each keeps files open
+_FIRST_BATCH = 16  # tasks in the first batch; each next batch is twice as large, so that few batches keep files open
 _NAME_CHARACTERS = 240  # a task's name may have 253 characters, and distinct_names appends a number to a repeated name
 _URL_CHARACTERS = 2048
 _PATH_CHARACTERS = 4096
@@ -162,7 +163,7 @@ class _Along(git.Packs):
                 start, size = start + size, size * 2
 
     def _fetch_batch(self, remote: git.Remote, repository: Repo, batch: Sequence[Request]) -> None:
-        """Fetch some tasks of a commit. Skips invalid tasks: the trials that need them report the error."""
+        """Fetch some tasks of a commit. Skip invalid tasks: the trials that need them report the error."""
         valid = [_Task(each, Budget(self._limits, f"the task in {each.location}")) for each in batch]
         valid = [each for each in valid if each.list_files(repository)]
         try:

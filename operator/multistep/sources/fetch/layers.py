@@ -60,7 +60,8 @@ class Layers:
         self._nodes = below
 
     def entries(self) -> Iterator[tuple[str, Entry]]:
-        """Yield the task's entries in the merged layers, sorted, parents first. Raises SourceError if its directory is missing."""
+        """Yield the task's entries in the merged layers, sorted, parents first. Raises SourceError if the task's directory is
+        missing."""
         prefix = f"{self._root}/" if self._root else ""
         if self._root and self._nodes.get(self._root, _Node("file", 0)).kind != "dir":
             raise SourceError(f"{self._what} has no directory /{self._root}")

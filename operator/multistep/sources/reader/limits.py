@@ -32,7 +32,7 @@ def limit_process(cpu_seconds: int) -> None:
         resource.RLIMIT_DATA: (MEMORY_BYTES, MEMORY_BYTES),
         resource.RLIMIT_FSIZE: (_FILE_BYTES, _FILE_BYTES),
         resource.RLIMIT_NOFILE: (_OPEN_FILES, _OPEN_FILES),
-        resource.RLIMIT_CPU: (cpu_seconds, cpu_seconds + 1),  # first SIGXCPU, so that the exit status shows the cause
+        resource.RLIMIT_CPU: (cpu_seconds, cpu_seconds + 1),  # SIGXCPU before SIGKILL, so that the exit status shows the cause
         resource.RLIMIT_CORE: (0, 0),
     }
     for each, (soft, hard) in wanted.items():
@@ -40,7 +40,7 @@ def limit_process(cpu_seconds: int) -> None:
         if most != resource.RLIM_INFINITY:
             soft, hard = min(soft, most), min(hard, most)
         resource.setrlimit(each, (soft, hard))
-    resource.setrlimit(resource.RLIMIT_NPROC, (0, resource.getrlimit(resource.RLIMIT_NPROC)[1]))  # see more_processes
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, resource.getrlimit(resource.RLIMIT_NPROC)[1]))  # forbids child processes
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that a write beyond the file size limit raises an OSError
     signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS)
     os.nice(_NICENESS)
@@ -58,7 +58,8 @@ def more_processes() -> Iterator[None]:
 
 
 def check_size(config: TaskConfig, table_bytes: int) -> None:
-    """Raise SourceError if the task's plan would be too large: the operator computes each trial's plan in its own process."""
+    """Raise SourceError if the task's plan would be too large: the operator computes plans in its own process, which has no such
+    limits."""
     if table_bytes > CONFIG_BYTES:
         raise SourceError(f"task.toml has {table_bytes} bytes as JSON, more than the limit of {CONFIG_BYTES}", reason=TOO_LARGE)
     steps = len(config.steps or [None])

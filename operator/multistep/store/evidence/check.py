@@ -18,7 +18,7 @@ from multistep.store.evidence.places import Damaged, Directory, Missing, Objects
 from multistep.store.evidence.signing import InvalidEnvelope, PublicKey
 
 MAX_FILES: Final = 1_000_000
-"""Most files, directories and links of one trial that are compared."""
+"""Maximum number of files, directories and links of a trial that are compared."""
 
 _MAX_STATEMENT_BYTES = 16 << 20
 _MAX_RESULT_BYTES = 16 << 20  # a larger document is not parsed; only its digest is compared
@@ -60,7 +60,8 @@ class Checked:
 
 
 def check(directory: Path, key: PublicKey | None = None) -> Checked:
-    """Compare the results of one trial with their evidence. key: the key that must have signed it; None: it may be unsigned."""
+    """Compare the results of one trial with their evidence. key: the key that must have signed the evidence; None: it may be
+    unsigned."""
     found = Checked(directory)
     results = Objects(directory) if (directory / manifest.NAME).is_file() else Directory(directory)
     try:

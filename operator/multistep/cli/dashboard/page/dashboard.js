@@ -28,7 +28,7 @@ function seconds(row) {
 }
 
 function duration(value) {
-  if (value === undefined || value === null) return "–";
+  if (value === undefined || value === null) return "-";
   if (value < 120) return `${value < 10 ? value.toFixed(1) : Math.round(value)} s`;
   const minutes = Math.floor(value / 60);
   return minutes < 120 ? `${minutes} min ${Math.round(value % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
@@ -58,7 +58,7 @@ function trialRow(row) {
   head.append(open);
   made.append(head);
   for (const [column] of COLUMNS.slice(1)) {
-    const text = column === "seconds" ? duration(row.started ? seconds(row) : null) : row[column] ?? "–";
+    const text = column === "seconds" ? duration(row.started ? seconds(row) : null) : row[column] ?? "-";
     made.append(element("td", text, column === "outcome" ? row.level : column === "seconds" ? "n" : ""));
   }
   return made;
@@ -78,8 +78,8 @@ function sweepRow(row) {
     bar.setAttribute("aria-label", `${row.trials.finished} of ${row.trials.total} trials finished`);
     progress.append(bar, element("div", `${row.trials.finished} of ${row.trials.total} finished, ${row.trials.active} active, ${row.trials.failed} failed`, "soft"));
   }
-  made.append(head, element("td", row.phase, row.phase === "Failed" || row.phase === "Halting" ? "bad" : ""), progress, element("td", row.score ?? "–"));
-  made.append(element("td", row.costUSD === null || row.costUSD === undefined ? "–" : `$${row.costUSD.toFixed(2)}`, "n"));
+  made.append(head, element("td", row.phase, row.phase === "Failed" || row.phase === "Halting" ? "bad" : ""), progress, element("td", row.score ?? "-"));
+  made.append(element("td", row.costUSD === null || row.costUSD === undefined ? "-" : `$${row.costUSD.toFixed(2)}`, "n"));
   made.append(element("td", duration(row.started ? seconds(row) : null), "n"));
   return made;
 }
@@ -135,12 +135,12 @@ function heads() {
 
 function stepRow(step) {
   const made = document.createElement("tr");
-  const rewards = step.rewards ? Object.entries(step.rewards).map(([key, value]) => `${key} ${value}`).join(", ") || "{}" : "–";
-  const gate = step.gate === undefined ? "–" : step.gate ? "met" : "not met";
-  const exception = step.exception ? `${step.exception.type}: ${step.exception.message}` : "–";
+  const rewards = step.rewards ? Object.entries(step.rewards).map(([key, value]) => `${key} ${value}`).join(", ") || "{}" : "-";
+  const gate = step.gate === undefined ? "-" : step.gate ? "met" : "not met";
+  const exception = step.exception ? `${step.exception.type}: ${step.exception.message}` : "-";
   const head = element("th", step.name);
   head.scope = "row";
-  made.append(head, element("td", step.phase ?? "–"), element("td", rewards), element("td", gate, step.gate === false ? "bad" : ""));
+  made.append(head, element("td", step.phase ?? "-"), element("td", rewards), element("td", gate, step.gate === false ? "bad" : ""));
   made.append(element("td", duration(step.durations?.agent), "n"), element("td", duration(step.durations?.verifier), "n"));
   made.append(element("td", exception, step.exception ? "bad" : ""));
   return made;
@@ -187,6 +187,7 @@ function openTrial(namespace, name) {
 }
 
 function take(found) {
+  if (found.all) for (const known of Object.values(rows)) known.clear();
   for (const row of found.rows) {
     const key = `${row.namespace}/${row.name}`;
     if (row.deleted) rows[row.kind].delete(key);
@@ -200,7 +201,6 @@ function take(found) {
 
 function connect() {
   const source = new EventSource("changes");
-  source.addEventListener("open", () => { rows.sweep.clear(); rows.trial.clear(); });
   source.addEventListener("message", (event) => take(JSON.parse(event.data)));
   source.addEventListener("error", () => {
     $("state").textContent = "the dashboard has ended; start it again with `multistep dashboard`";

@@ -1,0 +1,46 @@
+"""Record when components started and when they were ready.
+
+An API server answers before it has loaded its RBAC rules, and then it denies requests that the rules allow. Only a readiness probe
+shows that it has loaded them. So readers of its audit log need to know when it was not ready.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Startup:
+    """One startup of a component. started, ready: times in the format of audit logs, such as 2030-01-02T03:04:05.000000Z."""
+
+    component: str
+    started: str
+    ready: str
+
+    def contains(self, time: str) -> bool:
+        """Return whether this time, in the same format, is between the component's start and its readiness."""
+        return self.started <= time <= self.ready
+
+
+@contextmanager
+def recorded(file: Path, component: str) -> Iterator[None]:
+    """Append a component's startup to the file. The context starts the component and waits until it is ready."""
+    started = _now()
+    yield
+    startup = Startup(component, started, _now())
+    with file.open("a") as lines:
+        lines.write(json.dumps(asdict(startup)) + "\n")
+
+
+def read(file: Path) -> list[Startup]:
+    """Return all recorded startups, oldest first; none if the file does not exist."""
+    if not file.exists():
+        return []
+    return [Startup(**json.loads(line)) for line in file.read_text().splitlines()]
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,26 @@
+"""The record of when components started and when they were ready."""
+
+from pathlib import Path
+
+import pytest
+
+from localkube.startups import read, recorded
+
+
+def test_a_startup_lasts_until_the_component_is_ready(tmp_path: Path) -> None:
+    file = tmp_path / "startups.jsonl"
+    assert read(file) == []
+    for component in ("etcd", "apiserver"):
+        with recorded(file, component):
+            pass
+    [first, second] = read(file)
+    assert (first.component, second.component) == ("etcd", "apiserver")
+    assert first.started <= first.ready <= second.started <= second.ready
+    assert first.contains(first.started) and first.contains(first.ready) and not first.contains(second.ready + "x")
+
+
+def test_a_startup_that_fails_is_not_recorded(tmp_path: Path) -> None:
+    file = tmp_path / "startups.jsonl"
+    with pytest.raises(OSError, match="broken"), recorded(file, "etcd"):
+        raise OSError("broken")
+    assert read(file) == []
