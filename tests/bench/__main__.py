@@ -1,9 +1,12 @@
-"""``make bench``: compare trials with idle pods, in one run on one cluster.
+"""``make bench``: compare trials with pods that only sleep, in one run on one cluster.
+
+An idle pod has the shape of a trial's pod: the same containers and init containers, image and grace period. A bare pod has one
+container and no grace period.
 
 Sections, in order:
 
-- trials: for 1 and for 40 concurrent trials of the example, wall time compared with idle pods of the same shape (image, init
-  container, grace period) and with bare pods, in three repetitions (rounds); per trial: execs, API requests, status writes,
+- trials: for 1 and for 40 concurrent trials of the example, wall time compared with idle pods and with bare pods, in three
+  repetitions (rounds); per trial: execs, API requests, status writes,
   operator CPU; then the same 40 trials by Harbor's own driver, if installed (variable HARBOR, or `harbor` on the PATH)
 - transfers: time and memory of file transfers to and from a pod
 - agents: 40 trials with an agent host (three steps, a scripted claude-code with a scripted model), wall time compared with the

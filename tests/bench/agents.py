@@ -211,12 +211,13 @@ def judgement(found: Found) -> tuple[bool, list[str]]:
     """Return whether the limits on memory and execs hold, and one line per limit. A slow run does not fail the bench, because
     times depend on the machine."""
     ratio, execs, memory = median(found.comparison.of_shape), found.comparison.execs_per_step, found.installed.bytes
-    count = found.comparison.count
+    count, longer = found.comparison.count, median(each.trials - each.bare for each in found.comparison.rounds)
     promises = [
         (memory <= MAX_HOST_BYTES, f"{memory / 2**20:.1f} MiB of an installed agent's host, at most {MAX_HOST_BYTES >> 20}"),
         (execs <= MAX_EXECS_PER_STEP, f"{execs:.2f} execs per step, at most {MAX_EXECS_PER_STEP:g}"),
     ]
     time = f"{count} trials take {ratio:.2f} times as long as the agent alone in pods of their shape, at most {MAX_SHAPE_RATIO:g}"
+    time = f"{time} ({longer:.1f} s longer than in bare pods)"
     lines = [trials.line(holds, words) for holds, words in [(ratio <= MAX_SHAPE_RATIO, time), *promises]]
     return all(holds for holds, _ in promises), lines
 

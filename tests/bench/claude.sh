@@ -23,6 +23,6 @@ for _ in $(seq "${REQUESTS:-3}"); do
     "HTTP/1.1 200"*) ;;
     *) echo "the model answered: $answer" >&2; exit 1 ;;
   esac
-  sleep "${PAUSE_SECONDS:-1}"
+  sleep "${PAUSE_SECONDS:-3}"
 done
 sh -euc "$instruction"

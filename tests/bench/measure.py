@@ -10,6 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from multistep.cli.doctor.observe import is_ready
 from multistep.engine.operations import Source
 from multistep.kube.client import Client
 from multistep.kube.resources import PODS, TRIALS, Resource
@@ -63,11 +64,6 @@ async def api_server_execs(client: Client) -> float:
     return sum(
         value for name, value in found.items() if name.startswith("apiserver_request_total{") and 'subresource="exec"' in name
     )
-
-
-def is_ready(pod: Object) -> bool:
-    """Return whether the pod has the condition Ready."""
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", []))
 
 
 async def time_pods(

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 
+from multistep.cli.doctor.observe import is_ready
 from multistep.errors import ClusterError
 from multistep.kube.client import Client
 from multistep.kube.resources import LEASES, PODS
@@ -76,11 +77,6 @@ class Victim:
 def restarts(pod: Object) -> int:
     """Return how often the kubelet restarted the operator in its pod."""
     return next((each["restartCount"] for each in pod["status"].get("containerStatuses") or []), 0)
-
-
-def is_ready(pod: Object) -> bool:
-    """Return whether the pod is ready."""
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions") or [])
 
 
 def _runs(pod: Object) -> bool:

@@ -7,6 +7,7 @@ import os
 import signal
 from typing import Any
 
+from multistep.cli.doctor.observe import is_ready
 from multistep.errors import NotFound
 from multistep.kube.client import Client
 from multistep.kube.resources import LEASES, PODS
@@ -74,7 +75,7 @@ class Replicas:
 
     async def _settled(self, number: int) -> bool:
         pods = await self._client.list_all(PODS, NAMESPACE, label_selector=SELECTOR)
-        ready = [each for each in pods if _is_ready(each) and not each["metadata"].get("deletionTimestamp")]
+        ready = [each for each in pods if is_ready(each) and not each["metadata"].get("deletionTimestamp")]
         try:
             holder = (await self.lease()).get("holderIdentity") or ""
         except NotFound:
@@ -85,10 +86,6 @@ class Replicas:
 def _container(pod: Object) -> Object:
     [container] = pod["status"]["containerStatuses"]
     return dict(container)
-
-
-def _is_ready(pod: Object) -> bool:
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions") or [])
 
 
 async def _run(*command: str) -> str:

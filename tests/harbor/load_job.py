@@ -22,7 +22,7 @@ from harbor.models.job.result import JobResult
 from harbor.models.trial.config import TrialConfig
 from harbor.models.trial.result import TrialResult
 
-_RETRIES = 8  # with back-off of 0.5 s * 2^n: a minute in all
+_RETRIES = 8  # httpx waits 0, 0.5, 1, 2 ... 32 s before each: about a minute in all
 
 
 def main(jobs: Path) -> None:

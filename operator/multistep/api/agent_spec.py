@@ -60,7 +60,8 @@ class AgentSpec(Model):
     version: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Version of the agent's program; unset: the agent chooses."""
     options: Annotated[dict[str, Any], Field(alias="kwargs", max_length=64)] = {}
-    """Options of the agent: keyword arguments of its class, as in Harbor's kwargs. Checked for agents with a name."""
+    """Options of the agent: keyword arguments of its class, as in Harbor's kwargs. Checked if the agent is chosen by name, not by
+    its class's importPath."""
     credentials: EnvVars = []
     """Variables with the provider's keys, such as ANTHROPIC_API_KEY."""
     access: Literal["Gateway", "Direct"] = "Gateway"

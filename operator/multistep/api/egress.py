@@ -28,7 +28,7 @@ class EgressStatus(Model):
     refused: list[RefusedTarget] = []
     """The targets that were refused most often."""
     others: int = 0
-    """Number of attempts that ``refused`` does not list."""
+    """Number of refused connections to targets that ``refused`` does not list."""
 
 
 def total(parts: Iterable[EgressStatus], most: int) -> EgressStatus:

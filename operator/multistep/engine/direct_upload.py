@@ -13,7 +13,7 @@ from typing import Any
 from multistep.api.records import Fields, Record
 from multistep.engine.operations import Collect
 
-MAX_FILES = 64  # maximum number of files sent per Collect operation: the survey's record must list all of them
+SURVEYED_FILES = 64  # maximum number of large files that the runner lists in its answer to a Survey, and that are sent per Collect
 MAX_BYTES = 5_000_000_000  # maximum size of a file: object stores accept no more in one request
 URL_SECONDS = 300.0  # validity of a signed URL: the request must start within it
 
@@ -95,7 +95,7 @@ def reached(collect: Collect, records: Mapping[str, Record]) -> Reached:
     survey = records.get(f"{collect.id}-survey")
     if survey is None:
         return Reached(Survey(f"{collect.id}-survey"))
-    found = Fields(survey.result, "survey").sequence("files", MAX_FILES)
+    found = Fields(survey.result, "survey").sequence("files", SURVEYED_FILES)
     sent: list[Sent] = []
     for number, value in enumerate(found):
         send = Send(f"{collect.id}-send-{number}", number, Large.from_json(value, len(collect.sources)))

@@ -10,11 +10,12 @@ _MISSING = ("no such file or directory", "not a directory")
 def ended_from_inside(code: int | None, message: str) -> bool:
     """Return whether a process in the container ended the exec session; False if an infrastructure failure may have ended it.
 
-    code: exit status of the session's process, None if it could not be started; message: the error that the kubelet reported.
-    Such a report shows that API server, network, kubelet and node work. While the container runs, a session is killed only by
-    processes in the container or at the container's memory limit. Only processes in the container can delete its working
-    directory, without which no session starts. All other ends may be infrastructure failures, e.g. status 1 (the container's
+    True if a signal killed the session's process, or if no session can start because the container's working directory was
+    deleted. While the container runs, only its own processes or its memory limit cause these, and the report of the end shows that
+    API server, network, kubelet and node work. All other ends may be infrastructure failures, e.g. status 1 (the container's
     process 1 does not answer) and errors of containerd or runc.
+
+    code: exit status of the session's process, None if it could not be started; message: the error that the kubelet reported.
     """
     if code is not None:
         return code > _FIRST_SIGNAL and code != 255  # 255: an error of the container runtime, not the process's status

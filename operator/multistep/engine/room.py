@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from multistep.engine.direct_upload import Large
+from multistep.engine.direct_upload import SURVEYED_FILES, Large
 from multistep.engine.operations import CAPTURE_LIMIT_BYTES
 
 NO_LIMIT = 2**62  # more bytes or files than any volume has
-SURVEYED_FILES = 64  # maximum number of large files that the runner lists in its answer to a Survey (engine.direct_upload)
 _REWARD_FILES = frozenset({"verifier/reward.json", "verifier/reward.txt"})
 
 

@@ -211,8 +211,8 @@ def _step(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript, *, ver
 
 
 def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
-    """Verify the step and collect its outputs. A separate verifier runs after the collection, because it gets the collected files;
-    a second verification runs after the collection, too."""
+    """Verify the step and collect its outputs. A separate verifier runs after the collection, because it gets the collected files.
+    So does the second verification in a pod of its own, which ``verifier.again`` asks for."""
     verifier = None if skips_verifier(scope.plan, run) else step.verifier
     apart, second = (verifier.environment, verifier.second_environment) if verifier else (None, None)
     kept, judged = second is not None and (yield from keep_files(scope, step, run)), False

@@ -55,7 +55,7 @@ class Direct:
             case Send() as send:
                 return await self._send(session, gathering, send)
             case Survey(id):
-                found = await session.survey(gathering.collect.sources, min_bytes=self.min_bytes, limit=direct.MAX_FILES)
+                found = await session.survey(gathering.collect.sources, min_bytes=self.min_bytes, limit=direct.SURVEYED_FILES)
                 return await session.note(id, {"files": [each.to_json() for each in found if self._is_sendable(gathering, each)]})
         raise AssertionError("nothing is next")
 

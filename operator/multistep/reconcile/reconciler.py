@@ -31,11 +31,11 @@ from multistep.reconcile.pod_hints import PodHints
 from multistep.reconcile.pod_starts import PodStarts
 from multistep.reconcile.quotas import Quotas
 from multistep.reconcile.reads import Reads
-from multistep.reconcile.requeue import AT_NEXT_EVENT, Requeue
+from multistep.reconcile.requeue import AT_NEXT_EVENT, SOON_SECONDS, Requeue
 from multistep.reconcile.source_trials import SourceTrials
 from multistep.reconcile.starting_points import StartingPoints
 from multistep.reconcile.tally import Tally
-from multistep.reconcile.trial_context import SOON_SECONDS, Tools
+from multistep.reconcile.trial_context import Tools
 from multistep.reconcile.trial_pods import TrialPods
 from multistep.reconcile.trial_reconcile import TrialReconcile
 from multistep.settings import Settings

@@ -21,6 +21,7 @@ class Continue:
 
 Result = Requeue | Continue
 
+SOON_SECONDS: Final = 0.5  # shortest delay of a requeue whose cause needs a moment to pass
 AT_NEXT_EVENT: Final = Requeue(None)
 CONTINUE: Final = Continue()
 

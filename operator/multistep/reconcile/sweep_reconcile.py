@@ -27,7 +27,7 @@ from multistep.kube.shard import Shard
 from multistep.loglines import also_about
 from multistep.metrics import Metrics
 from multistep.reconcile.concurrency_limit import Key
-from multistep.reconcile.requeue import AT_NEXT_EVENT, Requeue, earliest
+from multistep.reconcile.requeue import AT_NEXT_EVENT, SOON_SECONDS, Requeue, earliest
 from multistep.reconcile.sweep_branches import load_branches
 from multistep.reconcile.sweep_cache import SweepCache, SweepEntry
 from multistep.reconcile.sweep_events import transitions
@@ -37,7 +37,6 @@ from multistep.reconcile.writer import emit_events
 
 logger = logging.getLogger(__name__)
 
-SOON_SECONDS: Final = 0.5
 STATUS_SECONDS: Final = 5.0  # minimum time between two status writes in which only counts changed
 REJECTED_RETRY_SECONDS: Final = 30.0  # delay before the creation of a rejected trial is retried
 CHANGES_AT_ONCE: Final = 16  # maximum of concurrent patches of trials' specs

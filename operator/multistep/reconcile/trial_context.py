@@ -28,7 +28,7 @@ from multistep.reconcile.model_slots import ModelSlots
 from multistep.reconcile.pod_hints import PodHints
 from multistep.reconcile.pod_starts import PodStarts
 from multistep.reconcile.quotas import Quotas
-from multistep.reconcile.requeue import CONTINUE, Requeue, Result, earliest
+from multistep.reconcile.requeue import CONTINUE, SOON_SECONDS, Requeue, Result, earliest
 from multistep.reconcile.source_trials import SourceTrials
 from multistep.reconcile.starting_points import Start, StartingPoints
 from multistep.reconcile.tally import Tally
@@ -38,8 +38,6 @@ from multistep.settings import Settings
 from multistep.sources.trial_task import Loaded, TrialLoader
 from multistep.store import harbor
 from multistep.store.volume import Volume
-
-SOON_SECONDS = 0.5
 
 
 @dataclass(frozen=True)

@@ -43,9 +43,8 @@ from multistep.reconcile.drive_results import (
 )
 from multistep.reconcile.events import task_warnings
 from multistep.reconcile.pod_hints import PodHint
-from multistep.reconcile.requeue import AT_NEXT_EVENT, CONTINUE, Continue, Requeue, Result
+from multistep.reconcile.requeue import AT_NEXT_EVENT, CONTINUE, SOON_SECONDS, Continue, Requeue, Result
 from multistep.reconcile.salvage import salvaged
-from multistep.reconcile.trial_context import SOON_SECONDS
 from multistep.reconcile.trial_creation import TrialCreation
 from multistep.reconcile.trial_pods import former
 from multistep.reconcile.trial_regrade import TrialRegrade

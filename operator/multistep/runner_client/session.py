@@ -48,8 +48,8 @@ class Session(CheckpointRequests):
         self._exchanges = Exchanges(self._frames)
 
     def with_host(self, key: str) -> Session:
-        """Return a session with the agent host's runner, through this session, which needs HOST_PROTOCOL. The new session supports
-        only requests without a body, and ends with this session. key: key of the agent host's runner."""
+        """Return a session with the agent host's runner, through this session, whose protocol must be HOST_PROTOCOL or later. The
+        new session supports only requests without a body, and ends with this session. key: key of the agent host's runner."""
         session = copy(self)
         session._exchanges = self._exchanges.with_host(key)
         return session

@@ -38,7 +38,7 @@ type Tracker struct {
 	mu      sync.Mutex
 	holder  context.Context // context of the checkpoint or restore that last filled busy
 	image   *List
-	failure error // why the list image is missing
+	failure error // why image is nil: the files of the image could not be listed
 	base    version
 	pending version // the last packed increment, until its commit
 }

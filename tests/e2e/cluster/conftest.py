@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from multistep.cli.doctor.observe import is_ready
 from multistep.kube.client import Client
 from multistep.kube.resources import NAMESPACES, PODS
 from tests.e2e.given import DEADLINE_SECONDS, made_namespace
@@ -111,11 +112,6 @@ async def _run(namespace: str, name: str, container: dict[str, Any]) -> Pod:
         )
         async with asyncio.timeout(DEADLINE_SECONDS), aclosing(client.watch(PODS, namespace)) as events:
             async for event in events:
-                if event.object["metadata"]["name"] == name and _is_ready(event.object):
+                if event.object["metadata"]["name"] == name and is_ready(event.object):
                     break
     return Pod(namespace, name, made["metadata"]["uid"])
-
-
-def _is_ready(pod: dict[str, Any]) -> bool:
-    conditions = pod.get("status", {}).get("conditions", [])
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from multistep.api.records import HealthcheckResult, PhaseResult
+from multistep.cli.doctor.observe import is_ready
 from multistep.engine.operations import Directory, Source
 from multistep.errors import PodError, RunnerError, StreamLost
 from multistep.kube.client import Client
@@ -93,21 +94,20 @@ async def test_a_phase_outlives_its_session_and_its_end_unreadies_the_pod(client
     id = new_id("agent")
     async with session(client, runner_pod) as talk:
         assert not (await talk.start(shell(id, "sleep 3; echo done"))).done
-    await eventually(lambda: is_unready(client, runner_pod))
+    await eventually(lambda: pod_is_unready(client, runner_pod))
     async with session(client, runner_pod) as talk:
         record = await talk.wait(id, 0)
         assert PhaseResult.from_record(record).tail == "done\n"
         talk.ack(id)
-    await eventually(lambda: is_ready(client, runner_pod))
+    await eventually(lambda: pod_is_ready(client, runner_pod))
 
 
-async def is_unready(client: Client, pod: Pod) -> bool:
-    return not await is_ready(client, pod)
+async def pod_is_unready(client: Client, pod: Pod) -> bool:
+    return not await pod_is_ready(client, pod)
 
 
-async def is_ready(client: Client, pod: Pod) -> bool:
-    conditions = (await client.get(PODS, pod.namespace, pod.name))["status"]["conditions"]
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+async def pod_is_ready(client: Client, pod: Pod) -> bool:
+    return is_ready(await client.get(PODS, pod.namespace, pod.name))
 
 
 async def test_a_time_limit_ends_a_phase(client: Client, runner_pod: Pod) -> None:

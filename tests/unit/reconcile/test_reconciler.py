@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from multistep.reconcile.trial_context import SOON_SECONDS
+from multistep.reconcile.requeue import SOON_SECONDS
 from multistep.reconcile.trial_reconcile import TASK_GRACE_SECONDS
 from multistep.store.evidence.check import check
 from multistep.store.volume import Volume
