@@ -201,7 +201,7 @@ class App:
         """Count the pods that an earlier leader created and that are still starting. Watch events report these pods only later."""
         selectors = {"label_selector": self.shard.selecting(identity.LABEL_TRIAL), "field_selector": "status.phase=Pending"}
         try:
-            found = [pod for each in self.shard.places for pod in await client.list_all(PODS, each, **selectors)]
+            found = [pod for each in self.shard.namespaces_to_list for pod in await client.list_all(PODS, each, **selectors)]
             for pod in found:
                 if (key := identity.trial_of(pod)) is not None:
                     self.reconciler.starts.observe(key, pod_facts(pod))
@@ -210,8 +210,8 @@ class App:
 
     async def _count_active_trials(self, client: Client) -> None:
         """Count the trials that an earlier leader started, before this leader gives slots of their models to other trials."""
-        for place in self.shard.places:
-            async for found in client.each(TRIALS, place, label_selector=self.shard.selector):
+        for content_path in self.shard.namespaces_to_list:
+            async for found in client.each(TRIALS, content_path, label_selector=self.shard.selector):
                 with suppress(InvalidSpec):  # the trial fails at its next reconcile
                     self.reconciler.model_slots.observe(parse_trial(found))
 

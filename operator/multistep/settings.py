@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from multistep.api.devices import GPU_TYPES, GpuLabels
-from multistep.engine.room import NO_LIMIT, Amount, Limits
+from multistep.engine.results_limits import NO_LIMIT, Amount, Limits
 from multistep.loglines import Form
 
 # Loopback, link-local and the cloud metadata services, which hand out credentials.

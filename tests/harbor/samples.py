@@ -204,7 +204,7 @@ async def _make(volume: Volume, sample: Sample, sign: Sign | None) -> Path:
                     await spool.write(_download())
                     types = ["directory"] * 3 + ["missing"] * (len(step.artifacts) - 1)
                     attempt = len(sample.attempts) + 1
-                    done.collected = await volume.collections.keep_step(sample.key, spool, attempt=attempt, step=step, types=types)
+                    done.collected = await volume.collections.store_step(sample.key, spool, attempt=attempt, step=step, types=types)
     return await finish(volume, sample, sign)
 
 

@@ -12,14 +12,14 @@ from typing import Any
 from multistep.engine.direct_upload import Sent
 from multistep.engine.journal import Collected
 from multistep.engine.operations import LOGS, Part
-from multistep.engine.room import Room
+from multistep.engine.results_limits import Headroom
 from multistep.errors import StoreError
 from multistep.store.adoption import adopted
 from multistep.store.checkpoint_files import NAMES, Commit, Name, Stored
 from multistep.store.direct_uploads import Invitation
 from multistep.store.evidence.file_list import Digests
-from multistep.store.keep import Pointer, Received
 from multistep.store.ledger import Collection
+from multistep.store.unpacking import Pointer, Received
 from multistep.store.volume import Step, TrialKey
 from tests.support.builds import FakeBuildLogs
 from tests.support.faults import Faults
@@ -81,12 +81,12 @@ class FakeCheckpoints:
     def __init__(self, volume: FakeVolume) -> None:
         self._volume = volume
 
-    async def room(self, key: TrialKey, attempt: int, step: int) -> Room:
+    async def room(self, key: TrialKey, attempt: int, step: int) -> Headroom:
         self._volume.faults.point("volume checkpoint room")
-        return Room(self._volume.checkpoint_bytes, 1000, "namespace")
+        return Headroom(self._volume.checkpoint_bytes, 1000, "namespace")
 
     @asynccontextmanager
-    async def draft(self, key: TrialKey, room: Room) -> AsyncIterator[FakeDraft]:
+    async def draft(self, key: TrialKey, room: Headroom) -> AsyncIterator[FakeDraft]:
         self._volume.faults.point("volume draft")
         if self._volume.broken:
             raise StoreError("no space left on device")
@@ -223,15 +223,15 @@ class FakeVolume(FakePlace):
         self.collections = self.access = self.uploads = self  # one object plays all parts of Volume
 
     @asynccontextmanager
-    async def spool(self, key: TrialKey, max_bytes: int | None = None, room: Room | None = None) -> AsyncIterator[FakeSpool]:
+    async def spool(self, key: TrialKey, max_bytes: int | None = None, room: Headroom | None = None) -> AsyncIterator[FakeSpool]:
         self.faults.point("volume spool")
         yield FakeSpool()
 
-    async def room(self, key: TrialKey, collection: Collection) -> Room:
+    async def room(self, key: TrialKey, collection: Collection) -> Headroom:
         self.faults.point("volume room")
-        return Room(self.room_bytes, 1000)
+        return Headroom(self.room_bytes, 1000)
 
-    async def keep_step(
+    async def store_step(
         self,
         key: TrialKey,
         spool: FakeSpool,
@@ -244,7 +244,7 @@ class FakeVolume(FakePlace):
         received: Received | None = None,
     ) -> Collected:
         place = step.name if part == "all" else f"{step.name}/{part}"
-        with self._write(f"keep_step {place}"):
+        with self._write(f"store_step {place}"):
             found = self._of(key)
             found.start_attempt(attempt)
             found.steps[place] = hashlib.sha256(bytes(spool.data)).hexdigest()
@@ -262,8 +262,8 @@ class FakeVolume(FakePlace):
         assert f"{step.name}/agent" in self._of(key).steps
         yield f"entry {entry} of {step.name}".encode()
 
-    async def keep_records(self, key: TrialKey, *, attempt: int, step: Step, records: Sequence[Any]) -> None:
-        with self._write(f"keep_records {step.name}"):
+    async def store_records(self, key: TrialKey, *, attempt: int, step: Step, records: Sequence[Any]) -> None:
+        with self._write(f"store_records {step.name}"):
             self._of(key).records[attempt, step.name] = json.loads(json.dumps(records))
 
     async def records(self, key: TrialKey, attempt: int) -> list[Any]:

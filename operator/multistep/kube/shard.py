@@ -32,7 +32,7 @@ class Shard:
         return f"{selector},{self.selector}"
 
     @property
-    def places(self) -> list[str | None]:
+    def namespaces_to_list(self) -> list[str | None]:
         """The namespaces in which to list objects; [None] stands for all namespaces."""
         return [*self.namespaces] or [None]
 

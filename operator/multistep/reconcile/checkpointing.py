@@ -13,8 +13,8 @@ from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import CheckpointStatus, ResumeStatus, StepStatus, TrialStatus
 from multistep.engine.operations import Checkpoint, Restore
 from multistep.engine.plan import TrialPlan
+from multistep.engine.results_limits import Headroom
 from multistep.engine.resuming import chain_of, choose
-from multistep.engine.room import Room
 from multistep.engine.scope import KeptStep, Scope
 from multistep.errors import CheckpointLost, CollectionCut, RunnerError, StoreError, StreamLost
 from multistep.runner_client.bodies import DownloadResult
@@ -155,17 +155,17 @@ class Checkpointing:
         known = stored.commits
         commit = known.get((scope.attempt, operation.step))
         if commit is None:
-            room = await checkpoints.room(environment.key, scope.attempt, operation.step)
+            headroom = await checkpoints.headroom(environment.key, scope.attempt, operation.step)
             # If a verifier needs the checkpoint, the trial waits until other trials free space. If the checkpoint would not fit
             # even if no other trial had checkpoints, the agent caused the failure.
-            waits, most = _must_wait(operation), room.bytes
+            waits, most = _must_wait(operation), headroom.bytes
             if waits:
                 most = await checkpoints.most(environment.key, scope.attempt, operation.step)
-            if room.bytes < 1 and (most > 0 or not waits):
-                raise _NoRoom(f"the checkpoints of the {room.bytes_of} have reached their limit")
+            if headroom.bytes < 1 and (most > 0 or not waits):
+                raise _NoRoom(f"the checkpoints of the {headroom.bytes_of} have reached their limit")
             try:
                 commit = await self._pack(
-                    operation, environment, known, room, most, include_earlier=not known and bool(stored.damaged)
+                    operation, environment, known, headroom, most, include_earlier=not known and bool(stored.damaged)
                 )
             except RunnerError as error:
                 if error.code == "TooLarge" and known and most < operation.max_bytes and waits:
@@ -182,23 +182,30 @@ class Checkpointing:
         return commit
 
     async def _pack(
-        self, operation: Checkpoint, environment: Environment, known: Commits, room: Room, most: int, *, include_earlier: bool
+        self,
+        operation: Checkpoint,
+        environment: Environment,
+        known: Commits,
+        headroom: Headroom,
+        most: int,
+        *,
+        include_earlier: bool,
     ) -> Commit:
         """Pack and store a checkpoint of at most ``most`` bytes. include_earlier: whether the checkpoint also contains the changes
         of earlier steps whose checkpoints were lost; the operation's maximum size then applies per step."""
         max_bytes, full = operation.max_bytes * (operation.step + 1 if include_earlier else 1), operation.alone or include_earlier
         packed_bytes, seconds = max(1, min(max_bytes, most)), _pack_seconds(operation)
         request = CheckpointRequest(operation.exclude, max_bytes, packed_bytes, full=full, max_seconds=seconds)
-        async with self._volume.checkpoints.draft(environment.key, room) as draft:
+        async with self._volume.checkpoints.draft(environment.key, headroom) as draft:
             packed = await environment.session().checkpoint(request, draft.spools["layer"].write, draft.spools["manifest"].write)
             base = _base(packed.previous, environment.scope, operation.step, known)
             if base is not None or not packed.previous:
                 commit = _commit(packed, operation, environment, base)
-                return await self._volume.checkpoints.keep(environment.key, draft, commit)
+                return await self._volume.checkpoints.store(environment.key, draft, commit)
         if full:
             raise StoreError("the runner packed on top of another checkpoint, although it was to pack all changes since the image")
         # The runner packed only the changes since a checkpoint that is not stored any more.
-        return await self._pack(operation, environment, known, room, most, include_earlier=True)
+        return await self._pack(operation, environment, known, headroom, most, include_earlier=True)
 
     async def _restore(self, operation: Restore, environment: Environment) -> Record:
         """Restore a checkpoint. A failure counts as caused by the agent only if the runner rejects files that are unchanged in the

@@ -33,7 +33,7 @@ from multistep.engine.operations import (
     place_of,
 )
 from multistep.engine.replay import Progress, Replay
-from multistep.engine.room import Room, too_large
+from multistep.engine.results_limits import Headroom, too_large
 from multistep.engine.script import AgentScript
 from multistep.engine.suspensions import prestarts
 from multistep.errors import CheckpointLost, ContradictoryRecords, HostUnreachable, PodError, StreamLost
@@ -64,9 +64,9 @@ from multistep.runner_client.session import Session
 from multistep.settings import Settings
 from multistep.sources.trial_task import Loaded
 from multistep.store import harbor
-from multistep.store.keep import Pointer, Received
 from multistep.store.ledger import Collection
 from multistep.store.shipping import Shipping
+from multistep.store.unpacking import Pointer, Received
 from multistep.store.volume import Volume
 
 SURVEY_PROTOCOL = 2
@@ -251,7 +251,7 @@ class Driver:
         lost = Record(progress.next.id, "note", "done", now, now, acknowledged=True, result=lost_pod(drive.pods.lost))
         drive.records[lost.id] = lost
         records = drive.verifiers_records(step)
-        await self._collections.keep_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
+        await self._collections.store_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
 
     async def _advance_or_report(self, drive: Drive, progress: Progress) -> Record:
         """Perform the next operation. If the session breaks, write the current phase to the status, because records may be lost."""
@@ -327,34 +327,34 @@ class Driver:
                 return reached.running
             sent = await self._direct.pointers(gathering, reached)
             sources = marked_as_sent(sources, sent)
-        room = await self._collections.room(drive.key, Collection(attempt, step.index, operation.part))
-        left_out = await self._left_out(drive, session, of_main(sources), room)
+        headroom = await self._collections.headroom(drive.key, Collection(attempt, step.index, operation.part))
+        left_out = await self._left_out(drive, session, of_main(sources), headroom)
         asked = marked_as_sent(sources, {**sent, **left_out})
-        async with self._collections.spool(drive.key, room=room) as spool:
+        async with self._collections.spool(drive.key, headroom=headroom) as spool:
             joined = Joined(spool.write)
             found = await session.download(of_main(asked), joined.write, timeout_seconds=self._settings.results_collect_seconds)
             found = await self._services.collect(drive.trial.metadata.namespace, drive.pods.agent, asked, found, joined)
-            received = Received(found.changed, found.unreadable, left_out, found.cut, room)
-            kept = await self._collections.keep_step(
+            received = Received(found.changed, found.unreadable, left_out, found.cut, headroom)
+            collected = await self._collections.store_step(
                 drive.key, spool, attempt=attempt, step=step, types=found.types, part=operation.part, sent=sent, received=received
             )
         if found.cut:
             session = await self._reopen(drive, operation.where)
         self._metrics.collected_bytes.inc(found.size)
         seconds = round(time.monotonic() - start, 3)  # duration of the download; the record's own times are those of the note
-        data = {"types": list(found.types), "count": kept.count, "bytes": kept.bytes, "seconds": seconds}
-        if kept.incomplete:
-            data["incomplete"] = [each[:MAX_LINE_CHARACTERS] for each in kept.incomplete[:MAX_LINES]]
+        data = {"types": list(found.types), "count": collected.count, "bytes": collected.bytes, "seconds": seconds}
+        if collected.incomplete:
+            data["incomplete"] = [each[:MAX_LINE_CHARACTERS] for each in collected.incomplete[:MAX_LINES]]
         return await session.note(operation.id, data)
 
-    async def _left_out(self, drive: Drive, session: Session, sources: Sequence[Source], room: Room) -> dict[str, str]:
+    async def _left_out(self, drive: Drive, session: Session, sources: Sequence[Source], headroom: Headroom) -> dict[str, str]:
         """Return the reason for each file that is left out because it is too large for the free space, by its name in the
         download."""
         if drive.protocol < SURVEY_PROTOCOL:
             return {}
-        files = await session.survey(sources, min_bytes=room.survey_bytes, limit=SURVEYED_FILES)
+        files = await session.survey(sources, min_bytes=headroom.survey_bytes, limit=SURVEYED_FILES)
         here = [each for each in files if each.path not in sources[each.source].sent]
-        return {each.member: room.refusal(each.size) for each in too_large(here, room)}
+        return {each.member: headroom.refusal(each.size) for each in too_large(here, headroom)}
 
     async def _transfer(self, drive: Drive, operation: Checkpoint | Restore) -> Record:
         """Store or restore a checkpoint, and release the slot."""
@@ -384,7 +384,7 @@ class Driver:
         """Store the verifier's records, which have its result; then delete the verifier's pod."""
         step = drive.step(operation.step)
         records = drive.verifiers_records(step)
-        await self._collections.keep_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
+        await self._collections.store_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
         if step.verified_restored and drive.loaded.plan.checkpoints is None and not (drive.scope.kept or drive.loaded.plan.regrade):
             await self._checkpointing.forget(drive.key)  # a trial that waits for space must not occupy space itself
         elif step.compares_verdicts:

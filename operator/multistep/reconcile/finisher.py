@@ -25,7 +25,7 @@ NO_LOGS: Mapping[str, bytes] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
-class Kept:
+class ResultsLocation:
     """The location of a finished trial's results. uri: location on the operator's results server; store: location in the object
     store, None without one."""
 
@@ -55,7 +55,7 @@ class Finisher:
         *,
         failure: StepException | None = None,
         logs: Mapping[str, bytes] = NO_LOGS,
-    ) -> Kept:
+    ) -> ResultsLocation:
         """Complete a trial's results, then move them to the object store, if one is configured. Idempotent. failure: why the trial
         failed; logs: output of services, by path in the results."""
         key = TrialKey.of(trial)
@@ -69,7 +69,7 @@ class Finisher:
         if _keeps_checkpoints(trial):  # before the status shows the end, because a finished trial may be deleted
             await self._volume.checkpoints.retain(key)
         uri = self._volume.access.uri(self._settings.results_url, key)
-        return Kept(uri, await self._shipping.ship(key) if self._shipping else None)
+        return ResultsLocation(uri, await self._shipping.ship(key) if self._shipping else None)
 
     async def _write_evidence(
         self, trial: MultiStepTrial, loaded: Loaded, journal: Journal, failure: StepException | None, secrets: Collection[str]
@@ -95,7 +95,7 @@ class Finisher:
 
     async def finish_failed(
         self, trial: MultiStepTrial, loaded: Loaded, failed: TrialStatus, now: float, *, logs: Mapping[str, bytes] = NO_LOGS
-    ) -> Kept:
+    ) -> ResultsLocation:
         """Complete the results of a failed trial that has no journal. failed: the trial's final status, which has the steps."""
         journal = Journal(steps=[engine_status.step_run(step) for step in failed.steps], finished=True, broken=True)
         reason = next((each for each in failed.conditions if each.type == "Failed"), None)

@@ -29,7 +29,7 @@ from multistep.pods.facts import pod_facts
 from multistep.reconcile.builds import Builds
 from multistep.reconcile.salvage import salvaged
 from multistep.settings import Settings
-from multistep.store.place import Place
+from multistep.store.results_store import ResultsStore
 from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
 
@@ -71,7 +71,7 @@ class OrphanRemoval:
 
     async def _check_pods(self) -> None:
         seen: set[str] = set()
-        for namespace in self._shard.places:
+        for namespace in self._shard.namespaces_to_list:
             found = await self.cluster.list_metadata(PODS, namespace, label_selector=self._shard.selecting(identity.OURS))
             versions = await self._trials(namespace)
             check = partial(self._check_pod, versions)
@@ -106,31 +106,31 @@ class OrphanRemoval:
 
     async def _check_builders(self) -> None:
         """Delete the pods of builds that no trial waits for, and old logs of builds."""
-        place, wanted, now = builder.namespace(self.settings), self.builds.wanted if self.builds else (), self.clock()
-        for metadata in await self.cluster.list_metadata(PODS, place, label_selector=builder.LABEL_BUILD):
+        namespace, wanted, now = builder.namespace(self.settings), self.builds.wanted if self.builds else (), self.clock()
+        for metadata in await self.cluster.list_metadata(PODS, namespace, label_selector=builder.LABEL_BUILD):
             pod = pod_facts({"metadata": metadata})
             needed = builder.build_of({"metadata": metadata}) in wanted
             if orphans.builder_orphaned(pod.created_at, wanted=needed, deleting=pod.deleting, now=now, grace=_BUILDER_SECONDS):
-                await self.cluster.delete(PODS, place, pod.name, uid=pod.uid)
-                self._report_deleted("pod", f"{place}/{pod.name}", "no trial waits for the image that it builds")
+                await self.cluster.delete(PODS, namespace, pod.name, uid=pod.uid)
+                self._report_deleted("pod", f"{namespace}/{pod.name}", "no trial waits for the image that it builds")
         await self.volume.build_logs.remove_older(now - self.settings.builds.log_retention_seconds)
 
     async def _check_results(self) -> None:
-        await self._each(self._places, self._check_store, "orphaned results")
+        await self._each(self._stores, self._check_store, "orphaned results")
 
-    async def _check_store(self, place: Place) -> None:
+    async def _check_store(self, store: ResultsStore) -> None:
         watched = set(self.settings.namespaces)
-        found = {key: since for key, since in (await place.trials()).items() if not watched or key.namespace in watched}
+        found = {key: since for key, since in (await store.trials()).items() if not watched or key.namespace in watched}
         if not found:
             return
         alive: set[str] = set()  # UIDs of trials; listed after the results, so that no trial with results is missed
-        for namespace in self._shard.places:
+        for namespace in self._shard.namespaces_to_list:
             alive |= (await self._trials(namespace)).keys()
         await self._each(
-            found.items(), lambda each: self._check_trial_results(place, *each, alive=each[0].uid in alive), "orphaned results"
+            found.items(), lambda each: self._check_trial_results(store, *each, alive=each[0].uid in alive), "orphaned results"
         )
 
-    async def _check_trial_results(self, place: Place, key: TrialKey, gone_since: float | None, *, alive: bool) -> None:
+    async def _check_trial_results(self, store: ResultsStore, key: TrialKey, gone_since: float | None, *, alive: bool) -> None:
         now, keep = self.clock(), self.settings.results_retention_seconds
         if keep is not None:  # at least the grace period, because the deleted trial's last reconcile may still write results
             keep = max(keep, self.settings.orphans_grace_seconds)
@@ -140,16 +140,16 @@ class OrphanRemoval:
             if current is not None and current.metadata.uid == key.uid:
                 return  # the trial exists: the list was stale
         with about(namespace=key.namespace, trial=key.name, uid=key.uid):
-            await self._apply(place, key, fate, now, keep)
+            await self._apply(store, key, fate, now, keep)
 
-    async def _apply(self, place: Place, key: TrialKey, fate: orphans.Fate, now: float, keep: float | None) -> None:
+    async def _apply(self, store: ResultsStore, key: TrialKey, fate: orphans.Fate, now: float, keep: float | None) -> None:
         match fate:
             case "MarkGone":
-                await place.mark_gone(key, now)
+                await store.mark_gone(key, now)
             case "Unmark":
-                await place.unmark(key)
+                await store.unmark(key)
             case "Remove":
-                await place.remove(key)
+                await store.remove(key)
                 self._report_deleted("results", str(key), f"its trial was deleted more than {keep} s ago")
 
     async def _tidy_volume(self) -> None:
@@ -170,7 +170,7 @@ class OrphanRemoval:
             return None
 
     @property
-    def _places(self) -> list[Place]:
+    def _stores(self) -> list[ResultsStore]:
         return [self.volume] if self.shipping is None else [self.volume, self.shipping.results]
 
     @property

@@ -11,7 +11,7 @@ from multistep.engine.direct_upload import Large, Reached, Send, Survey
 from multistep.engine.operations import Collect, Source
 from multistep.runner_client.session import Session
 from multistep.store.direct_uploads import DirectUploads
-from multistep.store.keep import Pointer
+from multistep.store.unpacking import Pointer
 from multistep.store.volume import TrialKey, Volume
 
 

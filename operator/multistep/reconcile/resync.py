@@ -116,7 +116,7 @@ class Resync:
         found: dict[Name, Seen] = {}
         for kind, resource in _WHOLE.items():
             found |= {(kind, *key): Seen(key, version) for key, version in (await self._versions(resource)).items()}
-        for namespace in self._shard.places:
+        for namespace in self._shard.namespaces_to_list:
             for pod in await self._lister.list_metadata(
                 PODS, namespace, label_selector=self._shard.selecting(identity.LABEL_TRIAL)
             ):
@@ -127,7 +127,9 @@ class Resync:
     async def _versions(self, resource: Resource) -> dict[Key, str]:
         """Return the resourceVersions of all objects of a kind in this shard."""
         selector = self._shard.selector
-        lists = [await self._lister.list_metadata(resource, each, label_selector=selector) for each in self._shard.places]
+        lists = [
+            await self._lister.list_metadata(resource, each, label_selector=selector) for each in self._shard.namespaces_to_list
+        ]
         return {(each["namespace"], each["name"]): each["resourceVersion"] for found in lists for each in found}
 
 

@@ -16,8 +16,8 @@ from multistep.kube.resources import TRIALS
 from multistep.store.checkpoint_files import Commit
 from multistep.store.checkpoint_files import Stored as StoredCheckpoints
 from multistep.store.evidence import names
-from multistep.store.evidence.stated import MAX_BYTES, Stated, stated
-from multistep.store.place import Place
+from multistep.store.evidence.predicate import MAX_BYTES, Predicate, parse_predicate
+from multistep.store.results_store import ResultsStore
 from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
 
@@ -46,7 +46,7 @@ class SourceTrial:
     finished: bool
     checkpoints: bool = True
     found: Object | None = None
-    evidence: Stated | None = None
+    evidence: Predicate | None = None
 
     def may_make(self, step: str) -> bool:
         """Return whether the trial may still create a checkpoint after a step that has none now."""
@@ -60,7 +60,7 @@ class SourceTrials:
     def __init__(self, cluster: Cluster, volume: Volume, shipping: Shipping | None = None) -> None:
         self._cluster = cluster
         self._volume = volume
-        self._places: Sequence[Place] = [volume] if shipping is None else [volume, shipping.results]
+        self._stores: Sequence[ResultsStore] = [volume] if shipping is None else [volume, shipping.results]
 
     async def find(self, namespace: str, name: str) -> SourceTrial | None:
         """Return the trial of this name. If it was deleted, its results describe it. Return None if there are no results, or if
@@ -100,11 +100,11 @@ class SourceTrials:
         steps = [SourceStep(each.name, each.checkpoint.digest.sha256 if each.checkpoint else None) for each in evidence.steps]
         return SourceTrial(keys[0], steps, finished=True, evidence=evidence)
 
-    async def _evidence(self, key: TrialKey) -> Stated | None:
+    async def _evidence(self, key: TrialKey) -> Predicate | None:
         """Return the evidence of a trial's results; None if it is missing or another program wrote it."""
-        for place in self._places:
-            if (data := await place.part(key, names.STATEMENT, offset=0, limit=MAX_BYTES)) is not None:
-                return await asyncio.to_thread(stated, data)
+        for store in self._stores:
+            if (data := await store.part(key, names.STATEMENT, offset=0, limit=MAX_BYTES)) is not None:
+                return await asyncio.to_thread(parse_predicate, data)
         return None
 
 

@@ -98,16 +98,16 @@ class TrialEnding(TrialContext):
         known = self._trial.status.model_copy(update=self._container_fields())
         self._writer.trial = self._trial.model_copy(update={"status": known})
         logs = await service_logs(self._t.cluster, self._trial, self._plan.services)
-        kept = await self._t.finisher.finish(self._trial, self._loaded_now, journal, self._t.clock(), logs=logs)
+        location = await self._t.finisher.finish(self._trial, self._loaded_now, journal, self._t.clock(), logs=logs)
         if journal.broken and journal.exception is not None:
             reason = AGENT_SETUP_FAILED if journal.exception.phase == AGENT_SETUP else "EnvironmentFailed"
             new = status.failed(
                 self._trial, reason, journal.exception.message, self._t.clock(),
-                exception=journal.exception.type, journal=journal, results=kept.uri,
+                exception=journal.exception.type, journal=journal, results=location.uri,
             )  # fmt: skip
         else:
-            new = status.complete(self._trial, journal, kept.uri, self._t.clock())
-        await self._end(new.model_copy(update={"results_store": kept.store}))
+            new = status.complete(self._trial, journal, location.uri, self._t.clock())
+        await self._end(new.model_copy(update={"results_store": location.store}))
         return CONTINUE
 
     async def _fail(self, reason: str, message: str, *, exception: str = "", before: TrialStatus | None = None) -> Result:
@@ -115,8 +115,8 @@ class TrialEnding(TrialContext):
         if self._loaded is not None and new.attempt is not None:
             await self._writer.require_current()
             logs = await service_logs(self._t.cluster, self._trial, self._plan.services)
-            kept = await self._t.finisher.finish_failed(self._trial, self._loaded, new, self._t.clock(), logs=logs)
-            new = new.model_copy(update={"results": kept.uri, "results_store": kept.store})
+            location = await self._t.finisher.finish_failed(self._trial, self._loaded, new, self._t.clock(), logs=logs)
+            new = new.model_copy(update={"results": location.uri, "results_store": location.store})
         await self._end(new, before=before)
         return CONTINUE
 

@@ -21,7 +21,7 @@ from multistep.reconcile.source_trials import SourceTrial
 from multistep.reconcile.starting_points import GRACE_SECONDS
 from multistep.reconcile.trial_ending import TrialEnding
 from multistep.store.adoption import ADOPTED
-from multistep.store.evidence.stated import StatedStep
+from multistep.store.evidence.predicate import PredicateStep
 from multistep.store.volume import TrialKey
 
 SOURCE_SECONDS: Final = 10.0  # interval of the checks of a source that is not finished
@@ -136,7 +136,7 @@ def _facts(source: SourceTrial, former: TrialStatus) -> RegradeStatus:
     )
 
 
-def _stated_exception(trial: str, step: StatedStep) -> SourceException | None:
+def _stated_exception(trial: str, step: PredicateStep) -> SourceException | None:
     """Return the exception that a step had before its verification, from the evidence, which has no message."""
     if step.exception is None:
         return None

@@ -17,7 +17,7 @@ from multistep.sources.fetch.request import Fetched
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedFile:
     """A cached file. digest: the digest in the file's name; the contents are not verified."""
 
     path: Path
@@ -36,7 +36,7 @@ class Cache:
         self.directory = directory
         self.incoming = directory / INCOMING
         self._most = most
-        self._kept: OrderedDict[str, Kept] = OrderedDict()  # cached files by cache key, the least recently used first
+        self._files: OrderedDict[str, CachedFile] = OrderedDict()  # cached files by cache key, the least recently used first
 
     def open(self) -> None:
         """List the existing files and delete incomplete ones. Raises OSError."""
@@ -44,13 +44,13 @@ class Cache:
         self.incoming.mkdir(parents=True)
         found = [(each.stat(), each) for each in self.directory.iterdir() if each.is_file()]
         for stat, path in sorted(found, key=lambda each: each[0].st_mtime):
-            self._kept[path.name.rpartition("-")[0]] = Kept(path, stat.st_size)
+            self._files[path.name.rpartition("-")[0]] = CachedFile(path, stat.st_size)
         self._make_room()
 
     @property
     def size(self) -> int:
         """Return the total bytes of all files."""
-        return sum(each.size for each in self._kept.values())
+        return sum(each.size for each in self._files.values())
 
     def put(self, key: str, fetched: Fetched) -> None:
         """Move a file from the incoming directory into the cache, atomically. Raises OSError."""
@@ -58,31 +58,31 @@ class Cache:
         path = self.directory / f"{key}-{fetched.digest.removeprefix('sha256:')}"
         size = source.stat().st_size
         source.rename(path)
-        former = self._kept.pop(key, None)
+        former = self._files.pop(key, None)
         if former is not None and former.path != path:
             former.path.unlink(missing_ok=True)
-        self._kept[key] = Kept(path, size)
+        self._files[key] = CachedFile(path, size)
         self._make_room()
 
-    def find(self, key: str) -> Kept | None:
+    def find(self, key: str) -> CachedFile | None:
         """Return the file of this key, or None."""
-        if key in self._kept:
-            self._kept.move_to_end(key)
+        if key in self._files:
+            self._files.move_to_end(key)
             with suppress(OSError):
-                os.utime(self._kept[key].path)  # the mtimes restore the LRU order after a restart
-        return self._kept.get(key)
+                os.utime(self._files[key].path)  # the mtimes restore the LRU order after a restart
+        return self._files.get(key)
 
-    def discard(self, kept: Kept) -> None:
+    def discard(self, file: CachedFile) -> None:
         """Delete a corrupt cached file, unless a newer file has replaced it."""
-        key = kept.path.name.rpartition("-")[0]
-        if self._kept.get(key) == kept:
+        key = file.path.name.rpartition("-")[0]
+        if self._files.get(key) == file:
             self.drop(key)
 
     def drop(self, key: str) -> None:
         """Delete the file of a key."""
-        if (kept := self._kept.pop(key, None)) is not None:
-            kept.path.unlink(missing_ok=True)
+        if (file := self._files.pop(key, None)) is not None:
+            file.path.unlink(missing_ok=True)
 
     def _make_room(self) -> None:
-        while self.size > self._most and len(self._kept) > 1:
-            self.drop(next(iter(self._kept)))
+        while self.size > self._most and len(self._files) > 1:
+            self.drop(next(iter(self._files)))

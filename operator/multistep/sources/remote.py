@@ -15,7 +15,7 @@ from multistep.api.tasks_source import DatasetSource
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import TaskSourceStatus
 from multistep.errors import NotFound, SourceError
-from multistep.sources.cache import Cache, Kept
+from multistep.sources.cache import Cache, CachedFile
 from multistep.sources.fetch.oci import DOCKER_CONFIG
 from multistep.sources.fetch.request import COMMIT, Fetched, Request
 from multistep.sources.reasons import DIGEST, NOT_ALLOWED
@@ -44,7 +44,7 @@ class Remote:
         self._get_secret = get_secret
         self._kinds = kinds
 
-    async def load(self, trial: MultiStepTrial) -> tuple[Kept, TaskSourceStatus]:
+    async def load(self, trial: MultiStepTrial) -> tuple[CachedFile, TaskSourceStatus]:
         """Return the bundle's file and the resolved source, which is pinned when the trial starts. Raises SourceError."""
         pinned = trial.status.task_source
         revision = pinned.revision if pinned else ""
@@ -105,19 +105,19 @@ class Remote:
         _check_keys(field, kind, name, values)
         return str(secret["metadata"].get("uid", "")) or f"{namespace}/{name}", values
 
-    def forget(self, kept: Kept) -> None:
+    def forget(self, file: CachedFile) -> None:
         """Delete a corrupt file from the cache, so that it is fetched again."""
-        self._fetching.cache.discard(kept)
+        self._fetching.cache.discard(file)
 
-    def _cached(self, request: Request, revision: str) -> Kept | None:
+    def _cached(self, request: Request, revision: str) -> CachedFile | None:
         return self._fetching.cache.find(request.key(revision))
 
-    def _checked(self, kept: Kept, revision: str, pinned: TaskSourceStatus | None) -> tuple[Kept, TaskSourceStatus]:
-        found = TaskSourceStatus(revision=revision, digest=kept.digest)
+    def _checked(self, file: CachedFile, revision: str, pinned: TaskSourceStatus | None) -> tuple[CachedFile, TaskSourceStatus]:
+        found = TaskSourceStatus(revision=revision, digest=file.digest)
         if pinned is not None and pinned != found:
-            text = f"revision {revision} has digest {kept.digest}, but had {pinned.digest} when the trial started"
+            text = f"revision {revision} has digest {file.digest}, but had {pinned.digest} when the trial started"
             raise SourceError(text, reason=DIGEST)
-        return kept, found
+        return file, found
 
 
 def request_for(source: TaskSource, revision: str, scope: str, credentials: Mapping[str, str]) -> Request:

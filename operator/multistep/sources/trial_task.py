@@ -20,7 +20,7 @@ from multistep.engine.network import Egress
 from multistep.engine.plan import TrialEnv, TrialPlan
 from multistep.errors import InvalidSpec, NotFound, SourceError
 from multistep.sources import configmaps
-from multistep.sources.cache import Kept
+from multistep.sources.cache import CachedFile
 from multistep.sources.read_task import ReadTask, TaskReader
 from multistep.sources.reasons import DIGEST
 from multistep.sources.remote import Remote
@@ -28,9 +28,9 @@ from multistep.sources.trial_images import Building
 
 Get = Callable[[str, str], Awaitable[Mapping[str, Any]]]  # called with namespace and name; returns the object, or raises NotFound
 
-KEPT = 512  # maximum number of cached plans, and of cached tasks; an evicted plan or task is loaded again when it is needed
-KEPT_BYTES = 32 << 20  # maximum memory of cached tasks; cached plans have a separate limit of the same size
-KEPT_DISK_BYTES = 512 << 20  # maximum disk space of the cached tasks' uploads
+MAX_CACHED = 512  # maximum number of cached plans, and of cached tasks; an evicted plan or task is loaded again when it is needed
+MAX_CACHED_BYTES = 32 << 20  # maximum memory of cached tasks; cached plans have a separate limit of the same size
+MAX_CACHED_DISK_BYTES = 512 << 20  # maximum disk space of the cached tasks' uploads
 
 TaskKey = tuple[str, ...]
 
@@ -82,7 +82,7 @@ class TrialLoader:
         self._get_config_map = get_config_map
         self._get_secret = get_secret
         self._egress = egress
-        self._kept: OrderedDict[str, Loaded] = OrderedDict()
+        self._plans: OrderedDict[str, Loaded] = OrderedDict()
         self._tasks: OrderedDict[TaskKey, ReadTask] = OrderedDict()  # many trials share a task
         self._memory = self._disk = 0  # memory and disk space of _tasks, in bytes
         self._plans_memory = 0
@@ -90,26 +90,26 @@ class TrialLoader:
     async def load(self, trial: MultiStepTrial) -> Loaded:
         """Return the trial's task and plan. Raises InvalidSpec, InvalidTask (both permanent) and SourceError."""
         uid, pinned = trial.metadata.uid, trial.status.task_source
-        kept = self._kept.get(uid)
-        if kept is None or (pinned is not None and kept.source != pinned):
-            kept = await self._read(trial)
+        loaded = self._plans.get(uid)
+        if loaded is None or (pinned is not None and loaded.source != pinned):
+            loaded = await self._read(trial)
             self._forget_plan(uid)
-            self._kept[uid] = kept
-            self._plans_memory += kept.memory
-        self._kept.move_to_end(uid)
-        while len(self._kept) > KEPT or (self._plans_memory > KEPT_BYTES and len(self._kept) > 1):
-            self._forget_plan(next(iter(self._kept)))
-        return kept
+            self._plans[uid] = loaded
+            self._plans_memory += loaded.memory
+        self._plans.move_to_end(uid)
+        while len(self._plans) > MAX_CACHED or (self._plans_memory > MAX_CACHED_BYTES and len(self._plans) > 1):
+            self._forget_plan(next(iter(self._plans)))
+        return loaded
 
     def forget(self, uid: str) -> None:
         """Evict a finished trial's plan from the cache."""
         self._forget_plan(uid)
 
     def _forget_plan(self, uid: str) -> None:
-        if (kept := self._kept.pop(uid, None)) is not None:
-            self._plans_memory -= kept.memory
+        if (loaded := self._plans.pop(uid, None)) is not None:
+            self._plans_memory -= loaded.memory
 
-    def _keep(self, key: TaskKey, task: ReadTask) -> None:
+    def _cache(self, key: TaskKey, task: ReadTask) -> None:
         self._drop(key)
         self._tasks[key] = task
         self._memory += task.memory
@@ -118,14 +118,14 @@ class TrialLoader:
             self._drop(next(iter(self._tasks)))
 
     def _too_much(self) -> bool:
-        return len(self._tasks) > KEPT or self._memory > KEPT_BYTES or self._disk > KEPT_DISK_BYTES
+        return len(self._tasks) > MAX_CACHED or self._memory > MAX_CACHED_BYTES or self._disk > MAX_CACHED_DISK_BYTES
 
     def _drop(self, key: TaskKey) -> None:
         """Evict a task, and the plans that reference it."""
         if (task := self._tasks.pop(key, None)) is not None:
             self._memory -= task.memory
             self._disk -= task.disk
-            for uid in [uid for uid, each in self._kept.items() if each.task is task]:
+            for uid in [uid for uid, each in self._plans.items() if each.task is task]:
                 self._forget_plan(uid)
 
     async def _read(self, trial: MultiStepTrial) -> Loaded:
@@ -152,10 +152,10 @@ class TrialLoader:
         """Return the cached task, or read it. Trials share a cached task only if all of them may read its source."""
         verification, oracle = not trial.spec.verifier.disable, trial.spec.agent.name == "oracle"
         checks = (str(verification), str(oracle))
-        kept, source = None, None
+        file, source = None, None
         if trial.spec.task.remote:
-            kept, source = await self._remote.load(trial)
-            key: TaskKey = ("remote", kept.digest, *checks)
+            file, source = await self._remote.load(trial)
+            key: TaskKey = ("remote", file.digest, *checks)
         elif (parts := trial.spec.task.bundle) is not None:
             key = (trial.metadata.namespace, parts.digest, *parts.config_maps, *checks)
         else:  # an inline task is identified by its text, so that all trials of a sweep share it
@@ -163,15 +163,15 @@ class TrialLoader:
         if (task := self._tasks.get(key)) is not None:
             self._tasks.move_to_end(key)
             return task, source
-        read = partial(self._read_task, trial, kept, key, verification=verification, oracle=oracle)
+        read = partial(self._read_task, trial, file, key, verification=verification, oracle=oracle)
         return await self._reading.get(trial.metadata, key, read), source
 
     async def _read_task(
-        self, trial: MultiStepTrial, kept: Kept | None, key: TaskKey, *, verification: bool, oracle: bool
+        self, trial: MultiStepTrial, file: CachedFile | None, key: TaskKey, *, verification: bool, oracle: bool
     ) -> ReadTask:
         namespace, source, reader = trial.metadata.namespace, trial.spec.task, self._reader
-        if kept is not None:
-            task = await self._fetched(kept, verification=verification, oracle=oracle)
+        if file is not None:
+            task = await self._fetched(file, verification=verification, oracle=oracle)
         elif source.inline is not None:
             task = await reader.inline(source.inline, verification=verification, oracle=oracle)
         elif (parts := source.bundle) is not None:
@@ -180,16 +180,16 @@ class TrialLoader:
                 task = await reader.file("parts", path, parts.digest, verification=verification, oracle=oracle)
         else:
             raise InvalidSpec("spec.task: neither bundle nor inline")
-        self._keep(key, task)
+        self._cache(key, task)
         return task
 
-    async def _fetched(self, kept: Kept, *, verification: bool, oracle: bool) -> ReadTask:
+    async def _fetched(self, file: CachedFile, *, verification: bool, oracle: bool) -> ReadTask:
         try:
-            return await self._reader.file("bundle", kept.path, kept.digest, verification=verification, oracle=oracle)
+            return await self._reader.file("bundle", file.path, file.digest, verification=verification, oracle=oracle)
         except SourceError as error:
             if error.reason != DIGEST:
                 raise
-            self._remote.forget(kept)  # the cached file is damaged: the next load fetches the task again
+            self._remote.forget(file)  # the cached file is damaged: the next load fetches the task again
             raise SourceError(str(error), transient=True, retry_seconds=1.0) from error
 
     async def _values(self, namespace: str, field: str, variables: Sequence[EnvVar]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from multistep.api.step_runs import ANOTHER_TRIAL
-from multistep.store.checkpoint_files import Base, Commit, keep, place, read
+from multistep.store.checkpoint_files import Base, Commit, path_of, publish, read
 from multistep.store.directory import TrialDirectory
 
 ADOPTED: Final = ANOTHER_TRIAL  # attempt number of the copies
@@ -30,8 +30,8 @@ def adopt(to: TrialDirectory, source: Path, chain: Sequence[Commit]) -> list[Com
     copies: list[Commit] = []
     for layer in chain:
         copy = adopted(layer, copies[-1] if copies else None, source.parent.name).sealed()
-        if read(to.path / place(copy.id)) != copy:
-            _copy(to, source / place(layer.id), copy)
+        if read(to.path / path_of(copy.id)) != copy:
+            _copy(to, source / path_of(layer.id), copy)
         copies.append(copy)
     return copies
 
@@ -43,8 +43,8 @@ def _copy(to: TrialDirectory, layer: Path, commit: Commit) -> None:
         for name in commit.files:
             _link(layer / name, draft / name)
         to.check()
-        shutil.rmtree(to.path / place(commit.id), ignore_errors=True)
-        keep(to, draft, commit)
+        shutil.rmtree(to.path / path_of(commit.id), ignore_errors=True)
+        publish(to, draft, commit)
 
 
 def _link(file: Path, copy: Path) -> None:

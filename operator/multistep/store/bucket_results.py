@@ -18,7 +18,7 @@ from multistep.store.manifest import Line
 from multistep.store.volume import Volume
 
 TRIALS, GONE = "_trials", "_gone"  # no trial's results have these prefixes, because a namespace's name has no underscore
-DIRECT = "sent"  # prefix of a trial's objects that its pods uploaded directly
+DIRECT_UPLOADS = "sent"  # prefix of a trial's objects that its pods uploaded directly
 _DELETED_AT_ONCE = 500
 _TYPES = {"file": tarfile.REGTYPE, "directory": tarfile.DIRTYPE, "link": tarfile.SYMTYPE}
 
@@ -94,12 +94,12 @@ class BucketResults:
 
     async def _sent_line(self, key: TrialKey, path: str) -> Line | None:
         """Return the manifest's line of a file that a pod uploaded. The manifest is read only if the trial has such files."""
-        async with aclosing(self._bucket.list(f"{key}/{DIRECT}")) as found:
+        async with aclosing(self._bucket.list(f"{key}/{DIRECT_UPLOADS}")) as found:
             if await anext(found, None) is None:
                 return None
         async with aclosing(self._lines(key)) as lines:
             async for data in lines:
-                if f'"{DIRECT}/'.encode() in data and (line := Line.decode(data)).path == path:
+                if f'"{DIRECT_UPLOADS}/'.encode() in data and (line := Line.decode(data)).path == path:
                     return line
         return None
 

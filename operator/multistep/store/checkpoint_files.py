@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from multistep.api.trial_status import StepStatus, Tampering
-from multistep.engine.room import Amount
+from multistep.engine.results_limits import Amount
 from multistep.errors import StoreError
 from multistep.store import directory
 from multistep.store.directory import TrialDirectory
@@ -125,7 +125,7 @@ class Stored:
     damaged: Mapping[tuple[int, int], str]
 
 
-def place(id: tuple[int, int]) -> str:
+def path_of(id: tuple[int, int]) -> str:
     """Return the path of a checkpoint in its trial's directory."""
     return f"{TOP}/{id[0]}-{id[1]}"
 
@@ -146,16 +146,16 @@ def create(path: Path) -> BinaryIO:
         return path.open("xb")
 
 
-def keep(to: TrialDirectory, draft: Path, commit: Commit) -> Commit:
+def publish(to: TrialDirectory, draft: Path, commit: Commit) -> Commit:
     """Publish a checkpoint by one rename, unless it exists. Return the stored commit. draft: directory with layer and manifest."""
-    there = to.path / place(commit.id)
+    there = to.path / path_of(commit.id)
     if isinstance(kept := read(there), Commit):
         return kept
     for name in commit.files:
         directory.sync(draft / name)
     data = _encoded(commit)
     directory.write(draft / _COMMIT, data)
-    to.put(draft, place(commit.id))
+    to.put(draft, path_of(commit.id))
     directory.sync(there.parent)
     return Commit.read(data)
 
@@ -164,7 +164,7 @@ def complete(to: TrialDirectory, commit: Commit) -> Commit:
     """Replace the commit of a stored checkpoint; return the new commit with its digest."""
     data = _encoded(commit)
     to.check()
-    directory.write(to.path / place(commit.id) / _COMMIT, data)
+    directory.write(to.path / path_of(commit.id) / _COMMIT, data)
     return Commit.read(data)
 
 
@@ -196,7 +196,7 @@ def lineage(top: Path, id: tuple[int, int]) -> Stored:
     commits = dict[tuple[int, int], Commit]()
     below: tuple[int, int] | None = id
     while below is not None and below not in commits:
-        match _commit(top.parent / place(below)):
+        match _commit(top.parent / path_of(below)):
             case Commit() as commit:
                 commits[below], below = commit, commit.base.id if commit.base else None
             case str() as why:
@@ -262,13 +262,13 @@ def give_up(to: TrialDirectory) -> None:
     ids = sorted((id for path in (to.path / TOP).glob("*-*") if (id := _id(path.name)) is not None), reverse=True)
     for id in ids:  # newest first: after a crash, a checkpoint that has files must not depend on one that has none
         for name in NAMES:
-            (to.path / place(id) / name).unlink(missing_ok=True)
+            (to.path / path_of(id) / name).unlink(missing_ok=True)
 
 
 def discard(to: TrialDirectory, id: tuple[int, int]) -> bool:
     """Delete a checkpoint unless it is complete, and return whether it no longer exists."""
     to.check()
-    path = to.path / place(id)
+    path = to.path / path_of(id)
     if isinstance(commit := _commit(path), Commit) and commit.complete:
         return False
     shutil.rmtree(path, ignore_errors=True)

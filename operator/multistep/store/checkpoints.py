@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from multistep.engine.room import Amount, Limits, Room
+from multistep.engine.results_limits import Amount, Headroom, Limits
 from multistep.errors import CheckpointLost, StoreError
 from multistep.store import adoption
 from multistep.store import checkpoint_files as files
@@ -46,16 +46,16 @@ class Checkpoints:
         await self._read_usage(key.namespace)
         return self._ledger.alone(key.namespace, _trial(key), Collection(attempt, step, "all")).bytes
 
-    async def room(self, key: TrialKey, attempt: int, step: int) -> Room:
+    async def headroom(self, key: TrialKey, attempt: int, step: int) -> Headroom:
         """Return how many bytes a checkpoint may have now, by the limits of trial and namespace."""
         await self._read_usage(key.namespace)
-        return self._ledger.room(key.namespace, _trial(key), Collection(attempt, step, "all"))
+        return self._ledger.headroom(key.namespace, _trial(key), Collection(attempt, step, "all"))
 
     @asynccontextmanager
-    async def draft(self, key: TrialKey, room: Room) -> AsyncIterator[Draft]:
-        """Create temporary files for a checkpoint. Writes beyond ``room`` raise CollectionCut."""
+    async def draft(self, key: TrialKey, headroom: Headroom) -> AsyncIterator[Draft]:
+        """Create temporary files for a checkpoint. Writes beyond ``headroom`` raise CollectionCut."""
         path = await self._disk.run(key, "creating a checkpoint", files.make_draft)
-        admission = Admission(self._ledger, key.namespace, replace(room, files=0))
+        admission = Admission(self._ledger, key.namespace, replace(headroom, files=0))
         try:
             async with AsyncExitStack() as stack:
                 spools: dict[Name, Spool] = {}
@@ -69,16 +69,16 @@ class Checkpoints:
             admission.close()
             await self._disk.threads.run(shutil.rmtree, path, True)
 
-    async def keep(self, key: TrialKey, draft: Draft, commit: Commit) -> Commit:
+    async def store(self, key: TrialKey, draft: Draft, commit: Commit) -> Commit:
         """Store a checkpoint, and return its commit with the digest. If the trial has this checkpoint already, keep the stored one,
         and return its commit."""
         for spool in draft.spools.values():
             await spool.flush()
-        kept = await self._disk.run(
-            key, f"storing the checkpoint after step {commit.step + 1}", lambda to: files.keep(to, draft.path, commit)
+        stored = await self._disk.run(
+            key, f"storing the checkpoint after step {commit.step + 1}", lambda to: files.publish(to, draft.path, commit)
         )
-        await self._count(key, [kept])
-        return kept
+        await self._count(key, [stored])
+        return stored
 
     async def adopt(self, key: TrialKey, source: TrialKey, chain: Sequence[Commit]) -> Sequence[Commit]:
         """Copy the layers of another trial's checkpoint, lowest first, and return the copies, which have attempt 0. Idempotent.
@@ -88,9 +88,9 @@ class Checkpoints:
         """
         await self._read_usage(key.namespace)
         copied = [Collection(adoption.ADOPTED, each.step, "all") for each in reversed(chain)]
-        room = self._ledger.room(key.namespace, _trial(key), *copied)
-        if (size := sum(each.bytes for each in chain)) > room.bytes:
-            left = f"the limit of the {room.bytes_of}'s checkpoints leaves {room.bytes}"
+        headroom = self._ledger.headroom(key.namespace, _trial(key), *copied)
+        if (size := sum(each.bytes for each in chain)) > headroom.bytes:
+            left = f"the limit of the {headroom.bytes_of}'s checkpoints leaves {headroom.bytes}"
             raise StoreError(f"the checkpoints of trial {source.name} have {size} bytes; {left}")
         path = self._disk.path(source)
         try:
@@ -116,7 +116,7 @@ class Checkpoints:
 
     async def contents(self, key: TrialKey, commit: Commit, name: Name) -> AsyncGenerator[bytes, None]:
         """Yield a file of a checkpoint in chunks."""
-        async for chunk in self._disk.stream(key, files.chunks(self._disk.path(key) / files.place(commit.id) / name)):
+        async for chunk in self._disk.stream(key, files.chunks(self._disk.path(key) / files.path_of(commit.id) / name)):
             yield chunk
 
     async def retain(self, key: TrialKey) -> None:
@@ -134,7 +134,7 @@ class Checkpoints:
         """Delete one of a trial's checkpoints unless it is complete. Idempotent."""
         await self._read_usage(key.namespace)
         if await self._disk.run(key, "deleting a checkpoint", lambda to: files.discard(to, id)):
-            self._ledger.take(key.namespace, _trial(key), Collection(*id, "all"), Amount())
+            self._ledger.record(key.namespace, _trial(key), Collection(*id, "all"), Amount())
 
     async def remove(self, key: TrialKey, *, unless_kept: bool = False) -> None:
         """Delete all checkpoints of a trial. unless_kept: keep them if ``retain`` marked them. Idempotent."""
@@ -150,7 +150,7 @@ class Checkpoints:
         await self._read_usage(key.namespace)
         for each in kept:
             used = Amount(each.bytes, len(each.files))
-            self._ledger.take(key.namespace, _trial(key), Collection(each.attempt, each.step, "all"), used)
+            self._ledger.record(key.namespace, _trial(key), Collection(each.attempt, each.step, "all"), used)
 
     async def _read_usage(self, namespace: str) -> None:
         if not self._ledger.knows(namespace):

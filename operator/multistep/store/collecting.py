@@ -10,16 +10,16 @@ from typing import Any
 
 from multistep.engine.journal import Collected
 from multistep.engine.operations import Part
-from multistep.engine.room import Room
+from multistep.engine.results_limits import Headroom
 from multistep.store import steps
 from multistep.store.disk import Disk
-from multistep.store.keep import Pointer, Received
 from multistep.store.key import TrialKey
 from multistep.store.ledger import Admission, Collection, Ledger, usage_on_disk
 from multistep.store.spool import Spool
 from multistep.store.steps import Step
+from multistep.store.unpacking import Pointer, Received
 
-_RECORDS = "records"  # name of hidden files (see TrialDirectory.keep) with the records of separate verifiers
+_RECORDS = "records"  # name of hidden files (see TrialDirectory.store_step_data) with the records of separate verifiers
 
 
 class Collections:
@@ -30,17 +30,17 @@ class Collections:
         self._ledger = ledger
 
     @asynccontextmanager
-    async def spool(self, key: TrialKey, max_bytes: int | None = None, room: Room | None = None) -> AsyncIterator[Spool]:
-        """Create a spool file for a download. Writes beyond max_bytes raise StoreError, beyond ``room`` CollectionCut."""
+    async def spool(self, key: TrialKey, max_bytes: int | None = None, headroom: Headroom | None = None) -> AsyncIterator[Spool]:
+        """Create a spool file for a download. Writes beyond max_bytes raise StoreError, beyond ``headroom`` CollectionCut."""
         file = await self._disk.threads.run(self._disk.new_file)
-        admission = Admission(self._ledger, key.namespace, room)
+        admission = Admission(self._ledger, key.namespace, headroom)
         try:
             yield Spool(key, file, self._disk.threads, max_bytes, admission.admit)
         finally:
             admission.close()
             await self._disk.threads.run(file.close)  # in a thread: the kernel takes long to free a large file's blocks
 
-    async def keep_step(
+    async def store_step(
         self,
         key: TrialKey,
         spool: Spool,
@@ -60,19 +60,19 @@ class Collections:
         Raises StoreError if the stream is invalid, the disk is full, or a later attempt has started.
         """
         await spool.flush()
-        keep = partial(
-            steps.keep_step, fd=spool.fileno(), attempt=attempt, step=step, types=types, part=part, sent=sent or {},
+        unpack = partial(
+            steps.unpack_step, fd=spool.fileno(), attempt=attempt, step=step, types=types, part=part, sent=sent or {},
             received=received or Received(),
         )  # fmt: skip
         await self._read_usage(key.namespace)
-        kept = await self._disk.run(key, f"storing step {step.name!r}", keep)
-        self._ledger.take(key.namespace, f"{key.name}/{key.uid}", Collection(attempt, step.index, part), kept.used)
-        return kept.collected
+        unpacked = await self._disk.run(key, f"storing step {step.name!r}", unpack)
+        self._ledger.record(key.namespace, f"{key.name}/{key.uid}", Collection(attempt, step.index, part), unpacked.used)
+        return unpacked.collected
 
-    async def room(self, key: TrialKey, collection: Collection) -> Room:
+    async def headroom(self, key: TrialKey, collection: Collection) -> Headroom:
         """Return how many bytes and files of a collection may be stored, by the limits of step, trial and namespace."""
         await self._read_usage(key.namespace)
-        return self._ledger.room(key.namespace, f"{key.name}/{key.uid}", collection)
+        return self._ledger.headroom(key.namespace, f"{key.name}/{key.uid}", collection)
 
     async def _read_usage(self, namespace: str) -> None:
         if not self._ledger.knows(namespace):
@@ -88,12 +88,14 @@ class Collections:
         async for chunk in self._disk.stream(key, chunks):
             yield chunk
 
-    async def keep_records(self, key: TrialKey, *, attempt: int, step: Step, records: Sequence[Mapping[str, Any]]) -> None:
+    async def store_records(self, key: TrialKey, *, attempt: int, step: Step, records: Sequence[Mapping[str, Any]]) -> None:
         """Store the records of a separate verifier's runner, before the verifier's pod is deleted. Idempotent."""
         data = json.dumps(records).encode()
-        await self._disk.run(key, f"storing records of step {step.name!r}", lambda to: to.keep(_RECORDS, attempt, step.index, data))
+        await self._disk.run(
+            key, f"storing records of step {step.name!r}", lambda to: to.store_step_data(_RECORDS, attempt, step.index, data)
+        )
 
     async def records(self, key: TrialKey, attempt: int) -> list[Any]:
         """Return the stored records of all separate verifiers of an attempt."""
-        kept = await self._disk.run(key, "reading records", lambda to: to.kept(_RECORDS, attempt))
-        return [record for data in kept.values() for record in json.loads(data)]
+        data = await self._disk.run(key, "reading records", lambda to: to.step_data(_RECORDS, attempt))
+        return [record for each in data.values() for record in json.loads(each)]

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from multistep.engine.direct_upload import URL_SECONDS, Sent
 from multistep.store.bucket import Bucket
-from multistep.store.bucket_results import DIRECT, TRIALS
-from multistep.store.keep import Pointer
+from multistep.store.bucket_results import DIRECT_UPLOADS, TRIALS
 from multistep.store.key import TrialKey
+from multistep.store.unpacking import Pointer
 
 
 @dataclass(frozen=True)
@@ -49,4 +49,4 @@ class DirectUploads:
 
 
 def _name(attempt: int, step: int, number: int) -> str:
-    return f"{DIRECT}/{attempt}/{step}/{number}"
+    return f"{DIRECT_UPLOADS}/{attempt}/{step}/{number}"

@@ -134,14 +134,14 @@ class TrialDirectory:
                 f"{self.path / _MARKER} does not contain a number; delete it if the trial has only one attempt"
             ) from None
 
-    def keep(self, what: str, attempt: int, step: int, data: bytes) -> None:
+    def store_step_data(self, what: str, attempt: int, step: int, data: bytes) -> None:
         """Store internal data about a step in a hidden file. what: name of the data."""
         self.check()
         make(self.path)
         write(self.path / f".{what}-{attempt}-{step}", data)
 
-    def kept(self, what: str, attempt: int) -> dict[int, bytes]:
-        """Return the internal data that ``keep`` stored under the name ``what``, by step index."""
+    def step_data(self, what: str, attempt: int) -> dict[int, bytes]:
+        """Return the internal data that ``store_step_data`` stored under the name ``what``, by step index."""
         found = self.path.glob(f".{what}-{attempt}-*")
         return {int(each.name.rpartition("-")[2]): each.read_bytes() for each in found}
 

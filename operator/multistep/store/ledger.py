@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from multistep.engine.operations import Part
-from multistep.engine.room import NO_LIMIT, Amount, Limits, Room, room, total
+from multistep.engine.results_limits import NO_LIMIT, Amount, Headroom, Limits, headroom, total
 from multistep.errors import CollectionCut
 from multistep.store.directory import TrialDirectory
 from multistep.store.tar import MAX_MEMBERS
@@ -56,7 +56,7 @@ class Ledger:
             self.trials[namespace] = {trial: dict(usage) for trial, usage in found.items()}
             self.bytes[namespace] = sum(amount.bytes for usage in found.values() for amount in usage.values())
 
-    def room(self, namespace: str, trial: str, collection: Collection, *more: Collection) -> Room:
+    def headroom(self, namespace: str, trial: str, collection: Collection, *more: Collection) -> Headroom:
         """Return how much a collection may store. An earlier collection of the same attempt, step and part does not count,
         because it is replaced. more: other collections that are stored with it."""
         trials, replaced = self.trials[namespace], {collection, *more}
@@ -67,18 +67,18 @@ class Ledger:
         )
         used = total(own.values())
         taken = others + used + Amount(self.reserved[namespace])
-        return room(self.limits, step=step, trial=used, namespace=taken)
+        return headroom(self.limits, step=step, trial=used, namespace=taken)
 
-    def alone(self, namespace: str, trial: str, collection: Collection) -> Room:
+    def alone(self, namespace: str, trial: str, collection: Collection) -> Headroom:
         """Return how much a collection may store if the namespace has no other trial."""
         own = total(amount for each, amount in self.trials[namespace].get(trial, {}).items() if each != collection)
-        return room(self.limits, step=Amount(), trial=own, namespace=own)
+        return headroom(self.limits, step=Amount(), trial=own, namespace=own)
 
     def left(self, namespace: str) -> int:
         """Return how many more bytes the namespace's trials may store."""
         return self.limits.namespace.bytes - self.bytes[namespace] - self.reserved[namespace]
 
-    def take(self, namespace: str, trial: str, collection: Collection, amount: Amount) -> None:
+    def record(self, namespace: str, trial: str, collection: Collection, amount: Amount) -> None:
         """Record the files and bytes of an unpacked collection, in place of an earlier collection that it replaced."""
         usage = self.trials[namespace].setdefault(trial, {})
         self.bytes[namespace] += amount.bytes - usage.get(collection, Amount()).bytes
@@ -97,23 +97,23 @@ class Ledger:
 class Admission:
     """Checks the size of one download while it arrives, and reserves its bytes in the namespace until it is unpacked.
 
-    room: bytes and files that the results limits still allow, None for no limit. The first ADMITTED_BYTES, which contain
-    the reward, are accepted even beyond the limits. Files' tar headers (HEADER_BYTES each) do not count against ``room``.
+    headroom: bytes and files that the results limits still allow, None for no limit. The first ADMITTED_BYTES, which contain
+    the reward, are accepted even beyond the limits. Files' tar headers (HEADER_BYTES each) do not count against ``headroom``.
     """
 
-    def __init__(self, ledger: Ledger, namespace: str, room: Room | None) -> None:
+    def __init__(self, ledger: Ledger, namespace: str, headroom: Headroom | None) -> None:
         self._ledger = ledger
         self._namespace = namespace
-        self._room = room
+        self._headroom = headroom
         self._size = 0
-        self._free = ADMITTED_BYTES + (room.files * HEADER_BYTES if room else 0)
+        self._free = ADMITTED_BYTES + (headroom.files * HEADER_BYTES if headroom else 0)
 
     def admit(self, size: int) -> None:
         """Reserve the next ``size`` bytes of the download. Raises CollectionCut if the results limits do not allow them."""
-        if self._room is None:
+        if self._headroom is None:
             return
-        if self._size + size > self._room.bytes + self._free:
-            raise CollectionCut(f"it has more bytes than what is left of the {self._room.bytes_of}'s results limit")
+        if self._size + size > self._headroom.bytes + self._free:
+            raise CollectionCut(f"it has more bytes than what is left of the {self._headroom.bytes_of}'s results limit")
         if self._size > ADMITTED_BYTES and self._ledger.left(self._namespace) < size:
             raise CollectionCut("the trials of the namespace together exceed its results limit at this moment")
         self._size += size

@@ -12,7 +12,7 @@ from functools import partial
 from aiohttp import web
 
 from multistep.errors import StoreError
-from multistep.store.place import Place
+from multistep.store.results_store import ResultsStore
 from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
 
@@ -52,12 +52,12 @@ class _Results:
 
     async def get(self, request: web.Request) -> web.StreamResponse:
         key = self._allowed(request)
-        place = await self._place(key)
+        store = await self._store_of(key)
         response = web.StreamResponse(headers=_headers(key))
         async with self._slots:
             await response.prepare(request)
             try:
-                await self._send(place, key, response)
+                await self._send(store, key, response)
             except (StoreError, TimeoutError):
                 _cut(request)  # close the connection before the body's end, so that the reader detects the error
                 return response
@@ -66,10 +66,10 @@ class _Results:
 
     async def get_part(self, request: web.Request) -> web.Response:
         key = self._allowed(request)
-        place = await self._place(key)
+        store = await self._store_of(key)
         offset, limit = _span(request)
         try:
-            part = await place.part(key, request.match_info["path"], offset=offset, limit=limit)
+            part = await store.part(key, request.match_info["path"], offset=offset, limit=limit)
         except StoreError as error:
             raise web.HTTPServiceUnavailable(text=f"{error}\n") from None
         if part is None:
@@ -98,7 +98,7 @@ class _Results:
             raise web.HTTPNotFound
         return key
 
-    async def _place(self, key: TrialKey) -> Place:
+    async def _store_of(self, key: TrialKey) -> ResultsStore:
         """Return the store with the complete results: the object store if it has the manifest, else the volume."""
         try:
             if self._shipping is not None and await self._shipping.results.exists(key):
@@ -109,8 +109,8 @@ class _Results:
             raise web.HTTPNotFound
         return self._volume
 
-    async def _send(self, place: Place, key: TrialKey, response: web.StreamResponse) -> None:
-        async with aclosing(place.archive(key)) as chunks:
+    async def _send(self, store: ResultsStore, key: TrialKey, response: web.StreamResponse) -> None:
+        async with aclosing(store.archive(key)) as chunks:
             async for chunk in chunks:
                 await asyncio.wait_for(response.write(chunk), WRITE_TIMEOUT_SECONDS)
 

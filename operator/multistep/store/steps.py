@@ -14,10 +14,10 @@ from multistep.errors import StoreError
 from multistep.store import digests, directory
 from multistep.store.archive import picked_chunks
 from multistep.store.directory import TrialDirectory
-from multistep.store.keep import Kept, Members, Pointer, Received, keep
 from multistep.store.ledger import Collection, write_note
+from multistep.store.unpacking import Members, Pointer, Received, Unpacked, unpack
 
-_MEMBERS, _POINTERS = "members", "pointers"  # names of hidden files with data about steps (see TrialDirectory.keep)
+_MEMBERS, _POINTERS = "members", "pointers"  # names of hidden files with data about steps (see TrialDirectory.store_step_data)
 
 
 class Step(Protocol):
@@ -33,7 +33,7 @@ class Step(Protocol):
     def artifacts(self) -> tuple[ArtifactConfig, ...]: ...
 
 
-def keep_step(
+def unpack_step(
     to: TrialDirectory,
     *,
     fd: int,
@@ -43,27 +43,27 @@ def keep_step(
     part: Part,
     sent: Mapping[str, Pointer],
     received: Received,
-) -> Kept:
+) -> Unpacked:
     """Unpack a step's download into the trial's directory. fd: descriptor of the spooled file."""
     to.start_attempt(attempt)
     with to.work() as work:
-        kept = keep(fd, work, () if part == "verifier" else step.artifacts, types, part, sent, received)
-        if kept.pointers or to.kept(_POINTERS, attempt):
-            pointers = {f"{_place(step)}{path}": asdict(each) for path, each in kept.pointers.items()}
-            to.keep(_POINTERS, attempt, step.index, json.dumps(pointers).encode())
+        unpacked = unpack(fd, work, () if part == "verifier" else step.artifacts, types, part, sent, received)
+        if unpacked.pointers or to.step_data(_POINTERS, attempt):
+            pointers = {f"{_prefix(step)}{path}": asdict(each) for path, each in unpacked.pointers.items()}
+            to.store_step_data(_POINTERS, attempt, step.index, json.dumps(pointers).encode())
         if part == "agent":
-            members = [asdict(each) for each in kept.members]
-            to.keep(_MEMBERS, attempt, step.index, json.dumps(members).encode())
-        if kept.digests:
-            to.note(digests.NOTE, b"".join(kept.digests))
+            members = [asdict(each) for each in unpacked.members]
+            to.store_step_data(_MEMBERS, attempt, step.index, json.dumps(members).encode())
+        if unpacked.digests:
+            to.note(digests.NOTE, b"".join(unpacked.digests))
         if step.directory is not None and part == "all":
             to.put(work, f"steps/{step.directory}")
         else:
             for path in sorted(work.iterdir()):
-                to.put(path, f"{_place(step)}{path.name}")
-    to.log((f"step {step.name}: {note}" for note in kept.notes), time.time())
-    write_note(to, Collection(attempt, step.index, part), kept.used)
-    return kept
+                to.put(path, f"{_prefix(step)}{path.name}")
+    to.log((f"step {step.name}: {note}" for note in unpacked.notes), time.time())
+    write_note(to, Collection(attempt, step.index, part), unpacked.used)
+    return unpacked
 
 
 def pointers(to: TrialDirectory) -> dict[str, Pointer]:
@@ -71,18 +71,18 @@ def pointers(to: TrialDirectory) -> dict[str, Pointer]:
     current, found = to.attempt(), dict[str, Pointer]()
     for attempt in range(1, current + 1):
         top = "" if attempt == current else f"{directory.ATTEMPTS}/{attempt}/"
-        for data in to.kept(_POINTERS, attempt).values():
+        for data in to.step_data(_POINTERS, attempt).values():
             found |= {f"{top}{path}": Pointer(**each) for path, each in json.loads(data).items()}
     return found
 
 
-def _place(step: Step) -> str:
+def _prefix(step: Step) -> str:
     return "" if step.directory is None else f"steps/{step.directory}/"
 
 
 def picked(to: TrialDirectory, attempt: int, step: Step, entry: int) -> Generator[bytes, None, None]:
     """Return a tar stream of one artifact entry's stored files. entry: its index. Raises StoreError if they were not collected."""
-    kept = to.kept(_MEMBERS, attempt).get(step.index)
-    if kept is None:
+    data = to.step_data(_MEMBERS, attempt).get(step.index)
+    if data is None:
         raise StoreError(f"the files collected in step {step.name!r} no longer exist")
-    return picked_chunks(to.path / f"{_place(step)}artifacts", Members(**json.loads(kept)[entry]).names())
+    return picked_chunks(to.path / f"{_prefix(step)}artifacts", Members(**json.loads(data)[entry]).names())

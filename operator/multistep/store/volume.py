@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from contextlib import aclosing
 from pathlib import Path
 
-from multistep.engine.room import Limits
+from multistep.engine.results_limits import Limits
 from multistep.errors import StoreError
 from multistep.store import directory
 from multistep.store import listing as reading

@@ -21,7 +21,7 @@ def test_each_object_is_of_one_shard() -> None:
 def test_a_shard_selects_by_label_and_lists_its_namespaces() -> None:
     assert (Shard().selector, Shard("a").selector) == ("!multistep.dev/shard", "multistep.dev/shard=a")
     assert Shard("a").selecting("x") == "x,multistep.dev/shard=a"
-    assert (Shard().places, Shard(namespaces=["n", "m"]).places) == ([None], ["n", "m"])
+    assert (Shard().namespaces_to_list, Shard(namespaces=["n", "m"]).namespaces_to_list) == ([None], ["n", "m"])
 
 
 def test_a_shard_shows_what_it_is() -> None:

@@ -12,7 +12,7 @@ from tests.support.fake_volume import FakeVolume
 from tests.support.world import World
 
 FULL = "default/t/trial-uid: No space left on device"
-WRITES = ["keep_step a", "keep_step c", "finish", "redact"]
+WRITES = ["store_step a", "store_step c", "finish", "redact"]
 
 
 class FullVolume(FakeVolume):
@@ -64,5 +64,5 @@ async def test_the_trial_continues_when_there_is_room_and_no_phase_starts_twice(
 
 
 async def test_what_failed_after_a_long_phase_is_tried_again_soon_not_at_the_next_poll() -> None:
-    world, _ = await filled("keep_step a", durations={"a/verifier": 30.0})
+    world, _ = await filled("store_step a", durations={"a/verifier": 30.0})
     assert [wait for wait in world.waits[-4:] if wait is not None and wait < 5] == [0.5, 1.0, 2.0, 4.0]

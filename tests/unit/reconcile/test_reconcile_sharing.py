@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from multistep.engine.room import Room
+from multistep.engine.results_limits import Headroom
 from multistep.engine.status_size import to_json
 from multistep.errors import CollectionCut
 from multistep.kube.protocols import Cluster, Object
@@ -209,7 +209,9 @@ async def test_a_file_beyond_the_limits_is_not_asked_for_and_the_status_names_it
 async def test_a_collection_that_is_cut_off_is_kept_as_far_as_it_came_and_noted_in_another_session() -> None:
     class Cutting(FakeVolume):
         @asynccontextmanager
-        async def spool(self, key: TrialKey, max_bytes: int | None = None, room: Room | None = None) -> AsyncIterator[FakeSpool]:
+        async def spool(
+            self, key: TrialKey, max_bytes: int | None = None, room: Headroom | None = None
+        ) -> AsyncIterator[FakeSpool]:
             yield CutSpool()
 
     class CutSpool(FakeSpool):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multistep.engine.room import NO_LIMIT, Amount, Limits
+from multistep.engine.results_limits import NO_LIMIT, Amount, Limits
 from multistep.kube.protocols import Object
 from multistep.store.volume import Volume
 from tests.support.fake_volume import FakeVolume

@@ -59,7 +59,7 @@ def trial(uid: str, bundle: Mapping[str, Any], namespace: str = "a") -> MultiSte
 def test_however_many_trials_have_a_task_it_is_read_once() -> None:
     cluster = Cluster()
     bundle = cluster.bundle("a", "text")
-    loaded = [cluster.load(trial(f"uid-{number}", bundle)) for number in range(2 * sources.KEPT)]
+    loaded = [cluster.load(trial(f"uid-{number}", bundle)) for number in range(2 * sources.MAX_CACHED)]
     assert list(cluster.reads.values()) == [1]
     assert len({id(each.task) for each in loaded}) == 1
 
@@ -83,7 +83,7 @@ def test_a_task_is_checked_for_each_way_of_running_it() -> None:
 
 
 def test_tasks_that_are_too_large_together_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "KEPT_BYTES", 5000)
+    monkeypatch.setattr(sources, "MAX_CACHED_BYTES", 5000)
     cluster = Cluster()
     large = {name: cluster.bundle("a", name * 1500) for name in "xy"}
     for name in "xyx":
@@ -95,7 +95,7 @@ def test_plans_are_bounded_and_what_was_dropped_is_created_again() -> None:
     cluster = Cluster()
     bundle = cluster.bundle("a", "text")
     first = cluster.load(trial("first", bundle))
-    for number in range(sources.KEPT):
+    for number in range(sources.MAX_CACHED):
         cluster.load(trial(f"uid-{number}", bundle))
     again = cluster.load(trial("first", bundle))
     assert again is not first and again.plan == first.plan
@@ -109,4 +109,4 @@ def test_kept_plans_count_the_texts_of_the_trial_itself() -> None:
         each = trial(str(number), bundle)
         spec = each.spec.model_copy(update={"extra_instructions": [f"{number}" + "x" * (1 << 20)]})
         cluster.load(each.model_copy(update={"spec": spec}))
-    assert 0 < len(cluster.loader._kept) <= 32
+    assert 0 < len(cluster.loader._plans) <= 32

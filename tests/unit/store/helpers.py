@@ -70,7 +70,7 @@ async def keep(
     async with volume.collections.spool(key) as spool:
         for start in range(0, len(data), 70_000):
             await spool.write(data[start : start + 70_000])
-        return await volume.collections.keep_step(key, spool, attempt=attempt, step=step, types=tuple(types))
+        return await volume.collections.store_step(key, spool, attempt=attempt, step=step, types=tuple(types))
 
 
 def trial_path(volume: Volume, key: TrialKey = KEY) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from multistep.api.trial_status import StepStatus
-from multistep.engine.room import NO_LIMIT, Amount, Limits
+from multistep.engine.results_limits import NO_LIMIT, Amount, Limits
 from multistep.errors import CheckpointLost, StoreError
 from multistep.store.checkpoint_files import NAMES
 from multistep.store.volume import TrialKey, Volume
@@ -104,7 +104,7 @@ async def test_copies_count_toward_the_limits_of_their_trial_and_namespace(tmp_p
     with pytest.raises(StoreError, match=f"have {2 * size} bytes; the limit of the namespace's checkpoints leaves {size}"):
         await volume.checkpoints.adopt(OTHER, KEY, chain)
     await volume.checkpoints.adopt(OTHER, KEY, chain[:1])
-    assert (await volume.checkpoints.room(OTHER, 1, 1)).bytes == 0
+    assert (await volume.checkpoints.headroom(OTHER, 1, 1)).bytes == 0
 
 
 @pytest.mark.parametrize("copied", [1, 2], ids=["in part", "completely"])

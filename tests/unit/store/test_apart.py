@@ -33,7 +33,7 @@ STREAM = tar(
 async def keep(volume: Volume, stream: bytes, types: tuple[str, ...], part: Part, step: Step = STEP) -> None:
     async with volume.collections.spool(KEY) as spool:
         await spool.write(stream)
-        await volume.collections.keep_step(KEY, spool, attempt=1, step=step, types=types, part=part)
+        await volume.collections.store_step(KEY, spool, attempt=1, step=step, types=types, part=part)
 
 
 async def handed_over(volume: Volume, entry: int) -> dict[str, bytes | str | None]:
@@ -86,9 +86,9 @@ async def test_nothing_to_hand_over_is_an_error(volume: Volume) -> None:
 async def test_records_are_kept_by_attempt_and_step(volume: Volume) -> None:
     assert await volume.collections.records(KEY, 1) == []
     for _ in range(2):
-        await volume.collections.keep_records(KEY, attempt=1, step=Step(), records=[{"id": "a"}])
-    await volume.collections.keep_records(KEY, attempt=1, step=Step(index=12), records=[{"id": "b"}])
-    await volume.collections.keep_records(KEY, attempt=2, step=Step(), records=[{"id": "c"}])
+        await volume.collections.store_records(KEY, attempt=1, step=Step(), records=[{"id": "a"}])
+    await volume.collections.store_records(KEY, attempt=1, step=Step(index=12), records=[{"id": "b"}])
+    await volume.collections.store_records(KEY, attempt=2, step=Step(), records=[{"id": "c"}])
     assert sorted(each["id"] for each in await volume.collections.records(KEY, 1)) == ["a", "b"]
     await volume.start_attempt(KEY, 2)
     assert await volume.collections.records(KEY, 2) == [{"id": "c"}]
@@ -96,7 +96,7 @@ async def test_records_are_kept_by_attempt_and_step(volume: Volume) -> None:
 
 async def test_nobody_else_sees_them(volume: Volume) -> None:
     await keep(volume, STREAM, TYPES, "agent")
-    await volume.collections.keep_records(KEY, attempt=1, step=Step(), records=[])
+    await volume.collections.store_records(KEY, attempt=1, step=Step(), records=[])
     data = b"".join([chunk async for chunk in volume.archive(KEY)])
     with tarfile.open(fileobj=io.BytesIO(data)) as stream:
         assert not [name for name in stream.getnames() if name.startswith(".")]

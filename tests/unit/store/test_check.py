@@ -22,15 +22,15 @@ class Gate:
             raise NotLeading("not leading")
 
 
-async def keep(volume: Volume) -> None:
+async def store_step(volume: Volume) -> None:
     async with volume.collections.spool(KEY) as spool:
         await spool.write(bytes(1024))  # the end marker of a tar stream
-        await volume.collections.keep_step(KEY, spool, attempt=1, step=Step(), types=["missing"] * 2)
+        await volume.collections.store_step(KEY, spool, attempt=1, step=Step(), types=["missing"] * 2)
 
 
 WRITES: dict[str, Callable[[Volume], Awaitable[object]]] = {
-    "keep_step": keep,
-    "keep_records": lambda volume: volume.collections.keep_records(KEY, attempt=1, step=Step(), records=[]),
+    "store_step": store_step,
+    "store_records": lambda volume: volume.collections.store_records(KEY, attempt=1, step=Step(), records=[]),
     "start_attempt": lambda volume: volume.start_attempt(KEY, 2),
     "finish": lambda volume: volume.finish(KEY, {"result.json": b"{}"}),
     "append_log": lambda volume: volume.append_log(KEY, "a line"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from multistep.engine.room import NO_LIMIT, Amount, Limits, Room
+from multistep.engine.results_limits import NO_LIMIT, Amount, Headroom, Limits
 from multistep.errors import CollectionCut, StoreError
 from multistep.store.checkpoint_files import NAMES, Base, Blob, Commit, Name
 from multistep.store.ledger import Collection
@@ -33,10 +33,10 @@ def commit_of(id: Id, base: Commit | None = None) -> Commit:
 
 
 async def store(volume: Volume, commit: Commit, more: bytes = b"", key: TrialKey = KEY) -> None:
-    async with volume.checkpoints.draft(key, await volume.checkpoints.room(key, commit.attempt, commit.step)) as draft:
+    async with volume.checkpoints.draft(key, await volume.checkpoints.headroom(key, commit.attempt, commit.step)) as draft:
         for name, data in data_of(commit.id).items():
             await draft.spools[name].write(data + more)
-        await volume.checkpoints.keep(key, draft, commit)
+        await volume.checkpoints.store(key, draft, commit)
 
 
 def file_of(volume: Volume, id: Id, name: str = "layer") -> Path:
@@ -171,7 +171,7 @@ async def test_checkpoints_that_are_given_up_use_no_room_and_keep_their_commits(
         assert dict((await volume.checkpoints.lineage(KEY, (2, 1))).commits) == {(1, 0): first, (2, 1): second}
     again = Volume(tmp_path, checkpoint_limits=lambda _: Limits(*[Amount(1_000_000, 100)] * 3))
     for each in (volume, again):
-        assert (await each.checkpoints.room(KEY, 3, 0)).bytes == 1_000_000
+        assert (await each.checkpoints.headroom(KEY, 3, 0)).bytes == 1_000_000
         each.close()
 
 
@@ -201,7 +201,7 @@ async def test_a_discarded_checkpoint_uses_no_room_and_a_complete_one_stays(tmp_
         for each in (complete, passing):
             await volume.checkpoints.discard(KEY, each.id)
     assert set((await volume.checkpoints.stored(KEY)).commits) == {(1, 0)}
-    assert (await volume.checkpoints.room(KEY, 3, 0)).bytes == 1_000_000 - complete.bytes
+    assert (await volume.checkpoints.headroom(KEY, 3, 0)).bytes == 1_000_000 - complete.bytes
     volume.close()
 
 
@@ -211,18 +211,18 @@ async def test_checkpoints_have_limits_of_their_own_and_use_no_room_of_results(t
 
     async def rooms() -> list[int]:
         again = Volume(tmp_path, checkpoint_limits=_limits)  # measures the files on the disk
-        found = [(await each.checkpoints.room(key, 1, 1)).bytes for each in (volume, again) for key in (KEY, other)]
+        found = [(await each.checkpoints.headroom(key, 1, 1)).bytes for each in (volume, again) for key in (KEY, other)]
         again.close()
         return found
 
-    results = await volume.collections.room(KEY, Collection(1, 0, "all"))
+    results = await volume.collections.headroom(KEY, Collection(1, 0, "all"))
     assert await rooms() == [50_000, 50_000] * 2
     commit = commit_of((1, 0))
     for _ in range(2):
         await store(volume, commit)
     assert 50_000 < commit.bytes < 60_000
     assert await rooms() == [0, 60_000 - commit.bytes] * 2
-    assert await volume.collections.room(KEY, Collection(1, 0, "all")) == results
+    assert await volume.collections.headroom(KEY, Collection(1, 0, "all")) == results
     await volume.checkpoints.remove(KEY)
     assert await rooms() == [50_000, 50_000] * 2
     await store(volume, commit, key=other)
@@ -232,7 +232,7 @@ async def test_checkpoints_have_limits_of_their_own_and_use_no_room_of_results(t
 
 
 async def test_a_checkpoint_beyond_its_room_is_cut_off_and_leaves_nothing(volume: Volume) -> None:
-    async with volume.checkpoints.draft(KEY, Room(1000, 10)) as draft:
+    async with volume.checkpoints.draft(KEY, Headroom(1000, 10)) as draft:
         with pytest.raises(CollectionCut):
             await draft.spools["layer"].write(bytes(2**21))
     assert list(trial_path(volume).iterdir()) == []

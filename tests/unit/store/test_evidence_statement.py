@@ -26,8 +26,8 @@ from multistep.store.evidence.check import check
 from multistep.store.evidence.claims import compare
 from multistep.store.evidence.file_list import Digests
 from multistep.store.evidence.signing import PublicKey, Signer
-from multistep.store.keep import Pointer, Received
 from multistep.store.shipping import Shipping
+from multistep.store.unpacking import Pointer, Received
 from multistep.store.volume import Volume
 from tests.harbor.samples import BEGIN, FIRST, SECOND, SECRET, Sample, finish, journal, run
 from tests.support.signing_keys import write_keys
@@ -173,7 +173,7 @@ async def test_a_large_file_is_hashed_when_it_is_collected_and_not_again(volume:
     async with volume.collections.spool(SAMPLE.key) as spool:
         await spool.write(tar(member("2", data)))
         types = ("missing", "missing", "file")
-        await volume.collections.keep_step(SAMPLE.key, spool, attempt=1, step=step, types=types)
+        await volume.collections.store_step(SAMPLE.key, spool, attempt=1, step=step, types=types)
     place = volume.root / str(SAMPLE.key) / f"steps/{FIRST}/artifacts/out"
     reads: list[int] = []
     read = checking_reads(monkeypatch, reads)
@@ -249,7 +249,7 @@ async def test_a_file_that_the_pod_uploaded_has_the_digest_that_the_pod_reported
     async with volume.collections.spool(SAMPLE.key) as spool:
         await spool.write(tar(member("2")))
         types = ("missing", "missing", "file")
-        await volume.collections.keep_step(
+        await volume.collections.store_step(
             SAMPLE.key, spool, attempt=1, step=step, types=types, sent={"2": pointer}, received=Received()
         )
     path = await finish(volume, SAMPLE)

@@ -12,10 +12,10 @@ import pytest
 
 from multistep.engine.journal import Collected
 from multistep.engine.operations import Part
-from multistep.engine.room import Amount, Limits, Room
+from multistep.engine.results_limits import Amount, Headroom, Limits
 from multistep.errors import CollectionCut
-from multistep.store.keep import Received
 from multistep.store.ledger import ADMITTED_BYTES, Collection
+from multistep.store.unpacking import Received
 from multistep.store.volume import TrialKey, Volume
 
 from .helpers import KEY, Step, directory, entries, member, snapshot, tar, trial_path
@@ -42,11 +42,11 @@ async def collect(
     received: Received | None = None,
     part: Part = "all",
 ) -> Collected:
-    room = await volume.collections.room(key, Collection(1, step.index, part))
-    async with volume.collections.spool(key, room=room) as spool:
+    headroom = await volume.collections.headroom(key, Collection(1, step.index, part))
+    async with volume.collections.spool(key, headroom=headroom) as spool:
         await spool.write(data)
-        reported = replace(received or Received(), room=room)
-        return await volume.collections.keep_step(key, spool, attempt=1, step=step, types=TYPES, received=reported)
+        reported = replace(received or Received(), headroom=headroom)
+        return await volume.collections.store_step(key, spool, attempt=1, step=step, types=TYPES, received=reported)
 
 
 def manifest(volume: Volume, key: TrialKey = KEY) -> list[dict[str, Any]]:
@@ -111,8 +111,8 @@ async def test_what_a_trial_and_a_namespace_have_leaves_less_room_and_deleting_f
     volume = limited(tmp_path, trial=Amount(6000, 500), namespace=Amount(11_000, 1000))
     await collect(volume)
     # the stored files of step 0 do not count for step 0: a new collection replaces them
-    assert await room_of(volume, KEY, index=0) == Room(6000, 100, "trial", "step")
-    assert await room_of(volume, KEY, index=1) == Room(6000 - 5114, 100, "trial", "step")
+    assert await room_of(volume, KEY, index=0) == Headroom(6000, 100, "trial", "step")
+    assert await room_of(volume, KEY, index=1) == Headroom(6000 - 5114, 100, "trial", "step")
     await collect(volume, OTHER)
     assert (await room_of(volume, OTHER, index=1)).bytes == 11_000 - 2 * 5114
     assert (await room_of(volume, replace(KEY, namespace="elsewhere"), index=0)).bytes == 6000
@@ -122,8 +122,8 @@ async def test_what_a_trial_and_a_namespace_have_leaves_less_room_and_deleting_f
     assert (await room_of(volume, OTHER, index=1)).bytes == 6000 - 5114
 
 
-async def room_of(volume: Volume, key: TrialKey, *, index: int) -> Room:
-    return await volume.collections.room(key, Collection(1, index, "all"))
+async def room_of(volume: Volume, key: TrialKey, *, index: int) -> Headroom:
+    return await volume.collections.headroom(key, Collection(1, index, "all"))
 
 
 async def test_results_of_an_earlier_release_count_as_they_lie_there(tmp_path: Path) -> None:
@@ -131,33 +131,33 @@ async def test_results_of_an_earlier_release_count_as_they_lie_there(tmp_path: P
     old = trial_path(volume, OTHER)
     old.mkdir(parents=True)
     (old / "file").write_bytes(b"x" * 99_000)
-    assert await room_of(volume, KEY, index=0) == Room(1000, 100, "namespace", "step")
+    assert await room_of(volume, KEY, index=0) == Headroom(1000, 100, "namespace", "step")
 
 
 async def test_a_download_beyond_its_room_is_cut_off_and_what_came_is_kept(tmp_path: Path) -> None:
     volume = limited(tmp_path, step=Amount(10_000, 10))
-    room = await volume.collections.room(KEY, Collection(1, STEP.index, "all"))
+    headroom = await volume.collections.headroom(KEY, Collection(1, STEP.index, "all"))
     data = tar(member("0/log", b"log"), member("1/reward.txt", b"1"), member("2/flood", os.urandom(2 * ADMITTED_BYTES)))
-    async with volume.collections.spool(KEY, room=room) as spool:
+    async with volume.collections.spool(KEY, headroom=headroom) as spool:
         with pytest.raises(CollectionCut, match="what is left of the step's results limit"):
             for start in range(0, len(data), 100_000):
                 await spool.write(data[start : start + 100_000])
-        received = Received(cut="why", room=room)
-        collected = await volume.collections.keep_step(KEY, spool, attempt=1, step=STEP, types=TYPES, received=received)
+        received = Received(cut="why", headroom=headroom)
+        collected = await volume.collections.store_step(KEY, spool, attempt=1, step=STEP, types=TYPES, received=received)
     found = snapshot(trial_path(volume) / "steps/one")
     assert found["agent/log"][2] == b"log" and found["verifier/reward.txt"][2] == b"1" and "artifacts/flood" not in found
     assert collected.incomplete == tuple(f"{each}: cut off: why" for each in ("/logs/verifier", "/logs/artifacts", "/app/out"))
-    assert (await volume.collections.room(KEY, Collection(1, 1, "all"))).bytes == 10_000
+    assert (await volume.collections.headroom(KEY, Collection(1, 1, "all"))).bytes == 10_000
 
 
 async def test_downloads_at_one_moment_share_the_namespaces_limit_and_the_first_mebibyte_always_comes(tmp_path: Path) -> None:
     volume = limited(tmp_path, step=Amount(2**30, 100), trial=Amount(2**30, 100), namespace=Amount(3 * 2**20, 1000))
-    first, second = [await volume.collections.room(key, Collection(1, STEP.index, "all")) for key in (KEY, OTHER)]
-    async with volume.collections.spool(KEY, room=first) as one, volume.collections.spool(OTHER, room=second) as two:
+    first, second = [await volume.collections.headroom(key, Collection(1, STEP.index, "all")) for key in (KEY, OTHER)]
+    async with volume.collections.spool(KEY, headroom=first) as one, volume.collections.spool(OTHER, headroom=second) as two:
         for _ in range(3):
             await one.write(bytes(2**20))
         await two.write(bytes(2**20))
         with pytest.raises(CollectionCut, match="trials of the namespace"):
             await two.write(bytes(1))
             await two.write(bytes(1))
-    assert (await volume.collections.room(KEY, Collection(1, STEP.index, "all"))).bytes == 3 * 2**20
+    assert (await volume.collections.headroom(KEY, Collection(1, STEP.index, "all"))).bytes == 3 * 2**20

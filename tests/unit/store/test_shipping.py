@@ -21,10 +21,10 @@ from multistep.errors import NotLeading, StoreError
 from multistep.store import bucket_results
 from multistep.store import results_server as server
 from multistep.store.bucket import Bucket
-from multistep.store.keep import Pointer
 from multistep.store.manifest import object_name
-from multistep.store.place import Place
+from multistep.store.results_store import ResultsStore
 from multistep.store.shipping import Shipping
+from multistep.store.unpacking import Pointer
 from multistep.store.volume import TrialKey, Volume
 from tests.support import servers
 
@@ -67,7 +67,7 @@ def awkward(top: Path) -> None:
     (top / ".hidden").write_text("not among the results")
 
 
-async def tar_of(place: Place, key: TrialKey = KEY) -> bytes:
+async def tar_of(place: ResultsStore, key: TrialKey = KEY) -> bytes:
     async with aclosing(place.archive(key)) as chunks:
         return b"".join([chunk async for chunk in chunks])
 
@@ -208,7 +208,7 @@ async def collected_directly(volume: Volume, s3: servers.S3, shown: str | None =
     async with volume.collections.spool(KEY) as spool:
         await spool.write(tar(member("2", b"", mode=0o640)))
         types = ("directory", "directory", "file")
-        kept = await volume.collections.keep_step(KEY, spool, attempt=1, step=step, types=types, sent={"2": pointer})
+        kept = await volume.collections.store_step(KEY, spool, attempt=1, step=step, types=types, sent={"2": pointer})
     assert (kept.count, kept.bytes) == (1, len(data))
     return shipped, data, pointer
 

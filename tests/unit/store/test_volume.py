@@ -177,7 +177,7 @@ async def test_an_archive_and_a_collection_of_any_size_take_little_memory(volume
         for _ in range(size // 2**20):
             await spool.write(bytes(2**20))
         await spool.write(bytes(1024))
-        await volume.collections.keep_step(KEY, spool, attempt=1, step=Step(), types=("directory", "directory"))
+        await volume.collections.store_step(KEY, spool, attempt=1, step=Step(), types=("directory", "directory"))
         read = 0
         async for chunk in volume.archive(KEY):
             read += len(chunk)

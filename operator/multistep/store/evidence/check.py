@@ -13,8 +13,8 @@ from typing import Any, Final, Literal
 from multistep.store import manifest
 from multistep.store.evidence import file_list, names, signing, statement
 from multistep.store.evidence.claims import compare
+from multistep.store.evidence.fetched_results import Damaged, Directory, Missing, Objects, Present, Results, read, sha256
 from multistep.store.evidence.file_list import Digesting, Digests, Item
-from multistep.store.evidence.places import Damaged, Directory, Missing, Objects, Present, Results, read, sha256
 from multistep.store.evidence.signing import InvalidEnvelope, PublicKey
 
 MAX_FILES: Final = 1_000_000
@@ -140,7 +140,7 @@ def _read_list(results: Results) -> tuple[dict[str, bytes], str]:
     """Return the lines of the list of files, by path, and the SHA-256 of the whole list. Raises Damaged."""
     found: dict[str, bytes] = {}
     digest = hashlib.sha256()
-    with results.open(results.place(names.FILES)) as lines:
+    with results.open(results.content_path(names.FILES)) as lines:
         while line := lines.readline(file_list.MAX_LINE_BYTES):
             digest.update(line)
             name = _name_of(line)

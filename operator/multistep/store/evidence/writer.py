@@ -14,10 +14,10 @@ from multistep.store.directory import TrialDirectory
 from multistep.store.disk import Disk
 from multistep.store.evidence import names
 from multistep.store.evidence.file_list import Digesting, Digests, Item
-from multistep.store.keep import Pointer
 from multistep.store.key import TrialKey
 from multistep.store.steps import pointers
 from multistep.store.tree import Entry, walk
+from multistep.store.unpacking import Pointer
 
 
 class Evidence:

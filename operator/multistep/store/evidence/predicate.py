@@ -29,13 +29,13 @@ class Digested(Model):
     name: str = ""
 
 
-class StatedTask(Model):
+class PredicateTask(Model):
     """The task. digest: hexadecimal digests, by algorithm."""
 
     digest: dict[str, str]
 
 
-class StatedAgent(Model):
+class PredicateAgent(Model):
     """The agent."""
 
     name: str
@@ -43,7 +43,7 @@ class StatedAgent(Model):
     model: str | None = None
 
 
-class StatedStep(Model):
+class PredicateStep(Model):
     """A step. exception: its type; exception_phase: the phase that raised it."""
 
     name: str
@@ -53,28 +53,28 @@ class StatedStep(Model):
     tests: Sequence[Digested] = ()
 
 
-class StatedSource(Model):
+class PredicateSource(Model):
     """The trial that a regrade verified again."""
 
     trial: str
 
 
-class Stated(Model):
+class Predicate(Model):
     """The predicate of a statement (store.evidence.statement)."""
 
     outcome: Literal["Complete", "Failed"]
-    task: StatedTask
-    agent: StatedAgent
-    steps: Sequence[StatedStep] = ()
+    task: PredicateTask
+    agent: PredicateAgent
+    steps: Sequence[PredicateStep] = ()
     tampering: Sequence[Tampering] = ()
-    regraded: StatedSource | None = None
+    regraded: PredicateSource | None = None
 
 
 class _Statement(Model):
-    predicate: Stated
+    predicate: Predicate
 
 
-def stated(data: bytes) -> Stated | None:
+def parse_predicate(data: bytes) -> Predicate | None:
     """Return a statement's predicate; None if the statement does not have the format of this operator's statements."""
     try:
         return _Statement.model_validate_json(data).predicate

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from multistep.api.task_toml import ArtifactConfig
 from multistep.errors import StoreError
-from multistep.store.keep import MAX_NOTES
-from multistep.store.keep import keep as keep_now
 from multistep.store.tree import MAX_DEPTH
+from multistep.store.unpacking import MAX_NOTES
+from multistep.store.unpacking import unpack as keep_now
 from multistep.store.volume import Volume
 
 from .helpers import KEY, Step, directory, entries, keep, link, member, opened, snapshot, tar, trial_path

@@ -6,7 +6,7 @@ import pytest
 
 from multistep.engine.direct_upload import Large
 from multistep.engine.incomplete import MAX_NAMED, Incomplete, summaries
-from multistep.engine.room import Amount, Filling, Limits, Room, room, too_large, total
+from multistep.engine.results_limits import Amount, Filling, Headroom, Limits, headroom, too_large, total
 
 LIMITS = Limits(step=Amount(100, 10), trial=Amount(150, 30), namespace=Amount(1000, 12))
 NONE = Amount()
@@ -15,14 +15,16 @@ NONE = Amount()
 @pytest.mark.parametrize(
     ("step", "trial", "namespace", "wanted"),
     [
-        (NONE, NONE, NONE, Room(100, 10, "step", "step")),
-        (Amount(40, 1), Amount(40, 1), Amount(40, 1), Room(60, 9, "step", "step")),
-        (NONE, Amount(100, 5), Amount(100, 5), Room(50, 7, "trial", "namespace")),
-        (NONE, NONE, Amount(1200, 13), Room(0, 0, "namespace", "namespace")),
+        (NONE, NONE, NONE, Headroom(100, 10, "step", "step")),
+        (Amount(40, 1), Amount(40, 1), Amount(40, 1), Headroom(60, 9, "step", "step")),
+        (NONE, Amount(100, 5), Amount(100, 5), Headroom(50, 7, "trial", "namespace")),
+        (NONE, NONE, Amount(1200, 13), Headroom(0, 0, "namespace", "namespace")),
     ],
 )
-def test_the_smallest_of_what_the_limits_leave_is_the_room(step: Amount, trial: Amount, namespace: Amount, wanted: Room) -> None:
-    assert room(LIMITS, step=step, trial=trial, namespace=namespace) == wanted
+def test_the_smallest_of_what_the_limits_leave_is_the_room(
+    step: Amount, trial: Amount, namespace: Amount, wanted: Headroom
+) -> None:
+    assert headroom(LIMITS, step=step, trial=trial, namespace=namespace) == wanted
 
 
 def test_amounts_add_up() -> None:
@@ -32,13 +34,13 @@ def test_amounts_add_up() -> None:
 
 def test_a_huge_file_displaces_no_small_one() -> None:
     huge, large, small = Large(2, "x", 3 * 2**30), Large(3, "y", 90), Large(0, "z", 20)
-    assert too_large([huge, large, small], Room(100, 10)) == (large, huge)
-    assert too_large([], Room(0, 0)) == ()
-    assert Room(6400, 10).survey_bytes == 101
+    assert too_large([huge, large, small], Headroom(100, 10)) == (large, huge)
+    assert too_large([], Headroom(0, 0)) == ()
+    assert Headroom(6400, 10).survey_bytes == 101
 
 
 def test_bytes_and_files_are_refused_beyond_the_room_and_the_limit_is_named() -> None:
-    filling = Filling(Room(100, 3, "trial", "namespace"))
+    filling = Filling(Headroom(100, 3, "trial", "namespace"))
     assert filling.refuse("artifacts/a", 60) == ""
     assert filling.refuse("artifacts/b", 50) == "its 50 bytes exceed what is left of the trial's results limit"
     assert filling.refuse("artifacts/c", 40) == "" and filling.refuse("artifacts/d", 0) == ""
@@ -47,14 +49,14 @@ def test_bytes_and_files_are_refused_beyond_the_room_and_the_limit_is_named() ->
 
 
 def test_a_reward_always_fits_but_not_one_that_no_reward_is_as_large_as() -> None:
-    filling = Filling(Room(0, 0))
+    filling = Filling(Headroom(0, 0))
     assert filling.refuse("verifier/reward.json", 12) == "" and filling.refuse("verifier/reward.txt", 64 * 1024) == ""
     assert filling.refuse("verifier/reward.json", 100 * 2**30) != ""
     assert filling.refuse("agent/verifier/reward.txt", 1) != ""
 
 
 def test_the_agents_logs_take_half_of_the_room_at_most() -> None:
-    filling = Filling(Room(100, 10))
+    filling = Filling(Headroom(100, 10))
     assert filling.refuse("agent/log", 50) == "" and filling.refuse("agent/more", 1) != ""
     assert filling.refuse("verifier/test-stdout.txt", 50) == ""
 

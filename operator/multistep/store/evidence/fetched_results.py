@@ -14,7 +14,7 @@ from typing import BinaryIO, Final, Protocol
 
 from multistep.errors import MultistepError
 from multistep.store import manifest
-from multistep.store.bucket_results import DIRECT
+from multistep.store.bucket_results import DIRECT_UPLOADS
 from multistep.store.digests import read_sha256
 from multistep.store.evidence.file_list import Kind
 from multistep.store.manifest import Line
@@ -43,25 +43,25 @@ class Missing(Damaged):
 @dataclass(frozen=True)
 class Present:
     """A file, directory or link of fetched results. kind: None for a type that results cannot contain, and for an object that the
-    manifest does not name; place: for a file, the path of its content."""
+    manifest does not name; content_path: for a file, the path of its content."""
 
     path: str
     kind: Kind | None
     size: int = 0
     target: str = ""
-    place: str = ""
+    content_path: str = ""
 
 
 class Results(Protocol):
     """The fetched results of one trial."""
 
-    def place(self, name: str) -> str:
+    def content_path(self, name: str) -> str:
         """Return the path of the content of a file at the results' top."""
 
     def items(self) -> Iterator[Present]:
         """Yield all files, directories and links, in the order of ``tree.walk``. Raises Damaged."""
 
-    def open(self, place: str) -> BinaryIO:
+    def open(self, path: str) -> BinaryIO:
         """Open the content of a file. Raises Damaged if it is a link, is no regular file, or cannot be read."""
 
 
@@ -71,7 +71,7 @@ class Directory:
 
     top: Path
 
-    def place(self, name: str) -> str:
+    def content_path(self, name: str) -> str:
         return name
 
     def items(self) -> Iterator[Present]:
@@ -85,8 +85,8 @@ class Directory:
         except OSError as error:
             raise Damaged(".", f"cannot be read: {error.strerror}") from error
 
-    def open(self, place: str) -> BinaryIO:
-        return open_regular(self.top, place)
+    def open(self, path: str) -> BinaryIO:
+        return open_regular(self.top, path)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Objects:
 
     top: Path
 
-    def place(self, name: str) -> str:
+    def content_path(self, name: str) -> str:
         return manifest.object_name(name)
 
     def items(self) -> Iterator[Present]:
@@ -108,11 +108,11 @@ class Objects:
                 named.add(line.object)
                 yield Present(line.path, line.kind, line.size, line.target, line.object)
         for entry in Directory(self.top).items():
-            if entry.kind != "directory" and entry.path not in named and not entry.path.startswith(f"{DIRECT}/"):
+            if entry.kind != "directory" and entry.path not in named and not entry.path.startswith(f"{DIRECT_UPLOADS}/"):
                 yield Present(entry.path, None)
 
-    def open(self, place: str) -> BinaryIO:
-        return open_regular(self.top, place)
+    def open(self, path: str) -> BinaryIO:
+        return open_regular(self.top, path)
 
 
 def _parsed(data: bytes) -> Line:
@@ -127,25 +127,25 @@ def _parsed(data: bytes) -> Line:
         raise Damaged(manifest.NAME, "has an invalid line") from error
 
 
-def open_regular(top: Path, place: str) -> BinaryIO:
+def open_regular(top: Path, path: str) -> BinaryIO:
     """Open a regular file below a directory, without following links. Raises Damaged."""
     try:
-        if not place or place.startswith("/") or ".." in place.split("/"):
-            raise Damaged(place, "leads out of the results")
-        fd = open_below(top, place)
+        if not path or path.startswith("/") or ".." in path.split("/"):
+            raise Damaged(path, "leads out of the results")
+        fd = open_below(top, path)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise Missing(place) from error
+        raise Missing(path) from error
     except (OSError, ValueError) as error:
-        raise Damaged(place, f"is a link, or cannot be read: {error}") from error
+        raise Damaged(path, f"is a link, or cannot be read: {error}") from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise Damaged(place, "is not a regular file")
+        raise Damaged(path, "is not a regular file")
     return os.fdopen(fd, "rb")
 
 
 def read(results: Results, name: str, limit: int) -> bytes:
     """Return a file at the results' top. Raises Damaged if it cannot be read or has more than limit bytes."""
-    with results.open(results.place(name)) as file:
+    with results.open(results.content_path(name)) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
         raise Damaged(name, f"is larger than {limit} bytes")
@@ -154,7 +154,7 @@ def read(results: Results, name: str, limit: int) -> bytes:
 
 def sha256(results: Results, item: Present) -> str:
     """Return the SHA-256 of a file. Raises Damaged if the file cannot be read or has another size."""
-    with results.open(item.place) as file:
+    with results.open(item.content_path) as file:
         if (size := os.fstat(file.fileno()).st_size) != item.size:
             raise Damaged(item.path, f"has {size} bytes instead of {item.size}")
         try:

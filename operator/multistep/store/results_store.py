@@ -8,7 +8,7 @@ from typing import Protocol
 from multistep.store.key import TrialKey
 
 
-class Place(Protocol):
+class ResultsStore(Protocol):
     """A store of trial results, for the results server and garbage collection. Every method may raise StoreError."""
 
     async def exists(self, key: TrialKey) -> bool:

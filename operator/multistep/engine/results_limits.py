@@ -44,7 +44,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Room:
+class Headroom:
     """The bytes and files of a step's outputs that one Collect may still store within the limits of step, trial and namespace.
 
     bytes_of, files_of: the limit ("step", "trial" or "namespace") that leaves the fewest bytes or files; error messages name it.
@@ -66,15 +66,15 @@ class Room:
         return f"its {size} bytes exceed what is left of the {self.bytes_of}'s results limit"
 
 
-def room(limits: Limits, *, step: Amount, trial: Amount, namespace: Amount) -> Room:
+def headroom(limits: Limits, *, step: Amount, trial: Amount, namespace: Amount) -> Headroom:
     """Return how much a Collect may store. step, trial, namespace: their stored results, except files that the Collect replaces."""
     left = {"step": limits.step - step, "trial": limits.trial - trial, "namespace": limits.namespace - namespace}
     bytes_of = min(left, key=lambda name: left[name].bytes)
     files_of = min(left, key=lambda name: left[name].files)
-    return Room(max(0, left[bytes_of].bytes), max(0, left[files_of].files), bytes_of, files_of)
+    return Headroom(max(0, left[bytes_of].bytes), max(0, left[files_of].files), bytes_of, files_of)
 
 
-def too_large(files: Iterable[Large], available: Room) -> tuple[Large, ...]:
+def too_large(files: Iterable[Large], available: Headroom) -> tuple[Large, ...]:
     """Return the files that do not fit into ``available``. Small files are accepted first, so a huge file displaces no others."""
     left, out = available.bytes, list[Large]()
     for file in sorted(files, key=lambda each: each.size):
@@ -87,23 +87,24 @@ def too_large(files: Iterable[Large], available: Room) -> tuple[Large, ...]:
 
 @dataclass
 class Filling:
-    """Counts the accepted files while the operator unpacks a download. room: the download's limits; used: the accepted amount."""
+    """Counts the accepted files while the operator unpacks a download. headroom: the limits of the download; used: the accepted
+    amount."""
 
-    room: Room
+    headroom: Headroom
     used: Amount = field(default_factory=Amount)
 
     def refuse(self, path: str, size: int) -> str:
         """Return "" and count the file if it fits, else return why it does not fit.
 
-        A reward file of at most CAPTURE_LIMIT_BYTES always fits, and the agent's logs get at most half of ``room``, so they cannot
-        displace a verdict.
-        path: the file's path in the step's results; size: bytes of its contents, including the holes of a sparse file.
+        A reward file of at most CAPTURE_LIMIT_BYTES always fits, and the agent's logs get at most half of ``headroom``, so they
+        cannot displace a verdict. path: the file's path in the step's results; size: bytes of its contents, including the holes of
+        a sparse file.
         """
         after, share = self.used + Amount(size, 1), 2 if path.startswith("agent/") else 1
         if not (path in _REWARD_FILES and size <= CAPTURE_LIMIT_BYTES):
-            if after.bytes > self.room.bytes // share:
-                return self.room.refusal(size)
-            if after.files > self.room.files // share:
-                return f"more files than the {self.room.files_of}'s results limit"
+            if after.bytes > self.headroom.bytes // share:
+                return self.headroom.refusal(size)
+            if after.files > self.headroom.files // share:
+                return f"more files than the {self.headroom.files_of}'s results limit"
         self.used = after
         return ""

@@ -17,7 +17,7 @@ from multistep.engine.artifacts import Placement, manifest, place
 from multistep.engine.incomplete import CHANGED, UNREADABLE, Incomplete, summaries
 from multistep.engine.journal import Collected
 from multistep.engine.operations import LOGS, LOGS_AGENT, LOGS_ARTIFACTS, LOGS_VERIFIER, Part
-from multistep.engine.room import NO_LIMIT, Amount, Filling, Room
+from multistep.engine.results_limits import NO_LIMIT, Amount, Filling, Headroom
 from multistep.errors import StoreError
 from multistep.store.tar import MAX_MEMBERS, Kind, Member, members
 from multistep.store.tree import Skipped, TreeWriter, safe_parts, walk
@@ -52,21 +52,21 @@ class Received:
 
     changed, unreadable: files that changed while they were read, and files that could not be read;
     left_out: files whose contents were not requested, with the reason; cut: why the stream ends early, "" if it is complete;
-    room: bytes and files that the results limits still allow, None for no limit.
+    headroom: bytes and files that the results limits still allow, None for no limit.
     """
 
     changed: Sequence[str] = ()
     unreadable: Sequence[str] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
     cut: str = ""
-    room: Room | None = None
+    headroom: Headroom | None = None
 
 
 _WHOLE = Received()
 
 
 @dataclass(frozen=True)
-class Kept:
+class Unpacked:
     """An unpacked download. notes: one line for each file left out; members: files of each artifact entry; pointers: objects of the
     files that the pod uploaded directly, which are empty on disk, by path; used: bytes and files that count against the limits;
     digests: lines for store.digests."""
@@ -111,7 +111,7 @@ class _Notes:
         return [*self.lines, f"left out {plural(self.more, 'more file')}"] if self.more else self.lines
 
 
-def keep(
+def unpack(
     fd: int,
     target: Path,
     artifacts: Sequence[ArtifactConfig],
@@ -119,7 +119,7 @@ def keep(
     part: Part = "all",
     sent: Mapping[str, Pointer] = _NONE_SENT,
     received: Received = _WHOLE,
-) -> Kept:
+) -> Unpacked:
     """Unpack a step's download into new directories below target. Raises StoreError.
 
     part: the step's outputs in the download; "verifier" has no artifacts. types: the runner's type of each source, logs first.
@@ -132,7 +132,7 @@ def keep(
     for name in (*places, *([] if part == "verifier" else ["artifacts"])):
         (target / name).mkdir()
     sources = _Sources([*logs, *(each.source for each in artifacts)], types, len(logs))
-    filling = Filling(received.room or Room(NO_LIMIT, MAX_MEMBERS))
+    filling = Filling(received.headroom or Headroom(NO_LIMIT, MAX_MEMBERS))
     found = _found(fd, sources, cut=bool(received.cut))
     placements = place([_RESERVED, *artifacts], [[""], *found])[1:]
     places += [f"artifacts/{each.destination}" for each in placements]
@@ -142,7 +142,7 @@ def keep(
     lines = summaries(sources.paths, incomplete)
     notes.lines = [*lines, *notes.lines]
     if part == "verifier":
-        return Kept(Collected(incomplete=lines), filling.used, notes.all(), digests=unpacking.digests)
+        return Unpacked(Collected(incomplete=lines), filling.used, notes.all(), digests=unpacking.digests)
     count, size = _measure(target / "artifacts")
     size += sum(each.size for path, each in pointers.items() if path.startswith("artifacts/"))
     shown = tuple(types[len(logs) :])
@@ -150,7 +150,7 @@ def keep(
         json.dumps(manifest(placements, shown, [each.entries() for each in incomplete[len(logs) :]]), indent=2) + "\n"
     )
     collected = Collected(shown, count, size, lines)
-    return Kept(collected, filling.used, notes.all(), _members(placements, found, shown), pointers, unpacking.digests)
+    return Unpacked(collected, filling.used, notes.all(), _members(placements, found, shown), pointers, unpacking.digests)
 
 
 def _members(placements: Sequence[Placement], found: Sequence[Sequence[str]], types: Sequence[str]) -> list[Members]:
