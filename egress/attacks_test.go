@@ -381,19 +381,19 @@ func attacked(t *testing.T) (reached, stopped []string) {
 }
 
 func TestNoAttackGetsOut(t *testing.T) {
-	p := start(t)
-	for name, change := range map[string]func(){"none": func() { p.none() }, "allowlist": func() { p.allow(goodName) }} {
+	s := start(t)
+	for name, change := range map[string]func(){"none": func() { s.none() }, "allowlist": func() { s.allow(goodName) }} {
 		change()
 		if reached, stopped := attacked(t); len(reached) > 0 || len(stopped) < 40 {
 			t.Errorf("%s: reached by %q, of %d", name, reached, len(stopped))
 		}
 	}
-	p.kill()
+	s.kill()
 	if reached, _ := attacked(t); len(reached) > 0 {
 		t.Errorf("without the sidecar: reached by %q", reached)
 	}
-	p.run()
-	p.public()
+	s.run()
+	s.public()
 	if _, stopped := attacked(t); len(stopped) > 0 {
 		t.Errorf("in public not reached by %q", stopped)
 	}

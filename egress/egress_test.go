@@ -19,7 +19,7 @@ import (
 )
 
 func TestTheNetworkIsClosedFromTheStart(t *testing.T) {
-	p := start(t)
+	s := start(t)
 	got, err := get(evil, evilName)
 	wantRefusal(t, got, err)
 	if err := udp(evil + ":5353"); err == nil {
@@ -28,15 +28,15 @@ func TestTheNetworkIsClosedFromTheStart(t *testing.T) {
 	if answer, err := lookup(goodName, dns.TypeA); err != nil || answer.Rcode != dns.RcodeNameError {
 		t.Errorf("DNS: %v %v", answer, err)
 	}
-	report := p.none().Report
+	report := s.none().Report
 	wantCounted(t, report, refusals.Target{Protocol: "tcp", Host: evil, Port: 80})
 	wantCounted(t, report, refusals.Target{Protocol: "udp", Host: evil, Port: 5353})
 	wantCounted(t, report, refusals.Target{Protocol: "dns", Host: goodName, Port: 53})
 }
 
 func TestPublicReachesEverythingAndNothingReachesThePod(t *testing.T) {
-	p := start(t)
-	p.public()
+	s := start(t)
+	s.public()
 	got, err := get(evil, evilName)
 	wantAnswer(t, got, err, evil)
 	if err := udp(evil + ":5353"); err != nil {
@@ -45,14 +45,14 @@ func TestPublicReachesEverythingAndNothingReachesThePod(t *testing.T) {
 	if answer, err := lookup(evilName, dns.TypeTXT); err != nil || len(answer.Answer) != 1 {
 		t.Errorf("DNS: %v %v", answer, err)
 	}
-	if report := p.none(); len(report.Refused) != 0 || report.Others != 0 {
+	if report := s.none(); len(report.Refused) != 0 || report.Others != 0 {
 		t.Errorf("refused in public: %+v", report)
 	}
 }
 
 func TestAnAllowedNameIsReachedByEveryProtocol(t *testing.T) {
-	p := start(t)
-	p.allow(goodName)
+	s := start(t)
+	s.allow(goodName)
 	answer, err := lookup(goodName, dns.TypeA)
 	if err != nil || len(answer.Answer) != 1 {
 		t.Fatalf("DNS: %v %v", answer, err)
@@ -109,8 +109,8 @@ func (d duplex) Read(into []byte) (int, error) {
 }
 
 func TestAnAllowedNameIsNotAnAllowedAddress(t *testing.T) {
-	p := start(t)
-	p.allow(goodName)
+	s := start(t)
+	s.allow(goodName)
 	if answer, err := lookup(goodName, dns.TypeA); err != nil || len(answer.Answer) != 1 {
 		t.Fatalf("DNS: %v %v", answer, err)
 	}
@@ -127,15 +127,15 @@ func TestAnAllowedNameIsNotAnAllowedAddress(t *testing.T) {
 	if err := udp(good + ":5353"); err == nil {
 		t.Error("UDP to an allowed name passes")
 	}
-	report := p.none().Report
+	report := s.none().Report
 	wantCounted(t, report, refusals.Target{Protocol: "http", Host: evilName, Port: 80})
 	wantCounted(t, report, refusals.Target{Protocol: "tls", Host: evilName, Port: 7001})
 	wantCounted(t, report, refusals.Target{Protocol: "tcp", Host: evil, Port: 7001})
 }
 
 func TestAClientThatWaitsIsStillAskedForTheName(t *testing.T) {
-	p := start(t)
-	p.allow(goodName)
+	s := start(t)
+	s.allow(goodName)
 	if _, err := lookup(goodName, dns.TypeA); err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,8 @@ func TestAClientThatWaitsIsStillAskedForTheName(t *testing.T) {
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(8 * time.Second))
-	if _, err := io.ReadFull(conn, make([]byte, 6)); err != nil { // "hello\n": the proxy assumes a protocol in which the server speaks first
+	// "hello\n": the proxy assumes a protocol in which the server speaks first
+	if _, err := io.ReadFull(conn, make([]byte, 6)); err != nil {
 		t.Fatal(err)
 	}
 	_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: "+evilName+"\r\n\r\n")
@@ -155,8 +156,8 @@ func TestAClientThatWaitsIsStillAskedForTheName(t *testing.T) {
 }
 
 func TestCIDRsAllowEveryProtocolToTheirAddresses(t *testing.T) {
-	p := start(t)
-	p.allow(good+"/31", "2001:db8::/64")
+	s := start(t)
+	s.allow(good+"/31", "2001:db8::/64")
 	got, err := get(good, "whatever")
 	wantAnswer(t, got, err, good)
 	got, err = talk(good+":7000", "")
@@ -172,8 +173,8 @@ func TestCIDRsAllowEveryProtocolToTheirAddresses(t *testing.T) {
 }
 
 func TestDNSAnswersOnlyAddressesOfAllowedNames(t *testing.T) {
-	p := start(t)
-	p.allow(goodName, "*."+goodName, "short")
+	s := start(t)
+	s.allow(goodName, "*."+goodName, "short")
 	for _, each := range []struct {
 		name    string
 		kind    uint16
@@ -199,8 +200,8 @@ func TestDNSAnswersOnlyAddressesOfAllowedNames(t *testing.T) {
 }
 
 func TestTheGatewayIsReachedWithoutNetwork(t *testing.T) {
-	p := start(t)
-	p.to(policy.Policy{Mode: policy.NoNetwork, Gateway: true})
+	s := start(t)
+	s.switchTo(policy.Policy{Mode: policy.NoNetwork, Gateway: true})
 	if answer, err := lookup(gatewayName+".cluster.local", dns.TypeA); err != nil || len(answer.Answer) != 1 {
 		t.Fatalf("DNS: %v %v", answer, err)
 	}
@@ -210,25 +211,25 @@ func TestTheGatewayIsReachedWithoutNetwork(t *testing.T) {
 		got, err = get(each[0], each[1])
 		wantRefusal(t, got, err)
 	}
-	p.none()
+	s.none()
 	got, err = get(good+":8080", gatewayName+":8080")
 	wantRefusal(t, got, err)
 }
 
 func TestASwitchCutsWhatIsNoLongerAllowed(t *testing.T) {
-	for name, before := range map[string]func(p *pod){
-		"allowed by its name": func(p *pod) {
-			p.allow(goodName)
+	for name, before := range map[string]func(s *sidecarProcess){
+		"allowed by its name": func(s *sidecarProcess) {
+			s.allow(goodName)
 			if _, err := lookup(goodName, dns.TypeA); err != nil {
-				p.t.Fatal(err)
+				s.t.Fatal(err)
 			}
 		},
-		"allowed by its address": func(p *pod) { p.allow(good) },
-		"in public":              func(p *pod) { p.public() },
+		"allowed by its address": func(s *sidecarProcess) { s.allow(good) },
+		"in public":              func(s *sidecarProcess) { s.public() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := start(t)
-			before(p)
+			s := start(t)
+			before(s)
 			conn, err := net.Dial("tcp", good+":7000")
 			if err != nil {
 				t.Fatal(err)
@@ -238,7 +239,7 @@ func TestASwitchCutsWhatIsNoLongerAllowed(t *testing.T) {
 			if _, err := io.ReadFull(conn, make([]byte, 6)); err != nil {
 				t.Fatal(err)
 			}
-			p.none()
+			s.none()
 			_, _ = io.WriteString(conn, "more\n")
 			if size, err := conn.Read(make([]byte, 9)); err == nil {
 				t.Errorf("%d bytes came back after the switch", size)
@@ -248,15 +249,15 @@ func TestASwitchCutsWhatIsNoLongerAllowed(t *testing.T) {
 }
 
 func TestASwitchKeepsWhatIsStillAllowed(t *testing.T) {
-	p := start(t)
-	p.allow(good, evil)
+	s := start(t)
+	s.allow(good, evil)
 	conn, err := net.Dial("tcp", good+":7001")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(8 * time.Second))
-	for _, change := range []func(){func() {}, func() { p.allow(good) }, p.public, func() { p.allow(good) }} {
+	for _, change := range []func(){func() {}, func() { s.allow(good) }, s.public, func() { s.allow(good) }} {
 		change()
 		if _, err := io.WriteString(conn, "ping"); err != nil {
 			t.Fatal(err)
@@ -268,29 +269,29 @@ func TestASwitchKeepsWhatIsStillAllowed(t *testing.T) {
 }
 
 func TestARepeatedSwitchChangesNothing(t *testing.T) {
-	p := start(t)
+	s := start(t)
 	got, err := get(evil, evilName)
 	wantRefusal(t, got, err)
 	request := control.Request{ID: "1/step/network", Policy: policy.Policy{Mode: policy.Allowlist, Hosts: []string{good}}}
-	first := p.request(request)
+	first := s.request(request)
 	wantCounted(t, first.Report, refusals.Target{Protocol: "tcp", Host: evil, Port: 80})
 	got, err = get(evil, evilName)
 	wantRefusal(t, got, err)
-	if again := p.request(request); again.Boot != first.Boot || len(again.Refused) != len(first.Refused) {
+	if again := s.request(request); again.Boot != first.Boot || len(again.Refused) != len(first.Refused) {
 		t.Errorf("first %+v, again %+v", first, again)
 	}
-	wantCounted(t, p.none().Report, refusals.Target{Protocol: "http", Host: evilName, Port: 80})
+	wantCounted(t, s.none().Report, refusals.Target{Protocol: "http", Host: evilName, Port: 80})
 }
 
 func TestABadRequestChangesNothing(t *testing.T) {
-	p := start(t)
-	p.allow(good)
+	s := start(t)
+	s.allow(good)
 	for _, bad := range []control.Request{
 		{ID: "x", Policy: policy.Policy{Mode: "open"}},
 		{Policy: policy.Policy{Mode: policy.Public}},
 		{ID: "y", Policy: policy.Policy{Mode: policy.Allowlist, Hosts: []string{"10.0.0.0/99"}}},
 	} {
-		if answer := p.request(bad); answer.Error == "" {
+		if answer := s.request(bad); answer.Error == "" {
 			t.Errorf("%+v was accepted", bad)
 		}
 	}
@@ -301,9 +302,9 @@ func TestABadRequestChangesNothing(t *testing.T) {
 }
 
 func TestAKilledSidecarNeverOpens(t *testing.T) {
-	p := start(t)
-	boot := p.allow(goodName).Boot
-	p.kill()
+	s := start(t)
+	boot := s.allow(goodName).Boot
+	s.kill()
 	for range 3 {
 		got, err := get(evil, evilName)
 		wantRefusal(t, got, err)
@@ -311,11 +312,11 @@ func TestAKilledSidecarNeverOpens(t *testing.T) {
 			t.Error("UDP passes")
 		}
 	}
-	p.write("resolv.conf", "nameserver "+evil+"\n") // root in another container could write this file
-	p.run()
+	s.write("resolv.conf", "nameserver "+evil+"\n") // root in another container could write this file
+	s.run()
 	got, err := get(good, goodName)
 	wantRefusal(t, got, err)
-	if again := p.allow(goodName).Boot; again == boot {
+	if again := s.allow(goodName).Boot; again == boot {
 		t.Error("the restarted sidecar has the same boot id")
 	}
 	if answer, err := lookup(goodName, dns.TypeA); err != nil || len(answer.Answer) != 1 {
@@ -342,15 +343,15 @@ func TestNamesOfTheHostsFileAreNotBelieved(t *testing.T) {
 	if err := unix.Mount(file, "/etc/hosts", "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
 	}
-	p := start(t)
-	p.allow(goodName)
+	s := start(t)
+	s.allow(goodName)
 	got, err := get(evil, goodName)
 	wantAnswer(t, got, err, good)
 }
 
 func TestTheNumberOfConnectionsIsLimited(t *testing.T) {
-	p := start(t)
-	p.allow(good)
+	s := start(t)
+	s.allow(good)
 	for number := range 384 {
 		conn, err := net.Dial("tcp", good+":7001")
 		if err != nil {
@@ -366,11 +367,11 @@ func TestTheNumberOfConnectionsIsLimited(t *testing.T) {
 	}
 	got, err := talk(good+":7001", "one too many\n")
 	wantRefusal(t, got, err)
-	if p.allow(good).Others != 1 {
+	if s.allow(good).Others != 1 {
 		t.Error("the refused connection is not counted")
 	}
-	p.none() // closes all connections
-	p.allow(good)
+	s.none() // closes all connections
+	s.allow(good)
 	for got, err = talk(good+":7001", "again\n"); err != nil; got, err = talk(good+":7001", "again\n") {
 		time.Sleep(10 * time.Millisecond) // the proxy forgets closed connections one by one
 	}
@@ -378,7 +379,7 @@ func TestTheNumberOfConnectionsIsLimited(t *testing.T) {
 }
 
 func TestOnlyTheKubeletReachesThePod(t *testing.T) {
-	p := start(t)
+	s := start(t)
 	listener, err := net.Listen("tcp", podAddress+":9876")
 	if err != nil {
 		t.Fatal(err)
@@ -389,7 +390,7 @@ func TestOnlyTheKubeletReachesThePod(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = other.Close() }()
-	for name, change := range map[string]func(){"none": func() { p.none() }, "public": p.public, "allowlist": func() { p.allow(evil) }} {
+	for name, change := range map[string]func(){"none": func() { s.none() }, "public": s.public, "allowlist": func() { s.allow(evil) }} {
 		change()
 		if err := fromOutside(node, podAddress+":9876"); err != nil {
 			t.Errorf("%s: the kubelet's probe: %v", name, err)

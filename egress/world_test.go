@@ -132,8 +132,8 @@ func ip(commands ...string) error {
 	return nil
 }
 
-// pod is the sidecar under test.
-type pod struct {
+// sidecarProcess is the sidecar under test, a child of the test.
+type sidecarProcess struct {
 	t       *testing.T
 	socket  string
 	process *exec.Cmd
@@ -141,85 +141,85 @@ type pod struct {
 	output  bytes.Buffer
 }
 
-func start(t *testing.T) *pod {
+func start(t *testing.T) *sidecarProcess {
 	t.Helper()
-	p := &pod{t: t, socket: filepath.Join(t.TempDir(), "state", "control.sock")}
-	p.write("resolv.conf", "nameserver "+node+"\nsearch default.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n")
-	p.run()
-	t.Cleanup(p.kill)
-	return p
+	s := &sidecarProcess{t: t, socket: filepath.Join(t.TempDir(), "state", "control.sock")}
+	s.write("resolv.conf", "nameserver "+node+"\nsearch default.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n")
+	s.run()
+	t.Cleanup(s.kill)
+	return s
 }
 
-func (p *pod) write(name, content string) {
-	if err := os.WriteFile(filepath.Join(filepath.Dir(filepath.Dir(p.socket)), name), []byte(content), 0o644); err != nil {
-		p.t.Fatal(err)
+func (s *sidecarProcess) write(name, content string) {
+	if err := os.WriteFile(filepath.Join(filepath.Dir(filepath.Dir(s.socket)), name), []byte(content), 0o644); err != nil {
+		s.t.Fatal(err)
 	}
 }
 
-func (p *pod) run() {
-	p.t.Helper()
-	resolver := filepath.Join(filepath.Dir(filepath.Dir(p.socket)), "resolv.conf")
-	p.process = exec.Command("/proc/self/exe", "serve", "--socket", p.socket, "--resolver", resolver, "--probes", "9876", "--gateway", gatewayName+":8080")
-	p.process.Env = append(os.Environ(), asSidecar+"=1", "NODE_IP="+node)
-	p.process.Stderr = &p.output
-	p.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := p.process.Start(); err != nil {
-		p.t.Fatal(err)
+func (s *sidecarProcess) run() {
+	s.t.Helper()
+	resolver := filepath.Join(filepath.Dir(filepath.Dir(s.socket)), "resolv.conf")
+	s.process = exec.Command("/proc/self/exe", "serve", "--socket", s.socket, "--resolver", resolver, "--probes", "9876", "--gateway", gatewayName+":8080")
+	s.process.Env = append(os.Environ(), asSidecar+"=1", "NODE_IP="+node)
+	s.process.Stderr = &s.output
+	s.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := s.process.Start(); err != nil {
+		s.t.Fatal(err)
 	}
-	conn, err := control.Dial(p.socket, 10*time.Second)
+	conn, err := control.Dial(s.socket, 10*time.Second)
 	if err != nil {
-		p.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	_ = conn.Close()
 }
 
-func (p *pod) kill() {
-	_ = p.process.Process.Kill()
-	_ = p.process.Wait()
-	if p.t.Failed() {
-		p.t.Logf("the sidecar's output:\n%s", p.output.String())
+func (s *sidecarProcess) kill() {
+	_ = s.process.Process.Kill()
+	_ = s.process.Wait()
+	if s.t.Failed() {
+		s.t.Logf("the sidecar's output:\n%s", s.output.String())
 	}
-	p.output.Reset()
+	s.output.Reset()
 }
 
-// to switches to a policy and returns the answer.
-func (p *pod) to(wanted policy.Policy) control.Answer {
-	p.t.Helper()
-	p.number++
-	answer := p.request(control.Request{ID: fmt.Sprint(p.number), Policy: wanted})
+// switchTo switches to a policy and returns the answer.
+func (s *sidecarProcess) switchTo(wanted policy.Policy) control.Answer {
+	s.t.Helper()
+	s.number++
+	answer := s.request(control.Request{ID: fmt.Sprint(s.number), Policy: wanted})
 	if answer.Error != "" {
-		p.t.Fatalf("%+v: %s", wanted, answer.Error)
+		s.t.Fatalf("%+v: %s", wanted, answer.Error)
 	}
 	return answer
 }
 
-func (p *pod) request(request control.Request) control.Answer {
-	p.t.Helper()
-	conn, err := control.Dial(p.socket, time.Second)
+func (s *sidecarProcess) request(request control.Request) control.Answer {
+	s.t.Helper()
+	conn, err := control.Dial(s.socket, time.Second)
 	if err != nil {
-		p.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
 	if err := json.NewEncoder(conn).Encode(request); err != nil {
-		p.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	var answer control.Answer
 	if err := json.NewDecoder(conn).Decode(&answer); err != nil {
-		p.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	return answer
 }
 
-func (p *pod) allow(hosts ...string) control.Answer {
-	p.t.Helper()
-	return p.to(policy.Policy{Mode: policy.Allowlist, Hosts: hosts})
+func (s *sidecarProcess) allow(hosts ...string) control.Answer {
+	s.t.Helper()
+	return s.switchTo(policy.Policy{Mode: policy.Allowlist, Hosts: hosts})
 }
 
-func (p *pod) public() { p.t.Helper(); p.to(policy.Policy{Mode: policy.Public}) }
+func (s *sidecarProcess) public() { s.t.Helper(); s.switchTo(policy.Policy{Mode: policy.Public}) }
 
-func (p *pod) none() control.Answer {
-	p.t.Helper()
-	return p.to(policy.Policy{Mode: policy.NoNetwork})
+func (s *sidecarProcess) none() control.Answer {
+	s.t.Helper()
+	return s.switchTo(policy.Policy{Mode: policy.NoNetwork})
 }
 
 // get sends an HTTP request to an address with a Host header and returns the answer's body.

@@ -13,8 +13,8 @@ const (
 	large       = "head -c 30000000 /dev/urandom > "
 )
 
-// aPause waits for a keep-alive frame, which the runner sends after an idle time longer than workSeconds.
-func (s *session) aPause() {
+// expectKeepAlive waits for a keep-alive frame, which the runner sends after an idle time longer than workSeconds.
+func (s *session) expectKeepAlive() {
 	s.t.Helper()
 	if kind, size, err := s.frames.Next(); kind != frames.Data || size != 0 || err != nil {
 		s.t.Fatalf("frame %q of %d bytes, %v", kind, size, err)
@@ -31,7 +31,7 @@ func TestTheTimeInWhichACallerReadsNothingOfACheckpointIsNoWork(t *testing.T) {
 	if answer := other.ask(object{"op": "checkpoint"}); answer["ok"] != true {
 		t.Fatal(answer)
 	}
-	other.aPause()
+	other.expectKeepAlive()
 	for _, each := range []*session{s, s, other} {
 		if _, failure := each.body(); failure != "" {
 			t.Error(failure)
@@ -50,7 +50,7 @@ func TestTheTimeInWhichACallerSendsNothingOfARestoreIsNoWork(t *testing.T) {
 	if answer := r.ask(request); answer["proceed"] != true {
 		t.Fatal(answer)
 	}
-	r.aPause()
+	r.expectKeepAlive()
 	r.sendIncrement(made)
 	if answer := r.receiveAlive(); answer["ok"] != true || content(t, other+"/app/new") != "one\n" {
 		t.Error(answer)

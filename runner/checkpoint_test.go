@@ -44,8 +44,8 @@ func smallRoot(t *testing.T) string {
 
 func launchRoot(t *testing.T, root string, arguments []string, change ...func(*setup)) (*container, string) {
 	t.Helper()
-	settle(t, root)
-	settle(t, filepath.Join(root, "app", "deleted"))
+	waitForCtimeTick(t, root)
+	waitForCtimeTick(t, filepath.Join(root, "app", "deleted"))
 	c := launch(t, append(change, func(with *setup) {
 		with.Root, with.Args, with.Dir = root, append([]string{"/multistep/runner"}, arguments...), "/app"
 		if with.Binds == nil {
@@ -173,10 +173,11 @@ func (s *session) refusal(more object) (code, message string) {
 	return code, message
 }
 
-// settle waits until the next change of a file is certain to change its ctime. Until then each increment contains the file.
-func settle(t *testing.T, path string) {
+// waitForCtimeTick waits until the next change of a file is certain to change its ctime. Until then each increment contains the
+// file.
+func waitForCtimeTick(t *testing.T, path string) {
 	t.Helper()
-	eventually(t, path+" has settled", func() bool {
+	eventually(t, path+" is older than a tick of ctime", func() bool {
 		var stat syscall.Stat_t
 		check(syscall.Lstat(path, &stat))
 		return time.Since(time.Unix(stat.Ctim.Unix())) > 60*time.Millisecond
@@ -187,7 +188,7 @@ func TestACheckpointIsRestoredInAFreshContainer(t *testing.T) {
 	c, root := launchSmall(t, "--checkpoints")
 	s := c.connectSmall()
 	s.shell("echo one > /app/new; rm /app/deleted; mkdir /app/d; ln -s /nowhere /app/d/link", nil)
-	settle(t, root+"/app/d/link")
+	waitForCtimeTick(t, root+"/app/d/link")
 	first := s.checkpoint(nil)
 	if answer := s.commit(first); answer["ok"] != true {
 		t.Fatal(answer)

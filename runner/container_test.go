@@ -443,10 +443,10 @@ func living(marker string) (pids []int) {
 	return pids
 }
 
-// eventually waits until holds returns true, and fails the test after a timeout.
-func eventually(t *testing.T, what string, holds func() bool) {
+// eventually waits until condition returns true, and fails the test after a timeout.
+func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for started := time.Now(); !holds(); time.Sleep(5 * time.Millisecond) {
+	for started := time.Now(); !condition(); time.Sleep(5 * time.Millisecond) {
 		if time.Since(started) > 10*time.Second {
 			t.Fatalf("not after 10 s: %s", what)
 		}

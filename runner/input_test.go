@@ -79,9 +79,9 @@ func TestContainersOfAPodHaveSocketsOfTheirOwn(t *testing.T) {
 	if result := host.connect().shell("readlink /proc/1/ns/pid; cat", object{"stdin": "hi"}); result["exitCode"] != 0.0 || !strings.HasSuffix(result["tail"].(string), "\nhi") {
 		t.Error(result)
 	}
-	theirs := environment.connect().shell("readlink /proc/1/ns/pid", nil)["tail"]
-	if ours := host.connect().shell("readlink /proc/1/ns/pid", nil)["tail"]; ours == theirs {
-		t.Error("both sessions reached the same container", ours)
+	environmentNamespace := environment.connect().shell("readlink /proc/1/ns/pid", nil)["tail"]
+	if hostNamespace := host.connect().shell("readlink /proc/1/ns/pid", nil)["tail"]; hostNamespace == environmentNamespace {
+		t.Error("both sessions reached the same container", hostNamespace)
 	}
 	stranger := &container{t: t, pid: host.pid, log: host.log} // connects to the environment's socket from the host's container
 	if output, err := stranger.call(program).CombinedOutput(); err == nil || !strings.Contains(string(output), "process 0 has taken PID 1's place") {

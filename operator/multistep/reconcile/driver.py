@@ -178,9 +178,11 @@ class Driver:
         return await stack.enter_async_context(self._session(trial, pod, host=True))
 
     async def _run_script(self, drive: Drive) -> DriveResult:
-        # Write the status only for a new step: a write costs the API server more than the rest of a short session.
+        # Write the status only for a new step, and before a custom agent class runs, which may end its container: a write costs the
+        # API server more than the rest of a short session.
         now, script = drive.trial.status, Replay(drive.scope, drive.agent)
-        steps_reported = -1 if now.phase == "Suspended" or drive.trial.spec.suspend else len(now.steps)
+        steps = -1 if now.phase == "Suspended" or drive.trial.spec.suspend else len(now.steps)
+        reported = (steps, now.agent_setup_time is not None)
         drive.journal = script.advance(drive.records).journal
         if changed := changed_rewards(now, drive.journal.steps):
             raise ContradictoryRecords(f"pod {drive.pods.agent.name}: {changed}")
@@ -190,9 +192,9 @@ class Driver:
             prestarting = prestarts(drive.trial) and not progress.journal.steps
             if progress.between_steps and drive.trial.spec.suspend and not prestarting:
                 return PausedBetweenSteps(progress.journal)
-            if len(progress.journal.steps) != steps_reported:
+            if (found := (len(progress.journal.steps), progress.journal.class_ran_at is not None)) != reported:
                 await drive.hooks.report(progress.journal, drive.isolation)
-                steps_reported = len(progress.journal.steps)
+                reported = found
             if progress.next.where == "host" and "host" not in drive.sessions:
                 drive.add_host(*await self._host_session(drive.stack, drive.trial, drive.pods.agent, drive.sessions["agent"]))
                 continue

@@ -27,8 +27,8 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// patience is how long a child may continue after its transfer was cancelled, so that it can remove the staging directory.
-const patience = 5 * time.Second
+// cancelGracePeriod is how long a child may continue after its transfer was cancelled, so that it can remove the staging directory.
+const cancelGracePeriod = 5 * time.Second
 
 // job is the request to a child process: an upload if it has a target, else a download.
 type job struct {
@@ -54,17 +54,17 @@ type child struct {
 	stop     func() bool // unregisters the kill that follows a cancellation of ctx
 }
 
-// start starts a child and sends it the job. If ctx is cancelled, the child is killed after patience.
+// start starts a child and sends it the job. If ctx is cancelled, the child is killed after cancelGracePeriod.
 func start(ctx context.Context, reaper *reap.Reaper, work job) (*child, reply, error) {
 	c, err := fork(reaper)
 	if err != nil {
 		return nil, reply{}, fmt.Errorf("cannot start the transfer's process: %w", err)
 	}
 	c.user = work.User
-	c.stop = context.AfterFunc(ctx, func() { time.AfterFunc(patience, c.kill) })
+	c.stop = context.AfterFunc(ctx, func() { time.AfterFunc(cancelGracePeriod, c.kill) })
 	first, err := c.ask(work)
 	if err != nil {
-		c.end(patience)
+		c.end(cancelGracePeriod)
 		return nil, reply{}, err
 	}
 	return c, first, nil
@@ -177,7 +177,7 @@ func (u *Upload) Merge() error {
 
 // Close ends the child, which deletes the staging directory.
 func (u *Upload) Close() error {
-	u.child.end(patience)
+	u.child.end(cancelGracePeriod)
 	return nil
 }
 
@@ -226,5 +226,5 @@ func (s source) Read(p []byte) (int, error) {
 // Close kills the child, which has nothing to clean up.
 func (d *Download) Close() {
 	d.child.kill()
-	d.child.end(patience)
+	d.child.end(cancelGracePeriod)
 }

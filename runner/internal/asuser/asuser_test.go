@@ -58,7 +58,7 @@ func TestAChildThatHangsIsKilled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		within(t, patience, 2*patience, func() { upload.Close() })
+		within(t, cancelGracePeriod, 2*cancelGracePeriod, func() { upload.Close() })
 		noneLeft(t)
 	})
 	for what, use := range map[string]func(*Upload) error{
@@ -71,7 +71,7 @@ func TestAChildThatHangsIsKilled(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			within(t, patience, 2*patience, func() {
+			within(t, cancelGracePeriod, 2*cancelGracePeriod, func() {
 				cancel()
 				if err := use(upload); err == nil || !strings.Contains(err.Error(), "ended, or was killed") {
 					t.Error(err)
@@ -86,7 +86,7 @@ func TestAChildThatHangsIsKilled(t *testing.T) {
 		if err != nil || len(download.Types()) != 1 {
 			t.Fatal(err)
 		}
-		within(t, 0, patience, download.Close)
+		within(t, 0, cancelGracePeriod, download.Close)
 		noneLeft(t)
 	})
 }

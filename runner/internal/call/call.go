@@ -18,7 +18,7 @@ import (
 
 const (
 	bufferBytes = 256 << 10
-	patience    = 10 * time.Second // timeout for the connection: PID 1 may still be starting, or have many callers
+	dialTimeout = 10 * time.Second // timeout for the connection: PID 1 may still be starting, or have many callers
 	retryPause  = 20 * time.Millisecond
 )
 
@@ -48,7 +48,7 @@ func dial(address *net.UnixAddr) (*net.UnixConn, error) {
 	for started := time.Now(); ; time.Sleep(retryPause) {
 		conn, err := net.DialUnix("unix", nil, address)
 		busy := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EAGAIN)
-		if !busy || time.Since(started) > patience {
+		if !busy || time.Since(started) > dialTimeout {
 			return conn, err
 		}
 	}

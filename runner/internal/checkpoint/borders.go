@@ -34,9 +34,9 @@ func (b *borders) skips(path []byte) bool {
 	return b.excludes(path)
 }
 
-// holds returns whether a mount or a directory of the runner is below the path. A restore can neither replace nor delete such a
-// path.
-func (b *borders) holds(path string) bool { return mounts.Below(b.foreign, b.prefix+path) }
+// hasForeignBelow returns whether a mount or a directory of the runner is below the path. A restore can neither replace nor delete
+// such a path.
+func (b *borders) hasForeignBelow(path string) bool { return mounts.Below(b.foreign, b.prefix+path) }
 
 func (b *borders) excludes(path []byte) bool {
 	for _, pattern := range b.exclude {

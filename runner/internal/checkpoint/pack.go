@@ -211,7 +211,7 @@ func (p *packer) compare(dir *level, path []byte, now state) (was state, err err
 // place prepares the entry of a path that is not (or no longer) a directory. It returns an error if a restore could not put a file
 // there, or could not delete the former file or directory.
 func (p *packer) place(dir *level, path string, was state) error {
-	if isDirectory(was.Mode) && p.borders.holds(path) {
+	if isDirectory(was.Mode) && p.borders.hasForeignBelow(path) {
 		return wire.Errorf(wire.CodeUnreadable, "%.300q was renamed or replaced, and could not be restored: a mount or the runner's directory is below it", path)
 	}
 	if err := p.rights.replace(dir, path, was); err != nil {

@@ -126,7 +126,7 @@ func capture(name string, limit int64) *wire.Captured {
 	if err != nil {
 		return nil
 	}
-	changed := changedSince(info, file) || !holds(file, content)
+	changed := changedSince(info, file) || !hasContent(file, content)
 	truncated := int64(len(content)) > limit
 	if truncated {
 		content = content[:limit]
@@ -144,9 +144,9 @@ func changeTime(info fs.FileInfo) syscall.Timespec {
 	return info.Sys().(*syscall.Stat_t).Ctim
 }
 
-// holds returns whether the file still has this content. It reads the file again, because two writes within one tick of the
+// hasContent returns whether the file still has this content. It reads the file again, because two writes within one tick of the
 // kernel's clock can have the same ctime.
-func holds(file *os.File, content []byte) bool {
+func hasContent(file *os.File, content []byte) bool {
 	again := make([]byte, len(content)+1)
 	n, err := file.ReadAt(again, 0)
 	return (err == nil || err == io.EOF) && bytes.Equal(again[:min(n, len(content))], content)

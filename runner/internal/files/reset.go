@@ -23,7 +23,7 @@ func Reset(name string, mode uint32, owner users.User, keep bool) error {
 			return fmt.Errorf("cannot empty %s: %w", name, err)
 		}
 	}
-	return dress(root, mode, owner)
+	return setOwnerAndMode(root, mode, owner)
 }
 
 // realDirectory opens the directory at the path name. It creates a missing directory, and replaces a file or link at this path.
@@ -57,8 +57,8 @@ func directoryIn(root *os.Root, name string) (*os.Root, error) {
 	return paths.Enter(root, name, info)
 }
 
-// dress sets the owner and mode of an open directory. It does not use the name, which may refer to another file by now.
-func dress(root *os.Root, mode uint32, owner users.User) error {
+// setOwnerAndMode changes an open directory. It does not use the name, which may refer to another file by now.
+func setOwnerAndMode(root *os.Root, mode uint32, owner users.User) error {
 	directory, err := root.Open(".")
 	if err != nil {
 		return err

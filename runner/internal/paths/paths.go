@@ -143,11 +143,11 @@ func (w *walk) follow(name string, link fs.FileInfo) error {
 	if err != nil {
 		return err
 	}
-	if !ours(link) || !ours(directory) || writable(directory) {
+	if !hasTrustedOwner(link) || !hasTrustedOwner(directory) || writable(directory) {
 		if !w.lenient {
 			return fmt.Errorf("%q: %w", name, ErrLink)
 		}
-		if w.stranger == NoStranger && !ours(link) {
+		if w.stranger == NoStranger && !hasTrustedOwner(link) {
 			w.stranger = Owner(link)
 		}
 	}
@@ -235,8 +235,8 @@ func split(name string) []string {
 	return slices.DeleteFunc(strings.Split(name, "/"), func(part string) bool { return part == "" || part == "." })
 }
 
-// ours returns whether root or PID 1's user owns the file.
-func ours(info fs.FileInfo) bool {
+// hasTrustedOwner returns whether root or PID 1's user owns the file.
+func hasTrustedOwner(info fs.FileInfo) bool {
 	uid := Owner(info)
 	return uid == 0 || uid == runnerUID
 }

@@ -86,25 +86,25 @@ func (b *Background) add(added *family) {
 func (b *Background) Kill() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	all := clan(b.families)
+	all := familySet(b.families)
 	b.families = nil
 	return tree.Kill(all)
 }
 
-// clan is a set of families that are killed together.
-type clan []*family
+// familySet is a set of families that are killed together.
+type familySet []*family
 
 // Roots implements tree.Family.
-func (c clan) Roots(all []kernel.Process) (pids []int) {
+func (c familySet) Roots(all []kernel.Process) (pids []int) {
 	for _, each := range c {
 		pids = append(pids, each.Roots(all)...)
 	}
 	return pids
 }
 
-// Extinct implements tree.Family. A clan is extinct if all its families are. It calls Extinct of every family, because each one
+// Extinct implements tree.Family. A set is extinct if all its families are. It calls Extinct of every family, because each one
 // counts the calls that found no process.
-func (c clan) Extinct(found int) bool {
+func (c familySet) Extinct(found int) bool {
 	extinct := true
 	for _, each := range c {
 		extinct = each.Extinct(found) && extinct

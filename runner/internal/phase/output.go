@@ -79,11 +79,11 @@ func (o *output) copy() {
 			break
 		}
 	}
-	o.letGo()
+	o.release()
 	o.pipe.Close() // without the lock: Close waits until drain releases the descriptor, and drain waits for the lock
 }
 
-func (o *output) letGo() {
+func (o *output) release() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.dropFile()

@@ -110,7 +110,7 @@ func TestARestoreAcceptsWhatWasPackedWithTheSameLimits(t *testing.T) {
 	}
 	must(t, os.Remove(p.path("gone")))
 	must(t, os.Link(p.path("10"), p.path("link")))
-	p.settle()
+	p.waitForCtimeTick()
 	made, err := p.pack()
 	must(t, err)
 	lines := int64(0)

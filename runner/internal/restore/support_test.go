@@ -48,7 +48,7 @@ func start(t *testing.T, image string) *pod {
 		t.Fatalf("%v: %s", err, output)
 	}
 	p := &pod{t: t, root: root}
-	p.settle()
+	p.waitForCtimeTick()
 	p.tracker = checkpoint.Track(root, nil)
 	p.tracker.Wait()
 	return p
@@ -61,8 +61,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// settle waits until all files are so old that a list does not count them as changed.
-func (p *pod) settle() {
+// waitForCtimeTick waits until all files are so old that a list does not count them as changed.
+func (p *pod) waitForCtimeTick() {
 	p.t.Helper()
 	newest := time.Time{}
 	filepath.WalkDir(p.root, func(_ string, entry fs.DirEntry, err error) error {
@@ -99,7 +99,7 @@ func (p *pod) pack(change ...func(*wire.Checkpoint)) (increment, error) {
 // checkpoint packs and commits an increment.
 func (p *pod) checkpoint(change ...func(*wire.Checkpoint)) increment {
 	p.t.Helper()
-	p.settle()
+	p.waitForCtimeTick()
 	made, err := p.pack(change...)
 	must(p.t, err)
 	if refusal := p.tracker.Commit(made.Manifest); refusal != nil {

@@ -29,7 +29,7 @@ const interrupted = "Interrupted"
 // request it.
 func Once(version string, args []string) error {
 	flags := flag.NewFlagSet("once", flag.ContinueOnError)
-	state := flags.String("state", "", "directory for records; must exist")
+	state := flags.String("state", "", "directory for records; created if it does not exist")
 	id := flags.String("id", "", "of the only operation with a record, if there is one")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -43,14 +43,14 @@ func Once(version string, args []string) error {
 		return err
 	}
 	runner.Tracker = checkpoint.Untracked()
-	kept := &keptRecord{path: filepath.Join(*state, fileName(*id)), id: *id}
+	file := &recordFile{path: filepath.Join(*state, fileName(*id)), id: *id}
 	if *id != "" {
-		if err := kept.load(runner.Store); err != nil {
+		if err := file.load(runner.Store); err != nil {
 			return err
 		}
 	}
 	talked := talkOnStdio(runner)
-	return errors.Join(talked, kept.save(runner.Store))
+	return errors.Join(talked, file.save(runner.Store))
 }
 
 func fileName(id string) string {
@@ -89,35 +89,35 @@ func connections(pair [2]int) (mine, theirs *net.UnixConn, err error) {
 	return both[0], both[1], nil
 }
 
-// keptRecord is the record of an operation, in a file. While the operation runs, the file is locked and contains only a newline.
-type keptRecord struct {
+// recordFile is the record of an operation, in a file. While the operation runs, the file is locked and contains only a newline.
+type recordFile struct {
 	path, id string
 	file     *os.File
 }
 
 // load waits until no other process runs the operation. If the operation already ran, load adds its record to the store.
-func (k *keptRecord) load(store *records.Store) error {
-	file, err := os.OpenFile(k.path, os.O_CREATE|os.O_RDWR, 0o600)
+func (r *recordFile) load(store *records.Store) error {
+	file, err := os.OpenFile(r.path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
-	k.file = file // stays open until the process ends, because it holds the lock
+	r.file = file // stays open until the process ends, because it holds the lock
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
 		return err
 	}
-	content, err := os.ReadFile(k.path)
+	content, err := os.ReadFile(r.path)
 	if err != nil || len(content) == 0 {
 		_, failed := file.WriteAt([]byte{'\n'}, 0)
 		return errors.Join(err, failed)
 	}
-	record := records.Record{ID: k.id, Op: "start", Result: wire.PhaseResult{
+	record := records.Record{ID: r.id, Op: "start", Result: wire.PhaseResult{
 		Error: wire.Errorf(interrupted, "the runner was killed while the command ran"),
 	}}
 	if len(content) > 1 {
 		var result wire.PhaseResult
 		record.Result = &result
 		if err := json.Unmarshal(content, &record); err != nil {
-			return fmt.Errorf("the record of %s: %w", k.id, err)
+			return fmt.Errorf("the record of %s: %w", r.id, err)
 		}
 		record.Result = result
 	}
@@ -126,18 +126,18 @@ func (k *keptRecord) load(store *records.Store) error {
 }
 
 // save waits until the operation finishes, even if the session has ended, and writes its record.
-func (k *keptRecord) save(store *records.Store) error {
-	if k.file == nil {
+func (r *recordFile) save(store *records.Store) error {
+	if r.file == nil {
 		return nil
 	}
-	record, missing := store.Wait(context.Background(), k.id)
+	record, missing := store.Wait(context.Background(), r.id)
 	if missing != nil {
-		return k.file.Truncate(0) // no session started the operation
+		return r.file.Truncate(0) // no session started the operation
 	}
 	content, err := json.Marshal(record)
 	if err != nil {
 		return err
 	}
-	_, err = k.file.WriteAt(content, 0)
+	_, err = r.file.WriteAt(content, 0)
 	return err
 }

@@ -94,15 +94,15 @@ func forgetSignals() {
 	}()
 }
 
-// stoppedLook is the interval between two checks for stopped exec sessions.
-const stoppedLook = 3 * time.Second
+// stoppedCheckInterval is the interval between two checks for stopped exec sessions.
+const stoppedCheckInterval = 3 * time.Second
 
 // endStopped kills each process of an exec session (such as `runner call`) that is stopped at two checks in a row. A root agent can
 // stop such a process with SIGSTOP, which the operator cannot distinguish from an unresponsive node. If the process is killed, the
 // kubelet reports the end of the session to the operator.
 func endStopped() {
 	stopped := map[int]uint64{} // start times by PID
-	for ; ; time.Sleep(stoppedLook) {
+	for ; ; time.Sleep(stoppedCheckInterval) {
 		processes, _ := kernel.Processes()
 		now := map[int]uint64{}
 		for _, each := range processes {

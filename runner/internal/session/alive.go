@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	watched       = 200 * time.Millisecond // interval at which the runner checks whether the caller is gone
-	beat          = 10 * time.Second       // idle time after which the runner sends the caller a keep-alive frame
-	takesNothing  = time.Minute            // timeout if the caller reads no bytes of a checkpoint
-	bringsNothing = 5 * time.Minute        // timeout if the caller sends no bytes of a restore
+	callerCheckInterval    = 200 * time.Millisecond // interval at which the runner checks whether the caller is gone
+	keepAliveInterval      = 10 * time.Second       // idle time after which the runner sends the caller a keep-alive frame
+	checkpointWriteTimeout = time.Minute            // timeout if the caller reads no bytes of a checkpoint
+	restoreReadTimeout     = 5 * time.Minute        // timeout if the caller sends no bytes of a restore
 )
 
 var errGone = errors.New("the caller is gone: it ended its connection or its stdin")
@@ -32,23 +32,23 @@ type alive struct {
 
 func (s *Session) keepAlive() *alive {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	s.conn.idle, s.conn.stalled = bringsNothing, takesNothing
+	s.conn.readTimeout, s.conn.writeTimeout = restoreReadTimeout, checkpointWriteTimeout
 	a := &alive{ctx: ctx, pulse: frames.NewPulse(s.conn)}
 	ended := make(chan struct{})
 	var both sync.WaitGroup
 	both.Go(func() {
-		every(watched, ended, func() {
+		every(callerCheckInterval, ended, func() {
 			if closed(s.conn.Conn) {
 				cancel(errGone)
 				s.conn.Close()
 			}
 		})
 	})
-	both.Go(func() { every(beat/10, ended, func() { a.pulse.Beat(beat) }) })
+	both.Go(func() { every(keepAliveInterval/10, ended, func() { a.pulse.Beat(keepAliveInterval) }) })
 	a.end = sync.OnceFunc(func() {
 		close(ended)
 		both.Wait()
-		s.conn.idle, s.conn.stalled = idle, stalled
+		s.conn.readTimeout, s.conn.writeTimeout = readTimeout, writeTimeout
 		cancel(nil)
 	})
 	return a

@@ -33,7 +33,7 @@ func connected(t *testing.T) (here, there *net.UnixConn) {
 func TestAWriteEndsWhenTheCallerReadsNothingButNotWhileItReadsSlowly(t *testing.T) {
 	here, there := connected(t)
 	here.SetWriteBuffer(progress)
-	conn := &patientConn{here, time.Minute, 200 * time.Millisecond}
+	conn := &timeoutConn{here, time.Minute, 200 * time.Millisecond}
 	slow := make(chan struct{})
 	go func() {
 		defer close(slow)
@@ -51,7 +51,7 @@ func TestAWriteEndsWhenTheCallerReadsNothingButNotWhileItReadsSlowly(t *testing.
 	if n, err := conn.Write(make([]byte, 1<<20)); err != nil || n != 1<<20 {
 		t.Fatal(n, err)
 	}
-	if time.Since(started) < conn.stalled {
+	if time.Since(started) < conn.writeTimeout {
 		t.Error("the reader was not slow:", time.Since(started))
 	}
 	<-slow

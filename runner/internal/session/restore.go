@@ -51,7 +51,8 @@ func (s *Session) restoreOnce(ctx context.Context, clock *worktime.Clock, reques
 		return record, restoreFailure(ctx, err, nil), s.discardIncrements(request)
 	}
 	defer release()
-	defer debug.FreeOSMemory()                                                    // frees memory at once: it counts against the trial's limit
+	// Frees memory at once: it counts against the trial's limit
+	defer debug.FreeOSMemory()
 	if record, found, refusal := s.Store.Find(request.ID, request.Op.Op); found { // this request finished in an abandoned session
 		return record, refusal, s.discardIncrements(request)
 	}

@@ -49,10 +49,10 @@ func (r *Runner) serveSealed(conn *net.UnixConn) error {
 	defer conn.Close()
 	unproven := time.AfterFunc(sealedProof, func() { conn.Close() })
 	defer unproven.Stop()
-	patient := &patientConn{conn, idle, stalled}
-	reader, limit := frames.NewReaderSize(patient, sealedBuffer), maxUnproven
+	timed := &timeoutConn{conn, readTimeout, writeTimeout}
+	reader, limit := frames.NewReaderSize(timed, sealedBuffer), maxUnproven
 	var answer bytes.Buffer
-	session := Session{Runner: r, conn: patient, stream: &answer}
+	session := Session{Runner: r, conn: timed, stream: &answer}
 	for {
 		kind, length, err := reader.Next()
 		if err != nil {
@@ -69,7 +69,7 @@ func (r *Runner) serveSealed(conn *net.UnixConn) error {
 		limit = frames.MaxJSON
 		message := wire.Sealed{Sealed: r.Key.Answer(answer.Bytes()[frameHeader:], nonce)}
 		answer.Reset()
-		if err := frames.WriteJSON(patient, frames.JSON, struct {
+		if err := frames.WriteJSON(timed, frames.JSON, struct {
 			OK bool `json:"ok"`
 			wire.Sealed
 		}{answerOK, message}); err != nil {

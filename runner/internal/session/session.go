@@ -22,11 +22,11 @@ import (
 )
 
 const (
-	idle     = 15 * time.Minute // read timeout: then the caller counts as gone
-	stalled  = 5 * time.Minute  // write timeout: the caller reads nothing
-	progress = 32 << 10         // bytes in one part of a write; each part has its own timeout
-	maxWait  = time.Hour
-	answerOK = true
+	readTimeout  = 15 * time.Minute // read timeout: then the caller counts as gone
+	writeTimeout = 5 * time.Minute  // write timeout: the caller reads nothing
+	progress     = 32 << 10         // bytes in one part of a write; each part has its own timeout
+	maxWait      = time.Hour
+	answerOK     = true
 )
 
 // Runner is the state that all sessions share.
@@ -50,7 +50,7 @@ type Runner struct {
 // Session is one caller's connection.
 type Session struct {
 	*Runner
-	conn     *patientConn
+	conn     *timeoutConn
 	frames   *frames.Reader
 	stream   io.Writer
 	protocol int // version negotiated by hello; 0 before hello
@@ -61,8 +61,8 @@ type Session struct {
 // Serve handles a session until it ends. It returns nil if the caller ended the session, else the error that broke it.
 func (r *Runner) Serve(conn net.Conn) error {
 	defer conn.Close()
-	patient := &patientConn{conn, idle, stalled}
-	session := Session{Runner: r, conn: patient, frames: frames.NewReader(patient), stream: patient}
+	timed := &timeoutConn{conn, readTimeout, writeTimeout}
+	session := Session{Runner: r, conn: timed, frames: frames.NewReader(timed), stream: timed}
 	session.handle = session.dispatch
 	defer session.leaveHost()
 	return session.serve()
@@ -84,20 +84,20 @@ func (s *Session) serve() error {
 	}
 }
 
-// patientConn is a connection with a timeout for each read, and one for each part of a write.
-type patientConn struct {
+// timeoutConn is a connection with a timeout for each read, and one for each part of a write.
+type timeoutConn struct {
 	net.Conn
-	idle, stalled time.Duration
+	readTimeout, writeTimeout time.Duration
 }
 
-func (c *patientConn) Read(p []byte) (int, error) {
-	c.SetReadDeadline(time.Now().Add(c.idle))
+func (c *timeoutConn) Read(p []byte) (int, error) {
+	c.SetReadDeadline(time.Now().Add(c.readTimeout))
 	return c.Conn.Read(p)
 }
 
-func (c *patientConn) Write(p []byte) (written int, err error) {
+func (c *timeoutConn) Write(p []byte) (written int, err error) {
 	for written < len(p) && err == nil {
-		c.SetWriteDeadline(time.Now().Add(c.stalled))
+		c.SetWriteDeadline(time.Now().Add(c.writeTimeout))
 		n := 0
 		n, err = c.Conn.Write(p[written:min(len(p), written+progress)])
 		written += n

@@ -76,7 +76,7 @@ func supervise(report *json.Encoder) error {
 	if err != nil {
 		return err
 	}
-	letGo(failed)
+	closeDescriptors(failed)
 	report.Encode(Report{PID: pid})
 	if message, _ := io.ReadAll(failure); len(message) > 0 { // empty if the command's execve succeeded, which closes the pipe
 		report.Encode(json.RawMessage(message))
@@ -85,9 +85,9 @@ func supervise(report *json.Encoder) error {
 	return nil
 }
 
-// letGo closes the supervisor's copies of descriptors that only the command may hold. With these copies open, PID 1 would see no
-// EOF of the output, nor that the command closed its stdin.
-func letGo(failed *os.File) {
+// closeDescriptors closes the supervisor's copies of descriptors that only the command may hold. With these copies open, PID 1
+// would see no EOF of the output, nor that the command closed its stdin.
+func closeDescriptors(failed *os.File) {
 	failed.Close()
 	syscall.Close(SpecFD)
 	syscall.Close(StdinFD)

@@ -3,8 +3,8 @@ package wire
 import "testing"
 
 func TestTheHighestCommonProtocolIsAgreedOn(t *testing.T) {
-	ours := Protocols
-	defer func() { Protocols = ours }()
+	original := Protocols
+	defer func() { Protocols = original }()
 	Protocols = []int{2, 3}
 	for _, each := range []struct {
 		what    string

@@ -25,10 +25,10 @@ var Protocols = []int{1, 2, 3, 4, 5}
 var CheckpointProtocols = []int{4, 5}
 
 // Agree returns the highest version that both sides support, and false if they have no common version.
-func Agree(ours, offered []int) (int, bool) {
+func Agree(supported, offered []int) (int, bool) {
 	common := 0
 	for _, each := range offered {
-		if each > common && slices.Contains(ours, each) {
+		if each > common && slices.Contains(supported, each) {
 			common = each
 		}
 	}

@@ -103,6 +103,8 @@ def in_step(spec: Mapping[str, Any] | None = None, **status: Any) -> MultiStepTr
 
 
 IN_STEP = in_step()
+IN_CLASS_SETUP = began({"agent": {"importPath": "my.agents:Mine"}}, agent_setup_time=at(START))
+"""A trial in which the setup of a custom agent class has started, and no step."""
 SUSPEND = {"suspend": True}
 RELEASE = {"suspend": True, "suspendPolicy": "Release"}
 PRESTART = {"suspend": True, "prestart": True, "suspendPolicy": "Release"}
