@@ -82,7 +82,7 @@ class StepRun:
     metadata: Mapping[str, Any] | None = None  # metadata that the agent returned, for result.json
     checkpoint: CheckpointStatus | None = None
     findings: tuple[Finding, ...] = ()  # traces of tampering, found before the verification (engine.tampering)
-    compared: tuple[Finding, ...] = ()  # differences between the two verdicts, or why they were not compared (engine.comparison)
+    verdict_differences: tuple[Finding, ...] = ()  # of the two verdicts, or why they were not compared (engine.comparison)
     trial: str | None = None  # name of the trial that ran the step; None: this trial
     lost: AttemptLost | None = None  # set if the step has no result, e.g. because the model provider failed
 

@@ -270,7 +270,7 @@ def _verifier(s: Situation) -> Decision | None:
             return AdoptVerifierPod()
         case FailAttempt() | PhaseDied() | Fail():
             message = f"the verifier of step {s.trial.status.current_step}: {found.message}"
-            return DriveWithoutVerifier(message) if s.compared else replace(found, message=message)
+            return DriveWithoutVerifier(message) if s.compares_verdicts else replace(found, message=message)
     return found
 
 

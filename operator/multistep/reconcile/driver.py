@@ -130,7 +130,7 @@ class Driver:
                     return AgentStillRuns()
             if needs_root(trial, hello, trial.status.image_user):
                 return RootRequired(user_of(hello))
-            chain = await self._checkpointing.kept(trial)
+            chain = await self._checkpointing.chain(trial)
             if missing := missing_records(trial.status, (each.id for each in hello.records)):
                 raise ContradictoryRecords(f"pod {pods.agent.name}: {missing}")
             kept = checkpoints.kept_steps(chain)
@@ -140,7 +140,7 @@ class Driver:
                 trial, loaded, agent, pods, hooks, scope, isolated, stack, deadline, {"agent": session},
                 chain=chain, protocol=hello.protocol,
             )  # fmt: skip
-            drive.take("agent", hello)
+            drive.add_records("agent", hello)
             drive.records |= checkpoints.kept_records(chain)
             if host is not None:
                 drive.add_host(*host)
@@ -241,7 +241,7 @@ class Driver:
         if needs_root(drive.trial, hello, named.image_user if named else None):
             return VerifierRequired(journal, step, user_of(hello))
         drive.sessions["verifier"], drive.workdir = session, hello.workdir
-        drive.take("verifier", hello)
+        drive.add_records("verifier", hello)
         return None
 
     async def _give_up(self, drive: Drive, progress: Progress) -> None:
@@ -387,8 +387,8 @@ class Driver:
         await self._collections.keep_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
         if step.verified_restored and drive.loaded.plan.checkpoints is None and not (drive.scope.kept or drive.loaded.plan.regrade):
             await self._checkpointing.forget(drive.key)  # a trial that waits for space must not occupy space itself
-        elif step.compared:
-            await self._checkpointing.forget_passing(drive.key, (drive.scope.attempt, step.index))
+        elif step.compares_verdicts:
+            await self._checkpointing.discard_temporary(drive.key, (drive.scope.attempt, step.index))
         if (verifier := drive.sessions.pop("verifier", None)) is not None:
             await verifier.close()
         await drive.hooks.dismiss(step)

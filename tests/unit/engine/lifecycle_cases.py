@@ -89,9 +89,9 @@ def after(
     start_timeout: float = 60.0,
     verifier: PodFacts | None = None,
     *,
-    compared: bool = False,
+    compares_verdicts: bool = False,
 ) -> Decision:
-    return decide(Situation(trial, facts, "t-1", now, start_timeout, verifier, compared=compared))
+    return decide(Situation(trial, facts, "t-1", now, start_timeout, verifier, compares_verdicts=compares_verdicts))
 
 
 ON_ITS_WAY = "attempt 1: waiting for pod t-1"
