@@ -81,12 +81,12 @@ class FakeCheckpoints:
     def __init__(self, volume: FakeVolume) -> None:
         self._volume = volume
 
-    async def room(self, key: TrialKey, attempt: int, step: int) -> Headroom:
+    async def headroom(self, key: TrialKey, attempt: int, step: int) -> Headroom:
         self._volume.faults.point("volume checkpoint room")
         return Headroom(self._volume.checkpoint_bytes, 1000, "namespace")
 
     @asynccontextmanager
-    async def draft(self, key: TrialKey, room: Headroom) -> AsyncIterator[FakeDraft]:
+    async def draft(self, key: TrialKey, headroom: Headroom) -> AsyncIterator[FakeDraft]:
         self._volume.faults.point("volume draft")
         if self._volume.broken:
             raise StoreError("no space left on device")
@@ -96,7 +96,7 @@ class FakeCheckpoints:
         used = sum(len(each) for _, files in self._volume._of(key).checkpoints.values() for each in files.values())
         return max(0, self._volume.most_bytes - used)
 
-    async def keep(self, key: TrialKey, draft: FakeDraft, commit: Commit) -> Commit:
+    async def store(self, key: TrialKey, draft: FakeDraft, commit: Commit) -> Commit:
         with self._volume._write(f"checkpoint {commit.attempt} {commit.step}"):
             files = {name: bytes(spool.data) for name, spool in draft.spools.items()}
             return self._volume._of(key).checkpoints.setdefault(commit.id, (commit.sealed(), files))[0]
@@ -168,7 +168,7 @@ class FakeEvidence:
             self._volume._of(key).evidence = json.loads(statement)
 
 
-class FakePlace:
+class FakeResultsStore:
     """The part of a volume that reads the results of other trials."""
 
     faults: Faults
@@ -185,7 +185,7 @@ class FakePlace:
         return json.dumps(found.evidence).encode()[:limit] if found and found.evidence else None
 
 
-class FakeBucket(FakePlace):
+class FakeBucket(FakeResultsStore):
     """The part of an object store that reads results."""
 
     def __init__(self, volume: FakeVolume) -> None:
@@ -208,7 +208,7 @@ class FakeShipping:
         self.ship = volume.ship
 
 
-class FakeVolume(FakePlace):
+class FakeVolume(FakeResultsStore):
     """A volume and an object store. results: the volume's results by trial uid, and the object store's by "shipped UID"."""
 
     def __init__(self, faults: Faults | None = None) -> None:
@@ -223,11 +223,13 @@ class FakeVolume(FakePlace):
         self.collections = self.access = self.uploads = self  # one object plays all parts of Volume
 
     @asynccontextmanager
-    async def spool(self, key: TrialKey, max_bytes: int | None = None, room: Headroom | None = None) -> AsyncIterator[FakeSpool]:
+    async def spool(
+        self, key: TrialKey, max_bytes: int | None = None, headroom: Headroom | None = None
+    ) -> AsyncIterator[FakeSpool]:
         self.faults.point("volume spool")
         yield FakeSpool()
 
-    async def room(self, key: TrialKey, collection: Collection) -> Headroom:
+    async def headroom(self, key: TrialKey, collection: Collection) -> Headroom:
         self.faults.point("volume room")
         return Headroom(self.room_bytes, 1000)
 

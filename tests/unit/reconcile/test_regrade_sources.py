@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from multistep.api.trial import KIND
-from tests.support.fake_volume import FakePlace
+from tests.support.fake_volume import FakeResultsStore
 from tests.support.world import FILES, START, World, manifest
 from tests.unit.reconcile.test_regrade import ONE_STEP, REGRADE, ended, source
 
@@ -35,7 +35,7 @@ async def test_results_whose_evidence_another_program_wrote_are_refused(text: st
     async def part(*_: object, **__: object) -> bytes:
         return text.encode()
 
-    monkeypatch.setattr(FakePlace, "part", part)
+    monkeypatch.setattr(FakeResultsStore, "part", part)
     world = World(trial=manifest(REGRADE, files={**FILES, **ONE_STEP}), source=await source())
     world.cluster.remove(KIND, "default", "source")
     await world.run()

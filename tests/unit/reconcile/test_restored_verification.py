@@ -154,10 +154,10 @@ async def test_stored_files_that_were_lost_or_changed_end_the_attempt(lost: str,
 
 
 async def test_a_checkpoint_that_vanishes_before_it_is_restored_ends_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def keep(_self: FakeCheckpoints, _key: object, _draft: object, commit: Commit) -> Commit:
+    async def store(_self: FakeCheckpoints, _key: object, _draft: object, commit: Commit) -> Commit:
         return commit.sealed()
 
-    monkeypatch.setattr(FakeCheckpoints, "keep", keep)
+    monkeypatch.setattr(FakeCheckpoints, "store", store)
     world = await ran({**APART, "infrastructureRetries": 0})
     assert world.condition[:2] == ("Failed", "VerifierEnvironmentFailed")
     assert "the layer of step 1 of attempt 1 is missing" in world.condition[2]
