@@ -61,7 +61,7 @@ class Traces:
     async def _send(self, batch: Sequence[ReadableSpan]) -> Literal["sent", "rejected"]:
         """Retry with back-off until the receiver accepts or rejects the trace."""
         failures = 0
-        while not await asyncio.to_thread(self._receiver.take, batch):
+        while not await asyncio.to_thread(self._receiver.export, batch):
             if (status := self._receiver.status) is not None and 400 <= status < 500 and status not in _RETRYABLE:
                 logger.error("the OTLP receiver rejected this trial's trace with HTTP status %d; the trace is dropped", status)
                 return "rejected"
@@ -85,7 +85,7 @@ class Receiver:
         session.hooks["response"].append(self._note)
         self._exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces" if endpoint else None, session=session)
 
-    def take(self, batch: Sequence[ReadableSpan]) -> bool:
+    def export(self, batch: Sequence[ReadableSpan]) -> bool:
         """Send the spans, with a few quick retries. Return whether the receiver accepted them."""
         from opentelemetry.sdk.trace.export import SpanExportResult
 

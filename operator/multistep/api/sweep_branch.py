@@ -35,7 +35,7 @@ class SweepBranch(Model):
             raise ValueError(f"at: names must be unique; {shown(twice[0])} occurs more than once")
         return self
 
-    def takes(self, step: str) -> bool:
+    def includes(self, step: str) -> bool:
         """Return whether a step has branches."""
         return self.at == [EACH] or step in self.at
 

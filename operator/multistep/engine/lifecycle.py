@@ -238,7 +238,7 @@ def _limit_and_phase(s: Situation) -> str:
     return limit + (f" (phase {step.phase.lower()} of step {step.name})" if step and step.phase else "")
 
 
-def _released(s: Situation) -> Decision | None:
+def _suspended_with_pod(s: Situation) -> Decision | None:
     """End the attempt of a suspended trial, which deletes its pod, if spec.suspendPolicy requires this. A pod that does not run yet
     has no state to lose, so it is deleted under every policy."""
     if s.pod is None or not s.trial.spec.suspend:
@@ -313,7 +313,7 @@ RULES: tuple[Rule, ...] = (
     _not_started,
     _backing_off,
     *_LIFE_RULES,
-    _released,
+    _suspended_with_pod,
     *START_RULES,
     _paused,
     _verifier,

@@ -89,18 +89,18 @@ def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], dam
     lost = f"{plural(len(failed), 'checkpoint')} could not be restored"
     if spent and not plan.branch.kept:
         return Choice((), (f"{lost}, so the next attempt starts at step 1",))
-    bad = _bad(failed, layers[start].digest if start in layers else "")
+    excluded = _excluded(failed, layers[start].digest if start in layers else "")
     image = next((each.image_id for each in reversed(status.attempts) if each.image_id), "") or ""
     refused: list[str] = []
     shown = _shown(status.attempts)
     ended = {id for id, each in layers.items() if each.final}
     known = {*shown, *layers, *damaged, *([start] if plan.branch.kept else [])} - ended
-    for id in _made(status.attempts[-1], known):
+    for id in _lineage(status.attempts[-1], known):
         if id[1] < start[1]:
             break
         try:
             chain = chain_of(id, shown.get(id), layers, damaged)
-            why = _unfit([layers[each] for each in chain], plan, id[1], image, bad)
+            why = _unfit([layers[each] for each in chain], plan, id[1], image, excluded)
         except CheckpointLost as error:
             chain, why = (), str(error)
         if not why and spent and id != start:
@@ -111,7 +111,7 @@ def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], dam
     return Choice((), tuple(refused))
 
 
-def _bad(failed: Sequence[str], start: str) -> Collection[str]:
+def _excluded(failed: Sequence[str], start: str) -> Collection[str]:
     """Return the digests of the checkpoints that are not restored again, because their restore failed. The checkpoint from which
     the trial started is retried until its restore failed MAX_RESTORES times, because no earlier checkpoint exists. failed: for
     each attempt whose restore failed, the checkpoint's digest; start: digest of the checkpoint from which the trial started."""
@@ -122,7 +122,7 @@ def _attempt(id: Id) -> str:
     return "the other trial" if id[0] == ANOTHER_TRIAL else f"attempt {id[0]}"
 
 
-def _made(last: AttemptStatus, known: Collection[Id]) -> list[Id]:
+def _lineage(last: AttemptStatus, known: Collection[Id]) -> list[Id]:
     """Return the checkpoints of the steps that an attempt ran or resumed after, the last step's first. known: all checkpoints of
     the trial."""
     kept = last.resumed.attempts if last.resumed else []
@@ -177,13 +177,13 @@ def unfit_start(plan: TrialPlan, steps: Sequence[StepStatus], last: Layer) -> st
     return "" if kept[-1].resume else lost_with_pod(last.processes, shared_memory=last.shared_memory)
 
 
-def _unfit(chain: Sequence[Layer], plan: TrialPlan, step: int, image: str, bad: Collection[str]) -> str:
+def _unfit(chain: Sequence[Layer], plan: TrialPlan, step: int, image: str, excluded: Collection[str]) -> str:
     """Return why an attempt cannot resume from a checkpoint whose layers all exist, "" if it can. step: index of the checkpoint's
-    step; image: image id of the trial's earlier attempts, "" if unknown; bad: digests of checkpoints not to restore again."""
+    step; image: image id of the trial's earlier attempts, "" if unknown; excluded: digests of checkpoints not to restore again."""
     other = next((each.image_id for each in chain if image and each.image_id != image), image)
     if other != image:
         return f"it was made in the image {other}, and the attempt had {image}"
-    if any(each.digest in bad for each in chain):
+    if any(each.digest in excluded for each in chain):
         return "it could not be restored"
     if plan.steps[step].resume:
         return ""

@@ -125,7 +125,7 @@ class _Steps:
         for step in steps:
             kept = self.scope.kept[step.index] if step.index < len(self.scope.kept) else None
             if kept is not None and kept.reported is not None:
-                self._take(kept.reported, kept.checkpoint)
+                self._add_reported(kept.reported, kept.checkpoint)
                 continue
             run = StepRun(name=step.name)
             self.journal.steps.append(run)
@@ -147,7 +147,7 @@ class _Steps:
             if last:
                 return
 
-    def _take(self, reported: StepStatus, checkpoint: CheckpointStatus) -> None:
+    def _add_reported(self, reported: StepStatus, checkpoint: CheckpointStatus) -> None:
         """Add a step that another trial ran to the journal, from that trial's status: this trial has no records of the step."""
         run = replace(step_run(reported), checkpoint=checkpoint)
         self.journal.steps.append(run)

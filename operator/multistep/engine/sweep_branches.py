@@ -20,13 +20,13 @@ from multistep.engine.sweeps import Branch, Cell, Grid
 
 
 @dataclass(frozen=True)
-class Left:
-    """The steps and checkpoints of an ordinary trial. steps: names of the task's steps, [] if its task was never read; kept: names
-    of the steps after which it has a checkpoint and ran another step. A checkpoint after the trial's last step does not count,
-    because the agent never started a step from it."""
+class StepCheckpoints:
+    """The steps and checkpoints of an ordinary trial. steps: names of the task's steps, [] if its task was never read; stored:
+    names of the steps after which it has a checkpoint and ran another step. A checkpoint after the trial's last step does not
+    count, because the agent never started a step from it."""
 
     steps: Sequence[str]
-    kept: Collection[str]
+    stored: Collection[str]
 
 
 @dataclass(frozen=True)
@@ -46,21 +46,23 @@ States = Sequence[TaskStates]
 _RECORD: Final = TypeAdapter(list[TaskStates])
 
 
-def left_by(trial: Mapping[str, Any]) -> Left:
+def step_checkpoints(trial: Mapping[str, Any]) -> StepCheckpoints:
     """Return the steps and checkpoints of an ordinary trial."""
     status = trial.get("status") or {}
-    went_on = (status.get("steps") or [])[:-1]
-    kept = {each["name"] for each in went_on if (each.get("checkpoint") or {}).get("digest")}
-    return Left(status.get("taskSteps") or [], kept)
+    followed = (status.get("steps") or [])[:-1]
+    stored = {each["name"] for each in followed if (each.get("checkpoint") or {}).get("digest")}
+    return StepCheckpoints(status.get("taskSteps") or [], stored)
 
 
-def states_of(grid: Grid, left: Mapping[int, Left]) -> States:
-    """Return the ordinary trials' checkpoints, by task. left: steps and checkpoints by trial number, without deleted trials."""
+def states_of(grid: Grid, checkpoints: Mapping[int, StepCheckpoints]) -> States:
+    """Return the ordinary trials' checkpoints, by task. checkpoints: by trial number, without deleted trials."""
     found = [TaskStates([], [[0] * grid.attempts for _ in grid.agents]) for _ in grid.tasks]
-    for number, each in sorted(left.items()):
+    for number, each in sorted(checkpoints.items()):
         cell = grid.cell(number)
         states = found[cell.task] = replace(found[cell.task], steps=found[cell.task].steps or each.steps)
-        states.left[cell.agent][cell.attempt - 1] = sum(1 << index for index, name in enumerate(states.steps) if name in each.kept)
+        states.left[cell.agent][cell.attempt - 1] = sum(
+            1 << index for index, name in enumerate(states.steps) if name in each.stored
+        )
     return found
 
 
@@ -118,7 +120,7 @@ def _cell(states: States, task: int, agent: int, step: int, own: bool, attempt: 
 
 
 def _chosen(branch: SweepBranch, states: TaskStates) -> Iterator[int]:
-    return (index for index, name in enumerate(states.steps) if branch.takes(name))
+    return (index for index, name in enumerate(states.steps) if branch.includes(name))
 
 
 def missing(grid: Grid, branch: SweepBranch, states: States) -> int:

@@ -38,7 +38,7 @@ class Public:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            client.gone = True
+            client.disconnected = True
             if client.sent:
                 asyncio.get_running_loop().call_later(self._services.settings.drain_seconds, task.cancel)
             else:
@@ -66,7 +66,7 @@ class Public:
         except web.HTTPException:
             raise
         except ConnectionError:  # the agent left while it sent the body
-            client.gone = True
+            client.disconnected = True
             return web.Response(status=400)
 
     async def _allowed(self, client: ClientConnection) -> web.StreamResponse:

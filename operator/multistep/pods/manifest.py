@@ -88,7 +88,7 @@ class PodRequest:
         return devices.with_overrides(self.environment, self.trial.spec.environment.resources)
 
     @property
-    def keeps_records(self) -> bool:
+    def records_only(self) -> bool:
         """Return whether the pod is a regrade's own pod, which only stores records: no agent and no verifier runs in it."""
         return self.verifier is None and self.trial.spec.regrade is not None
 
@@ -118,7 +118,7 @@ def manifest(request: PodRequest) -> dict[str, Any]:
     metadata = _merge({"annotations": _DRAINS[request.settings.drain], "labels": queued}, kueue.without(given))
     pod = _merge({"metadata": metadata, "spec": {"hostname": _HOSTNAME, **(template.get("spec") or {})}}, own)
     pod["spec"]["containers"] = _containers(template, own)
-    if not request.keeps_records and (terms := devices.node_terms(request.devices, request.settings.known_gpu_types)):
+    if not request.records_only and (terms := devices.node_terms(request.devices, request.settings.known_gpu_types)):
         pod["spec"]["affinity"] = devices.affinity(terms, pod["spec"].get("affinity") or {})
     calls_gateway = request.hosted and request.trial.spec.agent.uses_gateway
     return egress.guarded(pod, request.settings, gateway=calls_gateway) if request.sidecar else pod
@@ -173,7 +173,7 @@ def _labels(request: PodRequest) -> dict[str, str]:
         LABEL_TASK: label_value(request.task_name),
         LABEL_AGENT: label_value(trial.spec.agent.label),
         LABEL_ATTEMPT: str(trial.status.attempt),
-        LABEL_ROLE: "verifier" if request.verifier else "records" if request.keeps_records else "agent",
+        LABEL_ROLE: "verifier" if request.verifier else "records" if request.records_only else "agent",
         LABEL_POD: request.name,
     }
 
@@ -248,7 +248,7 @@ def _container(request: PodRequest) -> dict[str, Any]:
             *([agent_program.mount(request.settings.agent_image_mount)] if request.agent_image else []),
             *(services.main_mounts(request.services) if request.services else []),
         ],
-        "resources": _FEW_RESOURCES if request.keeps_records else devices.resources(request.devices),
+        "resources": _FEW_RESOURCES if request.records_only else devices.resources(request.devices),
         "readinessProbe": {
             "httpGet": {"path": "/ready", "port": request.settings.runner_port},
             "periodSeconds": 1,

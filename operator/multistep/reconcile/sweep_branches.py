@@ -13,7 +13,7 @@ from typing import Final
 from multistep.api import labels
 from multistep.api.sweep import TrialSweep
 from multistep.api.sweep_branch import SweepBranchesStatus
-from multistep.engine.sweep_branches import Left, from_text, left_by, states_of, to_text
+from multistep.engine.sweep_branches import StepCheckpoints, from_text, states_of, step_checkpoints, to_text
 from multistep.engine.sweep_status import branches_planned
 from multistep.engine.sweep_trials import Plan, facts, number_of, owner_of, with_branches
 from multistep.errors import InvalidSpec, NotFound, SourceError
@@ -52,15 +52,15 @@ async def load_branches(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> tupl
 
 async def _record(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> str:
     """Return the record, computed from the ordinary trials. Raises SourceError if one of them is active."""
-    left: dict[int, Left] = {}
+    checkpoints: dict[int, StepCheckpoints] = {}
     metadata, known = sweep.metadata, sweep.status.branches
     async for each in cluster.each(TRIALS, metadata.namespace, label_selector=f"{labels.SWEEP}={metadata.name}"):
         number, owner, name = number_of(each), owner_of(each), each["metadata"]["name"]
         if owner is not None and owner[1] == metadata.uid and plan.names[number : number + 1] == [name]:
             if facts(each, sweep.spec.scoring).state == "Active":  # the cache is outdated: a watch event was missed
                 raise SourceError(f"spec.branch: trial {name} has not finished", transient=True)
-            left[number] = left_by(each)
-    text = to_text(states_of(plan.grid, left))
+            checkpoints[number] = step_checkpoints(each)
+    text = to_text(states_of(plan.grid, checkpoints))
     if len(text.encode()) > _MAX_BYTES:
         raise InvalidSpec(f"spec.branch: the record of the steps has more than {_MAX_BYTES} bytes: use several sweeps")
     if known is not None and known.digest != digest_of(text.encode()):

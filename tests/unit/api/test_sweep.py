@@ -31,8 +31,8 @@ def test_branches_are_at_each_step_or_at_those_that_are_named() -> None:
     assert parse_sweep(sweep()).spec.branch is None
     each, named = (parse_sweep(sweep(branch=branch)).spec.branch for branch in ({}, {"at": ["a", "b"], "attempts": 8}))
     assert each is not None and named is not None
-    assert (each.attempts, each.takes("a"), each.takes("c")) == (1, True, True)
-    assert (named.attempts, named.takes("a"), named.takes("c")) == (8, True, False)
+    assert (each.attempts, each.includes("a"), each.includes("c")) == (1, True, True)
+    assert (named.attempts, named.includes("a"), named.includes("c")) == (8, True, False)
 
 
 def test_tasks_may_come_from_elsewhere() -> None:

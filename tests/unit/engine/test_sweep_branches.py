@@ -14,14 +14,14 @@ from multistep.api.sweep import TrialSweep, parse_sweep
 from multistep.api.sweep_branch import SweepBranch
 from multistep.api.trial import parse_trial
 from multistep.engine.sweep_branches import (
-    Left,
+    StepCheckpoints,
     TaskStates,
     cells_of,
     count,
     from_text,
-    left_by,
     missing,
     states_of,
+    step_checkpoints,
     to_text,
     unknown,
 )
@@ -42,13 +42,13 @@ GRIDS = st.builds(
     st.none(),
 )
 BRANCHES = st.builds(SweepBranch, at=st.sampled_from([["each"], ["b"], ["c", "a"]]), attempts=st.integers(1, 3))
-LEFT = st.builds(Left, st.sampled_from([[], STEPS, STEPS[:1]]), st.sets(st.sampled_from(STEPS)))
+LEFT = st.builds(StepCheckpoints, st.sampled_from([[], STEPS, STEPS[:1]]), st.sets(st.sampled_from(STEPS)))
 
 
-def left(**kept: list[str]) -> dict[int, Left]:
+def left(**kept: list[str]) -> dict[int, StepCheckpoints]:
     """Return, by trial number, what the trials with attempt 1 left. kept: names of the steps with a checkpoint, by task and agent:
     the argument tx is for task t and agent x."""
-    return {["tx", "ty", "ux", "uy"].index(name): Left(STEPS, steps) for name, steps in kept.items()}
+    return {["tx", "ty", "ux", "uy"].index(name): StepCheckpoints(STEPS, steps) for name, steps in kept.items()}
 
 
 def sweep(**spec: Any) -> TrialSweep:
@@ -59,21 +59,23 @@ def sweep(**spec: Any) -> TrialSweep:
     return parse_sweep({"metadata": metadata, "spec": found})
 
 
-def planned(found: TrialSweep, known: dict[int, Left]) -> Plan:
+def planned(found: TrialSweep, known: dict[int, StepCheckpoints]) -> Plan:
     base = plan(found, found.spec.tasks)
     return with_branches(found, base, states_of(base.grid, known))
 
 
 def test_a_trial_leaves_the_checkpoints_of_the_steps_after_which_it_continued() -> None:
     steps = [{"name": "a", "checkpoint": {"digest": "d"}}, {"name": "b", "checkpoint": {"missing": "TooLarge"}}]
-    assert left_by({"status": {"taskSteps": STEPS, "steps": [*steps, {"name": "c", "checkpoint": {"digest": "d"}}]}}) == Left(
-        STEPS, {"a"}
-    )
-    assert left_by({}) == Left([], set())
+    assert step_checkpoints(
+        {"status": {"taskSteps": STEPS, "steps": [*steps, {"name": "c", "checkpoint": {"digest": "d"}}]}}
+    ) == StepCheckpoints(STEPS, {"a"})
+    assert step_checkpoints({}) == StepCheckpoints([], set())
 
 
 def test_the_record_knows_the_steps_of_each_task_and_who_left_which_state() -> None:
-    first, second = states_of(GRID, {**left(tx=["a"], ty=[]), GRID.number(0, 0, 2): Left(STEPS, ["a", "b"]), 1: Left([], [])})
+    first, second = states_of(
+        GRID, {**left(tx=["a"], ty=[]), GRID.number(0, 0, 2): StepCheckpoints(STEPS, ["a", "b"]), 1: StepCheckpoints([], [])}
+    )
     assert (first.steps, first.sources(0, 1), first.sources(0, 2), first.sources(1, 1)) == (STEPS, [1, 2], [2], [])
     assert first.sources(0, 0) == []
     assert second == TaskStates([], [[0, 0, 0], [0, 0, 0]])
@@ -110,7 +112,7 @@ def test_each_step_starts_from_both_states_and_the_first_one_from_the_image() ->
 
 
 def test_the_attempts_are_spread_over_the_trials_that_left_a_state() -> None:
-    known = {GRID.number(0, 0, attempt): Left(STEPS, ["a"] if attempt != 2 else []) for attempt in (1, 2, 3)}
+    known = {GRID.number(0, 0, attempt): StepCheckpoints(STEPS, ["a"] if attempt != 2 else []) for attempt in (1, 2, 3)}
     found = cells_of(GRID, SweepBranch(at=["b"], attempts=5), states_of(GRID, known))
     own = [each for each in found if each.branch and each.branch.state == "Own"]
     assert [(each.attempt, each.branch and each.branch.source) for each in own] == [(1, 1), (2, 3), (3, 1), (4, 3), (5, 1)]
@@ -119,7 +121,7 @@ def test_the_attempts_are_spread_over_the_trials_that_left_a_state() -> None:
 @pytest.mark.parametrize(("order", "attempts"), [("Attempts", [1, 1, 1, 1, 2, 2, 2, 2]), ("Tasks", [1, 2] * 4)])
 def test_the_order_of_the_sweep_is_that_of_its_branches(order: Order, attempts: list[int]) -> None:
     grid = Grid(["t"], ["x"], 1, order, None)
-    found = cells_of(grid, SweepBranch(at=["b", "c"], attempts=2), states_of(grid, {0: Left(STEPS, ["a", "b"])}))
+    found = cells_of(grid, SweepBranch(at=["b", "c"], attempts=2), states_of(grid, {0: StepCheckpoints(STEPS, ["a", "b"])}))
     assert [each.attempt for each in found] == attempts
 
 
@@ -164,14 +166,14 @@ def test_ordinary_trials_keep_checkpoints_and_branches_start_and_end_at_their_st
 
 def test_the_branches_of_a_task_without_other_steps_are_whole_trials() -> None:
     found = sweep()
-    made = planned(found, {0: Left(["task"], [])})
+    made = planned(found, {0: StepCheckpoints(["task"], [])})
     assert not {"from", "fromStep", "toStep"} & manifest(found, made, made.grid.ordinary)["spec"].keys()
 
 
 def test_too_many_branches_are_refused() -> None:
     steps = [str(number) for number in range(13)]
     with pytest.raises(InvalidSpec, match=r"spec\.branch: 12 ordinary trials and 52000 branches are 52012 trials; a sweep may"):
-        planned(sweep(branch={"attempts": 1000}), {number: Left(steps, []) for number in (0, 2)})
+        planned(sweep(branch={"attempts": 1000}), {number: StepCheckpoints(steps, []) for number in (0, 2)})
 
 
 def done(number: int, reward: float = 1.0) -> TrialFacts:

@@ -46,7 +46,7 @@ R = TypeVar("R")
 def fetch(order: Order, incoming: Path) -> Fetched:
     """Fetch the list of the selected tasks, and as many of the tasks as fit. Raises SourceError."""
     request, rules = order.request, order.rules
-    along = _Along(order, incoming)
+    tasks_fetch = _DatasetFetch(order, incoming)
     what = request.location.partition("?")[0]
     data = registry(request, rules)
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
@@ -56,7 +56,7 @@ def fetch(order: Order, incoming: Path) -> Fetched:
     tasks = select(find(parse(data, what), selection, what), selection, what)
     _check(tasks, rules, what)
     pinned = pin([request.elsewhere(task.url or "", task.path, ref=task.ref) for task in tasks], rules)
-    found = along.fetch(pinned)
+    found = tasks_fetch.fetch(pinned)
     return Fetched(digest, "", tasks=tuple(map(_task, distinct_names(tasks), pinned, (found.get(each.id) for each in pinned))))
 
 
@@ -67,8 +67,8 @@ def registry(request: Request, rules: Rules) -> bytes:
 
 def pin(requests: Sequence[Request], rules: Rules) -> list[Request]:
     """Return the requests with the commits to which their branches and tags point, each resolved once. Raises SourceError."""
-    places = {(each.location, each.ref): each for each in requests}
-    commits = dict(zip(places, _parallel(partial(_commit, rules), places.values()), strict=True))
+    requested = {(each.location, each.ref): each for each in requests}
+    commits = dict(zip(requested, _parallel(partial(_commit, rules), requested.values()), strict=True))
     return [replace(each, ref="", revision=commits[each.location, each.ref]) for each in requests]
 
 
@@ -105,11 +105,11 @@ def _check(tasks: Sequence[DatasetTask], rules: Rules, what: str) -> None:
         check_named(host_of(task.url), rules.allowed_hosts)
 
 
-class _Enough(SourceError):
+class _LimitReached(SourceError):
     """A limit of size or time is reached: this process fetches no further tasks."""
 
 
-class _Along(git.Packs):
+class _DatasetFetch(git.DownloadBudget):
     """Fetches the listed tasks. Bounds the bytes of downloads and bundles, and the time: the process ends before its timeout."""
 
     def __init__(self, order: Order, incoming: Path) -> None:
@@ -122,21 +122,21 @@ class _Along(git.Packs):
         self._found: dict[str, Fetched] = {}
         self._wanted = 0
 
-    def take(self, size: int, url: str) -> None:
-        """Count downloaded bytes. Raises _Enough if a limit of size or time is reached."""
+    def count(self, size: int, url: str) -> None:
+        """Count downloaded bytes. Raises _LimitReached if a limit of size or time is reached."""
         try:
-            super().take(size, url)
+            super().count(size, url)
         except SourceError as error:
-            raise _Enough(str(error)) from error
+            raise _LimitReached(str(error)) from error
         if time.monotonic() > self._until:
-            raise _Enough("the rest of the dataset is fetched when trials need it")
+            raise _LimitReached("the rest of the dataset is fetched when trials need it")
 
     def fetch(self, wanted: Iterable[Request]) -> dict[str, Fetched]:
         """Fetch tasks that are not in the cache. Return the new files by the requests' ids. Raises SourceError."""
         groups: dict[tuple[str, str], list[Request]] = defaultdict(list)
-        kept = {file.name.rpartition("-")[0] for file in Path(self._order.cache).iterdir()}
+        cached = {file.name.rpartition("-")[0] for file in Path(self._order.cache).iterdir()}
         for each in {each.id: each for each in wanted}.values():
-            if each.key(each.revision) not in kept:
+            if each.key(each.revision) not in cached:
                 groups[each.location, each.revision].append(each)
         self._wanted = sum(map(len, groups.values()))
         try:
@@ -151,11 +151,11 @@ class _Along(git.Packs):
         """Fetch the tasks of one repository and commit. Raises SourceError if the commit cannot be fetched."""
         first = group[0]
         with (
-            suppress(_Enough),
+            suppress(_LimitReached),
             closing(_remote(first, self._order.rules, self)) as remote,
             git.opened(self._incoming) as repository,
         ):
-            self.take(0, first.location)
+            self.count(0, first.location)
             remote.fetch(repository, first.revision)
             start, size = 0, _FIRST_BATCH
             while batch := group[start : start + size]:
@@ -168,21 +168,21 @@ class _Along(git.Packs):
         valid = [each for each in valid if each.list_files(repository)]
         try:
             remote.fetch_files(repository, *(each.files for each in valid))
-        except _Enough:
+        except _LimitReached:
             raise
         except SourceError:
             return
         for each in valid:
             if (fetched := each.written(repository, self._incoming)) is not None:
                 self._found[each.request.id] = fetched
-                self._count((self._incoming / fetched.file).stat().st_size)
+                self._count_written((self._incoming / fetched.file).stat().st_size)
         progress_file(self._incoming, self._order.request).write_text(f"{len(self._found)} of {self._wanted}")
 
-    def _count(self, size: int) -> None:
+    def _count_written(self, size: int) -> None:
         try:
-            self._written.take(size)
+            self._written.add(size)
         except SourceError as error:
-            raise _Enough(str(error)) from error
+            raise _LimitReached(str(error)) from error
 
 
 @dataclass
@@ -212,9 +212,9 @@ class _Task:
         return Fetched(self.request.revision, output.digest, output.path.name)
 
 
-def _remote(request: Request, rules: Rules, packs: git.Packs | None = None) -> git.Remote:
+def _remote(request: Request, rules: Rules, budget: git.DownloadBudget | None = None) -> git.Remote:
     insecure = listed(host_of(request.location), rules.insecure_hosts)
-    return git.Remote(request.location, request.credentials, insecure=insecure, packs=packs)
+    return git.Remote(request.location, request.credentials, insecure=insecure, budget=budget)
 
 
 def _task(name: str, request: Request, fetched: Fetched | None) -> FetchedTask:

@@ -72,13 +72,13 @@ class _BrokeOff(SourceError):
     """The server closed the connection instead of answering."""
 
 
-class Packs:
+class DownloadBudget:
     """Counts the downloaded bytes, and bounds them. Raises SourceError beyond the limit."""
 
     def __init__(self) -> None:
         self._bytes = 0
 
-    def take(self, size: int, url: str) -> None:
+    def count(self, size: int, url: str) -> None:
         """Count a number of bytes that were downloaded from a repository."""
         self._bytes += size
         if self._bytes > _PACK_BYTES:
@@ -86,11 +86,11 @@ class Packs:
 
 
 class Remote:
-    """A client of one git repository. Converts the client library's errors to SourceErrors. packs: counts the downloaded bytes."""
+    """A client of one git repository. Converts the client library's errors to SourceErrors. budget: counts the downloaded bytes."""
 
-    def __init__(self, url: str, credentials: Mapping[str, str], *, insecure: bool, packs: Packs | None = None) -> None:
+    def __init__(self, url: str, credentials: Mapping[str, str], *, insecure: bool, budget: DownloadBudget | None = None) -> None:
         self._url = url
-        self._packs = packs or Packs()
+        self._budget = budget or DownloadBudget()
         password = credentials.get("password", credentials.get("token", ""))
         user = credentials.get("username", "git" if password else "")
         if user and url.startswith("http://") and not insecure:
@@ -139,15 +139,15 @@ class Remote:
         """Fetch objects into the repository. Return whether the server sent something."""
         with tempfile.TemporaryFile(dir=repository.path) as stream:
 
-            def take(data: bytes) -> int:
-                self._packs.take(len(data), self._url)
+            def write(data: bytes) -> int:
+                self._budget.count(len(data), self._url)
                 return stream.write(data)
 
             def want(refs: Mapping[bytes, bytes], depth: int | None = None) -> Sequence[bytes]:  # noqa: ARG001 - dulwich's signature
                 return wanted
 
             nothing = repository.get_graph_walker([])
-            self._call(lambda: self._client.fetch_pack(self._path, want, nothing, take, **options), at=at)  # type: ignore[arg-type]
+            self._call(lambda: self._client.fetch_pack(self._path, want, nothing, write, **options), at=at)  # type: ignore[arg-type]
             if not stream.seek(0, io.SEEK_END):
                 return False
             stream.seek(0)
@@ -254,7 +254,7 @@ def _walk(
         raise SourceError(f"{url}: directories are more than 100 deep")
     for name, mode, sha in tree.iteritems():
         path = prefix + name.decode(errors="surrogateescape")
-        budget.take(0)
+        budget.add(0)
         if name in (b"", b".", b"..") or b"/" in name:
             raise SourceError(f"{url} has the path {path!r}, which is refused")
         if mode == _SUBMODULE:
@@ -271,7 +271,7 @@ def _entry(repository: Repo, path: str, mode: int, sha: ObjectID, budget: Budget
     blob = repository[sha]
     assert isinstance(blob, Blob)
     data = blob.as_raw_string()
-    budget.take(len(data), entries=0)
+    budget.add(len(data), entries=0)
     if stat.S_ISLNK(mode):
         return Entry("link", 0o777, target=data.decode(errors="surrogateescape"))
     if data.startswith(_LFS):

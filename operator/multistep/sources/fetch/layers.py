@@ -89,18 +89,18 @@ class Layers:
         if f"{self._root}/".startswith(f"{path}/"):
             raise SourceError(f"{self._what}: /{path} is not a directory, so the task cannot be at or below it")
         if member.issym():
-            self._budget.take(0)
+            self._budget.add(0)
             return _Node("link", 0o777, target=member.linkname)
         if member.islnk():
             target = known.get(_path(member.linkname))
             if target is None or target.kind != "file":
                 raise SourceError(f"{self._what}: /{path} is a hard link to {member.linkname!r}, which is not in the task")
-            self._budget.take(target.size)  # counts again: a hard link becomes a separate file in the task
+            self._budget.add(target.size)  # counts again: a hard link becomes a separate file in the task
             return replace(target, mode=mode)
         source = tar.extractfile(member) if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) else None
         if source is None or member.issparse():
             raise SourceError(f"{self._what}: /{path} is neither a file nor a directory nor a link")
-        self._budget.take(member.size)
+        self._budget.add(member.size)
         return self._spooled(source, member, mode)
 
     def _spooled(self, source: IO[bytes], member: tarfile.TarInfo, mode: int) -> _Node:

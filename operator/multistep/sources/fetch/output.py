@@ -57,7 +57,7 @@ class Budget:
         self._bytes = self._entries = 0
         self._what = what
 
-    def take(self, size: int, entries: int = 1) -> None:
+    def add(self, size: int, entries: int = 1) -> None:
         """Count this number of entries, which have ``size`` bytes in total. Raises SourceError if a limit is exceeded."""
         self._bytes += size
         self._entries += entries
