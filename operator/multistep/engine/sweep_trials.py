@@ -158,17 +158,17 @@ def _labels(sweep: TrialSweep, plan: Plan, number: int) -> dict[str, str]:
     if cell.branch is not None:
         found[labels.BRANCH] = cell.branch.state
     if cell.retry:
-        found[labels.RETRY_OF] = str(plan.grid.counts_for(number))
+        found[labels.RETRY_OF] = str(plan.grid.sweep_number(number))
     return found
 
 
 def _regrade(plan: Plan, number: int) -> dict[str, Any]:
     """Return the spec field ``regrade`` of a trial; {} if the sweep is no regrade. The trial regrades the other sweep's trial that
     counts for the same number."""
-    source, counts_for = plan.spec.regrade, plan.grid.counts_for(number)
+    source, sweep_number = plan.spec.regrade, plan.grid.sweep_number(number)
     if source is None:
         return {}
-    return {"regrade": {"trial": plan.counting.get(counts_for) or plan.grid.trial_name(source.sweep, counts_for)}}
+    return {"regrade": {"trial": plan.counting.get(sweep_number) or plan.grid.trial_name(source.sweep, sweep_number)}}
 
 
 def _started(plan: Plan, cell: Cell, merged: Mapping[str, Any]) -> Mapping[str, Any]:

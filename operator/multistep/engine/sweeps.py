@@ -86,7 +86,7 @@ class Grid:
     def __len__(self) -> int:
         return self.total + len(self.retries)
 
-    def counts_for(self, number: int) -> int:
+    def sweep_number(self, number: int) -> int:
         """Return the number for which the trial with this number counts: for a retry, the number of the retried trial."""
         return number if number < self.total else self.retries[number - self.total].number
 
@@ -303,7 +303,7 @@ def _counting(grid: Grid, created: int, trials: Collection[TrialFacts], scoring:
     def is_scored(trial: TrialFacts) -> bool:
         return counted_score(trial, scoring) is not None
 
-    found = current(((grid.counts_for(each.number), each.number, each) for each in trials), is_scored)
+    found = current(((grid.sweep_number(each.number), each.number, each) for each in trials), is_scored)
     due = {each.number for each in grid.retries[max(0, created - grid.total) :]}
     counting = [each for number, each in found.items() if number not in due or is_scored(each)]
     return counting, len(found)

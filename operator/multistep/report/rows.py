@@ -166,15 +166,15 @@ def _message(status: TrialStatus) -> str:
     return found.message if found else ""
 
 
-def counting(found: Iterable[Row]) -> list[Row]:
+def counted(found: Iterable[Row]) -> list[Row]:
     """Return the rows of the trials that count: of each trial and its retries one, and each trial without a number in the sweep."""
     rows = list(found)
     numbered = [each for each in rows if each.number >= 0]
-    chosen = current(((counts_for(each), each.number, each) for each in numbered), lambda each: each.counts is not None)
-    return [each for each in rows if each.number < 0 or chosen[counts_for(each)] is each]
+    chosen = current(((sweep_number(each), each.number, each) for each in numbered), lambda each: each.counts is not None)
+    return [each for each in rows if each.number < 0 or chosen[sweep_number(each)] is each]
 
 
-def counts_for(found: Row) -> int:
+def sweep_number(found: Row) -> int:
     """Return a trial's number in the sweep; for a retry, the number of the trial that it repeats."""
     return found.number if found.retry_of is None else found.retry_of
 

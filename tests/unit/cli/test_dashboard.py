@@ -37,8 +37,8 @@ def sweep(**reported: Any) -> dict[str, Any]:
 
 async def test_a_page_gets_every_row_once_and_then_what_changes() -> None:
     board = Board()
-    board.take(WatchEvent("ADDED", sweep(phase="Running", trials={"total": 2, "finished": 0})))
-    board.take(WatchEvent("ADDED", trial("one", status("Running", step("a", "Agent"), currentStep="a", taskSteps=["a", "b"]))))
+    board.apply(WatchEvent("ADDED", sweep(phase="Running", trials={"total": 2, "finished": 0})))
+    board.apply(WatchEvent("ADDED", trial("one", status("Running", step("a", "Agent"), currentStep="a", taskSteps=["a", "b"]))))
     first = await board.changes(0)
     assert [(row["kind"], row["name"], row["phase"]) for row in first["rows"]] == [
         ("sweep", "nightly", "Running"),
@@ -48,8 +48,8 @@ async def test_a_page_gets_every_row_once_and_then_what_changes() -> None:
     waiting = asyncio.create_task(board.changes(first["version"]))
     await asyncio.sleep(0)
     assert not waiting.done()
-    board.take(WatchEvent("MODIFIED", trial("one", GOOD)))
-    board.take(WatchEvent("DELETED", trial("two", GATE)))
+    board.apply(WatchEvent("MODIFIED", trial("one", GOOD)))
+    board.apply(WatchEvent("DELETED", trial("two", GATE)))
     second = await waiting
     assert [(row["name"], row.get("phase"), row.get("deleted", False)) for row in second["rows"]] == [
         ("one", "Complete", False),
@@ -61,24 +61,24 @@ async def test_rows_of_deleted_objects_are_not_kept(monkeypatch: pytest.MonkeyPa
     """A page that was away for too long to be sent every deletion gets all rows instead, and ``all``."""
     monkeypatch.setattr(boards, "MAX_DELETED", 2)
     board = Board()
-    board.take(WatchEvent("ADDED", trial("stays", GOOD)))
+    board.apply(WatchEvent("ADDED", trial("stays", GOOD)))
     away = (await board.changes(0))["version"]
     for number in range(9):
-        board.take(WatchEvent("ADDED", trial(f"t{number}", GOOD)))
-        board.take(WatchEvent("DELETED", trial(f"t{number}", GOOD)))
+        board.apply(WatchEvent("ADDED", trial(f"t{number}", GOOD)))
+        board.apply(WatchEvent("DELETED", trial(f"t{number}", GOOD)))
     assert len(board._rows) + len(board._deleted) == 3
     for since in (0, away):
         found = await board.changes(since)
         assert (found["all"], [row["name"] for row in found["rows"]]) == (True, ["stays"])
     found = await board.changes(board.version - 1)
     assert (found["all"], [(row["name"], row["deleted"]) for row in found["rows"]]) == (False, [("t8", True)])
-    board.take(WatchEvent("ADDED", trial("t8", GOOD)))
+    board.apply(WatchEvent("ADDED", trial("t8", GOOD)))
     assert [row.get("deleted") for row in (await board.changes(board.version - 2))["rows"]] == [None]
 
 
 async def test_a_status_that_cannot_be_read_is_a_row_that_says_so() -> None:
     board = Board()
-    board.take(WatchEvent("ADDED", trial("odd", {"steps": 3})))
+    board.apply(WatchEvent("ADDED", trial("odd", {"steps": 3})))
     [row] = (await board.changes(0))["rows"]
     assert row["name"] == "odd" and "its status cannot be read: status.steps" in row["message"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multistep.cli.doctor.judge import judge
+from multistep.cli.doctor.checks import run_checks
 from multistep.cli.doctor.observation import Finding, Observation, Right
 from multistep.cli.doctor.observe import free_bytes
 
@@ -18,7 +18,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 def judged(**seen: Any) -> dict[str, Finding]:
     """Return the worst finding of each check, by the check's name. seen: fields of the observation."""
     order = ["ok", "unknown", "warning", "fault"]
-    found = sorted(judge(Observation(NOW, "n", **seen)), key=lambda each: order.index(each.verdict))
+    found = sorted(run_checks(Observation(NOW, "n", **seen)), key=lambda each: order.index(each.verdict))
     return {each.check: each for each in found}
 
 
@@ -59,7 +59,7 @@ def test_an_old_crd_lacks_fields() -> None:
 
 
 def test_what_cannot_be_read_is_unknown_and_no_fault() -> None:
-    found = judge(Observation(NOW, "n", errors={"quotas": "forbidden"}))
+    found = run_checks(Observation(NOW, "n", errors={"quotas": "forbidden"}))
     assert not [each for each in found if each.verdict == "fault"]
     assert "forbidden" in {each.check: each for each in found}["quota"].message
 
@@ -75,7 +75,7 @@ def test_a_quota_that_is_used_up_is_a_fault() -> None:
 
 @pytest.mark.parametrize(("used", "hard", "field"), [("many", "2", "used of pods, 'many'"), ("1", "few", "hard of pods, 'few'")])
 def test_a_quantity_that_cannot_be_read_is_named_and_is_not_used_up(used: str, hard: str, field: str) -> None:
-    [found] = [each for each in judge(Observation(NOW, "n", quotas=[quota("a", used, hard)])) if each.check == "quota"]
+    [found] = [each for each in run_checks(Observation(NOW, "n", quotas=[quota("a", used, hard)])) if each.check == "quota"]
     assert (found.verdict, found.message) == ("unknown", f"cannot be checked: quota a: status.{field}, is not a quantity")
 
 

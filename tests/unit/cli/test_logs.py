@@ -337,7 +337,7 @@ def test_json_does_not_depend_on_how_the_bytes_come(data: bytes, size: int) -> N
 def test_a_tail_is_the_last_lines_however_they_come(parts: list[bytes], lines: int) -> None:
     tail = Tail(lines)
     for each in parts:
-        tail.take(each)
+        tail.add(each)
     whole = b"".join(parts).split(b"\n")
     ended = [line + b"\n" for line in whole[:-1]] + ([whole[-1]] if whole[-1] else [])
     assert tail.last() == b"".join(ended[-lines:] if lines else [])

@@ -45,7 +45,7 @@ def test_a_retry_is_numbered_after_all_others_and_is_the_same_cell_again() -> No
     grid = with_retries(1, 1)
     assert (grid.total, len(grid)) == (4, 6)
     assert [grid.cell(number) for number in (4, 5)] == [Cell(1, 0, 1, retry=1), Cell(1, 0, 1, retry=2)]
-    assert [grid.counts_for(number) for number in (1, 4, 5)] == [1, 1, 1]
+    assert [grid.sweep_number(number) for number in (1, 4, 5)] == [1, 1, 1]
     names = {grid.trial_name("s", number) for number in range(len(grid))}
     assert len(names) == 6 and grid.trial_name("s", 4).startswith("s-u-a-1-r1-")
 

@@ -56,13 +56,13 @@ class Board:
             try:
                 async with aclosing(cluster.watch(resource, namespace)) as events:
                     async for event in events:
-                        self.take(event)
+                        self.apply(event)
             except Unavailable as error:
                 self._report(str(error))
                 await asyncio.sleep(RETRY_SECONDS)
                 self._forget(resource.kind)  # the next watch first lists all objects
 
-    def take(self, event: WatchEvent) -> None:
+    def apply(self, event: WatchEvent) -> None:
         """Update the row of a watch event's object."""
         metadata, kind = event.object["metadata"], str(event.object["kind"])
         key = (kind, metadata["namespace"], metadata["name"])

@@ -49,11 +49,11 @@ def doctor(operator_namespace: str | None, namespace: str | None, kubeconfig: st
 
 async def _findings(target: Target, operator_namespace: str | None) -> Sequence[Finding]:
     from multistep.cli.cluster import connect_client
-    from multistep.cli.doctor.judge import judge
+    from multistep.cli.doctor.checks import run_checks
     from multistep.cli.doctor.observe import observe
 
     async with connect_client(target) as client:
-        return judge(await observe(client, target.namespace or client.namespace, operator_namespace))
+        return run_checks(await observe(client, target.namespace or client.namespace, operator_namespace))
 
 
 def _print(found: Sequence[Finding], *, as_json: bool) -> None:

@@ -31,9 +31,9 @@ from multistep.kube.protocols import Object
 from multistep.pods.kueue import QUEUE
 
 # Fields of the source's spec that a regrade does not copy: they apply only to trials with an agent, or only to the source.
-_OF_AGENTS: Final = ("agent", "suspend", "prestart", "stop", "checkpoints", "resumeTrajectory", "activeDeadlineSeconds")
-_NOT_TAKEN: Final = (*_OF_AGENTS, "from", "fromStep", "regrade")
-_NOT_OF_SWEEP: Final = (*_NOT_TAKEN, "agents", "tasks", "tasksFrom", "stopWhen", "budget", "branch", "retries")
+_AGENT_FIELDS: Final = ("agent", "suspend", "prestart", "stop", "checkpoints", "resumeTrajectory", "activeDeadlineSeconds")
+_NOT_COPIED: Final = (*_AGENT_FIELDS, "from", "fromStep", "regrade")
+_NOT_COPIED_TO_SWEEP: Final = (*_NOT_COPIED, "agents", "tasks", "tasksFrom", "stopWhen", "budget", "branch", "retries")
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Request:
         if len(directories) > 1:
             raise UsageError(f"{name} is a trial, which has one task: give one --task")
         spec = found["spec"] if found else self._spec_of_deleted(name, to.namespace, directories)
-        kept = {key: value for key, value in spec.items() if key not in _NOT_TAKEN}
+        kept = {key: value for key, value in spec.items() if key not in _NOT_COPIED}
         if directories:
             _check(directories[0], kept.get("variables", ()), kept)
             kept["task"], parts = to.other(kept.get("task", {}), directories[0])
@@ -112,7 +112,7 @@ class Request:
         spec = found["spec"]
         agents = [{"name": each["name"], "agent": _no_agent(each["agent"])} for each in spec["agents"]]
         tasks, parts = await self._tasks(found, to, directories)
-        kept = {key: value for key, value in spec.items() if key not in _NOT_OF_SWEEP}
+        kept = {key: value for key, value in spec.items() if key not in _NOT_COPIED_TO_SWEEP}
         template = kept.get("template", {})
         sweep = {
             "apiVersion": API_VERSION,
@@ -181,7 +181,7 @@ def _metadata(to: TaskOf, found: Object | None) -> Manifest:
 
 
 def _without_agent(spec: Manifest) -> Manifest:
-    return {key: value for key, value in spec.items() if key not in _NOT_TAKEN}
+    return {key: value for key, value in spec.items() if key not in _NOT_COPIED}
 
 
 def _no_agent(agent: Manifest) -> Manifest:

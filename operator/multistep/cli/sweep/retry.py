@@ -11,7 +11,7 @@ from multistep.cli.cluster import Cluster
 from multistep.engine.sweep_trials import owner_of
 from multistep.errors import Conflict, UsageError
 from multistep.kube.resources import SWEEPS, TRIALS
-from multistep.report.rows import Row, counting, counts_for, row
+from multistep.report.rows import Row, counted, row, sweep_number
 
 Object = Mapping[str, Any]
 
@@ -45,7 +45,7 @@ async def _counting(cluster: Cluster, namespace: str, sweep: Object) -> list[Row
     async for each in cluster.each(TRIALS, namespace, label_selector=f"{SWEEP}={metadata['name']}"):
         if (owner := owner_of(each)) is not None and owner[1] == metadata["uid"]:
             found.append(row(each, scoring))
-    return [each for each in counting(found) if each.number >= 0]
+    return [each for each in counted(found) if each.number >= 0]
 
 
 async def _retry(cluster: Cluster, namespace: str, sweep: Object, rows: Collection[Row]) -> list[str]:
@@ -55,13 +55,13 @@ async def _retry(cluster: Cluster, namespace: str, sweep: Object, rows: Collecti
     """
     metadata, known = sweep["metadata"], list(sweep["spec"].get("retries") or ())
     due = set(known[parse_sweep_status(sweep).trials.retried :])
-    added = sorted((each for each in rows if counts_for(each) not in due), key=counts_for)
+    added = sorted((each for each in rows if sweep_number(each) not in due), key=sweep_number)
     if not added:
         return []
     if len(known) + len(added) > MAX_RETRIES:
         raise UsageError(f"sweep {metadata['name']} would have {len(known) + len(added)} retries; it may have {MAX_RETRIES}")
     same = {name: metadata[name] for name in ("uid", "resourceVersion") if name in metadata}
-    changes = {"retries": [*known, *map(counts_for, added)], "stop": None}  # a stopped sweep continues
+    changes = {"retries": [*known, *map(sweep_number, added)], "stop": None}  # a stopped sweep continues
     try:
         await cluster.patch(SWEEPS, namespace, metadata["name"], {"metadata": same, "spec": changes})
     except Conflict as error:

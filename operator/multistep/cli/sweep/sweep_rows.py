@@ -16,7 +16,7 @@ from multistep.cli.cluster import Cluster, find_sweep
 from multistep.engine.sweep_trials import owner_of
 from multistep.errors import ClusterError, UsageError
 from multistep.kube.resources import TRIALS
-from multistep.report.rows import Row, StepRow, counting, row
+from multistep.report.rows import Row, StepRow, counted, row
 from multistep.report.summary import About
 
 _GONE = 410
@@ -44,7 +44,7 @@ async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[About, lis
     owned = await _rows(cluster, namespace, sweep, about.scoring)
     uid = found["metadata"]["uid"] if found else _only_owner(sweep, owned)
     created = [each for owner, each in owned if owner == uid]
-    rows = counting(created)
+    rows = counted(created)
     if found is None and not rows:
         raise UsageError(f"sweep {sweep!r} does not exist in namespace {namespace!r}: `multistep sweep list -A` lists all")
     return replace(about, retried=sum(each.retry_of is not None for each in created)), rows

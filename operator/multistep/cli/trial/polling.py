@@ -12,7 +12,7 @@ from multistep.api.trial import parse_status
 from multistep.api.trial_status import TrialStatus
 from multistep.cli.cluster import Cluster, existing_trial, find_trial
 from multistep.cli.exits import Gone
-from multistep.cli.trial.trial_output import LATER, Reader
+from multistep.cli.trial.trial_output import RETRYABLE, Reader
 from multistep.errors import Unavailable, UsageError
 
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 5.0
@@ -36,7 +36,7 @@ async def following(
         try:
             if finished or allowed:
                 await reader.show_new(status, hosted=is_hosted(found))
-        except LATER:
+        except RETRYABLE:
             if finished:
                 raise
         except UsageError as error:

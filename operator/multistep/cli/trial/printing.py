@@ -161,7 +161,7 @@ class Tail:
         self._left = lines
         self._held: deque[bytes] = deque()
 
-    def take(self, data: bytes) -> None:
+    def add(self, data: bytes) -> None:
         """Add output, and drop the oldest lines above the maximum number."""
         for line in re.findall(rb"[^\n]*\n|[^\n]+", data):
             if self._held and not self._held[-1].endswith(b"\n"):

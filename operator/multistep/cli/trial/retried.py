@@ -19,9 +19,9 @@ from multistep.kube.resources import CONFIG_MAPS, SECRETS, TRIALS
 from multistep.report.rows import row
 
 Object = Mapping[str, Any]
-_NOT_TAKEN: Final = ("stop", "suspend", "prestart")
+_NOT_COPIED: Final = ("stop", "suspend", "prestart")
 _NAME_CHARACTERS: Final = 63
-_MOST: Final = 100  # maximum number of retries of one trial
+_MAX_RETRIES: Final = 100  # maximum number of retries of one trial
 
 
 async def retry_alone(cluster: Cluster, namespace: str, trial: Object) -> str:
@@ -54,7 +54,7 @@ def _manifest(trial: Object) -> Manifest:
             "annotations": {**kept, labels.RETRY_OF: given.get(labels.RETRY_OF, first)},
             **optional(labels=tags or None),
         },
-        "spec": {name: value for name, value in trial["spec"].items() if name not in _NOT_TAKEN},
+        "spec": {name: value for name, value in trial["spec"].items() if name not in _NOT_COPIED},
     }
 
 
@@ -62,7 +62,7 @@ async def _created(cluster: Cluster, manifest: Manifest) -> Object:
     """Create the retry under the first free name of NAME-r1, NAME-r2, ..., where NAME is the first trial's name."""
     metadata = manifest["metadata"]
     first = metadata["annotations"][labels.RETRY_OF]
-    for number in range(1, _MOST + 1):
+    for number in range(1, _MAX_RETRIES + 1):
         ending = f"-r{number}"
         name = first[: _NAME_CHARACTERS - len(ending)].rstrip("-.") + ending
         try:
@@ -70,7 +70,7 @@ async def _created(cluster: Cluster, manifest: Manifest) -> Object:
         except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise
-    raise UsageError(f"trial {first} has {_MOST} retries already")
+    raise UsageError(f"trial {first} has {_MAX_RETRIES} retries already")
 
 
 async def _share(cluster: Cluster, namespace: str, trial: Object, created: Object) -> None:

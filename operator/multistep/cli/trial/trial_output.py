@@ -45,7 +45,7 @@ class Reader:
     async def show_new(self, status: TrialStatus, *, hosted: bool) -> None:
         """Show new output. hosted: whether the agent host runs the agent.
 
-        Raises one of LATER if a retry may succeed, UsageError if the output cannot be read.
+        Raises one of RETRYABLE if a retry may succeed, UsageError if the output cannot be read.
         """
         self._since = self._since or status.attempt
         todo = [each for each in pieces(status, self._wanted, self._since) if each not in self._finished]
@@ -179,7 +179,7 @@ class Reader:
 
     def _show(self, piece: Piece, data: bytes, tail: Tail | None) -> None:
         if tail is not None:
-            tail.take(data)
+            tail.add(data)
         elif data:
             self._form.start(piece)
             self._form.show(data)
@@ -202,4 +202,7 @@ def _by_place(status: TrialStatus, here: list[Piece], *, hosted: bool) -> Iterat
         yield "verifier", apart.pod_name, apart.pod_uid, last
 
 
-LATER = (PodError, ClusterError)  # errors after which a retry may succeed: the pod is starting or terminating, a connection broke
+RETRYABLE = (
+    PodError,
+    ClusterError,
+)  # errors after which a retry may succeed: the pod is starting or terminating, a connection broke

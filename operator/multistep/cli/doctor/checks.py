@@ -14,8 +14,8 @@ from multistep.api.quantity import quantity
 from multistep.api.sweep import SweepSpec, SweepStatus
 from multistep.api.trial_spec import TrialSpec
 from multistep.api.trial_status import TrialStatus
-from multistep.cli.doctor.judge_operator import OF_OPERATOR
 from multistep.cli.doctor.observation import Finding, Object, Observation, settings_of
+from multistep.cli.doctor.operator_checks import OPERATOR_CHECKS
 
 MAX_SKEW_SECONDS: Final = 5.0
 _OLDEST: Final = (1, 27)  # oldest supported Kubernetes, as in the chart's kubeVersion
@@ -30,7 +30,7 @@ _IMAGE_REASONS: Final = frozenset(
 )
 
 
-def judge(seen: Observation) -> list[Finding]:
+def run_checks(seen: Observation) -> list[Finding]:
     """Return the results of all checks, in the order in which faults should be fixed."""
     checks: tuple[Callable[[Observation], Iterator[Finding]], ...] = (
         _kubernetes,
@@ -38,7 +38,7 @@ def judge(seen: Observation) -> list[Finding]:
         _crds,
         _namespace,
         _rights,
-        *OF_OPERATOR,
+        *OPERATOR_CHECKS,
         _nodes,
         _storage_class,
         _quota,

@@ -197,7 +197,7 @@ def _network_policies(seen: Observation) -> Iterator[Finding]:
             yield Finding("networks", "warning", text, "helm upgrade with trials.egress=Sidecar (docs/how-to/egress.md)")
 
 
-OF_OPERATOR: Final[tuple[Callable[[Observation], Iterator[Finding]], ...]] = (
+OPERATOR_CHECKS: Final[tuple[Callable[[Observation], Iterator[Finding]], ...]] = (
     _installed,
     _ready,
     _version,
