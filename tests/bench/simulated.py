@@ -30,19 +30,19 @@ from tests.e2e.given import finished
 from tests.e2e.operators import samples
 
 DEADLINE_SECONDS: Final = 1500.0
-LOOK_SECONDS: Final = 1.0
-AT_ONCE: Final = 16  # maximum number of the bench's own concurrent requests
+POLL_SECONDS: Final = 1.0
+CONCURRENCY: Final = 16  # maximum number of the bench's own concurrent requests
 NODES: Final = 10
 STEPS: Final = ("first", "last")
 MANY_STEPS: Final = 100
 ROUNDS: Final = 2
 REWARDS: Final = {"reward": 0.833333, "correctness": 0.75, "style": 0.916667, "tests-passed": 41}
 
-LEAST_ADMITTED: Final = 20.0  # minimum number of trials per second that get their pod
-MOST_BYTES: Final = 1 << 30
-MOST_GROWTH: Final = 1.05  # maximum ratio of the operator's resident memory after the last round to that after the first
-MOST_WRITES: Final = 12 + 3 * len(STEPS)  # maximum API writes per trial, without Events
-MOST_RESOURCE_BYTES: Final = 64 << 10
+MIN_ADMITTED: Final = 20.0  # minimum number of trials per second that get their pod
+MAX_BYTES: Final = 1 << 30
+MAX_GROWTH: Final = 1.05  # maximum ratio of the operator's resident memory after the last round to that after the first
+MAX_WRITES: Final = 12 + 3 * len(STEPS)  # maximum API writes per trial, without Events
+MAX_RESOURCE_BYTES: Final = 64 << 10
 
 Object = dict[str, Any]
 Samples = dict[str, float]
@@ -130,15 +130,15 @@ def judgement(found: Sequence[Round], size: int) -> tuple[bool, list[str]]:
     """Return whether all limits hold, and one line per limit. size: bytes of a trial with many steps."""
     first, last = found[0], found[-1]
     promises = [
-        (min(each.admitted for each in found) >= LEAST_ADMITTED, f"at least {LEAST_ADMITTED:g} trials a second are admitted"),
-        (last.peak_bytes <= MOST_BYTES, f"at most {MOST_BYTES // 2**20} MiB of memory"),
-        (last.rss_bytes <= first.rss_bytes * MOST_GROWTH, f"no growth in a second round (less than {MOST_GROWTH - 1:.0%})"),
+        (min(each.admitted for each in found) >= MIN_ADMITTED, f"at least {MIN_ADMITTED:g} trials a second are admitted"),
+        (last.peak_bytes <= MAX_BYTES, f"at most {MAX_BYTES // 2**20} MiB of memory"),
+        (last.rss_bytes <= first.rss_bytes * MAX_GROWTH, f"no growth in a second round (less than {MAX_GROWTH - 1:.0%})"),
         (all(each.open_execs == 0 for each in found), "no exec stream stays open while agents work"),
         (
-            all(each.writes <= MOST_WRITES * each.trials for each in found),
-            f"at most {MOST_WRITES} writes a trial, Events apart",
+            all(each.writes <= MAX_WRITES * each.trials for each in found),
+            f"at most {MAX_WRITES} writes a trial, Events apart",
         ),
-        (size <= MOST_RESOURCE_BYTES, f"a trial of {MANY_STEPS} steps has {size} bytes, at most {MOST_RESOURCE_BYTES}"),
+        (size <= MAX_RESOURCE_BYTES, f"a trial of {MANY_STEPS} steps has {size} bytes, at most {MAX_RESOURCE_BYTES}"),
     ]
     return all(holds for holds, _ in promises), [f"{'holds' if holds else 'DOES NOT HOLD'}: {words}" for holds, words in promises]
 
@@ -199,7 +199,7 @@ async def _size(client: Client, namespace: str, trial: Object) -> int:
     await client.create({**trial, "metadata": {**trial["metadata"], "name": "many"}})
     async with asyncio.timeout(DEADLINE_SECONDS):
         while not finished(found := await client.get(TRIALS, namespace, "many")):
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
     _require_complete([found])
     await client.delete(TRIALS, namespace, "many")
     return status_bytes(found)
@@ -208,7 +208,7 @@ async def _size(client: Client, namespace: str, trial: Object) -> int:
 async def _release_all(simulation: Simulation) -> None:
     """Finish all agents, as fast as the operator starts their verifiers, so that the lags are those of a busy operator."""
     for pod in simulation.working:
-        while simulation.released_and_waiting >= AT_ONCE:
+        while simulation.released_and_waiting >= CONCURRENCY:
             await asyncio.sleep(0.01)
         simulation.release(pod)
 
@@ -271,7 +271,7 @@ async def _open_execs(client: Client) -> float:
     """Return how many exec streams stay open at the API server: the minimum of several samples."""
     found = []
     for _ in range(8):
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
         shown = await samples(client, "/metrics")
         execs = [value for name, value in shown.items() if name.startswith("apiserver_longrunning_requests") and '="exec"' in name]
         found.append(sum(execs))
@@ -293,7 +293,7 @@ async def _remove(names: Iterable[str], client: Client, namespace: str) -> None:
     async with asyncio.timeout(DEADLINE_SECONDS):
         for resource in (TRIALS, PODS):
             while await client.list_metadata(resource, namespace):
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)
 
 
 async def _all(names: Iterable[str], act: Callable[[str], Awaitable[object]]) -> None:
@@ -303,22 +303,22 @@ async def _all(names: Iterable[str], act: Callable[[str], Awaitable[object]]) ->
         for name in waiting:
             await act(name)
 
-    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(work() for _ in range(CONCURRENCY)))
 
 
 async def _until(done: Callable[[], bool], state: Callable[[], str]) -> None:
     async with asyncio.timeout(DEADLINE_SECONDS):
-        looks = 0
+        polls = 0
         while not done():
-            await asyncio.sleep(LOOK_SECONDS)
-            if (looks := looks + 1) % 30 == 0:
+            await asyncio.sleep(POLL_SECONDS)
+            if (polls := polls + 1) % 30 == 0:
                 _print(state())
 
 
 async def _until_finished(client: Client, wanted: float) -> None:
     async with asyncio.timeout(DEADLINE_SECONDS):
         while (await scrape(client)).get("multistep_trials_finished_total", 0.0) < wanted:
-            await asyncio.sleep(2 * LOOK_SECONDS)
+            await asyncio.sleep(2 * POLL_SECONDS)
 
 
 def _print(what: str) -> None:
