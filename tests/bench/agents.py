@@ -32,9 +32,9 @@ from tests.support import servers
 
 COUNT: Final = 40
 STEPS: Final = ("one", "two", "three")
-MOST_OF_SHAPE: Final = 1.5  # maximum wall time of trials, relative to pods in which the agent runs alone
-MOST_HOST_BYTES: Final = 64 << 20
-MOST_EXECS_PER_STEP: Final = 1.0
+MAX_SHAPE_RATIO: Final = 1.5  # maximum wall time of trials, relative to pods in which the agent runs alone
+MAX_HOST_BYTES: Final = 64 << 20
+MAX_EXECS_PER_STEP: Final = 1.0
 LOOK_SECONDS: Final = 0.2
 HELD_SECONDS: Final = 15  # duration of the last step in the trials in which the agent host's memory is read
 _PROGRAM: Final = Path(__file__).with_name("claude.sh")
@@ -213,12 +213,12 @@ def judgement(found: Found) -> tuple[bool, list[str]]:
     ratio, execs, memory = median(found.comparison.of_shape), found.comparison.execs_per_step, found.installed.bytes
     count, longer = found.comparison.count, median(each.trials - each.bare for each in found.comparison.rounds)
     promises = [
-        (memory <= MOST_HOST_BYTES, f"{memory / 2**20:.1f} MiB of an installed agent's host, at most {MOST_HOST_BYTES >> 20}"),
-        (execs <= MOST_EXECS_PER_STEP, f"{execs:.2f} execs per step, at most {MOST_EXECS_PER_STEP:g}"),
+        (memory <= MAX_HOST_BYTES, f"{memory / 2**20:.1f} MiB of an installed agent's host, at most {MAX_HOST_BYTES >> 20}"),
+        (execs <= MAX_EXECS_PER_STEP, f"{execs:.2f} execs per step, at most {MAX_EXECS_PER_STEP:g}"),
     ]
-    time = f"{count} trials take {ratio:.2f} times as long as the agent alone in pods of their shape, at most {MOST_OF_SHAPE:g}"
+    time = f"{count} trials take {ratio:.2f} times as long as the agent alone in pods of their shape, at most {MAX_SHAPE_RATIO:g}"
     time = f"{time} ({longer:.1f} s longer than in bare pods)"
-    lines = [trials.line(holds, words) for holds, words in [(ratio <= MOST_OF_SHAPE, time), *promises]]
+    lines = [trials.line(holds, words) for holds, words in [(ratio <= MAX_SHAPE_RATIO, time), *promises]]
     return all(holds for holds, _ in promises), lines
 
 

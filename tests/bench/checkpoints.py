@@ -26,9 +26,9 @@ from tests.bench.trials import ROUNDS, Manifests, line, spread
 SIZES: Final = (1, 100, 1000)  # MiB of random data, which does not compress
 FILES: Final = 50_000
 TRIALS: Final = 8
-MOST_RATIO: Final = 1.2  # maximum wall time of trials with checkpoints, relative to trials without
-MOST_UNCHANGED_SECONDS: Final = 0.5
-_MOST_BYTES: Final = 4 << 30
+MAX_RATIO: Final = 1.2  # maximum wall time of trials with checkpoints, relative to trials without
+MAX_UNCHANGED_SECONDS: Final = 0.5
+_MAX_BYTES: Final = 4 << 30
 _WRITE: Final = "mkdir -p /data && for i in $(seq {0}); do head -c 1048576 /dev/urandom > /data/$i; done"
 _MANY: Final = "for each in $(seq 100); do mkdir -p /many/$each && cd /many/$each && seq {0} | split -l 1 -a 3 - f; done"
 _PEAK: Final = "grep VmHWM /proc/1/status"  # PID 1's peak of resident memory
@@ -106,7 +106,7 @@ async def _pack(session: Session, layer: BinaryIO, manifest: BinaryIO) -> tuple[
     def write(file: BinaryIO, data: bytes) -> None:
         file.write(data)
 
-    request = CheckpointRequest((), _MOST_BYTES, _MOST_BYTES)
+    request = CheckpointRequest((), _MAX_BYTES, _MAX_BYTES)
     start = time.monotonic()
     packed = await session.checkpoint(request, lambda data: write(layer, data), lambda data: write(manifest, data))
     seconds = time.monotonic() - start
@@ -169,6 +169,6 @@ def judgement(found: Found) -> Sequence[str]:
     unchanged = f"a checkpoint without changes of {found.files} files takes {spread(found.unchanged, 2)} s"
     ratio = f"{TRIALS} trials take {spread(found.ratios, 2)} times as long with checkpoints"
     return [
-        line(median(found.unchanged) <= MOST_UNCHANGED_SECONDS, f"{unchanged}, at most {MOST_UNCHANGED_SECONDS:g}"),
-        line(median(found.ratios) <= MOST_RATIO, f"{ratio}, at most {MOST_RATIO:g}"),
+        line(median(found.unchanged) <= MAX_UNCHANGED_SECONDS, f"{unchanged}, at most {MAX_UNCHANGED_SECONDS:g}"),
+        line(median(found.ratios) <= MAX_RATIO, f"{ratio}, at most {MAX_RATIO:g}"),
     ]

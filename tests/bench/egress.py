@@ -32,9 +32,9 @@ COUNTS: Final = (1, 8)
 ROUNDS: Final = 3
 SWITCHES: Final = 60
 REQUESTS: Final = 300
-MOST_RATIO: Final = 1.1  # maximum wall time of trials with a sidecar, relative to trials without
-MOST_SWITCH_SECONDS: Final = 1.0  # maximum duration of a switch of the network, at the 95th percentile
-MOST_REQUEST_SECONDS: Final = 0.005  # maximum time that the sidecar adds to a request, at the median
+MAX_RATIO: Final = 1.1  # maximum wall time of trials with a sidecar, relative to trials without
+MAX_SWITCH_SECONDS: Final = 1.0  # maximum duration of a switch of the network, at the 95th percentile
+MAX_REQUEST_SECONDS: Final = 0.005  # maximum time that the sidecar adds to a request, at the median
 _LIMITS: Final[Mapping[str, Mapping[str, str]]] = {
     "no network": {"[environment]": 'network_mode = "no-network"'},
     "none for agents only": {"[steps.agent]": 'network_mode = "no-network"'},
@@ -171,15 +171,15 @@ def table(found: Found) -> Table:
 def judgement(found: Found) -> Sequence[str]:
     """Return one line per limit. A slow run does not fail the bench, because times depend on the machine."""
     ratios = [
-        line(median(each) <= MOST_RATIO, f"{count} trials, {name}: {spread(each, 2)} times as long, at most {MOST_RATIO:g}")
+        line(median(each) <= MAX_RATIO, f"{count} trials, {name}: {spread(each, 2)} times as long, at most {MAX_RATIO:g}")
         for (name, count), each in found.ratios.items()
     ]
     switch, added = _p95(found.switches), found.added
     return [
         *ratios,
-        line(switch <= MOST_SWITCH_SECONDS, f"a switch takes {switch:.2f} s at p95, at most {MOST_SWITCH_SECONDS:g}"),
+        line(switch <= MAX_SWITCH_SECONDS, f"a switch takes {switch:.2f} s at p95, at most {MAX_SWITCH_SECONDS:g}"),
         line(
-            added <= MOST_REQUEST_SECONDS,
-            f"a request takes {added * 1e3:.1f} ms longer at p50, at most {MOST_REQUEST_SECONDS * 1e3:g}",
+            added <= MAX_REQUEST_SECONDS,
+            f"a request takes {added * 1e3:.1f} ms longer at p50, at most {MAX_REQUEST_SECONDS * 1e3:g}",
         ),
     ]

@@ -20,7 +20,7 @@ from tests.bench.example import EXAMPLE, Example
 from tests.bench.trials import Comparison, Manifests, line, spread
 
 COUNTS: Final = (1, 8)
-MOST_RATIO: Final = 1.3  # maximum wall time of trials, relative to pods with the same containers
+MAX_RATIO: Final = 1.3  # maximum wall time of trials, relative to pods with the same containers
 _COMPOSE: Final = "environment/docker-compose.yaml"
 # SIGTERM terminates PID 1 only if the process handles it.
 _SERVICE: Final = """\
@@ -73,8 +73,8 @@ def judgement(found: Sequence[Comparison]) -> Sequence[str]:
     """Return two lines per number of trials. A slow run does not fail the bench, because times depend on the machine."""
     return [
         line(
-            median(ratios) <= MOST_RATIO,
-            f"{each.count} trials take {spread(ratios, 2)} times as long as {what}, at most {MOST_RATIO:g}",
+            median(ratios) <= MAX_RATIO,
+            f"{each.count} trials take {spread(ratios, 2)} times as long as {what}, at most {MAX_RATIO:g}",
         )
         for each in found
         for what, ratios in (("idle pods of their shape", each.of_shape), ("bare pods of the same containers", each.of_bare))

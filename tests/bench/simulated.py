@@ -38,11 +38,11 @@ MANY_STEPS: Final = 100
 ROUNDS: Final = 2
 REWARDS: Final = {"reward": 0.833333, "correctness": 0.75, "style": 0.916667, "tests-passed": 41}
 
-LEAST_ADMITTED: Final = 20.0  # minimum number of trials per second that get their pod
-MOST_BYTES: Final = 1 << 30
-MOST_GROWTH: Final = 1.05  # maximum ratio of the operator's resident memory after the last round to that after the first
-MOST_WRITES: Final = 12 + 3 * len(STEPS)  # maximum API writes per trial, without Events
-MOST_RESOURCE_BYTES: Final = 64 << 10
+MIN_ADMITTED: Final = 20.0  # minimum number of trials per second that get their pod
+MAX_BYTES: Final = 1 << 30
+MAX_GROWTH: Final = 1.05  # maximum ratio of the operator's resident memory after the last round to that after the first
+MAX_WRITES: Final = 12 + 3 * len(STEPS)  # maximum API writes per trial, without Events
+MAX_RESOURCE_BYTES: Final = 64 << 10
 
 Object = dict[str, Any]
 Samples = dict[str, float]
@@ -130,15 +130,15 @@ def judgement(found: Sequence[Round], size: int) -> tuple[bool, list[str]]:
     """Return whether all limits hold, and one line per limit. size: bytes of a trial with many steps."""
     first, last = found[0], found[-1]
     promises = [
-        (min(each.admitted for each in found) >= LEAST_ADMITTED, f"at least {LEAST_ADMITTED:g} trials a second are admitted"),
-        (last.peak_bytes <= MOST_BYTES, f"at most {MOST_BYTES // 2**20} MiB of memory"),
-        (last.rss_bytes <= first.rss_bytes * MOST_GROWTH, f"no growth in a second round (less than {MOST_GROWTH - 1:.0%})"),
+        (min(each.admitted for each in found) >= MIN_ADMITTED, f"at least {MIN_ADMITTED:g} trials a second are admitted"),
+        (last.peak_bytes <= MAX_BYTES, f"at most {MAX_BYTES // 2**20} MiB of memory"),
+        (last.rss_bytes <= first.rss_bytes * MAX_GROWTH, f"no growth in a second round (less than {MAX_GROWTH - 1:.0%})"),
         (all(each.open_execs == 0 for each in found), "no exec stream stays open while agents work"),
         (
-            all(each.writes <= MOST_WRITES * each.trials for each in found),
-            f"at most {MOST_WRITES} writes a trial, Events apart",
+            all(each.writes <= MAX_WRITES * each.trials for each in found),
+            f"at most {MAX_WRITES} writes a trial, Events apart",
         ),
-        (size <= MOST_RESOURCE_BYTES, f"a trial of {MANY_STEPS} steps has {size} bytes, at most {MOST_RESOURCE_BYTES}"),
+        (size <= MAX_RESOURCE_BYTES, f"a trial of {MANY_STEPS} steps has {size} bytes, at most {MAX_RESOURCE_BYTES}"),
     ]
     return all(holds for holds, _ in promises), [f"{'holds' if holds else 'DOES NOT HOLD'}: {words}" for holds, words in promises]
 

@@ -25,8 +25,8 @@ from tests.e2e.test_store import MIB, Store, digest_of
 from tests.support import servers
 
 SIZE = 2048 * MIB
-LEAST_RATIO = 0.5  # minimum speed of the upload, relative to a plain copy
-MOST_GROWN_BYTES = 16 * MIB  # limit on the growth of the operator's memory during the upload
+MIN_RATIO = 0.5  # minimum speed of the upload, relative to a plain copy
+MAX_GROWTH_BYTES = 16 * MIB  # limit on the growth of the operator's memory during the upload
 _PIECE = 16 * MIB
 _LOOK_SECONDS = 0.1
 _DEADLINE_SECONDS = 900.0
@@ -65,7 +65,7 @@ class Cost:
     @property
     def holds(self) -> bool:
         """Return whether the upload is within the limits on speed and memory."""
-        return self.ratio >= LEAST_RATIO and self.grown_bytes < MOST_GROWN_BYTES
+        return self.ratio >= MIN_RATIO and self.grown_bytes < MAX_GROWTH_BYTES
 
 
 async def artifact(client: Client, namespace: str) -> Cost:

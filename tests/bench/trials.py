@@ -14,8 +14,8 @@ from multistep.kube.client import Client
 from tests.bench.measure import Counters, counters, remove_trials, time_pods, time_trials
 
 ROUNDS = 3
-MOST_OF_SHAPE = 1.3  # maximum wall time of trials, relative to idle pods of the same shape
-MOST_EXECS_PER_STEP = 1.0
+MAX_SHAPE_RATIO = 1.3  # maximum wall time of trials, relative to idle pods of the same shape
+MAX_EXECS_PER_STEP = 1.0
 
 Object = dict[str, Any]
 
@@ -123,10 +123,10 @@ def judgement(found: Comparison) -> tuple[bool, Sequence[str]]:
     """Return whether the limit on execs holds, and one line per limit. A slow run does not fail the bench, because times depend
     on the machine."""
     ratio = median(found.of_shape)
-    held = found.execs_per_step <= MOST_EXECS_PER_STEP
-    time = f"{found.count} trials take {ratio:.2f} times as long as idle pods of their shape, at most {MOST_OF_SHAPE:g}"
-    execs = f"{found.execs_per_step:.2f} execs per step, at most {MOST_EXECS_PER_STEP:g}"
-    return held, [line(ratio <= MOST_OF_SHAPE, time), line(held, execs)]
+    held = found.execs_per_step <= MAX_EXECS_PER_STEP
+    time = f"{found.count} trials take {ratio:.2f} times as long as idle pods of their shape, at most {MAX_SHAPE_RATIO:g}"
+    execs = f"{found.execs_per_step:.2f} execs per step, at most {MAX_EXECS_PER_STEP:g}"
+    return held, [line(ratio <= MAX_SHAPE_RATIO, time), line(held, execs)]
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:

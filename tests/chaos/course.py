@@ -32,7 +32,7 @@ from tests.e2e.operators import with_variables
 POLL_SECONDS = 1.0
 CALM_SECONDS = 400.0  # timeout for trials that are unfinished after the last fault
 ORPHANS_SECONDS = 60.0  # documented deadline for deleting orphans
-MOST_DESCRIBED = 5
+MAX_DESCRIBED = 5
 
 
 @dataclass(frozen=True)
@@ -207,6 +207,6 @@ async def _show(scene: Scene, names: list[str]) -> None:
         return
     if (pod := await scene.victim.running()) is not None:
         await scene.victim.keep_log(pod)
-    for name in names[:MOST_DESCRIBED]:
+    for name in names[:MAX_DESCRIBED]:
         print(await describe(scene.given, await scene.given.get(name), scene.log))
         print(last_words(scene.victim.log, name), flush=True)

@@ -13,7 +13,7 @@ from multistep.api.task_toml import TaskConfig
 from multistep.api.trial import parse_trial
 from multistep.engine.make_plan import make_plan
 from multistep.engine.plan import TrialEnv, TrialPlan
-from multistep.engine.plan_size import MOST_CHARACTERS, MOST_ENTRIES, MOST_HOSTS
+from multistep.engine.plan_size import MAX_CHARACTERS, MAX_ENTRIES, MAX_HOSTS
 from multistep.errors import InvalidSpec
 from tests.support.work import Work, measured
 from tests.support.world import manifest
@@ -69,13 +69,13 @@ def test_steps_that_inherit_too_much_are_rejected_with_little_work(fields: dict[
     assert work.peak_bytes < 1 << 20
 
 
-EACH = MOST_ENTRIES // STEPS
+EACH = MAX_ENTRIES // STEPS
 LARGEST = {
     "variables": {"env": TrialEnv(verifier=dict(list(VARIABLES.items())[:EACH]))},
     "collect hooks": {"verifier": {"collect": HOOKS * EACH}},
     "artifacts": {"spec": {"artifacts": [{"source": f"/a{number}"} for number in range(EACH)]}},
-    "instructions": {"spec": {"extraInstructions": ["x" * (MOST_CHARACTERS // STEPS)]}},
-    "hosts": {"verifier": separate(MOST_HOSTS // STEPS)},
+    "instructions": {"spec": {"extraInstructions": ["x" * (MAX_CHARACTERS // STEPS)]}},
+    "hosts": {"verifier": separate(MAX_HOSTS // STEPS)},
 }
 
 
@@ -95,5 +95,5 @@ def test_the_work_for_the_largest_plans_is_linear_and_little(fields: dict[str, A
 
 
 def test_one_entry_more_than_the_largest_plan_has_is_too_much() -> None:
-    with pytest.raises(InvalidSpec, match=f"{MOST_ENTRIES + STEPS} over all {STEPS} steps, more than the limit of {MOST_ENTRIES}"):
+    with pytest.raises(InvalidSpec, match=f"{MAX_ENTRIES + STEPS} over all {STEPS} steps, more than the limit of {MAX_ENTRIES}"):
         planner(STEPS, verifier={"collect": HOOKS * (EACH + 1)})()
