@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from hack import deployment, load
-from hack.flaky import Again, run_again
+from hack.flaky import Rerun, run_again
 from hack.history import History
 from hack.lanes import PYTEST, Ended, Run, environment, execute
 from hack.places import ROOT
@@ -72,7 +72,7 @@ class _Stage:
         print_line(f"{self._workers} workers of pytest-xdist")
         self._alone = deque(self._files_of_tests_alone())
         self._ended: list[Ended] = []
-        self.again: list[Again] = []
+        self.again: list[Rerun] = []
         self._lock = threading.Lock()
 
     @property

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from hack import flaky, history
-from hack.flaky import MOST_FLAKY, Again
+from hack.flaky import MAX_FLAKY, Rerun
 from hack.history import History
 from hack.lanes import NAME_WIDTH, Ended
 from hack.stages import Failure
@@ -12,7 +12,7 @@ from hack.stages import Failure
 _SLOWEST = 10
 
 
-def report(ended: Sequence[Ended], again: Sequence[Again] = (), past: History | None = None) -> None:
+def report(ended: Sequence[Ended], again: Sequence[Rerun] = (), past: History | None = None) -> None:
     """Print the failures, flaky tests, history and totals of the finished runs.
 
     Raises Failure if a run failed, unless its only failures are a few flaky tests.
@@ -29,18 +29,18 @@ def report(ended: Sequence[Ended], again: Sequence[Again] = (), past: History | 
     _judge(bad, forgiven)
 
 
-def _judge(bad: Sequence[Ended], forgiven: Mapping[str, Again]) -> None:
+def _judge(bad: Sequence[Ended], forgiven: Mapping[str, Rerun]) -> None:
     if bad:
         raise Failure(f"pytest failed: {', '.join(f'{each.run.name} (exit code {each.code})' for each in bad)}")
-    if len(forgiven) > MOST_FLAKY:
-        raise Failure(f"{len(forgiven)} tests are flaky, at most {MOST_FLAKY} may be: {', '.join(forgiven)}")
+    if len(forgiven) > MAX_FLAKY:
+        raise Failure(f"{len(forgiven)} tests are flaky, at most {MAX_FLAKY} may be: {', '.join(forgiven)}")
 
 
-def _kinds(ended: Iterable[Ended], forgiven: Mapping[str, Again]) -> dict[str, str]:
+def _kinds(ended: Iterable[Ended], forgiven: Mapping[str, Rerun]) -> dict[str, str]:
     return {test: "flaky" if test in forgiven else "failed" for each in ended for test in each.outcomes.failed}
 
 
-def _totals(ended: Iterable[Ended], forgiven: Mapping[str, Again]) -> Counter[str]:
+def _totals(ended: Iterable[Ended], forgiven: Mapping[str, Rerun]) -> Counter[str]:
     """Return the totals of all runs; a flaky test counts as flaky, not as failed."""
     totals: Counter[str] = Counter()
     for each in ended:

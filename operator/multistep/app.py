@@ -162,7 +162,7 @@ class App:
     def _start_tasks(self) -> None:
         if self.traces is not None:
             self.tasks.start("traces", self.traces.run())
-        self.tasks.start("lease", leadership.keep(self.lease, self._end))
+        self.tasks.start("lease", leadership.hold(self.lease, self._end))
         self.tasks.start("work", self._work())
         if self.models is not None:
             self.tasks.start("keys", repeat("renewing the gateway's keys", lambda: model_gateway.RENEW_SECONDS, self.models.renew))
@@ -204,7 +204,7 @@ class App:
             found = [pod for each in self.shard.places for pod in await client.list_all(PODS, each, **selectors)]
             for pod in found:
                 if (key := identity.trial_of(pod)) is not None:
-                    self.reconciler.starts.saw(key, pod_facts(pod))
+                    self.reconciler.starts.observe(key, pod_facts(pod))
         except ClusterError as error:
             logger.warning("starting pods could not be counted yet: %s", error)
 
@@ -213,7 +213,7 @@ class App:
         for place in self.shard.places:
             async for found in client.each(TRIALS, place, label_selector=self.shard.selector):
                 with suppress(InvalidSpec):  # the trial fails at its next reconcile
-                    self.reconciler.model_slots.saw(parse_trial(found))
+                    self.reconciler.model_slots.observe(parse_trial(found))
 
     async def _adapt_models(self, gateway: model_gateway.ModelGateway, loads: ModelLoads) -> None:
         """Adapt the limits of active trials to the providers' refusals. A standby changes no limit, because it runs no trials."""

@@ -56,13 +56,13 @@ class EventRouter:
         if kind == "sweep":
             return self.enqueue_sweep(key)
         if kind == "trial":
-            for sweep in self._sweeps.book.invalidate(key[0]):
+            for sweep in self._sweeps.cache.invalidate(key[0]):
                 self.enqueue_sweep(sweep, BATCH_SECONDS)
         return self.enqueue(key)
 
     def restored(self) -> None:
         """Drop the cached state of sweeps and trials, because the API server's store was restored from an older copy."""
-        self._sweeps.book.clear()
+        self._sweeps.cache.clear()
         self._reconciler.hints.clear()
 
     def trial_event(self, trial: Mapping[str, Any], type: str | None) -> None:
@@ -70,10 +70,10 @@ class EventRouter:
         event."""
         key = trial["metadata"]["namespace"], trial["metadata"]["name"]
         if type == "DELETED":
-            self._metrics.phases.gone(key)
+            self._metrics.phases.forget(key)
         else:
-            self._metrics.phases.saw(key, (trial.get("status") or {}).get("phase"))
-        if (sweep := self._sweeps.book.saw(trial, gone=type == "DELETED")) is not None:
+            self._metrics.phases.observe(key, (trial.get("status") or {}).get("phase"))
+        if (sweep := self._sweeps.cache.observe(trial, deleted=type == "DELETED")) is not None:
             self.enqueue_sweep(sweep, BATCH_SECONDS)
         if self._event_filter.trial(trial, type):
             self.enqueue(key)
@@ -82,9 +82,9 @@ class EventRouter:
         """Record the sweep's phase for the metrics, even on a standby. Enqueue the sweep if the event filter accepts the event."""
         key = sweep["metadata"]["namespace"], sweep["metadata"]["name"]
         if type == "DELETED":
-            self._metrics.sweeps.gone(key)
+            self._metrics.sweeps.forget(key)
         else:
-            self._metrics.sweeps.saw(key, (sweep.get("status") or {}).get("phase"))
+            self._metrics.sweeps.observe(key, (sweep.get("status") or {}).get("phase"))
         if self._event_filter.sweep(sweep, type):
             self.enqueue_sweep(key)
 

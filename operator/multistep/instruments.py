@@ -97,11 +97,11 @@ class Phases(Collector):
         self.shown: Callable[[], bool] = lambda: True
         self._phases: dict[Key, str] = {}
 
-    def saw(self, key: Key, phase: str | None) -> None:
+    def observe(self, key: Key, phase: str | None) -> None:
         """Record an object's phase; an object without a phase counts as Pending."""
         self._phases[key] = phase or "Pending"
 
-    def gone(self, key: Key) -> None:
+    def forget(self, key: Key) -> None:
         """Drop a deleted object."""
         self._phases.pop(key, None)
 

@@ -34,10 +34,10 @@ async def connect(stack: AsyncExitStack, settings: Settings, metrics: Metrics) -
     )
 
 
-async def keep(lease: Lease, end: Callable[[int], object]) -> None:
+async def hold(lease: Lease, end: Callable[[int], object]) -> None:
     """Acquire and renew the lease; exit the process when it is lost."""
     try:
-        await lease.keep()
+        await lease.hold()
     except NotLeading as error:
         logger.critical("lost the leader lease; exiting: %s", error)
         logging.shutdown()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MOST_WAITING: Final = 1000
+MAX_WAITING: Final = 1000
 BACKOFF: Final = Backoff(first=1.0, last=60.0)
 _RETRYABLE = frozenset({408, 429})
 _VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
@@ -41,7 +41,7 @@ class Traces:
         self._receiver = receiver
         self._metrics = metrics
         self._sleep = sleep
-        self._waiting: asyncio.Queue[MultiStepTrial] = asyncio.Queue(MOST_WAITING)
+        self._waiting: asyncio.Queue[MultiStepTrial] = asyncio.Queue(MAX_WAITING)
 
     def ended(self, trial: MultiStepTrial) -> None:
         """Queue a finished trial's trace; if the queue is full, the trace is dropped and counted."""

@@ -170,7 +170,7 @@ class Bench:
         plain = f"{cost.plain_seconds:.1f} ({', '.join(f'{each:.1f}' for each in cost.plain)})"
         times = [f"{cost.seconds:.1f}", f"{store.SIZE / cost.seconds / 1e6:.0f}", plain, f"{cost.ratio:.2f}"]
         table.add_row(str(store.SIZE // 2**20), *times, f"{cost.grown_bytes / 2**20:.1f}")
-        most = store.MAX_GROWN_BYTES // 2**20
+        most = store.MAX_GROWTH_BYTES // 2**20
         wanted = f"at least {store.MIN_RATIO:g} of a plain copy's speed, and less than {most} MiB of memory"
         _print(table, f"{'holds' if cost.holds else 'DOES NOT HOLD'}: {wanted}")
         return cost.holds

@@ -32,7 +32,7 @@ from tests.support import servers
 
 COUNT: Final = 40
 STEPS: Final = ("one", "two", "three")
-MAX_RATIO: Final = 1.5  # maximum wall time of trials, relative to pods in which the agent runs alone
+MAX_SHAPE_RATIO: Final = 1.5  # maximum wall time of trials, relative to pods in which the agent runs alone
 MAX_HOST_BYTES: Final = 64 << 20
 MAX_EXECS_PER_STEP: Final = 1.0
 POLL_SECONDS: Final = 0.2
@@ -216,9 +216,9 @@ def judgement(found: Found) -> tuple[bool, list[str]]:
         (memory <= MAX_HOST_BYTES, f"{memory / 2**20:.1f} MiB of an installed agent's host, at most {MAX_HOST_BYTES >> 20}"),
         (execs <= MAX_EXECS_PER_STEP, f"{execs:.2f} execs per step, at most {MAX_EXECS_PER_STEP:g}"),
     ]
-    time = f"{count} trials take {ratio:.2f} times as long as the agent alone in pods of their shape, at most {MAX_RATIO:g}"
+    time = f"{count} trials take {ratio:.2f} times as long as the agent alone in pods of their shape, at most {MAX_SHAPE_RATIO:g}"
     time = f"{time} ({longer:.1f} s longer than in bare pods)"
-    lines = [trials.line(holds, words) for holds, words in [(ratio <= MAX_RATIO, time), *promises]]
+    lines = [trials.line(holds, words) for holds, words in [(ratio <= MAX_SHAPE_RATIO, time), *promises]]
     return all(holds for holds, _ in promises), lines
 
 

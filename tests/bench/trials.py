@@ -14,7 +14,7 @@ from multistep.kube.client import Client
 from tests.bench.measure import Counters, counters, remove_trials, time_pods, time_trials
 
 ROUNDS = 3
-MAX_RATIO = 1.3  # maximum wall time of trials, relative to idle pods of the same shape
+MAX_SHAPE_RATIO = 1.3  # maximum wall time of trials, relative to idle pods of the same shape
 MAX_EXECS_PER_STEP = 1.0
 
 Object = dict[str, Any]
@@ -124,9 +124,9 @@ def judgement(found: Comparison) -> tuple[bool, Sequence[str]]:
     on the machine."""
     ratio = median(found.of_shape)
     passed = found.execs_per_step <= MAX_EXECS_PER_STEP
-    time = f"{found.count} trials take {ratio:.2f} times as long as idle pods of their shape, at most {MAX_RATIO:g}"
+    time = f"{found.count} trials take {ratio:.2f} times as long as idle pods of their shape, at most {MAX_SHAPE_RATIO:g}"
     execs = f"{found.execs_per_step:.2f} execs per step, at most {MAX_EXECS_PER_STEP:g}"
-    return passed, [line(ratio <= MAX_RATIO, time), line(passed, execs)]
+    return passed, [line(ratio <= MAX_SHAPE_RATIO, time), line(passed, execs)]
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.given import REWARD_ONE, Given, Object, Step, reward_for_text, trial
-from tests.e2e.test_agents import KEY, OWN, agent, ledger, step
+from tests.e2e.test_agents import KEY, OWN, agent, ledger, message, step
 from tests.e2e.test_cli import multistep
 from tests.support import servers
 
@@ -22,6 +24,21 @@ class HostileAgent(OwnAgent):
         given = {"TOKEN": os.environ["OPENAI_API_KEY"], "URL": os.environ["OPENAI_BASE_URL"]}
         with environment.scoped_exec_env(given):
             await super().run(instruction, environment, context)
+
+
+class GivesUp(OwnAgent):
+    """Ends its agent host in its setup, as one that gives up on a hard task."""
+
+    async def setup(self, environment):
+        os.kill(1, 6)
+        await asyncio.sleep(600)
+
+
+class GivesUpAsRoot(OwnAgent):
+    """Ends its environment in its setup."""
+
+    async def setup(self, environment):
+        await environment.exec("kill -ABRT 1; sleep 600", user="root")
 '''
 )
 
@@ -86,11 +103,11 @@ def with_programs(name: str, *commands: str, test: str = REWARD_ONE) -> Step:
     return Step(name, instruction=given.instruction, setup=setup, test=test)
 
 
-async def hostile(given: Given, model: servers.Server) -> Object:
-    """Return the fields of a trial's spec that select the hostile agent."""
+async def hostile(given: Given, model: servers.Server, name: str = "HostileAgent") -> Object:
+    """Return the fields of a trial's spec that select the hostile agent. name: its class."""
     spec = await agent(given, model)
     await given.applied({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "own"}, "data": {"own_agent.py": HOSTILE}})
-    return {**spec, "agent": {**spec["agent"], "importPath": "own_agent:HostileAgent"}}
+    return {**spec, "agent": {**spec["agent"], "importPath": f"own_agent:{name}"}}
 
 
 async def rewarded(given: Given, tmp_path: Path, *steps: Step, **spec: Any) -> None:
@@ -141,3 +158,14 @@ async def test_the_gateway_rejects_every_token_but_that_of_the_active_step(
     )
     await rewarded(given, tmp_path, *steps, **await hostile(given, model))
     assert len([entry for entry in await ledger(model) if '"hello"' in entry["body"]]) == 1
+
+
+@pytest.mark.parametrize(("name", "ended"), [("GivesUp", "the agent host"), ("GivesUpAsRoot", "the trial's container")])
+async def test_an_agent_that_ends_a_container_in_its_setup_scores_0_and_is_not_retried(
+    name: str, ended: str, given: Given, model: servers.Server
+) -> None:
+    found = await given.ended(trial(step("one"), **await hostile(given, model, name)))
+    status = found["status"]
+    assert f"{ended} ended with status 2" in message(found)
+    assert status["failure"] == {"class": "Agent", "reason": "AgentSetupFailed"}, status
+    assert status["score"] == 0.0 and status.get("attempts", []) == [], status

@@ -47,7 +47,7 @@ class Load:
     asked: list[float] = field(default_factory=list)
     refused_at: list[float] = field(default_factory=list)
     in_flight: int = 0
-    most_in_flight: int = 0
+    max_in_flight: int = 0
     most_starting: int = 0
     execs: int = 0
     most_execs: int = 0
@@ -109,7 +109,7 @@ class ClusterServer:
         load, now = self.load, time.monotonic()
         load.asked.append(now)
         load.in_flight += 1
-        load.most_in_flight = max(load.most_in_flight, load.in_flight)
+        load.max_in_flight = max(load.max_in_flight, load.in_flight)
         try:
             takes_it = load.takes_one(now)
             if not takes_it:

@@ -106,7 +106,7 @@ class Course:
         self._versions: list[tuple[str, dict[Any, Object]]] = []  # (trial's resourceVersion, all objects) in order
         self._version_at: list[int] = []
         for state in self.states:
-            objects = World(**self.options).restore(state).cluster.objects
+            objects = World(**self.options, counters=world.metrics).restore(state).cluster.objects
             version = objects[KIND, *KEY]["metadata"]["resourceVersion"]
             if not self._versions or self._versions[-1][0] != version:
                 self._versions.append((version, objects))
@@ -115,12 +115,13 @@ class Course:
 
     def after_death(self, at: int, **options: Any) -> World:
         """Return the world after the operator died at fault point `at` (from 0), with a new operator whose memory is empty."""
-        return World(**{**self.options, "plans": self.world.plans, **options}).restore(self.states[at])
+        shared = {"plans": self.world.plans, "counters": self.world.metrics}
+        return World(**{**self.options, **shared, **options}).restore(self.states[at])
 
     def alive(self, at: int, what: BaseException | Callable[[World], None]) -> World:
         """Return the world before the reconcile that reaches fault point `at` (from 0); that point then raises or calls `what`."""
         start, saved, hints = next(each for each in reversed(self.reconciles) if each[0] <= at)
-        world = World(**self.options, plans=self.world.plans).restore(saved)
+        world = World(**self.options, plans=self.world.plans, counters=self.world.metrics).restore(saved)
         world.reconciler.hints._by_trial.update(pickle.loads(hints)._by_trial)
         world.faults.fail(at - start + 1, what if isinstance(what, BaseException) else lambda: what(world))
         return world

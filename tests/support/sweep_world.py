@@ -170,7 +170,7 @@ class SweepWorld:
                 self._time_passes(seconds)
             if self.events in ("dropped", "delayed") and self.now - resynced >= RESYNC_SECONDS:
                 resynced = self.now
-                self.sweeps.book.invalidate(KEY[0])
+                self.sweeps.cache.invalidate(KEY[0])
                 self._deliver_late()
         raise AssertionError(f"never over: {self.why}, {self.status.trials}, {self.errors[-3:]}")
 
@@ -211,7 +211,7 @@ class SweepWorld:
             self._report(*self._late.pop(0))
 
     def _report(self, type: str, changed: Object) -> None:
-        if hasattr(self, "sweeps") and self.sweeps.book.saw(changed, gone=type == "DELETED"):
+        if hasattr(self, "sweeps") and self.sweeps.cache.observe(changed, deleted=type == "DELETED"):
             self._woken = True
 
 

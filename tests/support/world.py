@@ -154,7 +154,7 @@ class World(Observed):
     results: phases' results, by "STEP/OPERATION". events: how the pod's watch events are delivered. wrap: function that wraps the
     cluster. happens: actions of others, such as users, by seconds since the start. plans: plans by trial uid, copied from another
     world because loading a task is slow. source: a trial that ran before. stored: whether results go to an object store. files:
-    contents of pods' files by path.
+    contents of pods' files by path. counters: metrics of another world, because creating all of them takes as long as a reconcile.
     """
 
     trial: Object = field(default_factory=manifest)
@@ -173,6 +173,7 @@ class World(Observed):
     files: Mapping[str, Tree] = field(default_factory=dict)
     models: FakeModels | None = None
     source: Source | None = None
+    counters: Metrics | None = None
 
     def __post_init__(self) -> None:
         self.now = START
@@ -180,7 +181,7 @@ class World(Observed):
         self.reconciles = 0
         self.errors: list[Exception] = []
         self.waits: list[float | None] = []
-        self.metrics = Metrics(SETTINGS.model_copy(update=dict(self.settings)))
+        self.metrics = self.counters or Metrics(SETTINGS.model_copy(update=dict(self.settings)))
         self.cluster = FakeCluster(make_runner=self._make_runner, pods_run=self.pods_run, faults=self.faults)
         self.cluster.one_image = "regrade" in self.trial["spec"] or "'isolation'" in str(self.trial["spec"])
         self.volume = self.volume or FakeVolume(self.faults)

@@ -366,7 +366,7 @@ async def test_a_leader_reconciles_every_sweep_and_one_whose_trials_changed(oper
     await operator.start()
     await operator.until(lambda: len(trials(operator)) == 1)
     [first] = trials(operator)
-    assert operator.app.sweeps.book.page(("default", "s"), "sweep-uid", "", over=False).trials
+    assert operator.app.sweeps.cache.entry(("default", "s"), "sweep-uid", "", finished=False).trials
     operator.app.events.trial_event(operator.cluster.put({**first, "status": ended(0)}), "MODIFIED")
     await operator.until(lambda: len(trials(operator)) == 2)
 

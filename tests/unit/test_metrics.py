@@ -96,8 +96,8 @@ def test_promtool_finds_no_problem_in_them() -> None:
 def test_trials_by_phase_are_shown_by_the_replica_that_leads_only() -> None:
     metrics = Metrics()
     for name, phase in (("a", None), ("b", "Running"), ("c", "Running"), ("d", "an invalid phase")):
-        metrics.phases.saw(("ns", name), phase)
-    metrics.phases.gone(("ns", "c"))
+        metrics.phases.observe(("ns", name), phase)
+    metrics.phases.forget(("ns", "c"))
     shown = {each: metrics.registry.get_sample_value("multistep_trials", {"phase": each}) for each in ("Pending", "Running", OTHER)}
     assert shown == {"Pending": 1, "Running": 1, OTHER: 1}
     metrics.phases.shown = lambda: False

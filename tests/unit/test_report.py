@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.flaky import MOST_AGAIN, MOST_FLAKY, Again, run_again
+from hack.flaky import MAX_FLAKY, MAX_RERUNS, Rerun, run_again
 from hack.history import RUNS, History, table
 from hack.lanes import Ended, Run, execute
 from hack.load import busy_share, workers_for
@@ -58,7 +58,7 @@ def run(directory: Path, text: str, name: str = "cases") -> Run:
     return Run(name, [str(file), *options], os.environ | {"PYTHONUNBUFFERED": "1"})
 
 
-def executed(*runs: Run) -> tuple[list[Ended], list[Again]]:
+def executed(*runs: Run) -> tuple[list[Ended], list[Rerun]]:
     """Execute the runs, and repeat their failed tests as `make e2e` does. The tests' ids are relative to the tests' directory."""
     ended = [execute(each) for each in runs]
     directory = Path(runs[0].arguments[0]).parent
@@ -72,7 +72,7 @@ def executed(*runs: Run) -> tuple[list[Ended], list[Again]]:
     return ended, run_again(ended, runs[0].env, in_directory)
 
 
-def played(count: int, codes: Sequence[int]) -> tuple[list[Ended], list[Again]]:
+def played(count: int, codes: Sequence[int]) -> tuple[list[Ended], list[Rerun]]:
     """Return a run with `count` failed tests, and the repetitions of these tests, which end with the exit codes `codes`."""
     outcomes = Outcomes(tuple(Outcome(f"t.py::test_{number}", "call", "failed", 1.0, "why") for number in range(count)))
     first = Ended(Run("many", [], {}), 1, [f"==== {count} failed, 7 passed in 1.00s ===="], outcomes)
@@ -111,7 +111,7 @@ def test_a_test_that_fails_twice_fails_the_run(tmp_path: Path, past: History, ca
     assert sorted(past.runs()[0].failed.values()) == ["failed", "flaky"]
 
 
-@pytest.mark.parametrize(("count", "is_good"), [(MOST_FLAKY, True), (MOST_FLAKY + 1, False)])
+@pytest.mark.parametrize(("count", "is_good"), [(MAX_FLAKY, True), (MAX_FLAKY + 1, False)])
 def test_only_a_few_tests_may_be_flaky(count: int, is_good: bool, past: History) -> None:
     ended, again = played(count, [0] * count)
     if is_good:
@@ -124,8 +124,8 @@ def test_only_a_few_tests_may_be_flaky(count: int, is_good: bool, past: History)
 
 
 def test_of_many_failures_only_some_are_run_again_and_the_others_fail_the_run(past: History) -> None:
-    ended, again = played(MOST_AGAIN + 1, [0] * MOST_AGAIN)
-    assert len(again) == MOST_AGAIN
+    ended, again = played(MAX_RERUNS + 1, [0] * MAX_RERUNS)
+    assert len(again) == MAX_RERUNS
     with pytest.raises(Failure, match="pytest failed: many"):
         report(ended, again, past)
 

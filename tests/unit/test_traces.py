@@ -16,7 +16,7 @@ from multistep.api.trial import parse_trial
 from multistep.engine.spans import spans, trace_id
 from multistep.errors import UsageError
 from multistep.metrics import Metrics
-from multistep.traces import MOST_WAITING, Traces, exporter
+from multistep.traces import MAX_WAITING, Traces, exporter
 from tests.support.world import REWARDS, World
 
 
@@ -133,7 +133,7 @@ async def test_a_receiver_that_is_away_holds_nothing_up_and_too_many_are_left_ou
     to, metrics, world = exporter("http://127.0.0.1:1"), Metrics(), await ended()
     assert to is not None
     traces = Traces(to, metrics)
-    for _ in range(MOST_WAITING + 3):
+    for _ in range(MAX_WAITING + 3):
         traces.ended(parse_trial(world.object))
     assert metrics.registry.get_sample_value("multistep_traces_total", {"outcome": "dropped"}) == 3
 

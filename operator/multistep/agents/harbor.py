@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from multistep.agents import host_outcome
 from multistep.agents.common import out_of_memory
-from multistep.agents.host_outcome import HostError, Outcome
+from multistep.agents.host_outcome import Outcome
 from multistep.api.agent_spec import PROGRAM_DIR
 from multistep.api.failures import AGENT_SETUP_FAILED, PROVIDER_FAILED
 from multistep.api.records import PhaseResult, Record
@@ -22,26 +22,27 @@ from multistep.engine.rewards import StepException
 from multistep.engine.scope import Scope, TrialError, at_timeout, failed, require
 from multistep.engine.suspensions import SWEEP_BUDGET_SPENT
 
+_Command: TypeAlias = Literal["setup", "step"]
 _GRACE_SECONDS: Final = 60.0  # time for the agent host to collect usage and logs of an agent that it stopped
 _CLOCK_SECONDS: Final = 5.0  # tolerance: the agent host and the runner measure the elapsed time separately
 _MAX_STALLED_SECONDS: Final = 3600.0
 # The name of each agent host command in operation ids.
-_NAMES: Final[Mapping[Literal["setup", "step"], str]] = {"setup": "agent-setup", "step": "agent"}
+_NAMES: Final[Mapping[_Command, str]] = {"setup": "agent-setup", "step": "agent"}
 
 
 @dataclass(frozen=True)
 class _Called:
-    """A finished command of the agent host. result: None if the runner did not admit the agent host."""
+    """A finished command of the agent host."""
 
     record: Record
     outcome: Outcome
-    result: PhaseResult | None
+    result: PhaseResult
 
     @property
     def timed_out(self) -> bool:
         error = self.outcome.error
         stopped = error is not None and error.type in ("AgentTimeoutError", "AgentSetupTimeoutError")
-        return stopped or (self.result is not None and self.result.timed_out)
+        return stopped or self.result.timed_out
 
 
 def setup(scope: Scope, journal: Journal) -> Script[None]:
@@ -54,7 +55,11 @@ def setup(scope: Scope, journal: Journal) -> Script[None]:
     """
     hosted, user = _hosted(scope), scope.plan.steps[0].agent_user
     request = {**_environment(scope, user), **_agent(hosted), "env": _variables(scope), "trial": scope.trial_uid}
-    called = yield from _call(scope, "setup", user, request, hosted.setup_timeout)
+    admission = yield from _admit(scope, "setup", user)
+    require(admission, "the agent could not be started")
+    if hosted.spec.name is None:
+        journal.class_ran_at = admission.started_at
+    called = yield from _call(scope, "setup", admission.id, request, hosted.setup_timeout)
     journal.agent_setup = (called.record.started_at, called.record.ended_at)
     journal.agent = called.outcome.agent
     if hosted.spec.uses_gateway:
@@ -72,7 +77,11 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
     hosted = _hosted(scope)
     instruction = {"name": step.name, "instruction": step.instruction, "resume": hosted.resumes(step.index)}
     request = {**_environment(scope, step.agent_user), "env": _variables(scope), "step": instruction}
-    called = yield from _call(scope, "step", step.agent_user, request, step.agent_timeout)
+    admission = yield from _admit(scope, "step", step.agent_user)
+    if (fault := failed(admission)) is not None:
+        run.timed(AGENT, admission)
+        return StepException("RuntimeError", f"the agent could not be started: {fault.message}", AGENT)
+    called = yield from _call(scope, "step", admission.id, request, step.agent_timeout)
     run.timed(AGENT, called.record)
     run.usage, run.metadata, stalled = called.outcome.usage, called.outcome.metadata, 0.0
     if hosted.spec.uses_gateway:
@@ -84,7 +93,7 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
     if called.timed_out or _overran(called.record, step.agent_timeout, stalled):
         extended = f", extended by {stalled:.0f} s in which the provider refused requests" if stalled >= 1 else ""
         return StepException("AgentTimeoutError", f"the agent was stopped {at_timeout(step.agent_timeout)}{extended}", AGENT)
-    if called.result is not None and (killed := out_of_memory(called.result)) is not None:
+    if (killed := out_of_memory(called.result)) is not None:
         return killed
     error = called.outcome.error
     return None if error is None else StepException(error.type, error.message, AGENT)
@@ -129,29 +138,24 @@ def _setup_error(called: _Called, timeout: float | None) -> StepException | None
     return None if error is None else StepException(error.type, f"the agent's setup failed: {error.message}", AGENT_SETUP)
 
 
-def _call(
-    scope: Scope,
-    command: Literal["setup", "step"],
-    user: str,
-    request: Mapping[str, Any],
-    timeout: float | None,
-) -> Script[_Called]:
-    """Run a command of the agent host. Until the command ends, the host may run processes in the environment. Processes that the
-    agent left in the environment keep running, unless the agent was stopped at its timeout.
+def _admit(scope: Scope, command: _Command, user: str) -> Script[Record]:
+    """Allow the agent host to run processes in the environment for a command, and return the record, which may have an error.
 
-    The agent host applies the timeout, so that it can collect usage and logs of a stopped agent. If the host itself does not end,
-    the runner stops the host _GRACE_SECONDS later. Harbor's own agent classes may act as root, as in Harbor. A custom class may act
-    as root only if its program is not preinstalled, because the class must then install the program.
+    Harbor's own agent classes may act as root, as in Harbor. A custom class may act as root only if its program is not
+    preinstalled, because the class must then install the program.
     """
     spec = _hosted(scope).spec
-    root = spec.name is not None or spec.installs
-    name = _NAMES[command]
-    admission = scope.id(f"{name}-admit")
-    record = yield Admit(admission, user, root=root)
-    if command == "setup":
-        require(record, "the agent could not be started")  # not the agent's failure: none of its code has run
-    if (fault := failed(record)) is not None:
-        return _Called(record, Outcome(HostError("RuntimeError", f"the agent could not be started: {fault.message}")), None)
+    return (yield Admit(scope.id(f"{_NAMES[command]}-admit"), user, root=spec.name is not None or spec.installs))
+
+
+def _call(scope: Scope, command: _Command, admission: str, request: Mapping[str, Any], timeout: float | None) -> Script[_Called]:
+    """Run a command of the agent host, then end its admission. Processes that the agent left in the environment keep running,
+    unless the agent was stopped at its timeout.
+
+    The agent host applies the timeout, so that it can collect usage and logs of a stopped agent. If the host itself does not end,
+    the runner stops the host _GRACE_SECONDS later.
+    """
+    spec, name = _hosted(scope).spec, _NAMES[command]
     access = (scope.step.name if scope.step else SETUP_ACCESS) if spec.uses_gateway else ""
     request, stalled = {**request, "timeoutSeconds": timeout}, _max_stalled(scope)
     limit = None if timeout is None else timeout + stalled + _GRACE_SECONDS

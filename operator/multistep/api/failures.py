@@ -122,7 +122,8 @@ ATTEMPTS = (
     Failure(
         "AgentHostEnded",
         "Infrastructure",
-        "the agent host's container was killed from outside (status 137 without OOMKilled, or 255), or ended before the first step",
+        "the agent host's container was killed from outside (status 137 without OOMKilled, or 255), or ended before the first step "
+        "and before the setup of a class of your own",
         "check the node",
     ),
     Failure(

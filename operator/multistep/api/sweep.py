@@ -25,8 +25,8 @@ from multistep.api.trial_status import Condition, FailureClass
 
 SWEEP_KIND = "TrialSweep"
 SWEEP_PLURAL = "trialsweeps"
-MOST_RETRIES = 10_000
-MOST_TRIALS = 50_000  # maximum per sweep: the operator keeps 200 bytes per trial in memory
+MAX_RETRIES = 10_000
+MAX_TRIALS = 50_000  # maximum per sweep: the operator keeps 200 bytes per trial in memory
 
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 
@@ -176,7 +176,7 @@ class SweepSpec(Model):
     """Timeout in seconds of the whole sweep, excluding suspended time; active trials are stopped then, and the sweep is Failed."""
     lease: SweepLease | None = None
     """Ends the sweep when its client no longer renews the lease. The Python client renews it while it runs. Unset: no lease."""
-    retries: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MOST_RETRIES)] = []
+    retries: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_RETRIES)] = []
     """Numbers of trials to run again, after all others; a number may occur more than once. A number counts once: with its first
     trial that has a score, or with its newest trial if none has a score. New entries make a finished sweep continue."""
     suspend: bool = False

@@ -326,6 +326,8 @@ class TrialStatus(Model):
     """The checkpoint from which the current attempt continues; unset if it started at step 1."""
     regraded: RegradeStatus | None = None
     """The source of a regrade; unset until it is found, and without spec.regrade."""
+    agent_setup_time: datetime | None = None
+    """When the setup of a class of `spec.agent.importPath` started in this attempt. It can have caused every later failure."""
     current_step: str | None = None
     """Name of the current step."""
     steps: list[StepStatus] = []
@@ -382,6 +384,11 @@ class TrialStatus(Model):
     def has_own_step(self) -> bool:
         """Return whether the current attempt started a step itself. Steps before its checkpoint do not count."""
         return self.current_step is not None and (self.resumed is None or len(self.steps) > self.kept_steps)
+
+    @property
+    def agent_acted(self) -> bool:
+        """Return whether an agent may have acted in the current attempt: a step started, or the setup of a custom agent class."""
+        return self.has_own_step or self.agent_setup_time is not None
 
     def steps_by_attempt(self) -> dict[int, list[StepStatus]]:
         """Return the steps that each attempt ran itself, by attempt number: each step once, even if later attempts list it, too."""

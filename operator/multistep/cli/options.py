@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -251,6 +252,67 @@ def queue_option(function: F) -> F:
     return click.option("--queue", metavar="NAME", help="Kueue's LocalQueue to wait in; default: none.")(function)
 
 
+def _amount(number: Callable[[str], float], least: float, right: str) -> Callable[[str], float]:
+    """Return the type of an option with the amount of a resource. right: the valid amounts, for the error."""
+
+    def convert(text: str) -> float:
+        with suppress(ValueError):
+            amount = number(text)
+            if least <= amount < 2**31:
+                return int(amount) if amount == int(amount) else amount
+        raise click.BadParameter(f"{text!r} must be {right}")
+
+    return convert
+
+
+_MEBIBYTES = _amount(int, 1, "a whole number of mebibytes, at least 1, such as 4096 for 4 GiB")
+_RESOURCES = {
+    "gpus": click.option(
+        "--override-gpus",
+        "gpus",
+        type=_amount(int, 0, "a whole number of GPUs, such as 1, or 0 for none"),
+        metavar="N",
+        help="Number of GPUs instead of the task's gpus; 0: none.",
+    ),
+    "storageMB": click.option(
+        "--override-storage-mb",
+        "storageMB",
+        type=_MEBIBYTES,
+        metavar="N",
+        help="Ephemeral storage in mebibytes instead of the task's storage_mb.",
+    ),
+    "memoryMB": click.option(
+        "--override-memory-mb",
+        "memoryMB",
+        type=_MEBIBYTES,
+        metavar="N",
+        help="Memory in mebibytes instead of the task's memory_mb.",
+    ),
+    "cpus": click.option(
+        "--override-cpus",
+        "cpus",
+        type=_amount(float, 0.001, "a number of CPU cores, at least 0.001, such as 2 or 0.5"),
+        metavar="N",
+        help="CPU cores of the container, as request and limit, instead of the task's cpus.",
+    ),
+}  # by field of spec.environment.resources; in reverse order, as _BUDGETS
+
+
+def resource_options(function: F) -> F:
+    """Add --override-cpus, -memory-mb, -storage-mb and -gpus, named as Harbor's. The function receives the given ones as
+    `resources`, the fields of spec.environment.resources."""
+
+    @functools.wraps(function)
+    def with_resources(*args: Any, **given: Any) -> object:
+        amounts = {field: given.pop(field) for field in reversed(_RESOURCES)}
+        return function(*args, resources={field: each for field, each in amounts.items() if each is not None}, **given)
+
+    wrapped: Any = with_resources
+    for option in _RESOURCES.values():
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[no-any-return]
+
+
 _PART = (
     click.option("--to-step", metavar="STEP", help="End the trial after this step."),
     click.option(
@@ -279,6 +341,7 @@ def trial_options(function: F) -> F:
             help="After an agent's exception: abort (default), or continue as Harbor does.",
         ),
         click.option("--timeout-multiplier", type=click.FloatRange(min=0), metavar="X", help="Multiply every timeout by X."),
+        resource_options,
         click.option(
             "--var-from-secret",
             "secret_variables",

@@ -11,7 +11,7 @@ from multistep.client.blocking import Client, Run
 from multistep.client.rollout import Rollout
 from multistep.client.submission import Task
 
-_MOST_AGENTS: Final = 64  # maximum number of agents of a sweep
+_MAX_AGENTS: Final = 64  # maximum number of agents of a sweep
 _TTL_SECONDS: Final = 3600
 
 
@@ -72,15 +72,15 @@ class TrialReward:
 
 
 def _groups(tasks: Sequence[Any]) -> list[tuple[Task, list[int]]]:
-    """Return the sweeps to create: the task of each, and the indexes of its completions (at most _MOST_AGENTS)."""
+    """Return the sweeps to create: the task of each, and the indexes of its completions (at most _MAX_AGENTS)."""
     by_task: dict[str, tuple[Task, list[int]]] = {}
     for number, each in enumerate(tasks):
         place = _place(each)
         by_task.setdefault(json.dumps(place, sort_keys=True, default=str), (place, []))[1].append(number)
     return [
-        (place, numbers[start : start + _MOST_AGENTS])
+        (place, numbers[start : start + _MAX_AGENTS])
         for place, numbers in by_task.values()
-        for start in range(0, len(numbers), _MOST_AGENTS)
+        for start in range(0, len(numbers), _MAX_AGENTS)
     ]
 
 

@@ -31,7 +31,7 @@ LAST_PUSH_PAUSE_SECONDS: Final = 60.0
 PUSHING_SECONDS: Final = 7200.0  # the operator replaces a builder's pod this long after the build's own timeout
 _SHOWN_LINES: Final = 12
 _LINE_CHARACTERS: Final = 400  # maximum length of a shown line; the start is cut, because an error names its cause at the end
-_MOST_CHARACTERS: Final = 1500
+_MAX_CHARACTERS: Final = 1500
 # buildah's last line if it cannot pull a base image. The output of RUN commands is in earlier lines, so it is never matched.
 _PULL = re.compile(r"^Error: .*(initializing source|pinging container registry|reading manifest|reading blob|copying system image)")
 _UNREACHABLE = re.compile(
@@ -147,7 +147,7 @@ def decide(seen: Seen, limits: Limits) -> Decision:
 def last_lines(log: str) -> str:
     """Return the last lines of a build's log, for messages."""
     lines = [line.rstrip()[-_LINE_CHARACTERS:] for line in log.strip().splitlines()][-_SHOWN_LINES:]
-    return "\n".join(lines)[-_MOST_CHARACTERS:]
+    return "\n".join(lines)[-_MAX_CHARACTERS:]
 
 
 def _ended(pod: PodFacts, push_ended: str, limits: Limits) -> Decision | None:

@@ -48,7 +48,7 @@ def snapshot(scope: Scope, step: StepPlan, run: StepRun) -> Script[bool]:
     spec = scope.plan.snapshots
     record = yield Checkpoint(
         scope.id("snapshot"), step.index, tuple(spec.exclude), spec.max_bytes,
-        complete=False, alone=scope.plan.checkpoints is None, passing=step.compared,
+        complete=False, alone=scope.plan.checkpoints is None, temporary=step.compares_verdicts,
     )  # fmt: skip
     found = Fields(record.result, "checkpoint")
     if (missing := found.optional_text("missing")) is None:

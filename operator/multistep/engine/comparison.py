@@ -31,7 +31,7 @@ def keep_files(scope: Scope, step: StepPlan, run: StepRun) -> Script[bool]:
     run.phase, second = VERIFIER, StepRun(run.name)
     if (yield from snapshot(scope, step, second)):
         return True
-    run.compared = _incomplete(scope, second)
+    run.verdict_differences = _incomplete(scope, second)
     return False
 
 
@@ -42,7 +42,7 @@ def verify_again(
     if judged:
         run.phase, second = VERIFIER, StepRun(run.name)
         ran, lost = yield from _unless_lost(verify_there(scope, step, verifier, environment, second))
-        run.compared = _differences(scope, run.rewards, second) if ran else _incomplete(scope, second, lost)
+        run.verdict_differences = _differences(scope, run.rewards, second) if ran else _incomplete(scope, second, lost)
     yield Release(scope.id("release"), step.index)
 
 
@@ -97,7 +97,7 @@ def interrupted(status: TrialStatus, plan: TrialPlan) -> Sequence[Tampering]:
     if last is None or last.completion_time is not None or last.rewards is None:
         return status.tampering
     known = any((each.attempt, each.step, each.kind) == (attempt, last.name, "ComparisonIncomplete") for each in status.tampering)
-    if known or not any(step.name == last.name and step.compared for step in plan.steps):
+    if known or not any(step.name == last.name and step.compares_verdicts for step in plan.steps):
         return status.tampering
     missed = Tampering(attempt=attempt, step=last.name, kind="ComparisonIncomplete", detail=_ENDED)
     return [*status.tampering, missed]

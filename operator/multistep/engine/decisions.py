@@ -97,7 +97,7 @@ class Situation:
     """All inputs of a decision. start_timeout: seconds that a pod may take from its scheduling until it runs.
 
     verifier: the pod that status.verifier names, while a step is verified separately. violation: the protocol violation of the
-    last exec session; None if that session had none. compared: whether the verifier runs only to compare its verdict.
+    last exec session; None if that session had none. compares_verdicts: whether the verifier runs only to compare its verdict.
     """
 
     trial: MultiStepTrial
@@ -107,7 +107,7 @@ class Situation:
     start_timeout: float
     verifier: PodFacts | None = None
     violation: ProtocolViolation | None = None
-    compared: bool = False
+    compares_verdicts: bool = False
 
 
 @dataclass(frozen=True)

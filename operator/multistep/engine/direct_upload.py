@@ -14,7 +14,7 @@ from multistep.api.records import Fields, Record
 from multistep.engine.operations import Collect
 
 SURVEYED_FILES = 64  # maximum number of large files that the runner lists in its answer to a Survey, and that are sent per Collect
-MOST_BYTES = 5_000_000_000  # maximum size of a file: object stores accept no more in one request
+MAX_BYTES = 5_000_000_000  # maximum size of a file: object stores accept no more in one request
 URL_SECONDS = 300.0  # validity of a signed URL: the request must start within it
 
 

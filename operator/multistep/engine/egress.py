@@ -18,8 +18,8 @@ from multistep.engine.plan import VerifierPlan
 from multistep.engine.scope import Scope
 from multistep.engine.verifier_environment import VerifierEnvironment
 
-MOST_TARGETS: Final = 200  # maximum number of refused targets in result.json; the status lists fewer
-_MOST_REPORTED: Final = 1_000  # maximum number of refused targets in the sidecar's answer
+MAX_TARGETS: Final = 200  # maximum number of refused targets in result.json; the status lists fewer
+_MAX_REPORTED: Final = 1_000  # maximum number of refused targets in the sidecar's answer
 
 
 def enter_environment(scope: Scope) -> Script[None]:
@@ -64,7 +64,7 @@ def leave_verifiers_pod(there: Scope, environment: VerifierEnvironment, run: Ste
 
 def _switch(operation: SwitchNetwork, run: StepRun) -> Script[None]:
     record = yield operation
-    run.egress = total([run.egress or EgressStatus(), refused(record.result)], MOST_TARGETS)
+    run.egress = total([run.egress or EgressStatus(), refused(record.result)], MAX_TARGETS)
 
 
 def boot(result: Mapping[str, Any] | None) -> str:
@@ -76,7 +76,7 @@ def refused(result: Mapping[str, Any] | None) -> EgressStatus:
     """Return the connections that the sidecar refused before it switched the network, from the switch's record or the sidecar's
     answer. Raises RunnerError (code Protocol)."""
     fields = Fields(result, "switch")
-    targets = [_target(Fields(each, "refused")) for each in fields.sequence("refused", _MOST_REPORTED)]
+    targets = [_target(Fields(each, "refused")) for each in fields.sequence("refused", _MAX_REPORTED)]
     return EgressStatus(refused=targets, others=fields.optional_integer("others") or 0)
 
 

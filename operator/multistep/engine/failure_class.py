@@ -26,7 +26,7 @@ def of_failed(reason: str, journal: Journal | None) -> FailureClass:
 
     journal: the trial's progress if its environment failed, else None.
     """
-    if journal is not None and any(AGENT in run.timings for run in journal.steps):
+    if journal is not None and (journal.class_ran_at is not None or any(AGENT in run.timings for run in journal.steps)):
         return "Agent"  # the environment worked before the agent ran, and only the agent could break it
     if reason == AGENT_SETUP_FAILED and journal is not None:
         return "Agent"  # a custom agent class, whose setup could read the task and fail on purpose if the task is hard

@@ -141,14 +141,17 @@ def _evicted_by_itself(s: Situation) -> Decision | None:
 
 
 def _died(s: Situation, type_: str, message: str) -> Decision:
-    """Return the decision for a container that its own processes ended. PhaseDied: during a step. Fail: before step 1. FailAttempt:
-    between a restore and the attempt's first step, because the restored files may be the cause; and for a regrade's own pod, in
-    which neither agent nor verifier runs."""
+    """Return the decision for a container that its own processes ended. PhaseDied: during a step, or since the setup of a custom
+    agent class started. Fail: before. FailAttempt: between a restore and the attempt's first step, because the restored files may
+    be the cause; and for a regrade's own pod, in which neither agent nor verifier runs."""
     if s.trial.spec.regrade is not None and s.pod is not s.verifier:
         return FailAttempt("ContainerEnded", message)
     if s.trial.status.has_own_step:
         return PhaseDied(type_, message, _charged_phase(s))
-    if s.trial.status.resumed is not None:
+    resumed = s.trial.status.resumed
+    if s.trial.status.agent_setup_time is not None and not (resumed and any(resumed.attempts)):  # no files of this trial's agent
+        return PhaseDied(type_, message, AGENT_SETUP)
+    if resumed is not None:
         return FailAttempt(RESTORE_FAILED, f"after the restore: {message}")
     return Fail(type_.removesuffix("Error"), f"{message} (before the first step)", type_)
 
@@ -183,7 +186,7 @@ def _container_ended(s: Situation) -> Decision | None:
     if s.pod.exit_reason == "OOMKilled":
         return _died(s, "OutOfMemoryError", f"{ended}: it used more than its memory limit{_limit_and_phase(s)}")
     killed_inside = s.pod.exit_code is not None and s.pod.exit_code not in KILLED_FROM_OUTSIDE
-    if killed_inside and (s.trial.status.has_own_step or s.trial.status.resumed is not None):
+    if killed_inside and (s.trial.status.agent_acted or s.trial.status.resumed is not None):
         return _died(s, "ContainerKilledError", f"{ended}: a process in it stopped process 1")
     if not s.trial.status.has_own_step:
         return FailAttempt("ContainerEnded", f"{ended} before the first step")
@@ -199,29 +202,30 @@ def _container_replaced(s: Situation) -> Decision | None:
 
 
 def _host_ended(s: Situation) -> Decision | None:
-    """Decide what the end of the agent host's container means. Before the first step, the attempt fails; exception: a custom agent
-    class that ran out of memory is blamed. Later, the agent is blamed if the host ran out of memory or exited, because the agent
-    can cause this; the attempt fails if the host was killed from outside its container."""
+    """Decide what the end of the agent host's container means. Before the first step and the setup of a custom class, the attempt
+    fails. Later, the agent is blamed if the host ran out of memory or exited, because the agent can cause this; the attempt fails
+    if the host was killed from outside its container."""
     if s.pod is None or not s.pod.host_ended:
         return None
     ended = f"the agent host {s.pod.host_ended}"
     phase = AGENT if s.trial.status.has_own_step else AGENT_SETUP
-    if phase == AGENT_SETUP and not (s.pod.host_out_of_memory and s.trial.spec.agent.name is None):
+    if not s.trial.status.agent_acted:
         return FailAttempt("AgentHostEnded", f"{ended} before the first step")
     if s.pod.host_out_of_memory:
         return PhaseDied("OutOfMemoryError", f"{ended}: it used more than its memory limit", phase)
     if s.pod.host_exit_code in KILLED_FROM_OUTSIDE:
         return FailAttempt("AgentHostEnded", ended)
-    return PhaseDied("AgentHostError", ended, AGENT)
+    return PhaseDied("AgentHostError", ended, phase)
 
 
 def _egress_ended(s: Situation) -> Decision | None:
-    """Fail the attempt if the egress sidecar ended before the first step, or was killed from outside its container, because the pod
-    lost its network. Else blame the phase: its processes can make the sidecar exit or run out of memory."""
+    """Fail the attempt if the egress sidecar ended before the first step and the setup of a custom agent class, or was killed from
+    outside its container, because the pod lost its network. Else blame the phase: its processes can make the sidecar exit or run
+    out of memory."""
     if s.pod is None or not s.pod.egress_ended or not s.pod.running:
         return None
     ended = f"the egress sidecar {s.pod.egress_ended}"
-    if not s.trial.status.has_own_step:
+    if not s.trial.status.agent_acted:
         return FailAttempt("EgressEnded", f"{ended} before the first step")
     if s.pod.egress_exit_code in KILLED_FROM_OUTSIDE and not s.pod.egress_out_of_memory:
         return FailAttempt("EgressEnded", ended)
@@ -266,7 +270,7 @@ def _verifier(s: Situation) -> Decision | None:
             return AdoptVerifierPod()
         case FailAttempt() | PhaseDied() | Fail():
             message = f"the verifier of step {s.trial.status.current_step}: {found.message}"
-            return DriveWithoutVerifier(message) if s.compared else replace(found, message=message)
+            return DriveWithoutVerifier(message) if s.compares_verdicts else replace(found, message=message)
     return found
 
 

@@ -27,7 +27,7 @@ from multistep.engine.verifier_environment import Definition, VerifierEnvironmen
 from multistep.errors import InvalidSpec
 
 Apart = Callable[[Definition], VerifierEnvironment]
-_MOST_RETRIES = 2**31 - 1
+_MAX_RETRIES = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _verifier_plan(inputs: _Inputs, reach: StepNetworks, step: StepConfig, files
         task_tests=layout.root.tests and not bundled,
         step_tests=files.tests and bool(config.steps) and not bundled,
         environment=apart(defined) if defined else None if both else restored,
-        again=restored if both else None,
+        second_environment=restored if both else None,
         network=reach.verifier,
     )
 
@@ -231,7 +231,7 @@ def _healthcheck(check: HealthcheckConfig | None) -> HealthcheckConfig | None:
         return None
     times = ("interval_sec", "timeout_sec", "start_period_sec", "start_interval_sec")
     pauses = {name: real_pause(getattr(check, name)) for name in times}
-    return check.model_copy(update={**pauses, "retries": min(max(check.retries, 0), _MOST_RETRIES)})
+    return check.model_copy(update={**pauses, "retries": min(max(check.retries, 0), _MAX_RETRIES)})
 
 
 def _uploads_environment(config: TaskConfig, layout: TaskLayout) -> bool:

@@ -278,9 +278,9 @@ class Checkpoint:
 
     step: index of the step; exclude: paths that are not stored; max_bytes: maximum size of the changes; complete: False if the
     step's verifier needs the checkpoint before the step finishes; a later Checkpoint adds the step's records; alone: whether the
-    checkpoint contains all changes since the image and so needs no earlier checkpoint; passing: whether the checkpoint is only for
-    comparing the step's verdicts: it is deleted after the comparison, no later checkpoint builds on it, and the trial does not wait
-    for storage space; final: whether the trial finishes with this step, so that no later attempt resumes from the checkpoint.
+    checkpoint contains all changes since the image and so needs no earlier checkpoint; temporary: whether the checkpoint is only
+    for comparing the step's verdicts: it is deleted after the comparison, no later checkpoint builds on it, and the trial does not
+    wait for storage space; final: whether the trial finishes with this step, so that no later attempt resumes from the checkpoint.
     engine.checkpoints parses the record's result.
     """
 
@@ -290,7 +290,7 @@ class Checkpoint:
     max_bytes: int
     complete: bool = True
     alone: bool = False
-    passing: bool = False
+    temporary: bool = False
     final: bool = False
     where: Place = "agent"
 

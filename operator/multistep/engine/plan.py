@@ -48,8 +48,8 @@ class Hook:
 class VerifierPlan:
     """The verifier of a step. timeout: seconds, None for no timeout; env: the environment variables, or the error if a template
     names an unset variable; environment: a separate verifier's environment, None if the verifier runs in the agent's environment;
-    again: the environment of a second verification, whose verdict is compared with the first one, None for no second verification;
-    network: network of the verifier's phase."""
+    second_environment: the environment of a second verification, whose verdict is compared with the first one, None for no second
+    verification; network: network of the verifier's phase."""
 
     user: str
     timeout: float | None
@@ -57,7 +57,7 @@ class VerifierPlan:
     task_tests: bool
     step_tests: bool
     environment: VerifierEnvironment | None = None
-    again: VerifierEnvironment | None = None
+    second_environment: VerifierEnvironment | None = None
     network: Network = PUBLIC
 
 
@@ -88,12 +88,12 @@ class StepPlan:
     @property
     def verifiers_environment(self) -> VerifierEnvironment | None:
         """Return the environment of the verifier's own pod, for the first or the second verification; None without such a pod."""
-        return (self.verifier.environment or self.verifier.again) if self.verifier else None
+        return (self.verifier.environment or self.verifier.second_environment) if self.verifier else None
 
     @property
-    def compared(self) -> bool:
+    def compares_verdicts(self) -> bool:
         """Return whether the step is verified in the agent's environment and again in a fresh pod, to compare the verdicts."""
-        return self.verifier is not None and self.verifier.again is not None
+        return self.verifier is not None and self.verifier.second_environment is not None
 
     @property
     def verified_restored(self) -> bool:
@@ -148,7 +148,7 @@ class TrialPlan:
         return self.sidecar or any(step.verifiers_environment and step.verifiers_environment.sidecar for step in self.steps)
 
     @property
-    def packs(self) -> bool:
+    def uses_checkpoints(self) -> bool:
         """Return whether checkpoints are stored or restored, for a later attempt, a verifier's pod or a trial with spec.from."""
         apart = not self.regrade and any(step.verified_restored for step in self.steps)
         return self.checkpoints is not None or self.branch.kept > 0 or apart

@@ -13,9 +13,9 @@ from multistep.api.task_toml import EnvironmentConfig, StepConfig, TaskConfig, V
 from multistep.api.trial_spec import TrialSpec
 from multistep.errors import InvalidSpec
 
-MOST_ENTRIES: Final = 50_000
-MOST_HOSTS: Final = 2_000  # fewer than MOST_ENTRIES, because parsing an address takes longer than copying an entry
-MOST_CHARACTERS: Final = 4 << 20
+MAX_ENTRIES: Final = 50_000
+MAX_HOSTS: Final = 2_000  # fewer than MAX_ENTRIES, because parsing an address takes longer than copying an entry
+MAX_CHARACTERS: Final = 4 << 20
 
 
 def refuse_large(config: TaskConfig, steps: Sequence[StepConfig], spec: TrialSpec, variables: int) -> None:
@@ -24,12 +24,12 @@ def refuse_large(config: TaskConfig, steps: Sequence[StepConfig], spec: TrialSpe
     separate = own.environment or EnvironmentConfig()
     entries = len(config.artifacts) + len(spec.artifacts) + len(own.collect) + len(own.env) + len(separate.env) + variables
     where = "artifacts, collect hooks and variables of task.toml's top level and of the trial's spec"
-    _refuse(where, number * entries, MOST_ENTRIES, number)
+    _refuse(where, number * entries, MAX_ENTRIES, number)
     inherited = len(config.environment.allowed_hosts or ()) + len(config.agent.allowed_hosts or ()) + _hosts(own)
     hosts = number * inherited + sum(len(step.agent.allowed_hosts or ()) + _hosts(step.verifier) for step in steps)
-    _refuse("allowed_hosts", hosts, MOST_HOSTS, number)
+    _refuse("allowed_hosts", hosts, MAX_HOSTS, number)
     characters = number * sum(map(len, spec.extra_instructions))
-    _refuse("spec.extraInstructions (characters)", characters, MOST_CHARACTERS, number)
+    _refuse("spec.extraInstructions (characters)", characters, MAX_CHARACTERS, number)
 
 
 def _hosts(verifier: VerifierConfig) -> int:

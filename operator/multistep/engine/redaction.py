@@ -15,6 +15,8 @@ def redacted(status: TrialStatus, secrets: Collection[str]) -> TrialStatus:
     """Return the status with all secrets in its messages and details replaced by MARK. A message may contain a verifier's output,
     and verifiers may print the agent's files; a detail has names that the agent chose."""
     values = sorted((each for each in secrets if each and each not in MARK), key=len, reverse=True)
+    if not values:
+        return status
     content = status.model_dump()
     return TrialStatus.model_validate(content) if _redact(content, values) else status
 

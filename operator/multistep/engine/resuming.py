@@ -17,7 +17,7 @@ from multistep.engine.script import goes_on
 from multistep.engine.status import step_run
 from multistep.errors import CheckpointLost
 
-MOST_RESTORES: Final = 2  # after this number of failed restores, the next attempt starts where the first attempt started
+MAX_RESTORES: Final = 2  # after this number of failed restores, the next attempt starts where the first attempt started
 
 Id: TypeAlias = tuple[int, int]
 """A checkpoint: the attempt that made it, and the index of the step after which it was made."""
@@ -79,13 +79,13 @@ def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], dam
     """Choose the last usable checkpoint of the attempt that has just failed (the last attempt in ``status.attempts``).
 
     The candidates are the attempt's own checkpoints and the earlier checkpoints on which they build. The checkpoint after the
-    trial's last step is no candidate, because it is only for later trials. After MOST_RESTORES failed restores, the only candidate
+    trial's last step is no candidate, because it is only for later trials. After MAX_RESTORES failed restores, the only candidate
     is the checkpoint from which the trial started: it is a copy of another trial's checkpoint, so the trial's own agent cannot have
     changed it.
     layers: the stored checkpoints; damaged: for each unusable checkpoint, the reason.
     """
     failed = [each.resumed.digest for each in status.attempts if each.resumed and each.reason == RESTORE_FAILED]
-    spent, start = len(failed) >= MOST_RESTORES, (ANOTHER_TRIAL, plan.branch.kept - 1)
+    spent, start = len(failed) >= MAX_RESTORES, (ANOTHER_TRIAL, plan.branch.kept - 1)
     lost = f"{plural(len(failed), 'checkpoint')} could not be restored"
     if spent and not plan.branch.kept:
         return Choice((), (f"{lost}, so the next attempt starts at step 1",))
@@ -113,9 +113,9 @@ def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], dam
 
 def _bad(failed: Sequence[str], start: str) -> Collection[str]:
     """Return the digests of the checkpoints that are not restored again, because their restore failed. The checkpoint from which
-    the trial started is retried until its restore failed MOST_RESTORES times, because no earlier checkpoint exists. failed: for
+    the trial started is retried until its restore failed MAX_RESTORES times, because no earlier checkpoint exists. failed: for
     each attempt whose restore failed, the checkpoint's digest; start: digest of the checkpoint from which the trial started."""
-    return {each for each in failed if each != start or failed.count(each) >= MOST_RESTORES}
+    return {each for each in failed if each != start or failed.count(each) >= MAX_RESTORES}
 
 
 def _attempt(id: Id) -> str:

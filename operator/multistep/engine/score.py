@@ -19,7 +19,7 @@ from multistep.engine.rewards import Number, Rewards
 
 REWARD: Final = "reward"  # if a result has this key, only this key counts
 PASS: Final = 1.0  # minimum reward with which a step without a gate passes
-MOST_REWARD: Final = 1e100
+MAX_REWARD: Final = 1e100
 
 _ERRORS: Final[dict[FailureClass, Outcome]] = {"Verifier": "VerifierError", "Task": "TaskError"}
 
@@ -79,7 +79,7 @@ def step_passes(verdict: Verdict, key: str | None = None) -> bool:
     if verdict.gate is not None:
         return verdict.gate
     counted = _counted(verdict, key)
-    return bool(counted) and all(PASS <= each <= MOST_REWARD for each in counted)
+    return bool(counted) and all(PASS <= each <= MAX_REWARD for each in counted)
 
 
 def counted_keys(rewards: Rewards, key: str | None = None) -> list[str]:
@@ -101,7 +101,7 @@ def has_too_large(verdicts: Iterable[Verdict], key: str | None = None) -> bool:
 def is_too_large(reward: Number) -> bool:
     """Return whether the reward is too large to be summed. Such a reward counts as 0, because an agent may provoke it, e.g. if the
     verifier divides by a number in the agent's output."""
-    return abs(reward) > MOST_REWARD
+    return abs(reward) > MAX_REWARD
 
 
 def outcome(failure: FailureClass | None, score: Score | None, *, gate_failed: bool) -> Outcome:

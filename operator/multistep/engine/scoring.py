@@ -129,7 +129,8 @@ def agent_may_have_caused(exception: StepException, journal: Journal) -> bool:
     last = journal.steps[-1] if journal.steps else None
     if last is None or exception.type in _BY_THE_TASK_ALONE or last.untouched:
         return False
-    return len(journal.steps) > 1 or (exception.phase or last.phase) not in _BEFORE_THE_AGENT
+    ran_before = len(journal.steps) > 1 or journal.class_ran_at is not None
+    return ran_before or (exception.phase or last.phase) not in _BEFORE_THE_AGENT
 
 
 def agent_used_deadline(status: TrialStatus, deadline: float | None, now: float) -> bool:

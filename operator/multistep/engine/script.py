@@ -214,16 +214,16 @@ def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[No
     """Verify the step and collect its outputs. A separate verifier runs after the collection, because it gets the collected files.
     So does the second verification in a pod of its own, which ``verifier.again`` asks for."""
     verifier = None if skips_verifier(scope.plan, run) else step.verifier
-    apart, again = (verifier.environment, verifier.again) if verifier else (None, None)
-    kept, judged = again is not None and (yield from keep_files(scope, step, run)), False
+    apart, second = (verifier.environment, verifier.second_environment) if verifier else (None, None)
+    kept, judged = second is not None and (yield from keep_files(scope, step, run)), False
     if verifier is not None and apart is None:
         run.phase = VERIFIER
         yield from enter_phase(scope, run, VERIFIER, verifier.network)
         judged = yield from verify(scope, step, verifier, run)
     run.phase = ARTIFACTS
     yield from _collect(scope, step, run, "agent" if apart else "all")
-    if verifier is not None and again is not None and kept:
-        yield from verify_again(scope, step, verifier, again, run, judged=judged)
+    if verifier is not None and second is not None and kept:
+        yield from verify_again(scope, step, verifier, second, run, judged=judged)
     if verifier is not None and apart is not None:
         run.phase = VERIFIER
         if apart.restored is not None:

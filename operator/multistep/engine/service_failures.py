@@ -13,7 +13,7 @@ from typing import Final
 from multistep.api.failures import SERVICE_FAILED, SERVICE_KILLED
 from multistep.api.trial_status import TrialStatus
 from multistep.engine.decisions import Decision, Fail, FailAttempt, PhaseDied, Situation
-from multistep.engine.journal import AGENT, HEALTHCHECK, SETUP
+from multistep.engine.journal import AGENT, AGENT_SETUP, HEALTHCHECK, SETUP
 
 # 137: SIGKILL, which no process in the container can send to process 1; 255: the node does not know the exit status.
 KILLED_FROM_OUTSIDE: Final = frozenset({137, 255})
@@ -29,14 +29,18 @@ def service_ended(s: Situation) -> Decision | None:
     unhealthy = ended.unhealthy and not s.pod.running  # once the trial's container runs, all services have been healthy
     if ended.exit_code in KILLED_FROM_OUTSIDE and not (ended.out_of_memory or unhealthy or by_agent):
         return FailAttempt(SERVICE_KILLED, message)
-    if not s.trial.status.has_own_step:
+    if not s.trial.status.agent_acted:
         return Fail(SERVICE_FAILED, f"{message} (before the first step)", "EnvironmentStartError")
     type_ = "OutOfMemoryError" if ended.out_of_memory else "ServiceEndedError"
+    if not s.trial.status.has_own_step:
+        return PhaseDied(type_, message, AGENT_SETUP)
     return PhaseDied(type_, message, AGENT if by_agent else None)
 
 
 def agent_ran(status: TrialStatus) -> bool:
     """Return whether an agent has run in the trial's pod, so that the agent's processes may still run."""
+    if status.agent_setup_time is not None:
+        return True
     if not status.steps:
         return False
     return len(status.steps) > 1 or (status.steps[-1].phase or "").lower() not in ("", SETUP, HEALTHCHECK)

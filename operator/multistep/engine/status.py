@@ -47,6 +47,18 @@ def waiting(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now:
     return _with(trial, phase, reason, message, now, gated=gated)
 
 
+_UNSET_AT_START = (
+    "pod_uid",
+    "node_name",
+    "container_id",
+    "image_id",
+    "runner_image_id",
+    "agent_host_image_id",
+    "agent_setup_time",
+    "current_step",
+)  # status fields of an attempt that are unset at its start
+
+
 def attempt_started(
     trial: MultiStepTrial,
     attempt: int,
@@ -68,13 +80,7 @@ def attempt_started(
     fields: dict[str, Any] = {
         "attempt": attempt,
         "pod_name": pod_name,
-        "pod_uid": None,
-        "node_name": None,
-        "container_id": None,
-        "image_id": None,
-        "runner_image_id": None,
-        "agent_host_image_id": None,
-        "current_step": None,
+        **dict.fromkeys(_UNSET_AT_START),
         "steps": [],
         "task": task,
         "task_steps": trial.status.task_steps or list(steps),
@@ -93,6 +99,8 @@ def running(trial: MultiStepTrial, journal: Journal, now: float, **changes: Any)
     """Return the status of a trial whose script is running. changes: values of further status fields."""
     current = journal.steps[-1].name if journal.steps else None
     fields = {"steps": [step_status(run) for run in journal.steps], "tampering": merged(trial.status, journal)}
+    if journal.class_ran_at is not None:
+        changes["agent_setup_time"] = time(journal.class_ran_at)
     return at_current_step(_changed(trial, current_step=current, **fields, **changes), now)
 
 

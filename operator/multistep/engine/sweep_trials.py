@@ -12,7 +12,7 @@ from multistep.api import labels
 from multistep.api.model import API_VERSION, GROUP
 from multistep.api.names import same_server
 from multistep.api.step_runs import by_runner, with_runner
-from multistep.api.sweep import MOST_TRIALS, SWEEP_KIND, Scoring, SweepSpec, SweepTask, TrialSweep, check_overrides
+from multistep.api.sweep import MAX_TRIALS, SWEEP_KIND, Scoring, SweepSpec, SweepTask, TrialSweep, check_overrides
 from multistep.api.tasks_source import DatasetSource, TasksSource
 from multistep.api.trial import KIND
 from multistep.engine import sweep_branches as branches
@@ -74,8 +74,8 @@ def with_branches(sweep: TrialSweep, plan: Plan, states: States) -> Plan:
 
 
 def _refuse_many(what: str, trials: int) -> None:
-    if trials > MOST_TRIALS:
-        raise InvalidSpec(f"{what} are {trials} trials; a sweep may have {MOST_TRIALS}; split it into several sweeps")
+    if trials > MAX_TRIALS:
+        raise InvalidSpec(f"{what} are {trials} trials; a sweep may have {MAX_TRIALS}; split it into several sweeps")
 
 
 def tasks_at(source: TasksSource, revision: str, names: Sequence[str]) -> list[SweepTask]:

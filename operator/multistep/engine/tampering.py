@@ -122,7 +122,7 @@ def _entries(runs: Iterable[StepRun]) -> Iterable[Tampering]:
             seen |= {(finding.kind, each) for each in new}
             if new:
                 yield _entry(run, finding, new)
-        yield from (_entry(run, finding, finding.items) for finding in run.compared)
+        yield from (_entry(run, finding, finding.items) for finding in run.verdict_differences)
 
 
 def _entry(run: StepRun, finding: Finding, items: Sequence[str]) -> Tampering:

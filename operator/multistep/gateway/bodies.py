@@ -21,7 +21,7 @@ _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
 _USAGE_WANTED: Final = '{"include_usage":true}'
 _MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,199}")  # restricts names that agents choose and the ledger stores
-_MOST_PARTS: Final = 1_000_000  # brackets and commas in a body: parsed values need up to 30 times the memory of their text
+_MAX_PARTS: Final = 1_000_000  # brackets and commas in a body: parsed values need up to 30 times the memory of their text
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -100,8 +100,8 @@ def _members(body: bytes) -> tuple[str, dict[str, _Member]]:
     Members whose names are equal, or differ only in case, are rejected: parsers disagree which one counts, so a token that allows
     one model could be used for another.
     """
-    if sum(map(body.count, (b"[", b"{", b","))) > _MOST_PARTS:
-        raise InvalidBody(f"the body has more than {_MOST_PARTS:,} values")
+    if sum(map(body.count, (b"[", b"{", b","))) > _MAX_PARTS:
+        raise InvalidBody(f"the body has more than {_MAX_PARTS:,} values")
     try:
         text = body.decode()
         return text, _scanned(text)

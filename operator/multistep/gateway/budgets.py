@@ -19,7 +19,7 @@ Scope = Literal["trial", "sweep"]
 Load = Callable[[Scope, str], Awaitable[Spent]]
 
 NOTHING: Final = Spent()
-_MOST_ACCOUNTS: Final = 20_000
+_MAX_ACCOUNTS: Final = 20_000
 
 
 class BudgetSpent(Exception):
@@ -130,8 +130,8 @@ class Budgets:
         return Account(await self._load(scope, name))
 
     def _forget_some(self) -> None:
-        """If there are more than _MOST_ACCOUNTS, evict the least recently used accounts, except accounts that have users."""
-        for key in list(self._accounts)[: max(0, len(self._accounts) - _MOST_ACCOUNTS)]:
+        """If there are more than _MAX_ACCOUNTS, evict the least recently used accounts, except accounts that have users."""
+        for key in list(self._accounts)[: max(0, len(self._accounts) - _MAX_ACCOUNTS)]:
             future = self._accounts[key]
             if future.done() and not future.cancelled() and not future.exception() and not future.result().users:
                 del self._accounts[key]

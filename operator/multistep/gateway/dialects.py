@@ -18,8 +18,8 @@ _REQUEST_ERRORS: Final = frozenset(
         *("content_policy_violation", "image_parse_error", "invalid_image", "INVALID_ARGUMENT", "FAILED_PRECONDITION", "NOT_FOUND"),
     )
 )
-_MOST_TOKENS: Final = 10_000_000  # more than any model generates for one answer
-_MOST_ANSWERS: Final = 128  # OpenAI's maximum; Gemini allows 8
+_MAX_TOKENS: Final = 10_000_000  # more than any model generates for one answer
+_MAX_ANSWERS: Final = 128  # OpenAI's maximum; Gemini allows 8
 _NOT_JSON: Final = object()  # result for text that is not JSON; None is the result for the valid JSON document null
 
 
@@ -169,7 +169,7 @@ def _largest(*limits: Any) -> int | None:
     """Return the largest limit that is set; None if no limit is set, or if one is not a positive integer: the provider may ignore
     it."""
     given = [each for each in limits if each is not None]
-    return min(max(given), _MOST_TOKENS) if given and all(type(each) is int and each > 0 for each in given) else None
+    return min(max(given), _MAX_TOKENS) if given and all(type(each) is int and each > 0 for each in given) else None
 
 
 def _answers(count: Any) -> int:
@@ -177,7 +177,7 @@ def _answers(count: Any) -> int:
     number."""
     if count is None:
         return 1
-    return min(max(count, 1), _MOST_ANSWERS) if type(count) is int else _MOST_ANSWERS
+    return min(max(count, 1), _MAX_ANSWERS) if type(count) is int else _MAX_ANSWERS
 
 
 def _gemini_limit(asked: Document) -> int | None:

@@ -18,7 +18,7 @@ from typing import Final
 CALM_SECONDS: Final = 30.0
 """If the last refusal is older, each success widens the window by 1, otherwise by ``_CAUTIOUS_STEP / window``."""
 _CAUTIOUS_STEP: Final = 0.25  # after a recent refusal, ``window`` successful requests together widen the window by this
-_MOST_IDLE_LANES: Final = 1024
+_MAX_IDLE_LANES: Final = 1024
 _LONGEST_PAUSE: Final = 60.0  # seconds; a longer Retry-After is shortened: other users of the key may have caused it
 
 
@@ -155,7 +155,7 @@ class Lanes:
         """Return the lane of a credential and model. counted: whether the lane's requests use tokens."""
         key = credential, model, counted
         if key not in self._lanes:
-            if len(self._lanes) >= _MOST_IDLE_LANES:  # bounds memory: agents can send any model name
+            if len(self._lanes) >= _MAX_IDLE_LANES:  # bounds memory: agents can send any model name
                 self._lanes = {each: lane for each, lane in self._lanes.items() if not lane.idle}
             self._lanes[key] = Lane(self._size)
         return self._lanes[key]

@@ -29,7 +29,7 @@ BUDGETS: Final[frozenset[Kind]] = frozenset(("Budget", "SweepBudget"))
 T = TypeVar("T")
 
 RETENTION_SECONDS: Final = 30 * 86400.0
-_MOST_IN_A_TRANSACTION: Final = 256
+_MAX_PER_TRANSACTION: Final = 256
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class Ledger:
         while (first := self._work.get()) is not None:
             batch, stopping = [first], False
             with suppress(queue.Empty):
-                while len(batch) < _MOST_IN_A_TRANSACTION and not stopping:
+                while len(batch) < _MAX_PER_TRANSACTION and not stopping:
                     if (more := self._work.get_nowait()) is None:
                         stopping = True
                     else:

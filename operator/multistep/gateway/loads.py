@@ -7,7 +7,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-_MOST_MODELS: Final = 1024
+_MAX_MODELS: Final = 1024
 
 
 class ModelLoad(BaseModel):
@@ -20,7 +20,7 @@ class ModelLoad(BaseModel):
 
 
 class Loads:
-    """The totals by requested model since the gateway's start. Above _MOST_MODELS, the least recently requested model is dropped,
+    """The totals by requested model since the gateway's start. Above _MAX_MODELS, the least recently requested model is dropped,
     because agents can request any name."""
 
     def __init__(self) -> None:
@@ -35,5 +35,5 @@ class Loads:
         """Count an answer of the provider."""
         before = self._totals.pop(model, ModelLoad())
         self._totals[model] = ModelLoad(answered=before.answered + (not refused), refused=before.refused + refused)
-        if len(self._totals) > _MOST_MODELS:
+        if len(self._totals) > _MAX_MODELS:
             del self._totals[next(iter(self._totals))]

@@ -11,10 +11,10 @@ from typing import Any, Final
 from multistep.gateway.refusal import Refused
 from multistep.gateway.tokens import StepKey
 
-MOST_OPEN: Final = 128
+MAX_OPEN: Final = 128
 """Maximum number of a step's open requests. Each may hold a body and an answer in the gateway's memory, which one step must not
 fill."""
-MOST_REQUESTS: Final = 20_000
+MAX_REQUESTS: Final = 20_000
 """Maximum number of a step's requests. Each is a row of the ledger."""
 
 
@@ -43,10 +43,10 @@ class Steps:
     @contextmanager
     def working(self, step: StepKey) -> Iterator[None]:
         """Count the current task as an open request of the step. Raises Refused if the step has too many."""
-        if self.open_requests(step) >= MOST_OPEN:
-            raise Refused(429, f"this step already has {MOST_OPEN} open requests")
-        if self._requests[step] >= MOST_REQUESTS:
-            raise Refused(429, f"this step has sent {MOST_REQUESTS} requests, the most that a step may send")
+        if self.open_requests(step) >= MAX_OPEN:
+            raise Refused(429, f"this step already has {MAX_OPEN} open requests")
+        if self._requests[step] >= MAX_REQUESTS:
+            raise Refused(429, f"this step has sent {MAX_REQUESTS} requests, the most that a step may send")
         self._requests[step] += 1
         task = asyncio.current_task()
         assert task is not None

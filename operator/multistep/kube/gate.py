@@ -18,7 +18,7 @@ from typing import Final
 from multistep.adaptive_limit import AdaptiveLimit
 from multistep.errors import Unavailable
 
-MOST_IN_FLIGHT: Final = 64
+MAX_IN_FLIGHT: Final = 64
 PAUSE_SECONDS: Final = 1.0  # pause after an overloaded response without Retry-After
 MAX_PAUSE_SECONDS: Final = 60.0
 JITTER: Final = 0.25
@@ -26,14 +26,14 @@ OVERLOADED = frozenset({0, 429, 502, 503, 504})  # 0: no answer. Not 500, which 
 
 
 class Gate:
-    """Limits concurrent requests. most_in_flight: the highest value that the adaptive limit may reach.
+    """Limits concurrent requests. max_in_flight: the highest value that the adaptive limit may reach.
 
     waited: called for each request with the seconds that the request was queued.
     """
 
-    def __init__(self, most_in_flight: int = MOST_IN_FLIGHT, *, waited: Callable[[float], None] = lambda _: None) -> None:
+    def __init__(self, max_in_flight: int = MAX_IN_FLIGHT, *, waited: Callable[[float], None] = lambda _: None) -> None:
         self._waited = waited
-        self._limit = AdaptiveLimit(most_in_flight)
+        self._limit = AdaptiveLimit(max_in_flight)
         self._in_flight = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._halved_at = self._closed_until = 0.0  # when the limit was last halved, and until when requests are blocked

@@ -136,7 +136,7 @@ class Lease:
             self._held_until = -math.inf
             self.check()
 
-    async def keep(self) -> None:
+    async def hold(self) -> None:
         """Acquire the lease, then renew it. Raises NotLeading when it is lost."""
         while True:
             await self._attempt_with_timeout()

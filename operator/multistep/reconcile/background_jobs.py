@@ -33,7 +33,7 @@ class BackgroundJobs(Generic[I, T]):
     results: whether to keep a job's result for the waiting objects; its error is always kept."""
 
     def __init__(self, slots: int, wake: Wake, *, results: bool = True) -> None:
-        self._limit = ConcurrencyLimit(slots, wake, most_each=slots - 1)
+        self._limit = ConcurrencyLimit(slots, wake, max_per_namespace=slots - 1)
         self._wake = wake
         self._results = results
         self._running: dict[I, Job[T]] = {}

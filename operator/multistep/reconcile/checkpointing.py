@@ -38,7 +38,7 @@ _INTERRUPTED: Final = frozenset({"Conflict", "Body"})  # error codes of the runn
 _BY_AGENT: Final = frozenset({"TooLarge", "Unreadable", "DiskFull", "Running", "Restore"})
 _TRIES: Final = 2  # maximum number of attempts to pack and store a checkpoint
 _VOLUME_SECONDS: Final = 300.0  # time for writes to the volume, in addition to the runner's timeout
-_MOST_CHARACTERS: Final = 500
+_MAX_CHARACTERS: Final = 500
 Commits: TypeAlias = Mapping[tuple[int, int], Commit]
 
 
@@ -71,7 +71,7 @@ class Checkpointing:
     def __init__(self, volume: Volume) -> None:
         self._volume = volume
 
-    async def kept(self, trial: MultiStepTrial) -> tuple[Commit, ...]:
+    async def chain(self, trial: MultiStepTrial) -> tuple[Commit, ...]:
         """Return the layers of the checkpoint from which the trial's attempt continues, lowest first; () if it started at step 1.
 
         Only the layers' commits (metadata) are read, which contain the records of the steps before the checkpoint; the layers'
@@ -116,7 +116,7 @@ class Checkpointing:
         """Delete a trial's checkpoints, which nothing needs any more. Idempotent."""
         await self._volume.checkpoints.remove(key)
 
-    async def forget_passing(self, key: TrialKey, id: tuple[int, int]) -> None:
+    async def discard_temporary(self, key: TrialKey, id: tuple[int, int]) -> None:
         """Delete a checkpoint that was only needed for a second verdict of the step. Idempotent."""
         await self._volume.checkpoints.discard(key, id)
 
@@ -134,7 +134,7 @@ class Checkpointing:
             except RunnerError as error:
                 return {"missing": _refusal(environment, error), "byAgent": error.code in _BY_AGENT}
             except (StoreError, CollectionCut) as error:
-                why = str(error)[:_MOST_CHARACTERS]
+                why = str(error)[:_MAX_CHARACTERS]
                 await _reopen(environment)
                 if _must_wait(operation) and _lacks_room(error):
                     await self._volume.checkpoints.give_up(environment.key)
@@ -164,14 +164,16 @@ class Checkpointing:
             if room.bytes < 1 and (most > 0 or not waits):
                 raise _NoRoom(f"the checkpoints of the {room.bytes_of} have reached their limit")
             try:
-                commit = await self._make(operation, environment, known, room, most, again=not known and bool(stored.damaged))
+                commit = await self._pack(
+                    operation, environment, known, room, most, include_earlier=not known and bool(stored.damaged)
+                )
             except RunnerError as error:
                 if error.code == "TooLarge" and known and most < operation.max_bytes and waits:
                     raise _NoRoom(f"the trial's earlier checkpoints leave no room: {_refusal(environment, error)}") from error
                 raise
         elif operation.complete and not commit.complete:
             commit = await self._completed(operation, commit, environment)
-        if operation.passing:
+        if operation.temporary:
             return commit
         try:
             await environment.session().operate("commit", {"id": f"{operation.id}-commit", "manifest": commit.manifest})
@@ -179,12 +181,12 @@ class Checkpointing:
             _refusal(environment, error)  # no error: a runner that lost this checkpoint packs the next one on an earlier one
         return commit
 
-    async def _make(
-        self, operation: Checkpoint, environment: Environment, known: Commits, room: Room, most: int, *, again: bool
+    async def _pack(
+        self, operation: Checkpoint, environment: Environment, known: Commits, room: Room, most: int, *, include_earlier: bool
     ) -> Commit:
-        """Pack and store a checkpoint of at most ``most`` bytes. again: whether the checkpoint also contains the changes of earlier
-        steps whose checkpoints were lost; the operation's maximum size then applies per step."""
-        max_bytes, full = operation.max_bytes * (operation.step + 1 if again else 1), operation.alone or again
+        """Pack and store a checkpoint of at most ``most`` bytes. include_earlier: whether the checkpoint also contains the changes
+        of earlier steps whose checkpoints were lost; the operation's maximum size then applies per step."""
+        max_bytes, full = operation.max_bytes * (operation.step + 1 if include_earlier else 1), operation.alone or include_earlier
         packed_bytes, seconds = max(1, min(max_bytes, most)), _pack_seconds(operation)
         request = CheckpointRequest(operation.exclude, max_bytes, packed_bytes, full=full, max_seconds=seconds)
         async with self._volume.checkpoints.draft(environment.key, room) as draft:
@@ -196,7 +198,7 @@ class Checkpointing:
         if full:
             raise StoreError("the runner packed on top of another checkpoint, although it was to pack all changes since the image")
         # The runner packed only the changes since a checkpoint that is not stored any more.
-        return await self._make(operation, environment, known, room, most, again=True)
+        return await self._pack(operation, environment, known, room, most, include_earlier=True)
 
     async def _restore(self, operation: Restore, environment: Environment) -> Record:
         """Restore a checkpoint. A failure counts as caused by the agent only if the runner rejects files that are unchanged in the
@@ -217,7 +219,7 @@ class Checkpointing:
             except StoreError as error:
                 if not isinstance(error.__cause__, FileNotFoundError):
                     raise
-                why = str(error)[:_MOST_CHARACTERS]
+                why = str(error)[:_MAX_CHARACTERS]
                 await _reopen(environment)
         return await environment.session().note(operation.id, {"error": why, "byAgent": by_agent})
 
@@ -235,7 +237,7 @@ class Checkpointing:
 
 def _must_wait(operation: Checkpoint) -> bool:
     """Return whether the step has no verdict without this checkpoint, so that the trial waits until it can be stored."""
-    return not operation.complete and not operation.passing
+    return not operation.complete and not operation.temporary
 
 
 class _NoRoom(StoreError):
@@ -276,7 +278,7 @@ def _refusal(environment: Environment, error: RunnerError) -> str:
         raise error
     if error.code in _INTERRUPTED:
         raise StreamLost(str(error)) from error
-    return f"{error.code}: {str(error)[:_MOST_CHARACTERS]}"
+    return f"{error.code}: {str(error)[:_MAX_CHARACTERS]}"
 
 
 def _commit(packed: Packed, operation: Checkpoint, environment: Environment, base: Base | None) -> Commit:

@@ -36,14 +36,14 @@ class FairQueue:
 
     @property
     def namespaces(self) -> Collection[str]:
-        """The namespaces with queued keys; ``take`` serves the first one next."""
+        """The namespaces with queued keys; ``pop`` serves the first one next."""
         return self._lines.keys()
 
     def first(self, namespace: str) -> Key:
         """Return a namespace's first queued key."""
         return self._lines[namespace][0]
 
-    def take(self, namespace: str | None = None) -> Key:
+    def pop(self, namespace: str | None = None) -> Key:
         """Remove and return the next key (of a namespace, if given). The key's namespace then has its turn after all others."""
         chosen = next(iter(self._lines)) if namespace is None else namespace
         line = self._lines[chosen]
@@ -77,12 +77,12 @@ class ConcurrencyLimit:
     """Assigns slots to keys. Of the namespaces with queued keys, the one that holds the fewest slots is served first; of equals,
     the one served least recently.
 
-    wake: called with a queued key when it gets its slots. most_each: limit of one namespace; None: the same as ``limit``.
+    wake: called with a queued key when it gets its slots. max_per_namespace: limit of one namespace; None: the same as ``limit``.
     """
 
-    def __init__(self, limit: int, wake: Wake, *, most_each: int | None = None) -> None:
+    def __init__(self, limit: int, wake: Wake, *, max_per_namespace: int | None = None) -> None:
         self.limit = limit
-        self._most_each = max(1, limit if most_each is None else most_each)
+        self._max_per_namespace = max(1, limit if max_per_namespace is None else max_per_namespace)
         self._wake = wake
         self._held: dict[Key, _Slots] = {}
         self._shared = 0
@@ -161,13 +161,13 @@ class ConcurrencyLimit:
 
     def _next(self) -> Key | None:
         for queue in self._queues:
-            eligible = [each for each in queue.namespaces if self._by_namespace[each] < self._most_each]
+            eligible = [each for each in queue.namespaces if self._by_namespace[each] < self._max_per_namespace]
             if not eligible:
                 continue
             namespace = min(eligible, key=lambda each: (self._by_namespace[each], self._last_grant.get(each, 0)))
             if self._shared + self._wanted[queue.first(namespace)].slots > self.limit:
                 return None  # a later key that needs fewer slots must not overtake this one
-            return queue.take(namespace)
+            return queue.pop(namespace)
         return None
 
 

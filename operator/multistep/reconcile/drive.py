@@ -117,14 +117,14 @@ class Drive:
         prefix = f"{self.prefix}{step.name}/"
         return [each.to_json() for id, each in self.records.items() if place_of(id) == "verifier" and id.startswith(prefix)]
 
-    def take(self, place: Place, hello: Hello) -> None:
+    def add_records(self, place: Place, hello: Hello) -> None:
         """Add the records that the runner in ``place`` sent at its session's start, except records of phases in other places and of
         other attempts: an agent that controls the environment's runner could forge records of the verifier and of kept steps."""
         session = self.sessions[place]
         own = [each for each in hello.records if place_of(each.id) == place and each.id.startswith(self.prefix)]
-        taken = {each.id: session.seen(each) for each in own}
-        self.records |= taken
-        self.under_way |= {id for id, each in taken.items() if not each.done}
+        added = {each.id: session.seen(each) for each in own}
+        self.records |= added
+        self.under_way |= {id for id, each in added.items() if not each.done}
 
     @contextmanager
     def limited(self, seconds: float) -> Iterator[None]:
@@ -141,7 +141,7 @@ class Drive:
     def add_host(self, session: Session, hello: Hello) -> None:
         """Add the session with the agent host, and its records."""
         self.sessions["host"] = session
-        self.take("host", hello)
+        self.add_records("host", hello)
 
 
 def agent_works(trial: MultiStepTrial, loaded: Loaded) -> bool:

@@ -130,7 +130,7 @@ class Driver:
                     return AgentStillRuns()
             if needs_root(trial, hello, trial.status.image_user):
                 return RootRequired(user_of(hello))
-            chain = await self._checkpointing.kept(trial)
+            chain = await self._checkpointing.chain(trial)
             if missing := missing_records(trial.status, (each.id for each in hello.records)):
                 raise ContradictoryRecords(f"pod {pods.agent.name}: {missing}")
             kept = checkpoints.kept_steps(chain)
@@ -140,7 +140,7 @@ class Driver:
                 trial, loaded, agent, pods, hooks, scope, isolated, stack, deadline, {"agent": session},
                 chain=chain, protocol=hello.protocol,
             )  # fmt: skip
-            drive.take("agent", hello)
+            drive.add_records("agent", hello)
             drive.records |= checkpoints.kept_records(chain)
             if host is not None:
                 drive.add_host(*host)
@@ -178,9 +178,11 @@ class Driver:
         return await stack.enter_async_context(self._session(trial, pod, host=True))
 
     async def _run_script(self, drive: Drive) -> DriveResult:
-        # Write the status only for a new step: a write costs the API server more than the rest of a short session.
+        # Write the status only for a new step, and before a custom agent class runs, which may end its container: a write costs the
+        # API server more than the rest of a short session.
         now, script = drive.trial.status, Replay(drive.scope, drive.agent)
-        steps_reported = -1 if now.phase == "Suspended" or drive.trial.spec.suspend else len(now.steps)
+        steps = -1 if now.phase == "Suspended" or drive.trial.spec.suspend else len(now.steps)
+        reported = (steps, now.agent_setup_time is not None)
         drive.journal = script.advance(drive.records).journal
         if changed := changed_rewards(now, drive.journal.steps):
             raise ContradictoryRecords(f"pod {drive.pods.agent.name}: {changed}")
@@ -190,9 +192,9 @@ class Driver:
             prestarting = prestarts(drive.trial) and not progress.journal.steps
             if progress.between_steps and drive.trial.spec.suspend and not prestarting:
                 return PausedBetweenSteps(progress.journal)
-            if len(progress.journal.steps) != steps_reported:
+            if (found := (len(progress.journal.steps), progress.journal.class_ran_at is not None)) != reported:
                 await drive.hooks.report(progress.journal, drive.isolation)
-                steps_reported = len(progress.journal.steps)
+                reported = found
             if progress.next.where == "host" and "host" not in drive.sessions:
                 drive.add_host(*await self._host_session(drive.stack, drive.trial, drive.pods.agent, drive.sessions["agent"]))
                 continue
@@ -239,7 +241,7 @@ class Driver:
         if needs_root(drive.trial, hello, named.image_user if named else None):
             return VerifierRequired(journal, step, user_of(hello))
         drive.sessions["verifier"], drive.workdir = session, hello.workdir
-        drive.take("verifier", hello)
+        drive.add_records("verifier", hello)
         return None
 
     async def _give_up(self, drive: Drive, progress: Progress) -> None:
@@ -385,8 +387,8 @@ class Driver:
         await self._collections.keep_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
         if step.verified_restored and drive.loaded.plan.checkpoints is None and not (drive.scope.kept or drive.loaded.plan.regrade):
             await self._checkpointing.forget(drive.key)  # a trial that waits for space must not occupy space itself
-        elif step.compared:
-            await self._checkpointing.forget_passing(drive.key, (drive.scope.attempt, step.index))
+        elif step.compares_verdicts:
+            await self._checkpointing.discard_temporary(drive.key, (drive.scope.attempt, step.index))
         if (verifier := drive.sessions.pop("verifier", None)) is not None:
             await verifier.close()
         await drive.hooks.dismiss(step)

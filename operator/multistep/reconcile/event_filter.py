@@ -24,13 +24,13 @@ Name = tuple[str, str, str]  # kind ("trial", "sweep" or "pod"), namespace, name
 
 @dataclass(frozen=True)
 class Seen:
-    """An object's last observed state. key: the trial or the sweep to reconcile; version: resourceVersion; over: whether the
+    """An object's last observed state. key: the trial or the sweep to reconcile; version: resourceVersion; finished: whether the
     trial or the sweep has finished."""
 
     key: Key
     version: str
     facts: object = None
-    over: bool = False
+    finished: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,21 @@ class EventFilter:
     def trial(self, body: Body, type: str | None) -> Key | None:
         """Return the trial's key if it needs a reconcile: it is new or deleted, or its spec changed. type: the event's type; None
         for an object from a list."""
-        metadata, over = body["metadata"], (body.get("status") or {}).get("phase") in _FINISHED
-        return self._record("trial", metadata, (metadata["namespace"], metadata["name"]), _identity(metadata), type, over=over)
+        metadata, finished = body["metadata"], (body.get("status") or {}).get("phase") in _FINISHED
+        return self._record(
+            "trial", metadata, (metadata["namespace"], metadata["name"]), _identity(metadata), type, finished=finished
+        )
 
     def finished(self, key: Key) -> bool:
         """Return whether a trial has finished. Its pods' events then need no reconcile: its last reconcile cleaned the pods up."""
         seen = self._seen.get(("trial", *key))
-        return seen is not None and seen.over
+        return seen is not None and seen.finished
 
     def sweep(self, body: Body, type: str | None) -> Key | None:
         """Return the sweep's key if it needs a reconcile: it is new or deleted, its spec changed, or its lease was renewed."""
-        metadata, over = body["metadata"], (body.get("status") or {}).get("phase") in _FINISHED
+        metadata, finished = body["metadata"], (body.get("status") or {}).get("phase") in _FINISHED
         return self._record(
-            "sweep", metadata, (metadata["namespace"], metadata["name"]), _sweep_identity(metadata), type, over=over
+            "sweep", metadata, (metadata["namespace"], metadata["name"]), _sweep_identity(metadata), type, finished=finished
         )
 
     def pod(self, body: Body, type: str | None) -> PodEvent | None:
@@ -97,13 +99,13 @@ class EventFilter:
             self._seen[name] = seen
 
     def _record(
-        self, kind: str, metadata: Mapping[str, Any], key: Key, facts: object, type: str | None, *, over: bool = False
+        self, kind: str, metadata: Mapping[str, Any], key: Key, facts: object, type: str | None, *, finished: bool = False
     ) -> Key | None:
         name = (kind, metadata["namespace"], metadata["name"])
         if self._collected is not None:
             self._collected.add(name)
         before = self._seen.get(name)
-        self.note(name, None if type == "DELETED" else Seen(key, metadata.get("resourceVersion", ""), facts, over))
+        self.note(name, None if type == "DELETED" else Seen(key, metadata.get("resourceVersion", ""), facts, finished))
         matters = type in (None, "DELETED") or before is None or before.facts != facts
         return key if matters else None
 

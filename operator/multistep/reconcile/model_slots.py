@@ -71,7 +71,7 @@ class ModelSlots:
             return None
         return self._limits[member.model].waited(member.key)
 
-    def saw(self, trial: MultiStepTrial) -> None:
+    def observe(self, trial: MultiStepTrial) -> None:
         """Record whether the trial is active. An active one holds a slot, even beyond the limit."""
         key, member = _key(trial), self._member(trial)
         if member is None:
@@ -84,7 +84,7 @@ class ModelSlots:
             self._active.add(key)
             self._limits[member.model].hold(member.key, shared=True)
 
-    def gone(self, key: Key) -> None:
+    def forget(self, key: Key) -> None:
         """Record that the trial was deleted, or belongs to another operator now."""
         self._active.discard(key)
 

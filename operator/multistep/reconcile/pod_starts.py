@@ -24,12 +24,12 @@ class PodStarts(ConcurrencyLimit):
         self._clock = clock
         self._pods: dict[Key, tuple[str, float]] = {}  # name of the starting pod, and epoch seconds of its scheduling or creation
 
-    def saw(self, key: Key, pod: PodFacts, *, gone: bool = False) -> None:
-        """Update the slot from the trial's pod as the cluster reports it. gone: the pod was deleted."""
+    def observe(self, key: Key, pod: PodFacts, *, deleted: bool = False) -> None:
+        """Update the slot from the trial's pod as the cluster reports it. deleted: the pod was deleted."""
         since = pod.scheduled_at or pod.created_at
         left = min(STARTING_SECONDS, since + STARTING_SECONDS - self._clock())
-        over = gone or pod.running or pod.terminated or pod.deleting or pod.phase != "Pending"
-        if over or pod.gates or left <= 0:  # a gated pod puts no load on nodes or registries
+        done = deleted or pod.running or pod.terminated or pod.deleting or pod.phase != "Pending"
+        if done or pod.gates or left <= 0:  # a gated pod puts no load on nodes or registries
             self._started(key, pod.name)
             return
         if self._pods.get(key) != (pod.name, since):

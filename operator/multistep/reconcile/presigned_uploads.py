@@ -28,12 +28,12 @@ class Gathering:
 
 @dataclass(frozen=True)
 class Direct:
-    """Lets pods send files directly to the object store. least_bytes: minimum size of a file to send; linger_seconds: how long a
+    """Lets pods send files directly to the object store. min_bytes: minimum size of a file to send; linger_seconds: how long a
     session waits for one file."""
 
     uploads: DirectUploads
     volume: Volume
-    least_bytes: int
+    min_bytes: int
     linger_seconds: float
 
     async def run(self, session: Session, gathering: Gathering, records: dict[str, Record]) -> Reached:
@@ -55,12 +55,12 @@ class Direct:
             case Send() as send:
                 return await self._send(session, gathering, send)
             case Survey(id):
-                found = await session.survey(gathering.collect.sources, min_bytes=self.least_bytes, limit=direct.SURVEYED_FILES)
+                found = await session.survey(gathering.collect.sources, min_bytes=self.min_bytes, limit=direct.SURVEYED_FILES)
                 return await session.note(id, {"files": [each.to_json() for each in found if self._is_sendable(gathering, each)]})
         raise AssertionError("nothing is next")
 
     def _is_sendable(self, gathering: Gathering, file: Large) -> bool:
-        return file.size <= direct.MOST_BYTES and (file.binary or not gathering.secret)
+        return file.size <= direct.MAX_BYTES and (file.binary or not gathering.secret)
 
     async def _send(self, session: Session, gathering: Gathering, send: Send) -> Record:
         invitation = await self.uploads.invite(gathering.key, gathering.attempt, gathering.collect.step, send.number)

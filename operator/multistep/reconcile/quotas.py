@@ -104,7 +104,7 @@ class Quotas:
         """Remove a key from its queue, because it waits for something else; the next key then retries."""
         self._leave(key)
 
-    def went(self, namespace: str) -> None:
+    def pod_ended(self, namespace: str) -> None:
         """Make the namespace's queues retry soon: a pod was deleted or finished, so the quota may allow another pod."""
         due = self._clock() + ROOM_SECONDS
         for kind, queue in self._queues.items():

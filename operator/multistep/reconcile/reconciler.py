@@ -75,7 +75,7 @@ class Reconciler:
         self.quotas = Quotas(self.wake, self.clock)
         self.execs = ConcurrencyLimit(self.settings.exec_sessions, self.wake)
         slots = self.settings.checkpoint_transfers
-        self.transfers = ConcurrencyLimit(slots, self.wake, most_each=slots - 1)
+        self.transfers = ConcurrencyLimit(slots, self.wake, max_per_namespace=slots - 1)
         self.fetches = Fetches(self.settings, self.wake)
         self.reads = Reads(self.wake)
         registry = self.registry or ImageRegistry(self.settings)
@@ -132,11 +132,11 @@ class Reconciler:
     def on_pod_event(self, event: PodEvent, type: str | None) -> float | None:
         """Update limits and quota queues from a pod's event. type: type of the watch event. Return the seconds within which the
         trial needs a reconcile. Return None if the trial's timer is soon enough, because the pod is only starting."""
-        pod, before, gone = event.now, event.before, type == "DELETED"
-        self.starts.saw(event.key, pod, gone=gone)
-        if gone or pod.phase in ("Succeeded", "Failed"):  # a quota does not count a finished pod
-            self.quotas.went(event.key[0])
-        if gone or not is_starting(pod):
+        pod, before, deleted = event.now, event.before, type == "DELETED"
+        self.starts.observe(event.key, pod, deleted=deleted)
+        if deleted or pod.phase in ("Succeeded", "Failed"):  # a quota does not count a finished pod
+            self.quotas.pod_ended(event.key[0])
+        if deleted or not is_starting(pod):
             return 0.0
         # A pod that was just created, or was starting before this event, needs no reconcile: its trial already has a timer.
         waits = type == "ADDED" if before is None else is_starting(before)
@@ -178,6 +178,6 @@ class Reconciler:
 
     def _forget(self, key: Key) -> None:
         """Forget a trial that was deleted or belongs to another operator."""
-        self._tools.tally.gone(key)
-        self.model_slots.gone(key)
+        self._tools.tally.forget(key)
+        self.model_slots.forget(key)
         self.hints.forget(key)

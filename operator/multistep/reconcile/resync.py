@@ -132,7 +132,7 @@ class Resync:
 
 
 def _unfinished_sweeps(before: Mapping[Name, Seen], listed: Mapping[Name, Seen]) -> set[Name]:
-    return {name for name in listed if name[0] == "sweep" and not (name in before and before[name].over)}
+    return {name for name in listed if name[0] == "sweep" and not (name in before and before[name].finished)}
 
 
 def _version(seen: Mapping[Name, Seen], name: Name) -> str:

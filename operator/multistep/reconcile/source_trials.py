@@ -16,7 +16,7 @@ from multistep.kube.resources import TRIALS
 from multistep.store.checkpoint_files import Commit
 from multistep.store.checkpoint_files import Stored as StoredCheckpoints
 from multistep.store.evidence import names
-from multistep.store.evidence.stated import MOST_BYTES, Stated, stated
+from multistep.store.evidence.stated import MAX_BYTES, Stated, stated
 from multistep.store.place import Place
 from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
@@ -103,7 +103,7 @@ class SourceTrials:
     async def _evidence(self, key: TrialKey) -> Stated | None:
         """Return the evidence of a trial's results; None if it is missing or another program wrote it."""
         for place in self._places:
-            if (data := await place.part(key, names.STATEMENT, offset=0, limit=MOST_BYTES)) is not None:
+            if (data := await place.part(key, names.STATEMENT, offset=0, limit=MAX_BYTES)) is not None:
                 return await asyncio.to_thread(stated, data)
         return None
 

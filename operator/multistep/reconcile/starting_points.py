@@ -24,7 +24,7 @@ from multistep.store.checkpoint_files import Commit
 from multistep.store.volume import TrialKey, Volume
 
 GRACE_SECONDS: Final = 30.0  # how long to wait for a source that does not exist: one file may create the trial before its source
-_LEAST_POLL_SECONDS, _MOST_POLL_SECONDS = 2.0, 30.0
+_MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 2.0, 30.0
 _HINT: Final = "run it with spec.checkpoints: {policy: AfterStep, keep: WithResults}"
 
 
@@ -114,7 +114,7 @@ class StartingPoints:
 
     def _pause(self, trial: MultiStepTrial) -> float:
         """Return the seconds until the source is read again: a quarter of the trial's age, within bounds."""
-        return min(max(_LEAST_POLL_SECONDS, self._age(trial) / 4), _MOST_POLL_SECONDS)
+        return min(max(_MIN_POLL_SECONDS, self._age(trial) / 4), _MAX_POLL_SECONDS)
 
 
 def _step(plan: TrialPlan) -> str:

@@ -23,7 +23,7 @@ from multistep.reconcile.sweep_records import create_once
 from multistep.sources.bundle import digest_of
 
 _KEY: Final = "states"
-_MOST_BYTES: Final = 900_000  # maximum size of the record; a ConfigMap may have 1 MiB
+_MAX_BYTES: Final = 900_000  # maximum size of the record; a ConfigMap may have 1 MiB
 _DIGITS: Final = 12
 
 
@@ -61,8 +61,8 @@ async def _record(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> str:
                 raise SourceError(f"spec.branch: trial {name} has not finished", transient=True)
             left[number] = left_by(each)
     text = to_text(states_of(plan.grid, left))
-    if len(text.encode()) > _MOST_BYTES:
-        raise InvalidSpec(f"spec.branch: the record of the steps has more than {_MOST_BYTES} bytes: use several sweeps")
+    if len(text.encode()) > _MAX_BYTES:
+        raise InvalidSpec(f"spec.branch: the record of the steps has more than {_MAX_BYTES} bytes: use several sweeps")
     if known is not None and known.digest != digest_of(text.encode()):
         raise SourceError("spec.branch: the record of the planned branches was deleted, and trials changed since", transient=True)
     return text

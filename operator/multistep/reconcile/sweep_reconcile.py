@@ -28,8 +28,8 @@ from multistep.loglines import also_about
 from multistep.metrics import Metrics
 from multistep.reconcile.concurrency_limit import Key
 from multistep.reconcile.requeue import AT_NEXT_EVENT, SOON_SECONDS, Requeue, earliest
-from multistep.reconcile.sweep_book import Book, Page
 from multistep.reconcile.sweep_branches import load_branches
+from multistep.reconcile.sweep_cache import SweepCache, SweepEntry
 from multistep.reconcile.sweep_events import transitions
 from multistep.reconcile.sweep_regrade import SOURCE_ACTIVE, SOURCE_SECONDS, counting_retries, unfinished_source
 from multistep.reconcile.sweep_tasks import SweepTasks
@@ -56,7 +56,7 @@ class Sweeps:
     shard: Shard = field(default_factory=Shard)
     limited_models: Collection[str] = ()
     clock: Callable[[], float] = time.time
-    book: Book = field(default_factory=Book)
+    cache: SweepCache = field(default_factory=SweepCache)
 
     async def reconcile(self, key: Key) -> Requeue:
         """Reconcile one sweep."""
@@ -78,27 +78,27 @@ class Sweeps:
         also_about(uid=metadata.uid)
         if metadata.deletion_timestamp is not None:
             return AT_NEXT_EVENT  # Kubernetes garbage collection deletes the sweep's trials
-        self.metrics.sweeps.saw(key, (found.get("status") or {}).get("phase"))
-        over = (found.get("status") or {}).get("phase") in ("Complete", "Failed")
-        page = self.book.page(key, metadata.uid, metadata.resource_version, over=over)
+        self.metrics.sweeps.observe(key, (found.get("status") or {}).get("phase"))
+        finished = (found.get("status") or {}).get("phase") in ("Complete", "Failed")
+        entry = self.cache.entry(key, metadata.uid, metadata.resource_version, finished=finished)
         try:
-            return await _SweepReconcile(self, found, page).run()
+            return await _SweepReconcile(self, found, entry).run()
         except (Conflict, NotFound):  # an object changed or was deleted; requeue, because its watch event may be missed
             return Requeue(SOON_SECONDS)
 
     def _forget(self, key: Key) -> None:
-        self.metrics.sweeps.gone(key)
-        self.book.drop(key)
+        self.metrics.sweeps.forget(key)
+        self.cache.drop(key)
 
 
 class _SweepReconcile:
     """One reconcile of one sweep."""
 
-    def __init__(self, sweeps: Sweeps, found: Object, page: Page) -> None:
+    def __init__(self, sweeps: Sweeps, found: Object, entry: SweepEntry) -> None:
         self._s = sweeps
         self._cluster = sweeps.cluster
         self._object = found
-        self._page = page
+        self._entry = entry
         self._sweep: TrialSweep
 
     async def run(self) -> Requeue:
@@ -132,7 +132,7 @@ class _SweepReconcile:
 
     def _parsed(self) -> TrialSweep:
         """Return the parsed sweep. Its spec is parsed once per generation, because it may have a thousand tasks."""
-        metadata, kept = Metadata.model_validate(self._object["metadata"]), self._page.plan
+        metadata, kept = Metadata.model_validate(self._object["metadata"]), self._entry.plan
         if kept is None or kept[0] != metadata.generation:
             return parse_sweep(self._object)
         return TrialSweep.model_construct(metadata=metadata, spec=kept[1].spec, status=parse_sweep_status(self._object))
@@ -140,12 +140,12 @@ class _SweepReconcile:
     async def _planned(self) -> tuple[Plan, SweepTasksStatus | None]:
         generation, pinned = self._sweep.metadata.generation, self._sweep.status.tasks_from
         started = self._sweep.status.start_time is not None
-        if not started or self._page.plan is None or self._page.plan[0] != generation:
+        if not started or self._entry.plan is None or self._entry.plan[0] != generation:
             tasks, pinned = await self._s.tasks.load(self._sweep)
             new = plan(self._sweep, tasks)
-            self._page.plan = generation, replace(new, counting=await counting_retries(self._cluster, self._sweep, new))
-        assert self._page.plan is not None
-        found = self._page.plan[1]
+            self._entry.plan = generation, replace(new, counting=await counting_retries(self._cluster, self._sweep, new))
+        assert self._entry.plan is not None
+        found = self._entry.plan[1]
         return await self._with_branches(found) if self._sweep.status.branches and found.grid.branches is None else found, pinned
 
     async def _with_branches(self, plan: Plan) -> Plan:
@@ -153,7 +153,7 @@ class _SweepReconcile:
         found, planned = await load_branches(self._cluster, self._sweep, plan)
         if self._sweep.status.branches is None:
             await self._write(self._sweep.status.model_copy(update={"branches": planned}))
-        self._page.plan = self._sweep.metadata.generation, found
+        self._entry.plan = self._sweep.metadata.generation, found
         return found
 
     async def _wait_for_tasks(self, error: SourceError) -> Requeue:
@@ -170,10 +170,10 @@ class _SweepReconcile:
 
     async def _create_and_count(self, plan: Plan) -> Requeue:
         metadata = self._sweep.metadata
-        self._page.start_reconcile(self._sweep.spec.scoring)
-        if not self._page.whole:
+        self._entry.start_reconcile(self._sweep.spec.scoring)
+        if not self._entry.listed:
             selector = f"{labels.SWEEP}={metadata.name}"
-            await self._page.fill(self._cluster.each(TRIALS, metadata.namespace, label_selector=selector), metadata.uid)
+            await self._entry.fill(self._cluster.each(TRIALS, metadata.namespace, label_selector=selector), metadata.uid)
         due = self._decide(plan, None)
         if due.plan_branches:
             await self._write(due.status)  # the results so far, because planning may fail
@@ -193,9 +193,9 @@ class _SweepReconcile:
         return earliest([waits, reached.seconds, REJECTED_RETRY_SECONDS if failure else None])
 
     def _decide(self, plan: Plan, failure: CreationError | None) -> sweep_status.Next:
-        trials = self._page.of(plan.names)
+        trials = self._entry.of(plan.names)
         known = self._sweep.status.trials
-        created = max(self._page.created, known.created + known.retried)
+        created = max(self._entry.created, known.created + known.retried)
         return sweep_status.decide(self._sweep, plan, created, trials, self._s.clock(), failure)
 
     # -- methods that create and change trials
@@ -220,8 +220,8 @@ class _SweepReconcile:
                 raise
             except ClusterError as error:  # rejected by a quota or policy, or because its spec is invalid
                 return CreationError(REFUSED, str(error))
-            self._page.read(trial)
-            self._page.created = max(self._page.created, number + 1)
+            self._entry.read(trial)
+            self._entry.created = max(self._entry.created, number + 1)
         return None
 
     async def _change(self, plan: Plan, numbers: Collection[int], spec: Mapping[str, Any], by: str | None = "") -> None:
@@ -233,7 +233,7 @@ class _SweepReconcile:
         async def change(name: str) -> None:
             async with gate:
                 namespace = self._sweep.metadata.namespace
-                self._page.read(await self._cluster.patch(TRIALS, namespace, name, {"metadata": metadata, "spec": spec}))
+                self._entry.read(await self._cluster.patch(TRIALS, namespace, name, {"metadata": metadata, "spec": spec}))
 
         results = await asyncio.gather(*(change(plan.names[number]) for number in numbers), return_exceptions=True)
         for error in results:
@@ -245,7 +245,7 @@ class _SweepReconcile:
     async def _clean_up(self) -> Requeue:
         """Update a finished sweep's observed generation, and delete the sweep after its TTL."""
         sweep, now = self._sweep, self._s.clock()
-        self._page.close()
+        self._entry.close()
         ttl, ended = sweep.spec.ttl_seconds_after_finished, sweep.status.completion_time
         left = None if ttl is None or ended is None else ended.timestamp() + ttl - now
         if left is not None and left <= 0:
@@ -262,7 +262,7 @@ class _SweepReconcile:
     async def _write_throttled(self, status: SweepStatus) -> float | None:
         """Write the status; if only counts changed, at most every STATUS_SECONDS. Return the seconds until changed counts may be
         written; None if nothing is left to write."""
-        last, now = self._page.written, self._s.clock()
+        last, now = self._entry.written, self._s.clock()
         wait = 0.0 if last is None else last + STATUS_SECONDS - now
         if wait > 0 and sweep_status.headline(status) == sweep_status.headline(self._sweep.status):
             return wait if status != self._sweep.status else None
@@ -282,10 +282,10 @@ class _SweepReconcile:
             resource_version=metadata.resource_version,
             status=content,
         )
-        self._page.written, self._page.version = self._s.clock(), self._object["metadata"]["resourceVersion"]
+        self._entry.written, self._entry.version = self._s.clock(), self._object["metadata"]["resourceVersion"]
         fresh = metadata.model_copy(update={"resource_version": self._object["metadata"]["resourceVersion"]})
         self._sweep = self._sweep.model_copy(update={"status": new, "metadata": fresh})
-        self._s.metrics.sweeps.saw((metadata.namespace, metadata.name), new.phase)
+        self._s.metrics.sweeps.observe((metadata.namespace, metadata.name), new.phase)
         await emit_events(self._cluster, self._object, transitions(old, new))
 
 

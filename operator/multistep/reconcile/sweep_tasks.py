@@ -23,7 +23,7 @@ from multistep.sources.reasons import DIGEST
 from multistep.sources.remote import Remote
 
 _KEY: Final = "tasks"
-_MOST_BYTES: Final = 900_000  # maximum size of the list; a ConfigMap may have 1 MiB
+_MAX_BYTES: Final = 900_000  # maximum size of the list; a ConfigMap may have 1 MiB
 _DIGITS: Final = 12
 
 
@@ -44,9 +44,9 @@ class SweepTasks:
             return tasks_at(source, pinned.revision, names), pinned
         revision, names = await self.remote.tasks(sweep)
         text = "\n".join(names)
-        if len(text.encode()) > _MOST_BYTES:
+        if len(text.encode()) > _MAX_BYTES:
             raise InvalidSpec(
-                f"spec.tasksFrom: the list of {len(names)} tasks has more than {_MOST_BYTES} bytes: use several sweeps"
+                f"spec.tasksFrom: the list of {len(names)} tasks has more than {_MAX_BYTES} bytes: use several sweeps"
             )
         digest = digest_of(text.encode())
         if pinned is not None and digest != pinned.digest:

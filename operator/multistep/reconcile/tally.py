@@ -61,10 +61,10 @@ class Tally:
         self._ended = ended
         self._marks: dict[Key, Mark] = {}
 
-    def saw(self, trial: MultiStepTrial) -> None:
+    def observe(self, trial: MultiStepTrial) -> None:
         """Count the new transitions of a trial that was read or written."""
         key = trial.metadata.namespace, trial.metadata.name
-        self._metrics.phases.saw(key, trial.status.phase)
+        self._metrics.phases.observe(key, trial.status.phase)
         mark, now = self._marks.get(key), Mark.of(trial)
         self._marks[key] = now
         if mark is None or mark.uid != now.uid:
@@ -75,9 +75,9 @@ class Tally:
             if now.finished:
                 self._ended(trial)
 
-    def gone(self, key: Key) -> None:
+    def forget(self, key: Key) -> None:
         """Forget a deleted trial."""
-        self._metrics.phases.gone(key)
+        self._metrics.phases.forget(key)
         self._marks.pop(key, None)
 
     def pod_ran(self, trial: MultiStepTrial, pod: PodFacts) -> None:

@@ -133,11 +133,11 @@ class TrialContext(ABC):
         if self._loaded is not None:
             new = redacted(new, harbor.secrets(self._loaded.env, self._loaded.task.config))
         await self._writer.write(new, before=before)
-        self._t.model_slots.saw(self._trial)
+        self._t.model_slots.observe(self._trial)
 
     def _new_writer(self, trial: MultiStepTrial) -> TrialWriter:
-        self._t.tally.saw(trial)
-        self._t.model_slots.saw(trial)
+        self._t.tally.observe(trial)
+        self._t.model_slots.observe(trial)
         also_about(uid=trial.metadata.uid, attempt=trial.status.attempt, step=trial.status.current_step)
         return TrialWriter(self._t.cluster, self._t.metrics, self._t.tally, self._object, trial)
 
@@ -155,10 +155,10 @@ class TrialContext(ABC):
         return self._loaded
 
     @property
-    def _is_compared(self) -> bool:
+    def _compares_verdicts(self) -> bool:
         """Return whether the current step is verified in place, and its verifier's pod is only for a second verdict."""
         steps = self._loaded.plan.steps if self._loaded else ()
-        return any(each.name == self._trial.status.current_step and each.compared for each in steps)
+        return any(each.name == self._trial.status.current_step and each.compares_verdicts for each in steps)
 
     @property
     def _plan(self) -> TrialPlan:

@@ -75,7 +75,7 @@ class TrialCreation(TrialContext):
         if refusal:
             self._t.model_slots.release(self._key)
         if isinstance(result, PodFacts):
-            self._t.starts.saw(self._key, result)
+            self._t.starts.observe(self._key, result)
         return replace(result, seconds=quotas.pause(self._key)) if refusal and isinstance(result, decisions.Wait) else result
 
     async def _create_pod(self) -> Result:
@@ -85,7 +85,7 @@ class TrialCreation(TrialContext):
         plan, environment = loaded.plan, loaded.task.config.environment
         request = pods.PodRequest(
             trial, environment, plan.image, plan.task_name, self._t.settings,
-            network=plan.network, sidecar=plan.sidecar, checkpoints=plan.packs, services=plan.services,
+            network=plan.network, sidecar=plan.sidecar, checkpoints=plan.uses_checkpoints, services=plan.services,
             host_key=sealed.new_key(),
         )  # fmt: skip
         manifest = pods.manifest(request)
@@ -143,7 +143,7 @@ class TrialCreation(TrialContext):
             case None:
                 return CONTINUE
             case decisions.Wait() as refused:
-                return await self._wait_after_rejection(refused, named.start_time, compared=self._is_compared)
+                return await self._wait_after_rejection(refused, named.start_time, compares_verdicts=self._compares_verdicts)
             case result:
                 self._verifier = result
                 return await self._adopt_verifier()
@@ -163,9 +163,11 @@ class TrialCreation(TrialContext):
             await self._writer.require_current()
         await self._t.pods.remove(self._trial, identity.verifier_pod_names(self._trial, step.index))
 
-    async def _wait_after_rejection(self, refused: decisions.Wait, since: datetime | None, *, compared: bool = False) -> Result:
+    async def _wait_after_rejection(
+        self, refused: decisions.Wait, since: datetime | None, *, compares_verdicts: bool = False
+    ) -> Result:
         decision = lifecycle.not_allowed(self._trial, refused, since, self._t.clock())
-        if compared and isinstance(decision, decisions.Fail):
+        if compares_verdicts and isinstance(decision, decisions.Fail):
             return await self._act(decisions.DriveWithoutVerifier(decision.message))
         return await self._act(decision)
 

@@ -74,19 +74,21 @@ class TrialEnding(TrialContext):
     async def _finish_killed_phase(self, death: decisions.PhaseDied) -> Result:
         """Finish a trial in which a phase ended its own container. The runner's records are lost with the container, so read the
         steps from the status."""
-        journal = Journal(steps=[status.step_run(step) for step in self._trial.status.steps], finished=True)
-        if journal.steps and journal.steps[-1].completed_at is not None:  # the trial is paused between steps
+        known = self._trial.status
+        journal = Journal(steps=[status.step_run(step) for step in known.steps], finished=True)
+        journal.class_ran_at = known.agent_setup_time.timestamp() if known.agent_setup_time else None
+        if death.phase == AGENT_SETUP:
+            journal.exception, journal.broken = StepException(death.type, death.message, AGENT_SETUP), True
+        elif journal.steps[-1].completed_at is not None:  # the trial is paused between steps
             journal.exception = StepException(death.type, death.message)
-        elif journal.steps:
+        else:
             last = journal.steps[-1]
             last.fail(StepException(death.type, death.message, death.phase or last.phase))
             last.completed_at = self._t.clock()
-        else:  # a custom agent class ended the agent host in its setup
-            journal.exception, journal.broken = StepException(death.type, death.message, death.phase or AGENT_SETUP), True
         aggregate(self._plan, journal)
         if self._plan.single:
             lift(journal)
-        known = self._trial.status.model_copy(update={"tampering": interrupted(self._trial.status, self._plan)})
+        known = known.model_copy(update={"tampering": interrupted(known, self._plan)})
         self._writer.trial = self._trial.model_copy(update={"status": known})
         return await self._finish(journal)
 

@@ -155,7 +155,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             start_timeout=self._loaded.plan.start_timeout if self._loaded else 0.0,
             verifier=self._verifier,
             violation=self._t.hints.of(self._key, trial.status.pod_uid).violation,
-            compared=self._is_compared,
+            compares_verdicts=self._compares_verdicts,
         )
 
     async def _act(self, decision: decisions.Decision) -> Result:

@@ -117,7 +117,7 @@ class WorkQueue:
     def _start_work(self) -> None:
         """Start work on queued keys while workers are free."""
         while self._started and not self._stopped and self._ready and len(self._busy) < self._workers:
-            key = self._ready.take()
+            key = self._ready.pop()
             self._waited(asyncio.get_running_loop().time() - self._since.pop(key))
             self._busy[key] = asyncio.create_task(self._run(key))
 

@@ -41,7 +41,7 @@ class TrialWriter:
         if content != (self._object.get("status") or {}):
             await self._apply(content)
             self.trial = self.trial.model_copy(update={"status": new})
-            self._tally.saw(self.trial)
+            self._tally.observe(self.trial)
             also_about(attempt=new.attempt, step=new.current_step)
             await self.emit(transitions(old, new))
 

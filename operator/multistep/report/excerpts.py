@@ -15,7 +15,7 @@ from multistep.loglines import escaped
 
 TEST_FILES: Final = ("ctrf.json", "junit.xml")
 """Files in which verifiers leave the outcome of each test: the Common Test Report Format, and JUnit's."""
-MOST_TESTS: Final = 20
+MAX_TESTS: Final = 20
 _NAME_CHARACTERS, _MESSAGE_CHARACTERS = 200, 500
 _COLOURS: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # other escape sequences are escaped, not removed
 
@@ -47,10 +47,10 @@ def visible(data: bytes, *, cut: bool = False) -> str:
 
 
 def failing_tests(step: str, file: str, data: bytes) -> list[FailingTest]:
-    """Return the first failing tests in a verifier's file, at most MOST_TESTS; [] if it is malformed. file: one of TEST_FILES."""
+    """Return the first failing tests in a verifier's file, at most MAX_TESTS; [] if it is malformed. file: one of TEST_FILES."""
     try:
         found = _of_ctrf(json.loads(data)) if file.endswith(".json") else _of_junit(data.decode())
-        return [_test(step, name, message) for name, message in islice(found, MOST_TESTS)]
+        return [_test(step, name, message) for name, message in islice(found, MAX_TESTS)]
     except (ValueError, RecursionError, ElementTree.ParseError):
         return []
 

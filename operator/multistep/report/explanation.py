@@ -11,7 +11,7 @@ from multistep.api.trial_status import TrialStatus
 if TYPE_CHECKING:
     from multistep.report.rows import StepRow
 
-_MOST_STEPS = 8  # maximum number of steps that the line names
+_MAX_STEPS = 8  # maximum number of steps that the line names
 
 
 def explanation(
@@ -32,7 +32,7 @@ def explanation(
     if scoring.strategy == "AsTask":
         return f"the task's own reward, by spec.scoring.strategy: {', '.join(_started(steps))}"
     every = [*_started(steps), *_not_reached(status, len(steps), rule.steps)]
-    text = ", ".join(every if len(every) <= _MOST_STEPS else [*every[:_MOST_STEPS], f"and {len(every) - _MOST_STEPS} more"])
+    text = ", ".join(every if len(every) <= _MAX_STEPS else [*every[:_MAX_STEPS], f"and {len(every) - _MAX_STEPS} more"])
     if rule.steps == 1:
         return text
     of = f"{rule.steps} declared steps"

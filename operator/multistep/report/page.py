@@ -21,7 +21,7 @@ from multistep.report.statistics import FEWEST, Estimate
 from multistep.report.summary import About, Standing, Summary, TaskSteps
 
 _SHADES = 5
-_MOST_FULL = 5000  # maximum number of trials with details; if there are more, only trials that did not pass have details
+_MAX_DETAILED = 5000  # maximum number of trials with details; if there are more, only trials that did not pass have details
 
 
 def page(about: About, summary: Summary, excerpts: Mapping[str, Excerpts] | None = None) -> str:
@@ -44,7 +44,7 @@ def page(about: About, summary: Summary, excerpts: Mapping[str, Excerpts] | None
         heat=[(task, list(map(_Heat, found))) for task, found in groupby(summary.tasks, key=lambda each: each.task)],
         columns=max((len(each.steps) for each in summary.tasks), default=0) or 1,
         passes=sorted({k for each in summary.standings for k in each.passes}),
-        full=len(summary.rows) <= _MOST_FULL,
+        full=len(summary.rows) <= _MAX_DETAILED,
         excerpts=excerpts or {},
         branches=[(task, list(found)) for task, found in groupby(summary.branches.steps, key=lambda each: each.task)],
         branch_passes=branch_passes(summary.branches),

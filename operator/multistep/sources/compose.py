@@ -29,7 +29,7 @@ from multistep.sources.reader.limits import more_processes
 COMPOSE_FILE: Final = "docker-compose.yaml"
 _NAME: Final = "compose"
 _PACKAGE = Path(multistep.__file__).resolve().parent
-_MOST_REFUSED: Final = 50
+_MAX_REFUSED: Final = 50
 _PLACES = (Path("/multistep") / _NAME, _PACKAGE / "_runner" / _NAME, _PACKAGE.parents[1] / "compose" / "bin" / _NAME)
 _SECONDS: Final = 30
 _TEXT_BYTES: Final = 256 << 10
@@ -84,7 +84,7 @@ def _refusal(path: str, refused: Sequence[Mapping[str, Any]]) -> InvalidTask:
     """Return one error for all keys that a trial does not support."""
     errors = [
         InvalidTask(each["message"], kind="ValueError", field=": ".join(filter(None, (_place(path, each["line"]), each["key"]))))
-        for each in refused[:_MOST_REFUSED]
+        for each in refused[:_MAX_REFUSED]
     ]
     return InvalidTask.joined(errors)
 

@@ -22,7 +22,7 @@ from multistep.sources.ignore import IgnoreRules
 
 CONFIG_FILE = "task.toml"
 _UPLOAD_MTIME = 946_684_800  # 2000-01-01, because some tools (zip) reject times before 1980
-_MOST_UNKNOWN = 20  # maximum number of unknown keys that are reported; one Event lists all of them
+_MAX_UNKNOWN = 20  # maximum number of unknown keys that are reported; one Event lists all of them
 _FILTERED = ("tests", "solution")  # .harborignore applies to these directories only (Harbor 0.25)
 
 
@@ -77,7 +77,7 @@ def load_task(bundle: Bundle, *, verification: bool = True, oracle: bool = False
     check_services(config, layout)
     if verification or oracle:
         _check_files(bundle, rules, config)
-    return Task(config, bundle, layout, unknown_keys(table, most=_MOST_UNKNOWN))
+    return Task(config, bundle, layout, unknown_keys(table, most=_MAX_UNKNOWN))
 
 
 def config_table(bundle: Bundle) -> Mapping[str, Any]:

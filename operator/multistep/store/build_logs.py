@@ -9,7 +9,7 @@ from typing import Final
 
 from multistep.store.disk import Disk
 
-MOST_BYTES: Final = 16 << 20
+MAX_BYTES: Final = 16 << 20
 _BUILD = re.compile(r"[0-9a-f]{64}")
 
 
@@ -22,8 +22,8 @@ class BuildLogs:
 
     async def write(self, build: str, offset: int, data: bytes) -> None:
         """Write a part of a log, and truncate the log after it: later bytes are those of an earlier attempt's pod. Ignores a part
-        that ends beyond MOST_BYTES."""
-        if offset + len(data) <= MOST_BYTES:
+        that ends beyond MAX_BYTES."""
+        if offset + len(data) <= MAX_BYTES:
             await self._disk.of_root(lambda: self._write(self._path(build), offset, data))
 
     async def exists(self, build: str) -> bool:

@@ -186,6 +186,12 @@ def test_a_failed_setup_of_a_users_class_is_the_agents_own_failure() -> None:
     assert (played.journal.exception and played.journal.exception.type) == "AgentSetupTimeoutError"
 
 
+def test_only_the_code_of_a_users_class_may_have_caused_later_failures() -> None:
+    assert play(hosted(OWN)).journal.class_ran_at is not None
+    assert play(hosted(OWN), {"/agent-setup-admit": NO_USER}).journal.class_ran_at is None
+    assert play(hosted()).journal.class_ran_at is None
+
+
 def test_usage_is_that_of_each_step_also_for_an_agent_that_counts_all_steps() -> None:
     counts = {f"{step}/host/agent": outcome(tokens=(100 * n, 10 * n, n)) for n, step in enumerate("abc", 1)}
     each = play(hosted(), counts).journal.steps

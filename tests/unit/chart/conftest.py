@@ -40,7 +40,7 @@ def render(program: str, tmp_path: Path) -> Render:
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         if done.returncode:
             raise ValueError(done.stderr)
-        return [each for each in yaml.safe_load_all(done.stdout) if each]
+        return [each for each in yaml.load_all(done.stdout, yaml.CSafeLoader) if each]  # parses in C: several times as fast
 
     return run
 

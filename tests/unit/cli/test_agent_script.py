@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from multistep.cli.trial.agent_script import MOST_BYTES, script_command
+from multistep.cli.trial.agent_script import MAX_BYTES, script_command
 
 from .conftest import Invoke
 from .fakes import CliCluster
@@ -43,14 +43,14 @@ def test_a_script_runs_by_its_shebang_with_its_arguments_and_its_status(tmp_path
 
 def test_a_script_of_the_maximum_size_runs(tmp_path: Path) -> None:
     start = "#!/bin/sh\necho ok #"
-    (tmp_path / "agent").write_text(start + "x" * (MOST_BYTES - len(start)))
+    (tmp_path / "agent").write_text(start + "x" * (MAX_BYTES - len(start)))
     assert started(tmp_path / "agent").stdout == "ok\n"
 
 
 @pytest.mark.parametrize(
     ("data", "reported"),
     [
-        (b"#!" + b"x" * MOST_BYTES, "has more than 32 KiB, the limit"),
+        (b"#!" + b"x" * MAX_BYTES, "has more than 32 KiB, the limit"),
         (b" \n", "is empty"),
         (b"#!/bin/sh\r\ntrue\r\n", "has CRLF line endings"),
         (b"\x7fELF\xff", "is not a script: it is not UTF-8 text"),

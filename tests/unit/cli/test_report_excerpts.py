@@ -90,7 +90,7 @@ def test_endless_output_is_cut_wherever_it_comes_from(
 def test_the_number_of_trials_is_bounded(
     tmp_path: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report_excerpts, "MOST_TRIALS", 2)
+    monkeypatch.setattr(report_excerpts, "MAX_TRIALS", 2)
     names = put_sweep(cluster, 0.0, 0.1, 0.2, 1.0)
     for name in names:
         serve(cluster, name, "steps/two/agent/output.txt", f"agent of {name}\n".encode())
@@ -112,7 +112,7 @@ def test_a_server_that_is_away_or_slow_costs_the_outputs_not_the_report(
         yield b""
 
     monkeypatch.setattr(cluster, "raw_stream", away)
-    monkeypatch.setattr(report_excerpts, "MOST_SECONDS", 0.0 if slow else 60.0)
+    monkeypatch.setattr(report_excerpts, "MAX_SECONDS", 0.0 if slow else 60.0)
     page, printed = report(invoke, tmp_path)
     assert "multistep logs -n evals s-s-t-mine-1" in page
     why = "reading took longer than 0 s" if slow else "no endpoint"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from multistep.api.trial import MultiStepTrial
 from multistep.engine.decisions import Decision, FailAttempt, PhaseDied, PodFacts
-from tests.unit.engine.lifecycle_cases import IN_STEP, began, pod
+from tests.unit.engine.lifecycle_cases import IN_CLASS_SETUP, IN_STEP, began, pod
 
 EGRESS: dict[str, tuple[MultiStepTrial, PodFacts | None, Decision]] = {
     "egress sidecar killed": (
@@ -16,6 +16,11 @@ EGRESS: dict[str, tuple[MultiStepTrial, PodFacts | None, Decision]] = {
         began(),
         pod(egress_ended="ended with status 1 (Error)", egress_exit_code=1),
         FailAttempt("EgressEnded", "the egress sidecar ended with status 1 (Error) before the first step"),
+    ),
+    "egress sidecar ended by a custom class in its setup": (
+        IN_CLASS_SETUP,
+        pod(egress_ended="ended with status 1 (Error)", egress_exit_code=1),
+        PhaseDied("EgressError", "the egress sidecar ended with status 1 (Error)", "agent setup"),
     ),
     "egress sidecar out of memory": (
         IN_STEP,

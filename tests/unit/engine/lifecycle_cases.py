@@ -89,9 +89,9 @@ def after(
     start_timeout: float = 60.0,
     verifier: PodFacts | None = None,
     *,
-    compared: bool = False,
+    compares_verdicts: bool = False,
 ) -> Decision:
-    return decide(Situation(trial, facts, "t-1", now, start_timeout, verifier, compared=compared))
+    return decide(Situation(trial, facts, "t-1", now, start_timeout, verifier, compares_verdicts=compares_verdicts))
 
 
 ON_ITS_WAY = "attempt 1: waiting for pod t-1"
@@ -103,6 +103,8 @@ def in_step(spec: Mapping[str, Any] | None = None, **status: Any) -> MultiStepTr
 
 
 IN_STEP = in_step()
+IN_CLASS_SETUP = began({"agent": {"importPath": "my.agents:Mine"}}, agent_setup_time=at(START))
+"""A trial in which the setup of a custom agent class has started, and no step."""
 SUSPEND = {"suspend": True}
 RELEASE = {"suspend": True, "suspendPolicy": "Release"}
 PRESTART = {"suspend": True, "prestart": True, "suspendPolicy": "Release"}

@@ -6,9 +6,10 @@ from __future__ import annotations
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import ResumeStatus, StepStatus
 from multistep.engine.decisions import Decision, FailAttempt, PhaseDied, PodFacts
-from tests.unit.engine.lifecycle_cases import began, ended
+from tests.unit.engine.lifecycle_cases import IN_CLASS_SETUP, START, at, began, ended
 
 AFTER_A = ResumeStatus(after="a", attempts=[1], digest="d")
+OF_ANOTHER = ResumeStatus(after="a", attempts=[0], digest="d")
 RESTORED = began(current_step="a", steps=[StepStatus(name="a", phase="Complete")], resumed=AFTER_A)
 
 RESTORES: dict[str, tuple[MultiStepTrial, PodFacts | None, Decision]] = {
@@ -27,6 +28,23 @@ RESTORES: dict[str, tuple[MultiStepTrial, PodFacts | None, Decision]] = {
         FailAttempt(
             "RestoreFailed",
             "after the restore: the trial's container ended with status 143 (Error): a process in it stopped process 1",
+        ),
+    ),
+    "killed in the setup of a custom class after a restore of its own files": (
+        RESTORED.model_copy(update={"status": RESTORED.status.model_copy(update={"agent_setup_time": at(START)})}),
+        ended(143, "Error"),
+        FailAttempt(
+            "RestoreFailed",
+            "after the restore: the trial's container ended with status 143 (Error): a process in it stopped process 1",
+        ),
+    ),
+    "killed in the setup of a custom class after a restore of another trial's files": (
+        IN_CLASS_SETUP.model_copy(update={"status": IN_CLASS_SETUP.status.model_copy(update={"resumed": OF_ANOTHER})}),
+        ended(143, "Error"),
+        PhaseDied(
+            "ContainerKilledError",
+            "the trial's container ended with status 143 (Error): a process in it stopped process 1",
+            "agent setup",
         ),
     ),
     "killed from outside after a restore": (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import StepStatus
 from multistep.engine.decisions import Decision, Fail, FailAttempt, PhaseDied, PodFacts, ServiceEnd
-from tests.unit.engine.lifecycle_cases import began, pod, starting
+from tests.unit.engine.lifecycle_cases import IN_CLASS_SETUP, began, pod, starting
 
 
 def in_phase(phase: str | None, *earlier: str) -> MultiStepTrial:
@@ -58,6 +58,16 @@ SERVICES: dict[str, tuple[MultiStepTrial, PodFacts | None, Decision]] = {
         in_phase("Setup"),
         pod(service=EXITED),
         PhaseDied("ServiceEndedError", "service db ended with status 1 (Error)"),
+    ),
+    "a service ends in the setup of a custom class": (
+        IN_CLASS_SETUP,
+        pod(service=EXITED),
+        PhaseDied("ServiceEndedError", "service db ended with status 1 (Error)", "agent setup"),
+    ),
+    "a service is killed in the setup of a custom class, which may have done it itself": (
+        IN_CLASS_SETUP,
+        pod(service=KILLED),
+        PhaseDied("ServiceEndedError", "service db ended with status 137 (Error)", "agent setup"),
     ),
     "a service ends while an agent works": (
         in_phase("Agent"),

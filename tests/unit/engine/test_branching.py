@@ -79,8 +79,8 @@ def test_a_task_without_steps_has_none_to_start_from(spec: Mapping[str, Any]) ->
 
 
 def test_the_runner_restores_files_also_for_a_trial_that_makes_no_checkpoints() -> None:
-    assert plan(spec=starting("a")).packs
-    assert not plan(spec={"fromStep": "a"}).packs
+    assert plan(spec=starting("a")).uses_checkpoints
+    assert not plan(spec={"fromStep": "a"}).uses_checkpoints
 
 
 # -- steps that another trial ran

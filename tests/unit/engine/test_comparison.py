@@ -32,10 +32,10 @@ def test_the_files_are_stored_before_the_first_verification_and_the_second_follo
         "a/verifier/environment", "a/verifier/prepare", "a/verifier/restore", "a/verifier/verify", "a/verifier/step-tests",
         "a/verifier/verifier", "a/release", "a/end",
     ]  # fmt: skip
-    snapshot = Checkpoint("1/a/snapshot", 0, (), made.snapshots.max_bytes, complete=False, alone=True, passing=True)
+    snapshot = Checkpoint("1/a/snapshot", 0, (), made.snapshots.max_bytes, complete=False, alone=True, temporary=True)
     assert played.operation("a/snapshot") == snapshot
     assert played.operation("a/verifier/restore") == Restore("1/a/verifier/restore", 0, ("/app",), where="verifier")
-    assert found(played) == [] and made.packs and made.separate
+    assert found(played) == [] and made.uses_checkpoints and made.separate
     declared = play(plan(THREE, steps={"a": FULL}))
     assert played.journal.rewards == declared.journal.rewards
     assert isolation(made, "root") == "Shared", "the reward is that of the agent's environment"

@@ -73,6 +73,10 @@ def test_a_broken_environment_is_the_tasks_until_an_agent_has_run() -> None:
     assert failures.of_failed("EnvironmentFailed", Journal(steps=[after, before])) == "Agent"
 
 
+def test_a_broken_environment_can_be_a_custom_classs_doing_since_its_setup() -> None:
+    assert failures.of_failed("EnvironmentFailed", Journal(class_ran_at=1.0)) == "Agent"
+
+
 def test_a_failed_setup_is_the_agents_only_if_it_ends_the_trial() -> None:
     """If the setup of a custom agent class fails, the trial ends, and of_failed gets the journal. If the setup of one of Harbor's
     agents fails, only the attempt ends, and of_failed gets no journal."""

@@ -23,12 +23,12 @@ def test_what_is_decided_of_a_verifiers_pod(name: str) -> None:
 def test_no_failure_of_a_verifier_whose_verdict_is_only_compared_ends_anything(name: str) -> None:
     situation, facts, wanted = COMPARED[name]
     agents = NO_POD if name == "complete" else pod()
-    decision = after(situation, agents, verifier=facts, compared=True)
+    decision = after(situation, agents, verifier=facts, compares_verdicts=True)
     assert decision == near(decision, wanted)
 
 
 def test_a_failure_of_the_agents_pod_ends_the_attempt_also_while_verdicts_are_compared() -> None:
-    assert after(judging(), None, verifier=None, compared=True) == GONE
+    assert after(judging(), None, verifier=None, compares_verdicts=True) == GONE
 
 
 def test_the_agents_pod_matters_more_than_the_verifiers() -> None:

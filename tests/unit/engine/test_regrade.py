@@ -114,7 +114,7 @@ def test_a_verifier_that_fails_is_the_steps_exception() -> None:
 
 def test_the_trials_own_pod_needs_no_list_of_files_and_no_checkpoint_is_made() -> None:
     made = plan(THREE, {**REGRADE, "checkpoints": {"policy": "AfterStep", "keep": "WithResults"}})
-    assert made.regrade and made.separate and not made.packs and made.checkpoints is None
+    assert made.regrade and made.separate and not made.uses_checkpoints and made.checkpoints is None
     assert all(step.verified_restored for step in made.steps)
 
 

@@ -44,8 +44,8 @@ def test_the_verifiers_environment_is_the_agents() -> None:
     verifier = made.steps[0].verifier
     assert verifier is not None and verifier.environment is not None
     assert (verifier.environment.image, verifier.environment.env) == ("img", made.environment_env)
-    assert made.packs and made.separate and made.checkpoints is None
-    assert not plan(THREE).packs
+    assert made.uses_checkpoints and made.separate and made.checkpoints is None
+    assert not plan(THREE).uses_checkpoints
 
 
 def test_a_single_step_task_is_verified_apart_too() -> None:

@@ -172,6 +172,12 @@ def test_a_container_killed_between_steps_by_what_an_agent_left_counts_too() -> 
     assert not agent_may_have_caused(died, Journal())
 
 
+def test_a_custom_class_may_have_caused_a_failure_in_the_first_steps_setup() -> None:
+    failed = StepException("RuntimeError", "setup.sh exited with status 1", "setup")
+    assert agent_may_have_caused(failed, Journal(steps=[StepRun("a")], class_ran_at=1.0))
+    assert not agent_may_have_caused(failed, Journal(steps=[StepRun("a")]))
+
+
 @pytest.mark.parametrize("type_", sorted(AGENT_ERRORS))
 def test_a_sweep_chooses_what_becomes_of_an_agents_errors_in_any_step(type_: str) -> None:
     exception = {"type": type_, "message": "", "phase": "agent"}

@@ -127,6 +127,13 @@ def test_a_running_trial_shows_where_it_is() -> None:
         assert status.running(resumed, Journal(steps=[run(each) for each in steps]), NOW).conditions[0].message == message
 
 
+def test_the_status_shows_since_when_a_custom_class_may_have_run_in_the_attempt() -> None:
+    ran = trial().model_copy(update={"status": status.running(trial(), Journal(class_ran_at=NOW), NOW)})
+    assert ran.status.agent_setup_time == datetime.fromtimestamp(int(NOW), UTC)
+    assert status.running(ran, Journal(), NOW).agent_setup_time is not None, "the records may be lost with the container"
+    assert status.attempt_started(ran, 2, "t-2", "task", None, NOW).agent_setup_time is None
+
+
 @pytest.mark.parametrize(
     ("journal", "message"),
     [

@@ -17,7 +17,7 @@ from multistep.gateway.headers import upstream_headers
 from multistep.gateway.ledger import Ledger, Row
 from multistep.gateway.refusal import Refused
 from multistep.gateway.routes import find_route
-from multistep.gateway.steps import MOST_OPEN, MOST_REQUESTS, Steps
+from multistep.gateway.steps import MAX_OPEN, MAX_REQUESTS, Steps
 from multistep.gateway.worst_case import worst_case
 from tests.support.waiting import eventually
 from tests.unit.gateway.test_stalls import reported
@@ -103,16 +103,16 @@ async def test_a_step_may_have_so_many_open_requests(tmp_path: Path) -> None:
             return refused.status
         return 200
 
-    tasks = [asyncio.create_task(request("0")) for _ in range(MOST_OPEN + 2)] + [asyncio.create_task(request("1"))]
+    tasks = [asyncio.create_task(request("0")) for _ in range(MAX_OPEN + 2)] + [asyncio.create_task(request("1"))]
     await asyncio.sleep(0)
     release.set()
     statuses = await asyncio.gather(*tasks)
-    assert statuses == [200] * MOST_OPEN + [429, 429, 200] and await request("0") == 200
+    assert statuses == [200] * MAX_OPEN + [429, 429, 200] and await request("0") == 200
 
 
 async def test_a_step_may_send_so_many_requests() -> None:
     steps, step = Steps(()), step_of()
-    for _ in range(MOST_REQUESTS):
+    for _ in range(MAX_REQUESTS):
         with steps.working(step):
             pass
     with pytest.raises(Refused, match="20000 requests"), steps.working(step):

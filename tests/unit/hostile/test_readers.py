@@ -30,14 +30,14 @@ from tests.support.phase_results import DEFAULTS
 from tests.support.tar_streams import odd_files
 from tests.support.world import manifest
 
-MOST_MESSAGE_CHARACTERS = 20_000
+MAX_MESSAGE_CHARACTERS = 20_000
 
 
 def read(reader: Callable[[], object], *errors: type[Exception]) -> None:
     try:
         reader()
     except errors as error:
-        assert 0 < len(str(error)) <= MOST_MESSAGE_CHARACTERS
+        assert 0 < len(str(error)) <= MAX_MESSAGE_CHARACTERS
         assert isinstance(error, MultistepError | RewardError)
 
 

@@ -10,7 +10,7 @@ import os
 import signal
 import tarfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from multistep.errors import InvalidSpec, MultistepError, SourceError
 from multistep.reconcile.reads import TRIES, Reads
 from multistep.sources.bundle import Entry, digest_of, tar_chunks
 from multistep.sources.ignore import IgnoreRules
-from multistep.sources.read_task import ReadTask, TaskReader
+from multistep.sources.read_task import SERVER, ReadTask, TaskReader
 from multistep.sources.reader.fork_server import ForkServer, ReadFailed
 from multistep.sources.reader.order import Order
 from multistep.sources.task import strip_canary
@@ -61,11 +61,19 @@ class Loop:
             ticking.cancel()
 
 
-async def read(directory: Path, data: bytes, **options: Any) -> ReadTask:
+async def read(directory: Path, data: bytes, server: ForkServer = SERVER, **options: Any) -> ReadTask:
     path = directory / digest_of(data)
     path.write_bytes(data)
     checks = {"verification": True, "oracle": False} | options
-    return await TaskReader(directory).file("bundle", path, digest_of(data), **checks)
+    return await TaskReader(directory, server.read).file("bundle", path, digest_of(data), **checks)
+
+
+@pytest.fixture
+def strict() -> Iterator[ForkServer]:
+    """Return a server whose reads have 2 s of CPU time: the operator's 10 s would prove no more, and take five times as long."""
+    server = ForkServer(cpu_seconds=2)
+    yield server
+    server.close()
 
 
 def packed(entries: dict[str, bytes]) -> bytes:
@@ -74,23 +82,25 @@ def packed(entries: dict[str, bytes]) -> bytes:
     return gzip.compress(b"".join(chunks), 1)
 
 
-async def test_a_slow_ignore_pattern_fails_its_trial_only(tmp_path: Path) -> None:
+async def test_a_slow_ignore_pattern_fails_its_trial_only(tmp_path: Path, strict: ForkServer) -> None:
     files = {"steps/a/tests/test.sh": "", "steps/a/instruction.md": "do", f"steps/a/tests/{'a' * 120}": ""}
     source = InlineSource(config={"steps": [{"name": "a"}]}, files=files | {"steps/a/tests/.harborignore": SLOW_PATTERN})
+    reader = TaskReader(tmp_path, strict.read)
+    await reader.inline(source.model_copy(update={"files": files}), verification=True, oracle=False)  # starts the server
     async with Loop().measured() as loop:
-        slow = asyncio.create_task(TaskReader(tmp_path).inline(source, verification=True, oracle=False))
-        other = await TaskReader(tmp_path).inline(source.model_copy(update={"files": files}), verification=True, oracle=False)
+        slow = asyncio.create_task(reader.inline(source, verification=True, oracle=False))
+        other = await reader.inline(source.model_copy(update={"files": files}), verification=True, oracle=False)
         assert other.layout.steps["a"].test_script and not slow.done()
-        with pytest.raises(InvalidSpec, match=r"CPU time: make patterns in \.harborignore simpler"):
+        with pytest.raises(InvalidSpec, match=r"more than 2 s of CPU time: make patterns in \.harborignore simpler"):
             await slow
     assert loop.stall < STALL_SECONDS
 
 
-async def test_a_key_of_task_toml_with_very_many_parts_fails_its_trial_only(tmp_path: Path) -> None:
+async def test_a_key_of_task_toml_with_very_many_parts_fails_its_trial_only(tmp_path: Path, strict: ForkServer) -> None:
     """Memory and CPU time grow with the square of the key's parts; the machine's speed decides which limit is exceeded first."""
     async with Loop().measured() as loop:
         with pytest.raises((SourceError, InvalidSpec), match=r"more memory than|more than \d+ s of CPU time"):
-            await read(tmp_path, packed({"task.toml": b"a." * 120_000 + b"b = 1\n"}))
+            await read(tmp_path, packed({"task.toml": b"a." * 120_000 + b"b = 1\n"}), strict)
     assert loop.stall < STALL_SECONDS
 
 

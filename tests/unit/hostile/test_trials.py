@@ -19,6 +19,7 @@ from multistep.runner_client.frames import DATA, END, MESSAGE, encode, encode_js
 from tests.support.course import Wrapped
 from tests.support.fake_runner import Json
 from tests.support.hostile import json_values, spoilt
+from tests.support.virtual_time import in_virtual_time
 from tests.support.world import CONFIG, SEPARATE, World, manifest
 from tests.unit.hostile.test_readers import GOOD_SPEC, GOOD_STATUS, rewards
 
@@ -84,6 +85,7 @@ def lying(lie: Callable[[int, bytes], bytes], **options: Any) -> World:
 
 @pytest.mark.parametrize("output", VIOLATIONS.values(), ids=VIOLATIONS)
 @pytest.mark.parametrize("first", [1, 12, 60])
+@in_virtual_time  # after an answer that never arrives, a session waits for a minute
 async def test_a_runner_that_violates_the_protocol_for_good_ends_the_trial_without_a_reward(first: int, output: bytes) -> None:
     world = lying(lambda number, data: output if number >= first else data)
     await assert_clear_end(world)

@@ -266,7 +266,7 @@ async def test_keeping_it_ends_when_the_api_server_is_away_for_longer_than_the_l
 
     monkeypatch.setattr("multistep.kube.lease.asyncio.sleep", sleep)
     with pytest.raises(NotLeading):
-        await lease.keep()
+        await lease.hold()
     assert held[:11] == [True] * 11
     assert lease.last_error == "no answer"
 
@@ -287,7 +287,7 @@ async def test_standing_by_survives_an_api_server_that_is_away(place: Place, mon
 
     monkeypatch.setattr("multistep.kube.lease.asyncio.sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
-        await lease.keep()
+        await lease.hold()
     assert lease.held and place.passed >= 100
 
 

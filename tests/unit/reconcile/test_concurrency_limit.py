@@ -123,10 +123,10 @@ async def test_a_pod_counts_until_it_runs() -> None:
     bound = starts(1, woken)
     a, b = keys("ns", 2)
     assert bound.acquire(a)
-    bound.saw(a, POD)
+    bound.observe(a, POD)
     bound.settle(a)
     assert not bound.acquire(b)
-    bound.saw(a, replace(POD, phase="Running", running=True))
+    bound.observe(a, replace(POD, phase="Running", running=True))
     assert woken == [b]
 
 
@@ -136,11 +136,11 @@ async def test_a_gated_pod_does_not_count_until_its_gates_are_removed() -> None:
     bound = starts(1, woken)
     a, b, c = keys("ns", 3)
     assert bound.acquire(a)
-    bound.saw(a, replace(POD, gates=("x",)))
+    bound.observe(a, replace(POD, gates=("x",)))
     bound.settle(a)
     assert bound.acquire(b) and bound.held == 1
     bound.release(b)
-    bound.saw(a, POD)
+    bound.observe(a, POD)
     assert not bound.acquire(c) and bound.held == 1
 
 
@@ -159,10 +159,10 @@ def test_a_pod_that_will_not_start_any_more_does_not_count(end: dict[str, object
     @in_virtual_time
     async def check() -> None:
         bound = starts(1, Woken())
-        bound.saw(("ns", "a"), POD)
+        bound.observe(("ns", "a"), POD)
         assert bound.held == 1
         gone = bool(end.pop("gone", False))
-        bound.saw(("ns", "a"), replace(POD, **end), gone=gone)  # type: ignore[arg-type]
+        bound.observe(("ns", "a"), replace(POD, **end), deleted=gone)  # type: ignore[arg-type]
         assert bound.held == 0
 
     check()
@@ -171,8 +171,8 @@ def test_a_pod_that_will_not_start_any_more_does_not_count(end: dict[str, object
 @in_virtual_time
 async def test_events_of_an_earlier_pod_do_not_free_the_place_of_the_next() -> None:
     bound = starts(1, Woken())
-    bound.saw(("ns", "a"), replace(POD, name="a-2"))
-    bound.saw(("ns", "a"), replace(POD, name="a-1"), gone=True)
+    bound.observe(("ns", "a"), replace(POD, name="a-2"))
+    bound.observe(("ns", "a"), replace(POD, name="a-1"), deleted=True)
     assert bound.held == 1
 
 
@@ -180,7 +180,7 @@ async def test_events_of_an_earlier_pod_do_not_free_the_place_of_the_next() -> N
 async def test_pods_that_were_asked_for_before_the_operator_started_count() -> None:
     bound = starts(2, Woken())
     for key in keys("ns", 3):
-        bound.saw(key, POD)
+        bound.observe(key, POD)
     assert bound.held == 3 and not bound.acquire(("other", "x"))
 
 
@@ -193,7 +193,7 @@ def test_pods_that_stand_still_hold_up_their_own_namespace_only(still: PodFacts)
         impossible, possible = keys("impossible", 4), keys("possible", 2)
         for key in impossible[:2]:
             assert bound.acquire(key)
-            bound.saw(key, still)
+            bound.observe(key, still)
             bound.settle(key)
         assert not bound.acquire(impossible[2]) and not bound.acquire(impossible[3])
         assert bound.acquire(possible[0]) and bound.acquire(possible[1])
@@ -211,18 +211,18 @@ async def test_a_pod_that_does_not_start_holds_its_place_for_a_minute_only_and_a
     woken = Woken()
     bound = starts(1, woken)
     a, b = keys("ns", 2)
-    bound.saw(a, POD)
+    bound.observe(a, POD)
     bound.acquire(b)
     await asyncio.sleep(STARTING_SECONDS - 1)
-    bound.saw(a, POD)  # the pod has not changed, so its minute does not restart
+    bound.observe(a, POD)  # the pod has not changed, so its minute does not restart
     assert woken == []
     await asyncio.sleep(2)
     assert woken == [b]
     bound.settle(b)
-    bound.saw(a, POD)
+    bound.observe(a, POD)
     assert bound.held == 0
     now = NOW + asyncio.get_running_loop().time()
-    bound.saw(a, replace(POD, scheduled_at=now))
+    bound.observe(a, replace(POD, scheduled_at=now))
     assert bound.held == 1
 
 

@@ -21,9 +21,9 @@ EVENTS = st.lists(st.tuples(st.sampled_from(["acquire", "acquire", "first", "rel
 class Holders:
     """A limit, the keys that hold its slots, and the keys that wait for slots. served: all keys that got slots, in order."""
 
-    def __init__(self, slots: int, most_each: int | None) -> None:
-        self.limit = ConcurrencyLimit(slots, self._grant, most_each=most_each)
-        self.slots, self.most_each = slots, most_each
+    def __init__(self, slots: int, max_per_namespace: int | None) -> None:
+        self.limit = ConcurrencyLimit(slots, self._grant, max_per_namespace=max_per_namespace)
+        self.slots, self.max_per_namespace = slots, max_per_namespace
         self.wanted: dict[Key, int] = {}
         self.held: dict[Key, int] = {}
         self.served: list[Key] = []
@@ -47,23 +47,23 @@ class Holders:
     def check(self) -> None:
         assert self.limit.held == sum(self.held.values()) <= self.slots
         assert self.limit.waiting == len(self.wanted)
-        if self.most_each is not None:
+        if self.max_per_namespace is not None:
             before_last = Counter(namespace for namespace, _ in self.held)
-            assert all(count <= max(1, self.most_each) for count in before_last.values())
+            assert all(count <= max(1, self.max_per_namespace) for count in before_last.values())
 
 
 @given(st.integers(1, 4), st.one_of(st.none(), st.integers(0, 3)), EVENTS)
 def test_any_events_keep_the_limit_and_everybody_is_served(
-    slots: int, most_each: int | None, events: list[tuple[str, Key, int]]
+    slots: int, max_per_namespace: int | None, events: list[tuple[str, Key, int]]
 ) -> None:
     @in_virtual_time
     async def check() -> None:
-        holders = Holders(slots, most_each)
+        holders = Holders(slots, max_per_namespace)
         for event, key, wanted in events:
             if event == "release":
                 holders.release(key)
             else:
-                holders.acquire(key, wanted if most_each is None else 1, first=event == "first")
+                holders.acquire(key, wanted if max_per_namespace is None else 1, first=event == "first")
             holders.check()
         for _ in range(20):  # no starvation: each queued key gets its slots after the holders release theirs
             for key in list(holders.held):

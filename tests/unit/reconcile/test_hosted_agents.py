@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -173,11 +174,14 @@ async def test_a_custom_class_that_gives_up_in_its_setup_scores_0() -> None:
     assert failure is not None and (failure.class_, world.status.score) == ("Agent", 0.0)
 
 
-async def test_a_custom_class_that_uses_up_the_agent_hosts_memory_in_its_setup_scores_0() -> None:
+@pytest.mark.parametrize(
+    ("exit_code", "reason", "message"), [(137, "OOMKilled", "more than its memory limit"), (2, "Error", "ended with status 2")]
+)
+async def test_a_custom_class_that_ends_the_agent_host_in_its_setup_scores_0(exit_code: int, reason: str, message: str) -> None:
     def kill_host(world: World) -> None:
         (pod,) = world.pods
         running = world.cluster.objects["Pod", "default", pod]["status"]["containerStatuses"]
-        killed = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+        killed = {"terminated": {"exitCode": exit_code, "reason": reason}}
         statuses = [*(each for each in running if each["name"] == "main"), {"name": agent_host.CONTAINER, "state": killed}]
         world.cluster.set_pod_status("default", pod, containerStatuses=statuses)
 
@@ -187,8 +191,22 @@ async def test_a_custom_class_that_uses_up_the_agent_hosts_memory_in_its_setup_s
     await world.run()
     failure = world.status.failure
     assert world.condition[:2] == ("Failed", "AgentSetupFailed") and world.status.attempts == [], world.condition
-    assert "more than its memory limit" in world.condition[2]
+    assert message in world.condition[2]
     assert failure is not None and (failure.class_, world.status.score) == ("Agent", 0.0)
+
+
+async def test_the_status_shows_that_a_custom_class_may_run_before_it_runs() -> None:
+    """The class can end its container at once, and with it the runner's records."""
+    shown: list[bool] = []
+
+    def setup(_: Any) -> dict[str, Any]:
+        shown.append(world.status.agent_setup_time is not None)
+        return outcome()
+
+    spec = {"agent": {"importPath": "my.agents:Mine", "model": "openai/m"}}
+    world = World(trial=manifest(spec), **{**HOSTED_OPTIONS, "results": {"/host/agent-setup": setup}})
+    await world.run()
+    assert shown == [True] and world.condition[0] == "Complete", world.condition
 
 
 @dataclass

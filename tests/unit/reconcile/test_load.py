@@ -22,7 +22,7 @@ from multistep.app import App
 from multistep.errors import ClusterError, Unavailable
 from multistep.kube.client import Client
 from multistep.kube.connection import Connection
-from multistep.kube.gate import MOST_IN_FLIGHT
+from multistep.kube.gate import MAX_IN_FLIGHT
 from multistep.kube.protocols import ExecStream, Object
 from multistep.kube.requests import Http
 from multistep.metrics import Metrics
@@ -378,8 +378,8 @@ async def test_five_hundred_trials_complete_while_the_api_server_is_slow_and_ref
     # The trials of FEW were created last, so they would finish last if the namespaces did not take turns.
     assert max(finished.index((FEW, f"t{number}")) for number in range(TRIALS - 5, TRIALS)) < TRIALS / 2
     assert load.most_starting <= STARTING_PODS and load.most_execs <= EXEC_SESSIONS
-    assert load.most_in_flight <= MOST_IN_FLIGHT
-    assert load.most_refused_per_second <= 2 * MOST_IN_FLIGHT  # the operator retries a rejected request only after Retry-After
+    assert load.max_in_flight <= MAX_IN_FLIGHT
+    assert load.most_refused_per_second <= 2 * MAX_IN_FLIGHT  # the operator retries a rejected request only after Retry-After
     assert len(load.asked) * 0.02 < load.refused < len(load.asked) * 0.25
     assert grown < KIBIBYTES_PER_TRIAL * TRIALS
     assert "Traceback" not in (tmp_path / "log").read_text()

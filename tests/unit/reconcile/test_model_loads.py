@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.app import App
-from multistep.gateway.loads import _MOST_MODELS, Loads, ModelLoad
+from multistep.gateway.loads import _MAX_MODELS, Loads, ModelLoad
 from multistep.reconcile.model_loads import ModelLoads, is_model
 from multistep.reconcile.reconciler import Reconciler
 from multistep.settings import ModelLimit, Settings
@@ -63,11 +63,11 @@ def test_totals_of_before_the_first_report_are_no_load() -> None:
 
 def test_the_gateway_forgets_the_models_requested_longest_ago() -> None:
     loads = Loads()
-    for number in range(_MOST_MODELS):
+    for number in range(_MAX_MODELS):
         loads.count(f"m{number}", refused=False)
     loads.count("m0", refused=True)
     loads.count("another", refused=False)
-    assert len(loads.totals) == _MOST_MODELS and "m1" not in loads.totals
+    assert len(loads.totals) == _MAX_MODELS and "m1" not in loads.totals
     assert loads.totals["m0"] == ModelLoad(answered=1, refused=1)
 
 

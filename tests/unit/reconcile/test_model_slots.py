@@ -60,13 +60,13 @@ def start(bound: ModelSlots, name: str, sweep: str = "s") -> bool:
     """Reconcile a trial without a pod; return whether it got a slot. A trial with a slot gets a pod."""
     got = bound.acquire(trial(name, sweep), first=False)
     if got:
-        bound.saw(trial(name, sweep, pod=True))
+        bound.observe(trial(name, sweep, pod=True))
     bound.settle(key(name))
     return got
 
 
 def finish(bound: ModelSlots, name: str, sweep: str = "s") -> None:
-    bound.saw(trial(name, sweep, pod=True, finished=True))
+    bound.observe(trial(name, sweep, pod=True, finished=True))
     bound.settle(key(name))
 
 
@@ -124,7 +124,7 @@ async def test_a_trial_that_fails_in_the_reconcile_that_asked_for_its_slot_does_
     woken = Woken()
     bound = slots(1, woken)
     assert bound.acquire(trial("a"), first=False) and not start(bound, "b")
-    bound.saw(trial("a", finished=True))
+    bound.observe(trial("a", finished=True))
     bound.settle(key("a"))
     assert woken == [key("b")]
 
@@ -133,11 +133,11 @@ async def test_a_queued_trial_that_is_deleted_takes_no_slot_for_ever() -> None:
     woken = Woken()
     bound = slots(1, woken)
     assert start(bound, "a") and not start(bound, "b") and not start(bound, "c")
-    bound.gone(key("b"))
+    bound.forget(key("b"))
     bound.settle(key("b"))
     finish(bound, "a")
     assert woken == [key("b")]
-    bound.gone(key("b"))
+    bound.forget(key("b"))
     bound.settle(key("b"))
     assert woken == [key("b"), key("c")] and start(bound, "c")
 
@@ -152,7 +152,7 @@ async def test_changed_labels_of_an_active_trial_leave_no_slot_behind() -> None:
 async def test_after_a_restart_the_active_trials_hold_their_slots_even_beyond_the_limit() -> None:
     bound = slots(2)
     for name in "abc":
-        bound.saw(trial(name, pod=True))
+        bound.observe(trial(name, pod=True))
         bound.settle(key(name))
     assert bound.active(MODEL) == 3 and not start(bound, "d")
     finish(bound, "a")
@@ -217,7 +217,7 @@ LIMITED: dict[str, Any] = {
 async def test_a_queued_trial_has_no_pod_reports_why_and_does_not_use_up_its_deadline() -> None:
     world = World(trial=manifest({**HOSTED, "activeDeadlineSeconds": 500}), **LIMITED)
     other, bound = trial("other", model="openai/m", pod=True), world.reconciler.model_slots
-    bound.saw(other)
+    bound.observe(other)
     assert await world.reconcile() == 30.0
     assert (world.pods, bound.waiting) == ([], 1)
     await asyncio.sleep(30)

@@ -91,10 +91,10 @@ async def test_a_pod_that_went_lets_one_try_soon() -> None:
         await asyncio.sleep(trials.quotas.pause(A) or 0)
     trials.reconcile(A, FULL), trials.reconcile(B)
     now = trials.time()
-    trials.quotas.went("elsewhere")
+    trials.quotas.pod_ended("elsewhere")
     assert trials.quotas.pause(A) == 60
     for _ in range(2):
-        trials.quotas.went("ns")
+        trials.quotas.pod_ended("ns")
     assert trials.quotas.pause(A) == 1
     await asyncio.sleep(2)
     assert trials.woken == [(now + 1, A)]
@@ -107,7 +107,7 @@ async def test_a_queue_that_is_gone_when_there_is_room_causes_no_reconcile() -> 
     trials.reconcile(A, FULL)
     await asyncio.sleep(1)
     trials.reconcile(A, FULL)
-    trials.quotas.went("ns")
+    trials.quotas.pod_ended("ns")
     trials.quotas.settle(A)
     await asyncio.sleep(5)
     assert trials.woken == []

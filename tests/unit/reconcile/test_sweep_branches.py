@@ -145,7 +145,7 @@ async def test_no_branches_are_planned_while_an_ordinary_trial_is_active_that_th
     await world.reconcile()
     for each in world.active:
         world.end(each)
-        world.sweeps.book.saw(world.cluster.objects["MultiStepTrial", KEY[0], each["metadata"]["name"]])
+        world.sweeps.cache.observe(world.cluster.objects["MultiStepTrial", KEY[0], each["metadata"]["name"]])
     await world.fresh().reconcile(KEY)  # another process creates the last ordinary trial
     assert [world.status.trials.created, len(world.active)] == [ORDINARY, 1]
     assert await world.reconcile() == 10.0
@@ -160,7 +160,7 @@ async def test_branches_are_planned_at_once_if_the_last_ordinary_trial_was_creat
     await world.reconcile()
     for each in world.active:
         world.end(each)
-        world.sweeps.book.saw(world.cluster.objects["MultiStepTrial", KEY[0], each["metadata"]["name"]])
+        world.sweeps.cache.observe(world.cluster.objects["MultiStepTrial", KEY[0], each["metadata"]["name"]])
     before = world.cluster.objects["TrialSweep", *KEY]
     await world.fresh().reconcile(KEY)
     world.end(world.active[0])
@@ -171,7 +171,7 @@ async def test_branches_are_planned_at_once_if_the_last_ordinary_trial_was_creat
 
 
 async def test_too_many_branches_fail_the_sweep_and_its_results_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("multistep.engine.sweep_trials.MOST_TRIALS", 21)
+    monkeypatch.setattr("multistep.engine.sweep_trials.MAX_TRIALS", 21)
     world = SweepWorld(manifest=BRANCHED)
     await world.run()
     assert world.why == ("Failed", "InvalidSpec")
@@ -180,7 +180,7 @@ async def test_too_many_branches_fail_the_sweep_and_its_results_stay(monkeypatch
 
 
 async def test_a_record_that_no_config_map_can_hold_fails_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_branches, "_MOST_BYTES", 10)
+    monkeypatch.setattr(sweep_branches, "_MAX_BYTES", 10)
     world = SweepWorld(manifest=BRANCHED)
     await world.run()
     assert world.why == ("Failed", "InvalidSpec")

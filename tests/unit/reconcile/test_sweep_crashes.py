@@ -158,7 +158,7 @@ async def test_two_operators_at_once_make_each_trial_once_and_never_too_many(see
         if there := world.active:
             world.end(there[chance.randrange(len(there))])
             if chance.random() < 0.2:
-                old.book.invalidate(KEY[0])  # the former leader lists the trials again
+                old.cache.invalidate(KEY[0])  # the former leader lists the trials again
         elif world.why[0] == "Complete":
             break
     assert_each_once(world)

@@ -147,16 +147,16 @@ async def test_a_trial_that_ended_is_reported_once_and_again_after_a_restart_if_
     running = trial.model_copy(update={"status": trial.status.model_copy(update={"phase": "Running", "conditions": []})})
     tally = fresh(RECENT_SECONDS)
     for each in (running, trial, trial):
-        tally.saw(each)
+        tally.observe(each)
     assert reported == ["trial-uid"]
     restarted = fresh(RECENT_SECONDS / 2)
     for _ in range(2):
-        restarted.saw(trial)
+        restarted.observe(trial)
     assert reported == ["trial-uid"] * 2
-    fresh(RECENT_SECONDS).saw(trial)
+    fresh(RECENT_SECONDS).observe(trial)
     assert reported == ["trial-uid"] * 2
     another = trial.model_copy(update={"metadata": trial.metadata.model_copy(update={"uid": "another"})})
-    restarted.saw(another)  # a new trial with the name of the first one
+    restarted.observe(another)  # a new trial with the name of the first one
     assert reported == ["trial-uid"] * 2 + ["another"]
 
 
@@ -172,7 +172,7 @@ def test_a_step_of_a_lost_attempt_is_counted_once_however_the_loss_and_the_next_
     metrics = Metrics(Settings())
     tally = Tally(metrics, lambda: START)
     for trial in (parse_trial(manifest()), lost_at(1, lost=0), lost_at(1, lost=1), lost_at(1, lost=1), lost_at(2, lost=1)):
-        tally.saw(trial)
+        tally.observe(trial)
     counted = metrics.registry.get_sample_value("multistep_steps_finished_total", {"agent": "oracle", "outcome": "Complete"})
     assert counted == 2
 
@@ -181,7 +181,7 @@ def test_a_step_that_was_first_seen_after_its_attempt_was_lost_is_counted() -> N
     metrics = Metrics(Settings())
     tally = Tally(metrics, lambda: START)
     for trial in (parse_trial(manifest()), lost_at(1, lost=1)):
-        tally.saw(trial)
+        tally.observe(trial)
     counted = metrics.registry.get_sample_value("multistep_steps_finished_total", {"agent": "oracle", "outcome": "Complete"})
     assert counted == 1
 
@@ -215,6 +215,6 @@ def test_the_usage_of_a_step_that_the_trials_end_cut_off_is_counted() -> None:
     status = {"phase": "Running", "attempt": 1, "steps": [{"name": "a", "usage": {"inputTokens": 7, "source": "Gateway"}}]}
     stopped = {**status, "phase": "Failed", "conditions": [condition]}
     for each in (status, status, stopped, stopped):
-        tally.saw(parse_trial({**manifest(), "status": each}))
+        tally.observe(parse_trial({**manifest(), "status": each}))
     labels = {"agent": "oracle", "model": "", "kind": "input", "source": "Gateway"}
     assert metrics.registry.get_sample_value("multistep_model_tokens_total", labels) == 7

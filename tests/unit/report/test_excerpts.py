@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from multistep.report.excerpts import MOST_TESTS, FailingTest, failing_tests, visible
+from multistep.report.excerpts import MAX_TESTS, FailingTest, failing_tests, visible
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_failing_tests_are_those_that_a_verifier_reports() -> None:
 def test_failing_tests_are_bounded_in_number_and_length() -> None:
     data = ctrf(*({"name": "n" * 9999, "status": "failed", "message": "\x1b[31mx" * 9999} for _ in range(999)))
     found = failing_tests("s", "ctrf.json", data)
-    assert len(found) == MOST_TESTS
+    assert len(found) == MAX_TESTS
     assert {len(each.name) for each in found} == {200} and all(len(each.message) < 600 for each in found)
     assert "\x1b" not in str(found[0].message)
 

@@ -16,7 +16,7 @@ from multistep.kube.watch import WatchEvent
 Key = tuple[str, str, str]  # kind, namespace, name
 Row = Mapping[str, Any]
 RETRY_SECONDS: Final = 5.0
-MOST_DELETED: Final = 1000  # deletions that are remembered; a page that missed earlier ones gets all rows
+MAX_DELETED: Final = 1000  # deletions that are remembered; a page that missed earlier ones gets all rows
 _ROWS = {TRIALS.kind: trial_row, SWEEPS.kind: sweep_row}
 
 
@@ -94,7 +94,7 @@ class Board:
         self._rows.pop(key, None)
         self._deleted.pop(key, None)
         self._deleted[key] = self.version
-        if len(self._deleted) > MOST_DELETED:
+        if len(self._deleted) > MAX_DELETED:
             self._forgotten = self._deleted.pop(next(iter(self._deleted)))
 
     def _notify(self) -> None:

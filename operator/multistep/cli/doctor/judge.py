@@ -17,7 +17,7 @@ from multistep.api.trial_status import TrialStatus
 from multistep.cli.doctor.judge_operator import OF_OPERATOR
 from multistep.cli.doctor.observation import Finding, Object, Observation, settings_of
 
-MOST_SKEW_SECONDS: Final = 5.0
+MAX_SKEW_SECONDS: Final = 5.0
 _OLDEST: Final = (1, 27)  # oldest supported Kubernetes, as in the chart's kubeVersion
 _CRDS: Final[Mapping[str, tuple[type[BaseModel], type[BaseModel]]]] = {
     "multisteptrials.multistep.dev": (TrialSpec, TrialStatus),
@@ -72,7 +72,7 @@ def _clock(seen: Observation) -> Iterator[Finding]:
         yield Finding("clock", "unknown", "the API server sends no time")
         return
     skew = (seen.now - seen.server_time).total_seconds()
-    if abs(skew) > MOST_SKEW_SECONDS:
+    if abs(skew) > MAX_SKEW_SECONDS:
         which = "ahead of" if skew > 0 else "behind"
         text = f"this machine's clock is {abs(skew):.0f} s {which} the API server's"
         fix = "synchronize both clocks, for example with chrony: ages, deadlines and signed requests depend on them"

@@ -10,7 +10,7 @@ from multistep import __version__
 from multistep.api.plural import plural
 from multistep.cli.doctor.observation import Finding, Object, Observation, settings_of
 
-_LEAST_FREE_BYTES: Final = 1 << 30
+_MIN_FREE_BYTES: Final = 1 << 30
 _VERSION_LABEL: Final = "app.kubernetes.io/version"
 _INSTALL: Final = "helm install multistep charts/multistep -n multistep-system --create-namespace"
 _SETTLED: Final = ("PodInitializing", "ContainerCreating")
@@ -142,7 +142,7 @@ def _volume(seen: Observation) -> Iterator[Finding]:
         yield Finding("results volume", "warning", text, "helm upgrade with results.persistence.enabled=true")
     for name, claim in seen.claims.items():
         yield _claim(name, claim, place)
-    if seen.free_bytes is not None and seen.free_bytes < _LEAST_FREE_BYTES:
+    if seen.free_bytes is not None and seen.free_bytes < _MIN_FREE_BYTES:
         text = f"the results volume has {seen.free_bytes / 1e6:.0f} MB left"
         yield Finding(
             "results volume",

@@ -23,8 +23,8 @@ _NODES: Final = Resource("v1", "Node", "nodes", namespaced=False)
 _MARK: Final = "MULTISTEP_OPERATOR_IMAGE"  # every operator's container has this variable, so it identifies operators
 # Before the first measurement, the value is NaN and the expression does not match.
 _FREE: Final = re.compile(rb"^multistep_results_free_bytes(?:\{[^}]*\})? (\d\S*)$", re.MULTILINE)
-_MOST_METRICS_BYTES: Final = 8 << 20
-_MOST_TRIALS: Final = 2000
+_MAX_METRICS_BYTES: Final = 8 << 20
+_MAX_TRIALS: Final = 2000
 
 USER_RIGHTS: Final = (
     Right("create", "multisteptrials", GROUP, "run trials"),
@@ -65,7 +65,7 @@ async def observe(client: Client, namespace: str, operator_namespace: str | None
     seen.storage_classes = await read("storage_classes", _listed(client, _CLASSES, None))
     seen.quotas = await read("quotas", _listed(client, _QUOTAS, namespace))
     seen.trial_pods = await read("trial_pods", _listed(client, PODS, namespace, "app.kubernetes.io/managed-by=multistep"))
-    seen.trials = await read("trials", _listed(client, TRIALS, namespace, most=_MOST_TRIALS))
+    seen.trials = await read("trials", _listed(client, TRIALS, namespace, most=_MAX_TRIALS))
     seen.rights = await read("rights", _reviewed(client, USER_RIGHTS, namespace, None))
     if seen.operators:
         seen.operator = seen.operators[0]
@@ -177,7 +177,7 @@ async def _read(source: AsyncIterator[bytes]) -> bytes:
     data = b""
     async for chunk in source:
         data += chunk
-        if len(data) > _MOST_METRICS_BYTES:
+        if len(data) > _MAX_METRICS_BYTES:
             break
     return data
 

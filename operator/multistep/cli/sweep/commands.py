@@ -22,6 +22,7 @@ from multistep.cli.options import (
     namespace_option,
     output_option,
     queue_option,
+    resource_options,
     verbose_option,
 )
 from multistep.cli.sweep import manage
@@ -41,6 +42,7 @@ Examples:
   multistep sweep run tasks/ --agent 'mine=sh -c "my-agent < $MULTISTEP_INSTRUCTION_FILE"' --parallelism 50 --name nightly
   multistep sweep run tasks/ --agent-file old=agent.sh --agent-file new=agent2.sh --agent-env-from-secret API_KEY=keys:mine
   multistep sweep run -d bench@2.0 --registry https://example.com/registry.json --task 'web-*' --limit 10
+  multistep sweep run tasks/ --override-cpus 4 --override-memory-mb 8192
   multistep sweep run sweep.yaml --detach
 
 A DIRECTORY is a task, or holds tasks side by side: all of them. Each task is checked, its Dockerfile built (unless it names an
@@ -150,6 +152,7 @@ def sweep() -> None:
 )
 @click.option("--name", metavar="NAME", help="Name of the sweep; default: DIRECTORY-RANDOM.")
 @click.option("--timeout-multiplier", type=click.FloatRange(min=0), metavar="X", help="Multiply every timeout by X.")
+@resource_options
 @click.option(
     "--var", "variables", multiple=True, metavar="NAME[=VALUE]", help="A value for ${NAME} in task.toml; stored in a Secret."
 )

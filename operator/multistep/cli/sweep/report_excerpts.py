@@ -22,25 +22,25 @@ from multistep.errors import ClusterError, StoreError
 from multistep.report.excerpts import TEST_FILES, Excerpts, FailingTest, failing_tests, visible
 from multistep.report.rows import Row
 
-MOST_TRIALS: Final = 200
-MOST_STEPS: Final = 3  # maximum number of steps per trial; the first steps that did not pass
+MAX_TRIALS: Final = 200
+MAX_STEPS: Final = 3  # maximum number of steps per trial; the first steps that did not pass
 TAIL_BYTES: Final = 4096  # maximum number of bytes from the end of each phase's output
-MOST_SECONDS: Final = 300.0
+MAX_SECONDS: Final = 300.0
 _AT_ONCE: Final = 4  # concurrent requests: the operator serves at most 8 from all clients
 _EACH: Final = 20  # if stderr is not a terminal: number of trials per progress line
 
 
 async def read_excerpts(cluster: Cluster, rows: Sequence[Row]) -> dict[str, Excerpts]:
-    """Return excerpts by trial name, for the first MOST_TRIALS trials that finished without passing. A trial that cannot be read
+    """Return excerpts by trial name, for the first MAX_TRIALS trials that finished without passing. A trial that cannot be read
     has none."""
     unpassed = [each for each in rows if each.state != "Active" and not each.passed]
     if not unpassed:
         return {}
-    fetch = _Fetch(cluster, unpassed[:MOST_TRIALS])
+    fetch = _Fetch(cluster, unpassed[:MAX_TRIALS])
     await fetch.run()
-    if len(unpassed) > MOST_TRIALS:
+    if len(unpassed) > MAX_TRIALS:
         print_err(
-            f"the page has the output of {MOST_TRIALS} of {len(unpassed)} trials without a pass: `multistep logs` shows others"
+            f"the page has the output of {MAX_TRIALS} of {len(unpassed)} trials without a pass: `multistep logs` shows others"
         )
     if fetch.problem:
         print_err(f"warning: the output of {plural(fetch.failed, 'trial')} is not on the page: {fetch.problem}")
@@ -61,11 +61,11 @@ class _Fetch:
         waiting = iter(self._rows)
         with Following(lambda: Text(self._progress)) as following:
             try:
-                async with asyncio.timeout(MOST_SECONDS), asyncio.TaskGroup() as group:
+                async with asyncio.timeout(MAX_SECONDS), asyncio.TaskGroup() as group:
                     for _ in range(_AT_ONCE):
                         group.create_task(self._work(waiting, following))
             except TimeoutError:
-                self._give_up(f"reading took longer than {MOST_SECONDS:.0f} s")
+                self._give_up(f"reading took longer than {MAX_SECONDS:.0f} s")
 
     @property
     def _progress(self) -> str:
@@ -97,7 +97,7 @@ class _Fetch:
         tails: list[tuple[str, str]] = []
         tests: list[FailingTest] = []
         for piece in pieces(status, Wanted()):
-            if piece.step in steps[:MOST_STEPS] and piece.phase in (AGENT, VERIFIER):
+            if piece.step in steps[:MAX_STEPS] and piece.phase in (AGENT, VERIFIER):
                 tails += await self._tail(status, status.results, piece)
                 tests += await self._tests(status, status.results, piece) if piece.phase == VERIFIER else ()
         return Excerpts(tuple(tails), tuple(tests))

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from multistep.api.labels import SWEEP
-from multistep.api.sweep import MOST_RETRIES, parse_scoring, parse_sweep_status
+from multistep.api.sweep import MAX_RETRIES, parse_scoring, parse_sweep_status
 from multistep.cli.cluster import Cluster
 from multistep.engine.sweep_trials import owner_of
 from multistep.errors import Conflict, UsageError
@@ -58,8 +58,8 @@ async def _retry(cluster: Cluster, namespace: str, sweep: Object, rows: Collecti
     added = sorted((each for each in rows if counts_for(each) not in due), key=counts_for)
     if not added:
         return []
-    if len(known) + len(added) > MOST_RETRIES:
-        raise UsageError(f"sweep {metadata['name']} would have {len(known) + len(added)} retries; it may have {MOST_RETRIES}")
+    if len(known) + len(added) > MAX_RETRIES:
+        raise UsageError(f"sweep {metadata['name']} would have {len(known) + len(added)} retries; it may have {MAX_RETRIES}")
     same = {name: metadata[name] for name in ("uid", "resourceVersion") if name in metadata}
     changes = {"retries": [*known, *map(counts_for, added)], "stop": None}  # a stopped sweep continues
     try:

@@ -63,6 +63,7 @@ class SweepSession:
     detach: bool = False
     verbose: bool = False
     budget: float | None = None
+    resources: Manifest = field(default_factory=dict)
 
     def run(self) -> Exit:
         """Validate the tasks, build their images, create the sweep and follow it. Raises UsageError if a task or an option is
@@ -109,6 +110,7 @@ class SweepSession:
             queue=self.queue,
             model=self.model,
             budget=self.budget,
+            resources=self.resources,
         )
 
     def _run_file(self) -> Exit:
@@ -123,6 +125,7 @@ class SweepSession:
             },
             **{"--agent-file": self.agent_files, "--agent-env-from-secret": self.secret_agent_env},
             **{"--queue": self.queue, "--budget": self.budget, "the options of a model": self.model.given},
+            "--override-*": self.resources,
         }
         if more:
             raise UsageError(f"{path} is a file: give one file alone, or directories only")

@@ -42,7 +42,8 @@ _PROGRAM = re.compile(r"[\w./-]+")
 @dataclass(frozen=True)
 class SweepOptions:
     """The options of `sweep run`. agents, agent_files, secret_agent_env: values of --agent, --agent-file and
-    --agent-env-from-secret; values: values of --var and --agent-env; model: options for agents of Harbor; budget: in US dollars."""
+    --agent-env-from-secret; values: values of --var and --agent-env; model: options for agents of Harbor; budget: in US dollars;
+    resources: spec.environment.resources of the template."""
 
     name: str
     agents: Sequence[str] = ()
@@ -55,6 +56,7 @@ class SweepOptions:
     queue: str | None = None
     model: ModelOptions = field(default_factory=ModelOptions)
     budget: float | None = None
+    resources: Manifest = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def sweep_of_tasks(
         for each in tasks
     ]
     owned = [part for those in parts.values() for part in those]
-    return _sweep({"tasks": entries}, owned, {}, options, namespace)
+    return _sweep({"tasks": entries}, owned, None, options, namespace)
 
 
 def sweep_of_source(
@@ -125,16 +127,20 @@ def sweep_of_source(
 ) -> SweepSubmission:
     """Return the sweep whose tasks the operator reads from ``source`` (spec.tasksFrom). Raises UsageError and InvalidSpec if
     options are invalid."""
-    return _sweep({"tasksFrom": source}, [], optional(environment=environment(image)), options, namespace)
+    return _sweep({"tasksFrom": source}, [], image, options, namespace)
 
 
 def _sweep(
-    tasks: Manifest, owned: Sequence[Manifest], template_spec: Manifest, options: SweepOptions, namespace: str | None
+    tasks: Manifest, owned: Sequence[Manifest], image: TrialImage | None, options: SweepOptions, namespace: str | None
 ) -> SweepSubmission:
     name = options.name
     variables, agents = options.values.variable_entries(name), _agents(options)
     check_images(options.model, [each["agent"] for each in agents])
-    spec = {**template_spec, **optional(timeoutMultiplier=options.timeout_multiplier, variables=variables or None)}
+    spec = optional(
+        environment=environment(image, options.resources),
+        timeoutMultiplier=options.timeout_multiplier,
+        variables=variables or None,
+    )
     labels = queue_labels(options.queue)
     template = optional(metadata=labels and {"labels": labels}, spec=spec or None)
     sweep = {

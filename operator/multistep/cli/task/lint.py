@@ -18,7 +18,7 @@ from multistep.sources.task import strip_canary
 
 _SCRIPTS: Final = ("tests/test.sh", "solution/solve.sh")  # executed directly; bash runs setup.sh and resume.sh
 _REWARD_FILE: Final = re.compile(rb"reward\.(txt|json)|/logs/verifier|rewardkit", re.IGNORECASE)
-_MOST_BYTES: Final = 1 << 20  # larger files are not checked: they are data, not scripts
+_MAX_BYTES: Final = 1 << 20  # larger files are not checked: they are data, not scripts
 
 
 def lint(bundle: Bundle, table: Mapping[str, Any]) -> list[Finding]:
@@ -109,9 +109,9 @@ def _line_endings(bundle: Bundle) -> Iterator[Finding]:
 
 
 def _files(bundle: Bundle, top: str) -> Iterator[tuple[str, Entry]]:
-    """Yield path and entry of each file of at most _MOST_BYTES below a directory. Follow symbolic links in the path ``top``, but
+    """Yield path and entry of each file of at most _MAX_BYTES below a directory. Follow symbolic links in the path ``top``, but
     not below."""
     real = resolve(bundle, top)
     for path, entry in bundle.entries.items():
-        if entry.kind == "file" and (not real or path.startswith(f"{real}/")) and len(entry.data) <= _MOST_BYTES:
+        if entry.kind == "file" and (not real or path.startswith(f"{real}/")) and len(entry.data) <= _MAX_BYTES:
             yield path, entry

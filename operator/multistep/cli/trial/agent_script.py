@@ -8,7 +8,7 @@ from typing import Final
 
 from multistep.errors import UsageError
 
-MOST_BYTES: Final = 32 * 1024
+MAX_BYTES: Final = 32 * 1024
 """Maximum size of a script: each trial has a copy in its spec. Linux allows 128 KiB for one argument."""
 _STARTER: Final = """\
 file=$(mktemp "${TMPDIR:-/tmp}/agent.XXXXXX") && printf %s "$1" >"$file" && chmod 700 "$file" || exit 126
@@ -25,12 +25,12 @@ def script_command(path: Path, arguments: Sequence[str] = ()) -> list[str]:
     """Return the command that runs a script with these arguments. Raises UsageError if the file is not a usable script."""
     try:
         with path.open("rb") as stream:
-            data = stream.read(MOST_BYTES + 1)
+            data = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise UsageError(f"--agent-file {path}: {error.strerror}") from error
-    if len(data) > MOST_BYTES:
+    if len(data) > MAX_BYTES:
         raise UsageError(
-            f"--agent-file {path} has more than {MOST_BYTES // 1024} KiB, the limit, as each trial has a copy in its spec: put the "
+            f"--agent-file {path} has more than {MAX_BYTES // 1024} KiB, the limit, as each trial has a copy in its spec: put the "
             "program into the task's image, or let a small script fetch it"
         )
     if not data.strip():

@@ -46,7 +46,7 @@ class TrialRequest:
 
     config_maps: names of the bundle's ConfigMaps, in order; source: fields of spec.task that refer to a bundle outside the
     cluster, None if the bundle is in ConfigMaps; queue: name of a Kueue LocalQueue; part: fields of spec that limit the trial to
-    some of the task's steps (from, fromStep, toStep).
+    some of the task's steps (from, fromStep, toStep); resources: spec.environment.resources.
     """
 
     name: str
@@ -65,6 +65,7 @@ class TrialRequest:
     queue: str | None = None
     resume: bool = False
     part: Manifest = field(default_factory=dict)
+    resources: Manifest = field(default_factory=dict)
 
 
 def new_name(stem: str, agent: str = "") -> str:
@@ -113,7 +114,7 @@ def trial_manifest(request: TrialRequest) -> Manifest:
         "agent": request.agent,
         **request.part,
         **optional(
-            environment=environment(request.image),
+            environment=environment(request.image, request.resources),
             verifier=None if request.verify else {"disable": True},
             timeoutMultiplier=request.timeout_multiplier,
             variables=list(request.variables) or None,
@@ -142,15 +143,16 @@ def to_yaml(manifests: Iterable[Manifest]) -> str:
     return text
 
 
-def environment(image: TrialImage | None) -> Manifest | None:
-    """Return spec.environment for an image; None without an image."""
-    if image is None:
-        return None
+def environment(image: TrialImage | None, resources: Manifest | None = None) -> Manifest | None:
+    """Return spec.environment for an image and resources; None without both."""
     # A local image has the pull policy Never: no registry has the image, and a pull from "localhost" fails only after minutes.
-    return {
-        "image": image.reference,
-        **optional(imagePullPolicy="Never" if image.local else None, runnerInImage=image.runner or None),
-    }
+    fields = optional(
+        image=image and image.reference,
+        imagePullPolicy="Never" if image and image.local else None,
+        runnerInImage=(image and image.runner) or None,
+        resources=resources or None,
+    )
+    return fields or None
 
 
 def queue_labels(queue: str | None) -> Mapping[str, str] | None:

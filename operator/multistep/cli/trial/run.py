@@ -28,6 +28,7 @@ Examples:
   multistep run my-task --agent nop --var API_KEY --var MODE=fast -o json | jq .status.rewards
   multistep run my-task --agent nop --from-step deploy --to-step deploy
   multistep run my-task --agent claude-code --model anthropic/claude-sonnet-4-5 --from base:build --key-from-secret keys:anthropic
+  multistep run my-task --override-cpus 4 --override-memory-mb 8192
   multistep run my-task --detach && kubectl get mst --watch
 
 The task is checked, its Dockerfile built (unless there is an image), the trial created and followed. Progress goes to

@@ -51,6 +51,7 @@ class TrialOptions:
     from_step: str | None = None
     to_step: str | None = None
     model: ModelOptions = field(default_factory=ModelOptions)
+    resources: Manifest = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImag
         queue=options.queue,
         resume=options.resume,
         part=_part(options),
+        resources=options.resources,
     )
 
 

@@ -32,7 +32,7 @@ from multistep.sources.fetch.request import COMMIT, Fetched, FetchedTask, Order,
 from multistep.sources.fetch.url import response_to
 from multistep.sources.reasons import DIGEST, TOO_LARGE
 
-MOST_TASKS: Final = 10_000
+MAX_TASKS: Final = 10_000
 _AT_ONCE = 4  # maximum number of parallel fetches
 _FIRST_BATCH = 16  # tasks in the first batch; each next batch is twice as large, so that few batches keep files open
 _NAME_CHARACTERS = 240  # a task's name may have 253 characters, and distinct_names appends a number to a repeated name
@@ -94,8 +94,8 @@ def check_task(task: DatasetTask, what: str) -> None:
 
 def _check(tasks: Sequence[DatasetTask], rules: Rules, what: str) -> None:
     """Raise SourceError if too many tasks are selected, or if the operator cannot or must not fetch one of them."""
-    if len(tasks) > MOST_TASKS:
-        text = f"{what}: {len(tasks)} tasks are selected, more than the limit of {MOST_TASKS}: use include, exclude or limit"
+    if len(tasks) > MAX_TASKS:
+        text = f"{what}: {len(tasks)} tasks are selected, more than the limit of {MAX_TASKS}: use include, exclude or limit"
         raise SourceError(text, reason=TOO_LARGE)
     for task in tasks:
         if task.url is None:

@@ -23,7 +23,7 @@ from multistep.sources.reasons import NOT_FOUND, TOO_LARGE
 ARTIFACT_TYPE: Final = "application/vnd.multistep.task.v1"
 BUNDLE_TYPE: Final = "application/vnd.multistep.task.v1.tar+gzip"
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
-_MOST_LAYERS = 128
+_MAX_LAYERS = 128
 _LAYER_BYTES = 4 << 30  # maximum size of a compressed layer; only the task's files are kept
 DOCKER_CONFIG = ".dockerconfigjson"
 
@@ -107,8 +107,8 @@ def _fetch_artifact(registry: Registry, manifest: Mapping[str, Any], path: str, 
 
 
 def _fetch_image(registry: Registry, manifest: Mapping[str, Any], root: str, output: Output, limits: Limits, what: str) -> None:
-    if len(manifest["layers"]) > _MOST_LAYERS:
-        raise SourceError(f"{what} has {len(manifest['layers'])} layers, more than {_MOST_LAYERS}", reason=TOO_LARGE)
+    if len(manifest["layers"]) > _MAX_LAYERS:
+        raise SourceError(f"{what} has {len(manifest['layers'])} layers, more than {_MAX_LAYERS}", reason=TOO_LARGE)
     with tempfile.TemporaryFile(dir=output.path.parent) as spool:
         layers = Layers(root, limits, spool, what)
         for each in manifest["layers"]:

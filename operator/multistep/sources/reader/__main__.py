@@ -1,4 +1,4 @@
-"""The fork server, ``python -m multistep.sources.reader``. It forks a child for each task that the operator reads.
+"""The fork server, ``python -m multistep.sources.reader CPU_SECONDS``. It forks a child for each task that the operator reads.
 
 The server has imported all modules that a read needs, so a child starts in milliseconds. The server's stdin is a socket. Each
 message on it asks for one child, and passes two sockets: one for the order and the answer, one for the child's exit status.
@@ -12,6 +12,7 @@ import selectors
 import signal
 import socket
 import struct
+import sys
 import time
 from contextlib import suppress
 
@@ -41,15 +42,15 @@ class _Child:
         os.close(self.fd)
 
 
-def _work(order: socket.socket) -> None:
+def _work(order: socket.socket, cpu_seconds: int) -> None:
     """Read the order, read the task, and send the answer. Runs in the child."""
-    limit_process()
+    limit_process(cpu_seconds)
     with order.makefile("rb") as stream:
         text = stream.read()
     order.sendall(perform(Order.from_json(text)))
 
 
-def _fork(control: socket.socket) -> _Child | None:
+def _fork(control: socket.socket, cpu_seconds: int) -> _Child | None:
     data, fds, _, _ = socket.recv_fds(control, 1, 2)
     if not data:
         return None
@@ -60,7 +61,7 @@ def _fork(control: socket.socket) -> _Child | None:
         try:
             status.close()
             control.close()
-            _work(order)
+            _work(order, cpu_seconds)
             code = 0
         finally:
             os._exit(code)
@@ -68,8 +69,8 @@ def _fork(control: socket.socket) -> _Child | None:
     return _Child(pid, status)
 
 
-def main() -> None:
-    """Fork a child for each message, and exit when the operator closes the socket."""
+def main(cpu_seconds: int) -> None:
+    """Fork a child for each message, and exit when the operator closes the socket. cpu_seconds: limit of each child's CPU time."""
     control = socket.socket(fileno=0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
@@ -80,7 +81,7 @@ def main() -> None:
         while True:
             for key, _ in selector.select(timeout=1.0 if children else None):
                 if key.fileobj is control:
-                    child = _fork(control)
+                    child = _fork(control, cpu_seconds)
                     if child is None:
                         for each in children.values():
                             os.kill(each.pid, signal.SIGKILL)
@@ -96,4 +97,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]))

@@ -23,9 +23,13 @@ _CHUNK = 1 << 18
 
 
 class ForkServer:
-    """The single server process for all reads. It starts at the first read, and is restarted if it was killed."""
+    """The single server process for all reads. It starts at the first read, and is restarted if it was killed.
 
-    def __init__(self) -> None:
+    cpu_seconds: limit of the CPU time of each read.
+    """
+
+    def __init__(self, cpu_seconds: int = CPU_SECONDS) -> None:
+        self._cpu_seconds = cpu_seconds
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -37,7 +41,7 @@ class ForkServer:
                 output, code = await self._exchange(order.to_json())
         if code == -signal.SIGXCPU:
             advice = "make patterns in .harborignore simpler, keys in task.toml shorter, or files and links fewer"
-            raise InvalidSpec(f"spec.task: reading the task took more than {CPU_SECONDS} s of CPU time: {advice}")
+            raise InvalidSpec(f"spec.task: reading the task took more than {self._cpu_seconds} s of CPU time: {advice}")
         if code != 0:
             raise ReadFailed(f"the process that read the task {_how(code)}")
         try:
@@ -80,7 +84,7 @@ class ForkServer:
         environment = {name: os.environ[name] for name in _PASSED if name in os.environ}
         with theirs:
             self._process = subprocess.Popen(
-                _COMMAND,
+                (*_COMMAND, str(self._cpu_seconds)),
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # a traceback may contain secrets

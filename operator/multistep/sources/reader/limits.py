@@ -26,13 +26,13 @@ _STEPS: Final = 1000
 _ITEMS: Final = 50_000
 
 
-def limit_process() -> None:
+def limit_process(cpu_seconds: int) -> None:
     """Limit this process's memory, CPU time, wall time and files, and lower its priority below the operator's."""
     wanted = {
         resource.RLIMIT_DATA: (MEMORY_BYTES, MEMORY_BYTES),
         resource.RLIMIT_FSIZE: (_FILE_BYTES, _FILE_BYTES),
         resource.RLIMIT_NOFILE: (_OPEN_FILES, _OPEN_FILES),
-        resource.RLIMIT_CPU: (CPU_SECONDS, CPU_SECONDS + 1),  # SIGXCPU before SIGKILL, so that the exit status shows the cause
+        resource.RLIMIT_CPU: (cpu_seconds, cpu_seconds + 1),  # SIGXCPU before SIGKILL, so that the exit status shows the cause
         resource.RLIMIT_CORE: (0, 0),
     }
     for each, (soft, hard) in wanted.items():

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from multistep.api.model import Model
 from multistep.api.trial_status import Tampering
 
-MOST_BYTES = 16 * 2**20
+MAX_BYTES = 16 * 2**20
 
 
 class Sha256(Model):

@@ -2,7 +2,7 @@
 // assigned only to textContent, so it is never parsed as HTML.
 "use strict";
 
-const MOST_ROWS = 500;
+const MAX_ROWS = 500;
 const OUTPUT_CHARACTERS = 500_000;
 const COLUMNS = [
   ["name", "Trial"], ["outcome", "Outcome"], ["step", "Step"], ["score", "Score"], ["reward", "Reward"], ["seconds", "Time"], ["task", "Task"],
@@ -106,8 +106,8 @@ function draw() {
   const sweeps = [...rows.sweep.values()].sort((a, b) => String(b.created).localeCompare(String(a.created)));
   focusKept($("sweep-rows"), () => $("sweep-rows").replaceChildren(...sweeps.map(sweepRow)));
   const found = sorted(chosen());
-  focusKept($("trial-rows"), () => $("trial-rows").replaceChildren(...found.slice(0, MOST_ROWS).map(trialRow)));
-  const first = found.length > MOST_ROWS ? `, the first ${MOST_ROWS} are shown` : "";
+  focusKept($("trial-rows"), () => $("trial-rows").replaceChildren(...found.slice(0, MAX_ROWS).map(trialRow)));
+  const first = found.length > MAX_ROWS ? `, the first ${MAX_ROWS} are shown` : "";
   $("count").textContent = `${found.length} of ${trials.length} trials${first}`;
   $("sweeps").hidden = sweeps.length === 0;
 }

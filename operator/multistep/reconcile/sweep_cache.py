@@ -18,23 +18,23 @@ from multistep.reconcile.versions import is_older
 
 
 @dataclass
-class Page:
+class SweepEntry:
     """The cache entry of one sweep.
 
     scoring: the sweep's spec.scoring. trials: facts by trial name. created: number of trials known to be created.
-    whole: whether all trials were listed. observed: names of trials with a watch event since the current reconcile started. over:
-    whether the sweep has finished, so that the entry records nothing more. plan: generation of the spec, and the plan made from
-    it. written: time of the last status write (seconds since the epoch). version: the newest observed resourceVersion of the
-    sweep.
+    listed: whether all trials were listed. observed: names of trials with a watch event since the current reconcile started.
+    finished: whether the sweep has finished, so that the entry records nothing more. plan: generation of the spec, and the plan
+    made from it. written: time of the last status write (seconds since the epoch). version: the newest observed resourceVersion of
+    the sweep.
     """
 
     key: Key
     scoring: Scoring = field(default_factory=Scoring)
     trials: dict[str, TrialFacts] = field(default_factory=dict)
     created: int = 0
-    whole: bool = False
+    listed: bool = False
     observed: set[str] = field(default_factory=set)
-    over: bool = False
+    finished: bool = False
     plan: tuple[int, Plan] | None = None
     written: float | None = None
     version: str = ""
@@ -45,7 +45,7 @@ class Page:
         listed again."""
         self.observed.clear()
         if scoring != self.scoring:
-            self.scoring, self.whole = scoring, False
+            self.scoring, self.listed = scoring, False
             self.trials.clear()
 
     def observe(self, name: str, found: TrialFacts | None) -> bool:
@@ -65,20 +65,20 @@ class Page:
 
     async def fill(self, trials: AsyncIterator[dict[str, Any]], uid: str) -> None:
         """Record all listed trials of the sweep with this UID; drop cached trials that the list lacks."""
-        listed = set[str]()
+        found = set[str]()
         async for each in trials:
             if (owner := owner_of(each)) is not None and owner[1] == uid:
-                listed.add(each["metadata"]["name"])
+                found.add(each["metadata"]["name"])
                 self.read(each)
-        for name in self.trials.keys() - listed - self.observed:
+        for name in self.trials.keys() - found - self.observed:
             del self.trials[name]
-        self.whole = True
+        self.listed = True
 
     def close(self) -> None:
         """Drop the trials of a finished sweep, because the sweep's status has the results."""
         self.trials.clear()
         self.observed.clear()
-        self.plan, self.over = None, True
+        self.plan, self.finished = None, True
 
     def of(self, names: Sequence[str]) -> list[TrialFacts]:
         """Return the facts of the trials whose number label matches their name, because users can change labels. names: the name of
@@ -89,53 +89,53 @@ class Page:
         return found
 
 
-class Book:
-    """The cache of all sweeps: one entry (Page) per sweep, by the sweep's UID."""
+class SweepCache:
+    """The cache of all sweeps: one entry (SweepEntry) per sweep, by the sweep's UID."""
 
     def __init__(self) -> None:
-        self._pages: dict[str, Page] = {}
+        self._entries: dict[str, SweepEntry] = {}
 
-    def saw(self, trial: Mapping[str, Any], *, gone: bool = False) -> Key | None:
+    def observe(self, trial: Mapping[str, Any], *, deleted: bool = False) -> Key | None:
         """Record a trial's watch event. Return the sweep's key if the sweep needs a reconcile."""
         owner = owner_of(trial)
         if owner is None:
             return None
         metadata, (sweep, uid) = trial["metadata"], owner
-        page = self._pages.get(uid)
-        if page is None:
-            if gone:
+        entry = self._entries.get(uid)
+        if entry is None:
+            if deleted:
                 return None  # the trial was most likely deleted together with its sweep
-            page = self._pages[uid] = Page((metadata["namespace"], sweep))
-        if page.over:
+            entry = self._entries[uid] = SweepEntry((metadata["namespace"], sweep))
+        if entry.finished:
             return None
-        return page.key if page.observe(metadata["name"], None if gone else facts(trial, page.scoring)) else None
+        return entry.key if entry.observe(metadata["name"], None if deleted else facts(trial, entry.scoring)) else None
 
-    def page(self, key: Key, uid: str, version: str, *, over: bool) -> Page:
-        """Return the cache entry of a sweep that was just read. version: the sweep's resourceVersion; over: whether it has
+    def entry(self, key: Key, uid: str, version: str, *, finished: bool) -> SweepEntry:
+        """Return the cache entry of a sweep that was just read. version: the sweep's resourceVersion; finished: whether it has
         finished.
 
-        If the cache entry has a later version, or has ``over`` set although the sweep has not finished, the API server's store was
+        If the cache entry has a later version, or is finished although the sweep is not, the API server's store was
         restored from an older copy: a new entry replaces the cached one. Entries of earlier sweeps of the same name are dropped."""
-        page = self._pages.get(uid)
-        if page is None or is_older(version, page.version) or (page.over and not over):
+        entry = self._entries.get(uid)
+        if entry is None or is_older(version, entry.version) or (entry.finished and not finished):
             self.drop(key)
-            page = self._pages[uid] = Page(key)
-        page.version = version
-        return page
+            entry = self._entries[uid] = SweepEntry(key)
+        entry.version = version
+        return entry
 
     def clear(self) -> None:
         """Drop the cache entries of all sweeps: the next reconcile of each sweep lists its trials."""
-        self._pages.clear()
+        self._entries.clear()
 
     def drop(self, key: Key) -> None:
         """Drop the cache entries of a deleted sweep."""
-        for uid in [uid for uid, page in self._pages.items() if page.key == key]:
-            del self._pages[uid]
+        for uid in [uid for uid, entry in self._entries.items() if entry.key == key]:
+            del self._entries[uid]
 
     def invalidate(self, namespace: str) -> list[Key]:
         """Make the next reconcile of each active sweep in the namespace list its trials again, because the watch missed an event.
         Return the keys of these sweeps."""
-        stale = [page for page in self._pages.values() if page.key[0] == namespace and page.whole and not page.over]
-        for page in stale:
-            page.whole = False
-        return [page.key for page in stale]
+        stale = [entry for entry in self._entries.values() if entry.key[0] == namespace and entry.listed and not entry.finished]
+        for entry in stale:
+            entry.listed = False
+        return [entry.key for entry in stale]
