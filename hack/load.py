@@ -7,7 +7,7 @@ from pathlib import Path
 
 _STAT, _MEMORY = Path("/proc/stat"), Path("/proc/meminfo")
 _PER_CORE = 2  # workers per idle core; cluster tests mostly wait
-_LEAST, _MOST = 2, 8
+_MIN, _MAX = 2, 8
 _SAMPLE_SECONDS = 2.0
 
 
@@ -19,7 +19,7 @@ def workers() -> int:
 
 def workers_for(cores: int, busy: float) -> int:
     """Return two workers per idle core, at least 2 and at most 8."""
-    return min(_MOST, max(_LEAST, math.ceil(_PER_CORE * (cores - busy))))
+    return min(_MAX, max(_MIN, math.ceil(_PER_CORE * (cores - busy))))
 
 
 def busy_cores(cores: int) -> float:

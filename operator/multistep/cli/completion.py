@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _SECONDS = 2.0  # timeout: short, because the user waits for the completion
 _SECONDS_VARIABLE = "MULTISTEP_COMPLETION_SECONDS"
-_MOST = 500
+_MAX_ITEMS = 500
 VARIABLE = "_MULTISTEP_COMPLETE"
 
 _EPILOG = """\b
@@ -106,7 +106,7 @@ def steps(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> l
 
 
 def _matching(items: list[CompletionItem], incomplete: str) -> list[CompletionItem]:
-    return [each for each in items if each.value.startswith(incomplete) and each.value.isprintable()][:_MOST]
+    return [each for each in items if each.value.startswith(incomplete) and each.value.isprintable()][:_MAX_ITEMS]
 
 
 def _asked(ctx: click.Context, ask: Callable[..., Awaitable[list[CompletionItem]]]) -> list[CompletionItem]:
