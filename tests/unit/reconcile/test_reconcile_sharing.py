@@ -210,7 +210,7 @@ async def test_a_collection_that_is_cut_off_is_kept_as_far_as_it_came_and_noted_
     class Cutting(FakeVolume):
         @asynccontextmanager
         async def spool(
-            self, key: TrialKey, max_bytes: int | None = None, room: Headroom | None = None
+            self, key: TrialKey, max_bytes: int | None = None, headroom: Headroom | None = None
         ) -> AsyncIterator[FakeSpool]:
             yield CutSpool()
 
