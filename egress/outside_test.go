@@ -12,8 +12,8 @@ import (
 )
 
 // playOutside starts the servers outside the pod in this network namespace, which has their addresses. On the node of a real
-// cluster, they are the targets of attacks from a trial's agent (tests/support/ways_out.py). When all listen, playOutside serves
-// this program to the agent on ownPort.
+// cluster, they are the targets of attacks from a trial's agent (tests/support/egress_paths.py). When all listen, playOutside
+// serves this program to the agent on ownPort.
 func playOutside() error {
 	if err := serveOutside(); err != nil {
 		return err

@@ -89,11 +89,11 @@ class Bench:
 
     async def run(self) -> bool:
         """Run all selected sections. Return whether their measurements are within all limits."""
-        held = True
+        passed = True
         if "trials" in self.sections:
-            held = await self._trials()
+            passed = await self._trials()
         if "agents" in self.sections:
-            held = await self._agents() and held
+            passed = await self._agents() and passed
         if "transfers" in self.sections:
             await self._transfers()
         if "checkpoints" in self.sections:
@@ -103,17 +103,17 @@ class Bench:
         if "services" in self.sections:
             await self._services()
         if "store" in self.sections:
-            held = await self._store() and held
+            passed = await self._store() and passed
         if "simulated" in self.sections:
-            held = await self._simulated() and held
-        return held
+            passed = await self._simulated() and passed
+        return passed
 
     async def _trials(self) -> bool:
         found = [await trials.compare(self.client, self.namespace, self.manifests, count) for count in COUNTS]
-        held, words = trials.judgement(found[-1])
+        passed, words = trials.judgement(found[-1])
         _print(trials.times(found), trials.costs(found), *words)
         await self._harbor(found[-1])
-        return held
+        return passed
 
     async def _harbor(self, ours: trials.Comparison) -> None:
         program = harbor.program()
@@ -129,11 +129,11 @@ class Bench:
             return True
         _log("trials with an agent host")
         found = await agents.measure(self.client, self.namespace, self.settings)
-        held, words = agents.judgement(found)
+        passed, words = agents.judgement(found)
         compared = [found.comparison]
         _print(trials.times(compared), trials.costs(compared), agents.table(found), *words)
         _print(reports.table(reports.measure()))
-        return held
+        return passed
 
     async def _transfers(self) -> None:
         """Measure file transfers through an exec session and the runner, with the operator's client code in this process."""
@@ -181,9 +181,9 @@ class Bench:
             return True
         _log(f"{simulated.count()} simulated trials at once, {simulated.ROUNDS} rounds")
         found, size = await simulated.measure(self.client, self.namespace)
-        held, words = simulated.judgement(found, size)
+        passed, words = simulated.judgement(found, size)
         _print(simulated.table(found), *words)
-        return held
+        return passed
 
 
 async def run(image: str, settings: Settings, sections: Sequence[str], *, runner_in_image: bool) -> bool:

@@ -35,7 +35,7 @@ STEPS: Final = ("one", "two", "three")
 MAX_SHAPE_RATIO: Final = 1.5  # maximum wall time of trials, relative to pods in which the agent runs alone
 MAX_HOST_BYTES: Final = 64 << 20
 MAX_EXECS_PER_STEP: Final = 1.0
-LOOK_SECONDS: Final = 0.2
+POLL_SECONDS: Final = 0.2
 HELD_SECONDS: Final = 15  # duration of the last step in the trials in which the agent host's memory is read
 _PROGRAM: Final = Path(__file__).with_name("claude.sh")
 _OWN: Final = Path(__file__).parents[2] / "examples" / "own-agent" / "own_agent.py"
@@ -250,10 +250,10 @@ async def _memory(client: Client, namespace: str, made: Object) -> HostMemory:
         while not (in_agent(found := await client.get(TRIALS, namespace, name)) and found["status"]["currentStep"] == STEPS[-1]):
             if finished(found):
                 raise RuntimeError(f"{name} ended too early: {found['status']}")
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         memory = host_memory(await _in_host(client, namespace, found["status"]["podName"]))
         while not finished(found := await client.get(TRIALS, namespace, name)):
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
     if found["status"].get("rewards") != {"reward": 1.0}:
         raise RuntimeError(f"{name} went wrong: {found['status']}")
     await remove_trials(client, namespace)

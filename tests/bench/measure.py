@@ -22,7 +22,7 @@ from tests.e2e.operators import samples
 from tests.support.tar_streams import one_large_file
 
 DEADLINE_SECONDS = 900.0
-LOOK_SECONDS = 0.2  # poll interval; polls read metadata only
+POLL_SECONDS = 0.2  # poll interval; polls read metadata only
 
 Object = dict[str, Any]
 
@@ -176,7 +176,7 @@ def _named(manifest: Mapping[str, Any], namespace: str, name: str) -> Object:
 async def _until(done: Any) -> None:
     async with asyncio.timeout(DEADLINE_SECONDS):
         while not await done():
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
 
 async def _until_all(client: Client, resource: Resource, namespace: str, count: int, so: Callable[[Object], bool]) -> None:

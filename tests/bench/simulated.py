@@ -30,8 +30,8 @@ from tests.e2e.given import finished
 from tests.e2e.operators import samples
 
 DEADLINE_SECONDS: Final = 1500.0
-LOOK_SECONDS: Final = 1.0
-AT_ONCE: Final = 16  # maximum number of the bench's own concurrent requests
+POLL_SECONDS: Final = 1.0
+CONCURRENCY: Final = 16  # maximum number of the bench's own concurrent requests
 NODES: Final = 10
 STEPS: Final = ("first", "last")
 MANY_STEPS: Final = 100
@@ -199,7 +199,7 @@ async def _size(client: Client, namespace: str, trial: Object) -> int:
     await client.create({**trial, "metadata": {**trial["metadata"], "name": "many"}})
     async with asyncio.timeout(DEADLINE_SECONDS):
         while not finished(found := await client.get(TRIALS, namespace, "many")):
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
     _require_complete([found])
     await client.delete(TRIALS, namespace, "many")
     return status_bytes(found)
@@ -208,7 +208,7 @@ async def _size(client: Client, namespace: str, trial: Object) -> int:
 async def _release_all(simulation: Simulation) -> None:
     """Finish all agents, as fast as the operator starts their verifiers, so that the lags are those of a busy operator."""
     for pod in simulation.working:
-        while simulation.released_and_waiting >= AT_ONCE:
+        while simulation.released_and_waiting >= CONCURRENCY:
             await asyncio.sleep(0.01)
         simulation.release(pod)
 
@@ -271,7 +271,7 @@ async def _open_execs(client: Client) -> float:
     """Return how many exec streams stay open at the API server: the minimum of several samples."""
     found = []
     for _ in range(8):
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
         shown = await samples(client, "/metrics")
         execs = [value for name, value in shown.items() if name.startswith("apiserver_longrunning_requests") and '="exec"' in name]
         found.append(sum(execs))
@@ -293,7 +293,7 @@ async def _remove(names: Iterable[str], client: Client, namespace: str) -> None:
     async with asyncio.timeout(DEADLINE_SECONDS):
         for resource in (TRIALS, PODS):
             while await client.list_metadata(resource, namespace):
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)
 
 
 async def _all(names: Iterable[str], act: Callable[[str], Awaitable[object]]) -> None:
@@ -303,22 +303,22 @@ async def _all(names: Iterable[str], act: Callable[[str], Awaitable[object]]) ->
         for name in waiting:
             await act(name)
 
-    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(work() for _ in range(CONCURRENCY)))
 
 
 async def _until(done: Callable[[], bool], state: Callable[[], str]) -> None:
     async with asyncio.timeout(DEADLINE_SECONDS):
-        looks = 0
+        polls = 0
         while not done():
-            await asyncio.sleep(LOOK_SECONDS)
-            if (looks := looks + 1) % 30 == 0:
+            await asyncio.sleep(POLL_SECONDS)
+            if (polls := polls + 1) % 30 == 0:
                 _print(state())
 
 
 async def _until_finished(client: Client, wanted: float) -> None:
     async with asyncio.timeout(DEADLINE_SECONDS):
         while (await scrape(client)).get("multistep_trials_finished_total", 0.0) < wanted:
-            await asyncio.sleep(2 * LOOK_SECONDS)
+            await asyncio.sleep(2 * POLL_SECONDS)
 
 
 def _print(what: str) -> None:

@@ -28,7 +28,7 @@ SIZE = 2048 * MIB
 MIN_RATIO = 0.5  # minimum speed of the upload, relative to a plain copy
 MAX_GROWTH_BYTES = 16 * MIB  # limit on the growth of the operator's memory during the upload
 _PIECE = 16 * MIB
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _DEADLINE_SECONDS = 900.0
 _RSS, _PEAK = "VmRSS", "VmHWM"
 # `sync` writes the agent's data to disk before the measurement starts. `sleep` makes the agent phase appear in the trial's status:
@@ -112,7 +112,7 @@ async def _until(client: Client, created: Object, reached: Any) -> Object:
             found = there[metadata["uid"]]
             if reached(found):
                 return found
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
 
 def _in(manifest: Object, namespace: str) -> Object:

@@ -123,10 +123,10 @@ def judgement(found: Comparison) -> tuple[bool, Sequence[str]]:
     """Return whether the limit on execs holds, and one line per limit. A slow run does not fail the bench, because times depend
     on the machine."""
     ratio = median(found.of_shape)
-    held = found.execs_per_step <= MAX_EXECS_PER_STEP
+    passed = found.execs_per_step <= MAX_EXECS_PER_STEP
     time = f"{found.count} trials take {ratio:.2f} times as long as idle pods of their shape, at most {MAX_SHAPE_RATIO:g}"
     execs = f"{found.execs_per_step:.2f} execs per step, at most {MAX_EXECS_PER_STEP:g}"
-    return held, [line(ratio <= MAX_SHAPE_RATIO, time), line(held, execs)]
+    return passed, [line(ratio <= MAX_SHAPE_RATIO, time), line(passed, execs)]
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:

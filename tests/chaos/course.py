@@ -19,12 +19,12 @@ from multistep.kube.client import Client
 from multistep.kube.resources import PODS, TRIALS
 from multistep.pods.identity import LABEL_TRIAL
 from tests.chaos.injector import COMPONENTS, FaultInjector
-from tests.chaos.netns import led_astray, listen
+from tests.chaos.netns import api_server_redirected, listen
 from tests.chaos.outside import OutsideLog, outside_log
 from tests.chaos.proxy import Chance, Proxy, proxy
-from tests.chaos.report import Outcome, describe, last_words
-from tests.chaos.trials import UNLUCKY, Course, manifest
-from tests.chaos.verdict import Evidence, wrongs
+from tests.chaos.report import Outcome, describe, last_log_lines
+from tests.chaos.trials import FIRST_TARGET, RunConfig, manifest
+from tests.chaos.verdict import Evidence, problems_of
 from tests.chaos.victim import QUICK_TO_FOLLOW, Victim
 from tests.e2e.given import Given, Object, finished
 from tests.e2e.operators import with_variables
@@ -50,7 +50,7 @@ class Scene:
     """The test setup of a run. trials: the trial objects in the API server's most recent response."""
 
     options: Options
-    course: Course
+    run_config: RunConfig
     given: Given
     victim: Victim
     log: OutsideLog
@@ -66,14 +66,14 @@ class Scene:
     @property
     def unfinished(self) -> list[str]:
         ended = {each["metadata"]["name"] for each in self.trials if finished(each)}
-        return [name for name in self.course.names if name not in ended]
+        return [name for name in self.run_config.names if name not in ended]
 
 
 async def run(options: Options) -> Outcome:
     """Perform one chaos run, then wait until the operator is ready again. Raise if the cluster cannot be restored."""
     async with _cluster() as (config, client), _scene(options, config, client) as scene:
-        for name in scene.course.names:
-            await scene.given.applied(manifest(scene.course, name))
+        for name in scene.run_config.names:
+            await scene.given.applied(manifest(scene.run_config, name))
         scene.report("all trials are created; fault injection starts")
         try:
             injector = await _inject_faults(scene)
@@ -97,16 +97,16 @@ async def _scene(options: Options, config: Config, client: Client) -> AsyncItera
     """Set up a namespace, the log outside of the pods, and the proxy between the operator and the API server."""
     options.out.mkdir(parents=True, exist_ok=True)
     for_log, for_proxy = listen(config.network), listen(config.network)
-    course = Course(options.trials, for_log.getsockname(), options.seed)
+    run_config = RunConfig(options.trials, for_log.getsockname(), options.seed)
     victim = Victim(client, options.out / "operator.log")
     port = for_proxy.getsockname()[1]
     async with AsyncExitStack() as stack:
         stack.enter_context(with_variables(QUICK_TO_FOLLOW))
         log = await stack.enter_async_context(outside_log(for_log))
         between = await stack.enter_async_context(proxy(config, for_proxy, Chance(random.Random(options.seed + 1))))
-        await stack.enter_async_context(led_astray(config.network, port))
+        await stack.enter_async_context(api_server_redirected(config.network, port))
         given = await stack.enter_async_context(_namespace(client))
-        yield Scene(options, course, given, victim, log, between, time.monotonic())
+        yield Scene(options, run_config, given, victim, log, between, time.monotonic())
 
 
 @asynccontextmanager
@@ -124,7 +124,7 @@ async def _inject_faults(scene: Scene) -> FaultInjector:
     """Inject faults while trials run, then wait without faults for the unfinished trials."""
     options = scene.options
     injector = FaultInjector(
-        scene.given, scene.victim, scene.proxy, random.Random(options.seed), options.trials // 2, UNLUCKY, scene.report
+        scene.given, scene.victim, scene.proxy, random.Random(options.seed), options.trials // 2, FIRST_TARGET, scene.report
     )
     scene.proxy.chance.active = True
     injecting = asyncio.create_task(injector.run())
@@ -161,8 +161,8 @@ async def _judged(scene: Scene, injector: FaultInjector) -> Outcome:
         lines=len(scene.log.lines),
         ended=[each for each in scene.trials if finished(each)],
     )
-    evidence = Evidence(scene.log, frozenset(injector.taken), await _killed(scene))
-    found = {each["metadata"]["name"]: wrongs(each, evidence) for each in outcome.ended}
+    evidence = Evidence(scene.log, frozenset(injector.deleted), await _killed(scene))
+    found = {each["metadata"]["name"]: problems_of(each, evidence) for each in outcome.ended}
     found |= {name: [f"{name} has not ended"] for name in scene.unfinished}
     outcome.wrong += [*chain.from_iterable(found.values()), *_missing_faults(outcome), *await _orphans(scene)]
     await _show(scene, [name for name, problems in found.items() if problems])
@@ -209,4 +209,4 @@ async def _show(scene: Scene, names: list[str]) -> None:
         await scene.victim.keep_log(pod)
     for name in names[:MAX_DESCRIBED]:
         print(await describe(scene.given, await scene.given.get(name), scene.log))
-        print(last_words(scene.victim.log, name), flush=True)
+        print(last_log_lines(scene.victim.log, name), flush=True)

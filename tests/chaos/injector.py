@@ -30,7 +30,7 @@ Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Taken:
+class DeletedPod:
     """The trial and attempt of a pod that the injector deleted."""
 
     trial: str
@@ -43,10 +43,10 @@ class FaultInjector:
 
     Args:
         deletions: Maximum number of trial pods to delete. Half of them are pods of trials that have a checkpoint.
-        unlucky: The trial whose pods are deleted first.
+        first_target: The trial whose pods are deleted first.
         report: Called with a description of each fault.
         stopped: The injection ends when this event is set.
-        taken: The attempts whose pods were deleted.
+        deleted: The attempts whose pods were deleted.
     """
 
     given: Given
@@ -54,11 +54,11 @@ class FaultInjector:
     proxy: Proxy
     chance: random.Random
     deletions: int
-    unlucky: str
+    first_target: str
     report: Report
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     count: Counter[str] = field(default_factory=Counter)
-    taken: list[Taken] = field(default_factory=list)
+    deleted: list[DeletedPod] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._after_checkpoint = self.deletions // 2
@@ -120,13 +120,14 @@ class FaultInjector:
         if later and self.chance.random() < 0.5:
             return await self._delete(self.chance.choice(later), " after a checkpoint")
         if pods and self.deletions > self._after_checkpoint:
-            first = [each for each in pods if _trial(each) == self.unlucky and each["status"]["phase"] == "Running"]
+            first = [each for each in pods if _trial(each) == self.first_target and each["status"]["phase"] == "Running"]
             return await self._delete(self.chance.choice(first or pods), "")
         return ""
 
     async def _delete(self, pod: Object, when: str) -> str:
         metadata, grace = pod["metadata"], self.chance.choice([None, 0])
-        self.taken.append(Taken(_trial(pod), int(metadata["labels"][LABEL_ATTEMPT])))  # recorded first: the response may get lost
+        # recorded before the deletion, because its response may get lost
+        self.deleted.append(DeletedPod(_trial(pod), int(metadata["labels"][LABEL_ATTEMPT])))
         name, uid = metadata["name"], metadata["uid"]
         if not await self.given.client.delete(PODS, self.given.namespace, name, uid=uid, grace_period_seconds=grace):
             return ""

@@ -36,7 +36,7 @@ def _listen(net: Network) -> socket.socket:
 
 
 @asynccontextmanager
-async def led_astray(net: Network, port: int) -> AsyncIterator[None]:
+async def api_server_redirected(net: Network, port: int) -> AsyncIterator[None]:
     """While the block runs, redirect pods' new connections to the API server's Service to a port of the node."""
     await _nft(net, _rules(net, port))
     renewing = asyncio.create_task(_renew(net))
@@ -48,30 +48,30 @@ async def led_astray(net: Network, port: int) -> AsyncIterator[None]:
 
 
 def _rules(net: Network, port: int) -> str:
-    """Return nftables rules that redirect before kube-proxy's DNAT, until the Service's address expires in the set `astray`."""
+    """Return nftables rules that redirect before kube-proxy's DNAT, until the Service's address expires in the set `redirected`."""
     return f"""\
 table ip {_TABLE}
 delete table ip {_TABLE}
 table ip {_TABLE} {{
-    set astray {{ type ipv4_addr; flags timeout; }}
+    set redirected {{ type ipv4_addr; flags timeout; }}
     chain prerouting {{
         type nat hook prerouting priority dstnat - 10;
-        ip saddr {net.pod_cidr} ip daddr @astray tcp dport 443 redirect to :{port}
+        ip saddr {net.pod_cidr} ip daddr @redirected tcp dport 443 redirect to :{port}
     }}
 }}
-{_held(net)}
+{_redirection(net)}
 """
 
 
-def _held(net: Network) -> str:
+def _redirection(net: Network) -> str:
     element = f"{{ {net.first_service_address} timeout {_HOLD_SECONDS}s }}"
-    return f"flush set ip {_TABLE} astray\nadd element ip {_TABLE} astray {element}"
+    return f"flush set ip {_TABLE} redirected\nadd element ip {_TABLE} redirected {element}"
 
 
 async def _renew(net: Network) -> None:
     while True:
         await asyncio.sleep(_RENEW_SECONDS)
-        await _nft(net, _held(net))
+        await _nft(net, _redirection(net))
 
 
 async def _nft(net: Network, rules: str) -> None:

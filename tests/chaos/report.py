@@ -76,7 +76,7 @@ async def describe(given: Given, found: Object, log: OutsideLog) -> str:
     return "\n".join([f"== {name}", *(f"-- {what}\n" + "\n".join(text) for what, text in parts.items())])
 
 
-def last_words(log: Path, name: str) -> str:
+def last_log_lines(log: Path, name: str) -> str:
     """Return the last lines of the log, and its last lines about one trial. log: file with the logs of all operator processes."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     about = [line for line in lines if f"/{name}:" in line or line.startswith("----")]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.injector import Taken
+from tests.chaos.injector import DeletedPod
 from tests.chaos.outside import Line, OutsideLog
-from tests.chaos.trials import NAMES, PHASES, RETRIES, UNLUCKY
-from tests.chaos.verdict import Evidence, wrongs
+from tests.chaos.trials import FIRST_TARGET, NAMES, PHASES, RETRIES
+from tests.chaos.verdict import Evidence, problems_of
 from tests.e2e.given import Object
 
 NAME = "chaos-7"
@@ -42,9 +42,9 @@ def logged(pod: str, count: int = len(PHASES)) -> list[Line]:
     return [Line(pod, step, phase) for step, phase in PHASES[:count]]
 
 
-def judged(found: Object, lines: list[Line], *taken: int, killed: str = "") -> str:
+def judged(found: Object, lines: list[Line], *deleted: int, killed: str = "") -> str:
     name = found["metadata"]["name"]
-    return "\n".join(wrongs(found, Evidence(OutsideLog(lines), {Taken(name, number) for number in taken}, {killed})))
+    return "\n".join(problems_of(found, Evidence(OutsideLog(lines), {DeletedPod(name, number) for number in deleted}, {killed})))
 
 
 def test_a_trial_that_ran_once_is_right() -> None:
@@ -56,7 +56,7 @@ def test_so_is_one_that_was_verified_apart() -> None:
     assert judged(complete(), lines) == ""
 
 
-def test_so_is_one_that_lost_an_attempt_whose_pod_was_taken() -> None:
+def test_so_is_one_that_lost_an_attempt_whose_pod_was_deleted() -> None:
     running = [*steps(1), {"name": "two", "phase": "Agent"}]
     found = complete(attempt=2, attempts=[failed_attempt(1, running)])
     assert judged(found, logged("chaos-7-1", 5) + logged("chaos-7-2"), 1) == ""
@@ -65,9 +65,9 @@ def test_so_is_one_that_lost_an_attempt_whose_pod_was_taken() -> None:
     )  # no problem: the status showed the phase, but the pod was deleted before the phase could log its line
 
 
-def test_so_is_one_that_failed_because_all_its_pods_were_taken() -> None:
+def test_so_is_one_that_failed_because_all_its_pods_were_deleted() -> None:
     assert judged(failed([failed_attempt(number) for number in range(1, RETRIES + 2)]), [], *range(1, RETRIES + 2)) == ""
-    assert judged(failed([failed_attempt(1), failed_attempt(2)], name=UNLUCKY), [], 1, 2) == ""
+    assert judged(failed([failed_attempt(1), failed_attempt(2)], name=FIRST_TARGET), [], 1, 2) == ""
 
 
 def resumed(*attempts: int) -> Object:
@@ -148,7 +148,7 @@ def test_a_failure_with_a_retry_left_is_found() -> None:
 
 
 def test_a_failure_for_another_reason_than_its_losses_is_found() -> None:
-    found = failed([failed_attempt(1), failed_attempt(2)], name=UNLUCKY)
+    found = failed([failed_attempt(1), failed_attempt(2)], name=FIRST_TARGET)
     found["status"]["conditions"][0]["reason"] = "EnvironmentFailed"
     assert "Failed with EnvironmentFailed" in judged(found, [], 1, 2)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
-from tests.chaos.injector import Taken
+from tests.chaos.injector import DeletedPod
 from tests.chaos.outside import OutsideLog
 from tests.chaos.trials import NAMES, PHASES, retries_of, reward_of
 from tests.e2e.given import Object, condition, holds
@@ -18,14 +18,14 @@ _REACHED = {"Setup": "setup", "Agent": "agent", "Verifier": "verifier"}
 
 @dataclass(frozen=True)
 class Evidence:
-    """Data for a verdict. taken: attempts whose pods were deleted; killed: names of pods that the kubelet reported as killed."""
+    """Data for a verdict. deleted: attempts whose pods were deleted; killed: names of pods that the kubelet reported as killed."""
 
     log: OutsideLog
-    taken: Set[Taken]
+    deleted: Set[DeletedPod]
     killed: Set[str] = frozenset()
 
 
-def wrongs(found: Object, evidence: Evidence) -> list[str]:
+def problems_of(found: Object, evidence: Evidence) -> list[str]:
     """Return all problems of a finished trial."""
     name = found["metadata"]["name"]
     problems = [*_ending(found), *_failed_attempts(found, evidence), *_side_effects(found, evidence.log)]
@@ -64,7 +64,7 @@ def _failed_attempts(found: Object, evidence: Evidence) -> Iterator[str]:
         name, number = found["metadata"]["name"], attempt["number"]
         text = f"attempt {number} failed: {attempt['reason']} ({attempt['message']})"
         match attempt["reason"]:
-            case "PodDeleted" if Taken(name, number) not in evidence.taken:
+            case "PodDeleted" if DeletedPod(name, number) not in evidence.deleted:
                 yield f"{text}, but none of its pods was deleted"
             case "ContainerEnded" if not any(_is_of(pod, name, number) for pod in evidence.killed):
                 yield f"{text}, but the kubelet ended none of its pods"

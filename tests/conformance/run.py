@@ -35,7 +35,7 @@ from .outcome import Unexplained, outcome, refusal
 DEFAULT_JOBS: Final = 8
 DEFAULT_LIMIT_SECONDS: Final = 180.0
 UNNOTICED_SECONDS: Final = 60.0  # if a trial has no condition after this time, no operator reconciles it
-_LOOK_SECONDS: Final = 0.4
+_POLL_SECONDS: Final = 0.4
 _WRITE_ATTEMPTS: Final = 4
 _NAME_LENGTH: Final = 40
 _IN_MEMORY_BYTES: Final = 8 << 20
@@ -194,7 +194,7 @@ class _Runner:
                 raise TimeoutError(f"nobody took notice of the trial within {waited:.0f} s: does the operator run?")
             if waited > self._settings.limit_seconds:
                 raise TimeoutError(f"not over after {waited:.0f} s: {_whereabouts(status)}")
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
         return status
 
     async def _outcome(self, case: Case, status: TrialStatus) -> dict[str, Any]:

@@ -19,7 +19,7 @@ if not os.environ.get("KUBECONFIG"):
 CASES = Path(__file__).parent / "cases"
 RUN_SECONDS = 1500  # timeout of each test, because the first one waits for the whole run
 CASE_SECONDS = 400
-AT_ONCE = int(os.environ.get("MULTISTEP_TEST_CASES", DEFAULT_JOBS))
+JOBS = int(os.environ.get("MULTISTEP_TEST_CASES", DEFAULT_JOBS))
 
 pytestmark = pytest.mark.timeout(RUN_SECONDS)
 
@@ -43,9 +43,7 @@ def reports(request: pytest.FixtureRequest) -> Mapping[str, Report]:
     items = (item for item in request.session.items if isinstance(item, pytest.Function) and item.function is test_case)
     chosen = [CASES / str(item.callspec.id) for item in items]
     write = _write_line(request.config)
-    settings = Settings(
-        jobs=AT_ONCE, limit_seconds=CASE_SECONDS, say=write, reported=lambda report: write("\n".join(brief(report)))
-    )
+    settings = Settings(jobs=JOBS, limit_seconds=CASE_SECONDS, say=write, reported=lambda report: write("\n".join(brief(report))))
     found = asyncio.run(run(chosen, settings))
     write("\n".join(summary(found)))
     return {report.name: report for report in found}

@@ -121,17 +121,17 @@ def _file(line: int, name: str, content: str) -> Command:
 
 def _shell(line: int, text: str) -> Iterator[Command]:
     """Yield the commands of an `sh` block. A command continues on the next line until bash accepts it as complete."""
-    held: list[str] = []
+    buffered: list[str] = []
     for number, each in enumerate(text.splitlines(), line):
-        held.append(each)
-        command = "\n".join(held)
+        buffered.append(each)
+        command = "\n".join(buffered)
         if not _is_whole(command):
             continue
-        if any(part.strip() and not part.strip().startswith("#") for part in held):
-            yield _command(number - len(held) + 1, command)
-        held = []
-    if held:
-        raise BadPage(f"line {line + len(text.splitlines()) - len(held)}: a command that does not end")
+        if any(part.strip() and not part.strip().startswith("#") for part in buffered):
+            yield _command(number - len(buffered) + 1, command)
+        buffered = []
+    if buffered:
+        raise BadPage(f"line {line + len(text.splitlines()) - len(buffered)}: a command that does not end")
 
 
 def _console(line: int, text: str) -> Iterator[Command]:
@@ -141,13 +141,13 @@ def _console(line: int, text: str) -> Iterator[Command]:
         raise BadPage("a console block begins with `$ ` and a command")
     while lines:
         number, first = lines.pop(0)
-        held = [first.removeprefix("$ ")]
-        while lines and not _is_whole("\n".join(held)):
-            held.append(lines.pop(0)[1].removeprefix("> "))
+        buffered = [first.removeprefix("$ ")]
+        while lines and not _is_whole("\n".join(buffered)):
+            buffered.append(lines.pop(0)[1].removeprefix("> "))
         shown = []
         while lines and not lines[0][1].startswith("$ "):
             shown.append(lines.pop(0)[1])
-        yield _command(number, "\n".join(held), "\n".join(shown) if shown else None)
+        yield _command(number, "\n".join(buffered), "\n".join(shown) if shown else None)
 
 
 def _command(line: int, text: str, output: str | None = None) -> Command:

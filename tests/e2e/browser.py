@@ -10,7 +10,7 @@ from playwright.async_api import Browser, Page, ViewportSize, async_playwright
 from tests.e2e.given import DEADLINE_SECONDS
 
 CHROMIUM = "/usr/bin/chromium"
-_MAX_MILLISECONDS = DEADLINE_SECONDS * 1000
+_TIMEOUT_MILLISECONDS = DEADLINE_SECONDS * 1000
 _FLAGS = (  # let Chromium run as root, and keep it from sending requests of its own
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -27,7 +27,7 @@ _FOCUSED = """() => {
 async def chromium() -> AsyncIterator[Browser]:
     """Yield a Chromium with a fresh profile."""
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=_FLAGS, timeout=_MAX_MILLISECONDS)
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=_FLAGS, timeout=_TIMEOUT_MILLISECONDS)
         yield browser
         await browser.close()
 
@@ -36,7 +36,7 @@ async def opened(browser: Browser, url: str, *, width: int, height: int, dark: b
     """Open a page; return the page and the list of its console messages, uncaught exceptions and failed loads."""
     size = ViewportSize(width=width, height=height)
     context = await browser.new_context(viewport=size, color_scheme="dark" if dark else "light")
-    context.set_default_timeout(_MAX_MILLISECONDS)
+    context.set_default_timeout(_TIMEOUT_MILLISECONDS)
     page, complaints = await context.new_page(), list[str]()
     page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: complaints.append(str(error)))

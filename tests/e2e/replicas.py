@@ -64,7 +64,7 @@ class Replicas:
         assert found
         return found
 
-    async def last_words(self, pod: Object) -> str:
+    async def previous_log(self, pod: Object) -> str:
         """Return the log of the pod's previous container."""
         return await _run("kubectl", "-n", NAMESPACE, "logs", "--previous", pod["metadata"]["name"])
 

@@ -156,12 +156,12 @@ async def release(given: Given, monitoring: None, tmp_path: Path) -> AsyncIterat
 
 
 def gated(name: str) -> Object:
-    """Return a trial of three steps, each of which waits for the file that Course.may creates."""
+    """Return a trial of three steps, each of which waits for the file that GatedTrial.may creates."""
     steps = [Step(step, solve=SOLVE.format(step=step), test=TEST.format(step=step)) for step in STEPS]
     return trial(*steps, name=name, config={"multi_step_reward_strategy": "final"})
 
 
-class Course:
+class GatedTrial:
     """A running trial and the pod in which it started."""
 
     def __init__(self, given: Given, name: str) -> None:
@@ -212,7 +212,7 @@ async def test_a_release_is_installed_tested_upgraded_rolled_back_and_removed_an
     keys = await release.keys()
     assert "Succeeded" in await release.helm("test", release.name, "--timeout", PATIENCE)
 
-    old = Course(given, "began-before")
+    old = GatedTrial(given, "began-before")
     await old.starts()
     upgrade = await building
     await release.helm("upgrade", *release.to(upgrade))
@@ -221,7 +221,7 @@ async def test_a_release_is_installed_tested_upgraded_rolled_back_and_removed_an
     await old.may("one")
     await old.reaches("two")  # the upgraded operator continues the trial in its pod
 
-    new, ours = Course(given, "began-after"), sorted(PROTOCOLS)
+    new, ours = GatedTrial(given, "began-after"), sorted(PROTOCOLS)
     await new.starts()
     assert (await old.protocols(), await new.protocols()) == (ours, [*ours, next_release.NEW])
     await release.helm("rollback", release.name, "1", "--wait", "--timeout", PATIENCE)

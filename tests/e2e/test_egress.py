@@ -16,27 +16,27 @@ from tests.e2e.given import IMAGE, STAYS_IN_FIRST_POD, Given, Object, Step, cond
 from tests.e2e.operators import kubectl
 from tests.e2e.test_agents import agent, step
 from tests.e2e.test_cli import multistep
-from tests.support import servers, ways_out
+from tests.support import egress_paths, servers
 from tests.support.machine import kill, processes
 
 pytestmark = pytest.mark.xdist_group("egress")  # one worker runs these tests: the target servers have fixed addresses
 
 CLOSED = {"network_mode": "no-network"}
 OPEN = {"network_mode": "public"}
-TRIES = f"#!/bin/bash\n{ways_out.TRY} > /tmp/tried.json\n"
+TRIES = f"#!/bin/bash\n{egress_paths.TRY} > /tmp/tried.json\n"
 # A test that repeats the agent's connection attempts in the verifier's network, and stores the results of agent and verifier.
 TRIES_AGAIN = f"""#!/bin/bash
 cp /tmp/tried.json /logs/verifier/agent.json
-{ways_out.TRY} > /logs/verifier/verifier.json
+{egress_paths.TRY} > /logs/verifier/verifier.json
 echo 1 > /logs/verifier/reward.txt
 """
 ASKS = f"""
-exec 3<>/dev/tcp/{ways_out.GOOD_NAME}/80
-printf 'GET / HTTP/1.0\\r\\nHost: {ways_out.GOOD_NAME}\\r\\n\\r\\n' >&3
+exec 3<>/dev/tcp/{egress_paths.GOOD_NAME}/80
+printf 'GET / HTTP/1.0\\r\\nHost: {egress_paths.GOOD_NAME}\\r\\n\\r\\n' >&3
 cat <&3 > /tmp/answer
 """
 ANSWERED = f"""#!/bin/bash
-grep -q '^{ways_out.GOOD} host={ways_out.GOOD_NAME}' /tmp/answer
+grep -q '^{egress_paths.GOOD} host={egress_paths.GOOD_NAME}' /tmp/answer
 echo $((! $?)) > /logs/verifier/reward.txt
 """
 
@@ -52,13 +52,13 @@ async def limited(given: Given) -> Given:
 
 @pytest.fixture
 async def targets() -> AsyncIterator[None]:
-    async with ways_out.targets():
+    async with egress_paths.targets():
         yield
 
 
 def tried(*steps: Step, environment: Object | None = None, **spec: Any) -> Object:
-    """Return a trial. While its network is public, its pods reach the target servers in every way that `ways_out` tries."""
-    template = {"image": IMAGE, "podTemplate": {"spec": ways_out.POD}}
+    """Return a trial. While its network is public, its pods reach the target servers in every way that `egress_paths` tries."""
+    template = {"image": IMAGE, "podTemplate": {"spec": egress_paths.POD}}
     return trial(*steps, config={"environment": environment or {}}, environment=template, **spec)
 
 
@@ -70,8 +70,8 @@ def refused(step: Object) -> set[tuple[str, str, int | None]]:
 async def test_root_gets_out_by_no_way_while_the_same_ways_lead_out_for_the_setup_and_the_verifier(
     limited: Given, targets: None, tmp_path: Path
 ) -> None:
-    allowed = {"network_mode": "allowlist", "allowed_hosts": [ways_out.GOOD_NAME]}
-    none = Step("none", setup=f"#!/bin/bash\n{ways_out.GET}\n", solve=TRIES, test=TRIES_AGAIN, config={"agent": CLOSED})
+    allowed = {"network_mode": "allowlist", "allowed_hosts": [egress_paths.GOOD_NAME]}
+    none = Step("none", setup=f"#!/bin/bash\n{egress_paths.GET}\n", solve=TRIES, test=TRIES_AGAIN, config={"agent": CLOSED})
     listed = Step("allowlist", solve=TRIES, test=TRIES_AGAIN, config={"agent": allowed})
     asked = Step("allowed", solve=f"#!/bin/bash{ASKS}", test=ANSWERED, config={"agent": allowed})
     done = await limited.ended(tried(none, listed, asked))
@@ -80,14 +80,14 @@ async def test_root_gets_out_by_no_way_while_the_same_ways_lead_out_for_the_setu
     assert code == 0, err
     for each in ("none", "allowlist"):
         directory = tmp_path / "out" / "steps" / each / "verifier"
-        agents, verifiers = (ways_out.reached((directory / f"{who}.json").read_text()) for who in ("agent", "verifier"))
-        assert len(agents) - len(ways_out.NOWHERE) >= 40 and not any(agents.values()), (each, agents)
-        assert {name for name, out in verifiers.items() if not out} == ways_out.NOWHERE, (each, verifiers)
+        agents, verifiers = (egress_paths.reached((directory / f"{who}.json").read_text()) for who in ("agent", "verifier"))
+        assert len(agents) - len(egress_paths.UNREACHABLE) >= 40 and not any(agents.values()), (each, agents)
+        assert {name for name, out in verifiers.items() if not out} == egress_paths.UNREACHABLE, (each, verifiers)
     by_name = {each["name"]: each for each in done["status"]["steps"]}
     assert by_name["allowed"]["rewards"] == {"reward": 1.0} and not refused(by_name["allowed"]), by_name
-    assert ("tcp", ways_out.EVIL, 7001) in refused(by_name["none"]) & refused(by_name["allowlist"]), by_name
+    assert ("tcp", egress_paths.EVIL, 7001) in refused(by_name["none"]) & refused(by_name["allowlist"]), by_name
     result = json.loads((tmp_path / "out" / "result.json").read_text())
-    assert ways_out.EVIL in json.dumps(result), result.keys()
+    assert egress_paths.EVIL in json.dumps(result), result.keys()
 
 
 async def killed_sidecar(given: Given, name: str) -> str:
@@ -99,7 +99,7 @@ async def killed_sidecar(given: Given, name: str) -> str:
 
 
 async def test_a_killed_sidecar_never_opens_and_is_an_infrastructure_failure(limited: Given, targets: None) -> None:
-    fetch = Step("fetch", test=f"#!/bin/bash\n{ways_out.GET}\necho 1 > /logs/verifier/reward.txt\n", config={"verifier": OPEN})
+    fetch = Step("fetch", test=f"#!/bin/bash\n{egress_paths.GET}\necho 1 > /logs/verifier/reward.txt\n", config={"verifier": OPEN})
     works = Step("works", solve="#!/bin/sh\nsleep 600\n")
     made = tried(fetch, works, environment=CLOSED, infrastructureRetries=0, podCleanup="Never")
     name = (await limited.applied(made))["metadata"]["name"]
@@ -110,9 +110,9 @@ async def test_a_killed_sidecar_never_opens_and_is_an_infrastructure_failure(lim
     assert not {"rewards", "reward", "score"} & done["status"].keys(), done["status"]
     for _ in range(2):  # the kubelet restarts the sidecar at once the first time, and after ten seconds the second time
         shown = await asyncio.to_thread(
-            kubectl, "exec", "-n", limited.namespace, pod, "-c", "main", "--", "bash", "-c", ways_out.TRY
+            kubectl, "exec", "-n", limited.namespace, pod, "-c", "main", "--", "bash", "-c", egress_paths.TRY
         )
-        results = ways_out.reached(shown)
+        results = egress_paths.reached(shown)
         assert len(results) >= 40 and not any(results.values()), results
         kill(processes(await limited.client.get(PODS, limited.namespace, pod), b"/multistep/egress\0serve", "egress"))
 

@@ -34,7 +34,7 @@ async def synced(client: Client, manifest: Object) -> Object:
 
 
 @dataclass(frozen=True)
-class Life:
+class SyncCase:
     """A trial, the state to wait for, and the verdict of kstatus and of Argo CD on that state."""
 
     manifest: Object
@@ -42,27 +42,27 @@ class Life:
     verdict: tuple[str, str]
 
 
-LIVES = [
-    Life(trial(Step("a", solve="#!/bin/sh\nsleep 600\n"), name="running"), in_agent, ("InProgress", "Progressing")),
-    Life(trial(Step("a"), name="complete", podCleanup="Never"), finished, ("Current", "Healthy")),
-    Life(trial(name="failed", config={"schema_version": "none"}), finished, ("Failed", "Degraded")),
-    Life(trial(Step("a"), name="held", suspend=True), lambda found: holds(found, "Suspended"), ("InProgress", "Suspended")),
+SYNC_CASES = [
+    SyncCase(trial(Step("a", solve="#!/bin/sh\nsleep 600\n"), name="running"), in_agent, ("InProgress", "Progressing")),
+    SyncCase(trial(Step("a"), name="complete", podCleanup="Never"), finished, ("Current", "Healthy")),
+    SyncCase(trial(name="failed", config={"schema_version": "none"}), finished, ("Failed", "Degraded")),
+    SyncCase(trial(Step("a"), name="held", suspend=True), lambda found: holds(found, "Suspended"), ("InProgress", "Suspended")),
 ]
 
 
 async def test_a_synced_trial_stays_in_sync_and_is_never_run_again(given: Given) -> None:
-    await asyncio.gather(*(stays_in_sync(given, life) for life in LIVES))
+    await asyncio.gather(*(stays_in_sync(given, case) for case in SYNC_CASES))
     await a_trial_whose_pod_is_gone_is_not_run_again(given, "complete")
 
 
-async def stays_in_sync(given: Given, life: Life) -> None:
-    manifest = deepcopy(life.manifest)
+async def stays_in_sync(given: Given, case: SyncCase) -> None:
+    manifest = deepcopy(case.manifest)
     manifest["metadata"]["namespace"] = given.namespace
     new = await synced(given.client, manifest)
     assert await judged(new) == ("InProgress", "Progressing"), "nobody saw it yet"
     name = manifest["metadata"]["name"]
-    found = await given.until(name, life.reached)
-    assert await judged(found) == life.verdict, found["status"]
+    found = await given.until(name, case.reached)
+    assert await judged(found) == case.verdict, found["status"]
     again = await synced(given.client, manifest)
     assert again["spec"] == manifest["spec"], "nothing was defaulted into it"
     assert again["metadata"]["generation"] == new["metadata"]["generation"] == 1
@@ -80,7 +80,7 @@ async def a_trial_whose_pod_is_gone_is_not_run_again(given: Given, name: str) ->
     before = await given.get(name)
     await given.client.delete(PODS, given.namespace, f"{name}-1", grace_period_seconds=0)
     await given.without_pods(name)
-    manifest = next(deepcopy(life.manifest) for life in LIVES if life.manifest["metadata"]["name"] == name)
+    manifest = next(deepcopy(case.manifest) for case in SYNC_CASES if case.manifest["metadata"]["name"] == name)
     manifest["metadata"]["namespace"] = given.namespace
     await synced(given.client, manifest)
     manifest["spec"]["podTTLSecondsAfterFinished"] = 86400  # a field that may change in a finished trial

@@ -69,7 +69,7 @@ async def test_a_leader_that_sleeps_past_its_lease_wakes_to_do_nothing_and_ends_
     assert lease["leaseTransitions"] == held["leaseTransitions"] + 1
     ended = await two.until_restarted(asleep)
     assert ended["exitCode"] == 3
-    assert "lost the leader lease; exiting: " in await two.last_words(asleep)
+    assert "lost the leader lease; exiting: " in await two.previous_log(asleep)
     await assert_all_right(given, rewards)
     assert (await two.lease())["holderIdentity"] == lease["holderIdentity"]
 
@@ -81,7 +81,7 @@ async def test_a_leader_that_is_stopped_hands_over(given: Given, two: Replicas) 
     lease, ended = await asyncio.gather(two.until_held_by_another(held["holderIdentity"]), two.until_restarted(leader))
     assert lease["leaseTransitions"] == held["leaseTransitions"] + 1
     assert ended["exitCode"] == 0
-    assert "stopped and released the lease" in await two.last_words(leader)
+    assert "stopped and released the lease" in await two.previous_log(leader)
     await assert_all_right(given, rewards)
 
 

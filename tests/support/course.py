@@ -126,7 +126,7 @@ class Course:
         world.faults.fail(at - start + 1, what if isinstance(what, BaseException) else lambda: what(world))
         return world
 
-    def in_the_past(self, at: int, back: Callable[[int], int]) -> World | None:
+    def after_death_with_stale_reads(self, at: int, back: Callable[[int], int]) -> World | None:
         """Return the world as after_death does, but the new operator's first reads return stale objects.
 
         back: function from the current version's number to the stale version's number. Return None if that version does not exist.

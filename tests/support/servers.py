@@ -245,9 +245,9 @@ def free_port(place: Place) -> int:
             return int(probe.getsockname()[1])
     while True:
         port = random.choice(_PORTS_ON_NODE)
-        held = socket.socket()
+        listener = socket.socket()
         with suppress(OSError):
-            held.bind(("127.0.0.1", port))
-            _taken.append(held)
+            listener.bind(("127.0.0.1", port))
+            _taken.append(listener)
             return port
-        held.close()
+        listener.close()

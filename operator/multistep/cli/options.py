@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -126,12 +127,22 @@ def agent_option(function: F) -> F:
     )(function)
 
 
+class FiniteRange(click.FloatRange):
+    """The numbers of a range without NaN and infinity, which click accepts."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+
 _BUDGETS = (
     click.option("--max-output-tokens", type=click.IntRange(1), metavar="N", help="Budget of a trial: output tokens."),
     click.option("--max-input-tokens", type=click.IntRange(1), metavar="N", help="Budget of a trial: input tokens."),
     click.option(
         "--max-cost",
-        type=click.FloatRange(min=0, min_open=True),
+        type=FiniteRange(min=0, min_open=True),
         metavar="USD",
         help="Budget of a trial, over all its steps: US dollars. Model requests that might exceed it are refused.",
     ),
@@ -340,7 +351,7 @@ def trial_options(function: F) -> F:
             type=click.Choice(["abort", "continue"]),
             help="After an agent's exception: abort (default), or continue as Harbor does.",
         ),
-        click.option("--timeout-multiplier", type=click.FloatRange(min=0), metavar="X", help="Multiply every timeout by X."),
+        click.option("--timeout-multiplier", type=FiniteRange(min=0), metavar="X", help="Multiply every timeout by X."),
         resource_options,
         click.option(
             "--var-from-secret",

@@ -228,14 +228,14 @@ class Simulation:
                     upload = (request, bytearray())
                 elif request["op"] == "download" and answer["ok"]:
                     _send_body(writer, runner.download(request))
-                if _last_word(request, answer):
+                if _ends_session(request, answer):
                     await writer.drain()
                     await asyncio.sleep(LEAVING_SECONDS)
                     return
             await writer.drain()
 
 
-def _last_word(request: Json, answer: Json) -> bool:
+def _ends_session(request: Json, answer: Json) -> bool:
     """Return whether the operator closes the session after this answer: the phase still runs, or the last step is finished.
 
     A real runner then reads the end of its stdin and closes the stream. KWOK does not forward the end of stdin, so without this

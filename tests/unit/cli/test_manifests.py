@@ -39,6 +39,15 @@ def test_names_that_kubernetes_would_refuse(name: str) -> None:
         manifests.checked_name(name)
 
 
+@pytest.mark.parametrize("number", ["nan", "inf"])
+@pytest.mark.parametrize("option", ["--timeout-multiplier", "--max-cost"])
+def test_a_number_that_is_not_finite_is_rejected_by_the_name_of_its_option(
+    option: str, number: str, task: Path, invoke: Invoke
+) -> None:
+    result = invoke("package", task, "--agent", "claude-code", option, number)
+    assert result.exit_code == 2 and f"'{option}': {number} is not a finite number" in result.stderr
+
+
 def test_package_carries_the_whole_task(task: Path, invoke: Invoke) -> None:
     result = invoke("package", task, "--agent", "nop", "--name", "x", "-n", "evals")
     assert result.exit_code == 0 and result.stderr == ""

@@ -49,9 +49,9 @@ def after(course: Course, at: int, variant: str) -> World | None:
     occur there."""
     match variant:
         case "read the version before":
-            return course.in_the_past(at, lambda versions: versions - 1)
+            return course.after_death_with_stale_reads(at, lambda versions: versions - 1)
         case "read an old version":
-            return course.in_the_past(at, lambda versions: versions // 2)
+            return course.after_death_with_stale_reads(at, lambda versions: versions // 2)
     return course.after_death(at, events=variant.removesuffix(" events"))
 
 

@@ -11,6 +11,7 @@ import click
 from multistep.cli.dataset.registry import DatasetOptions
 from multistep.cli.groups import SuggestingGroup
 from multistep.cli.options import (
+    FiniteRange,
     Target,
     agent_env_option,
     agent_secret_option,
@@ -146,12 +147,12 @@ def sweep() -> None:
 @click.option("--parallelism", type=click.IntRange(1, 10_000), metavar="N", help="Maximum number of active trials; default: 10.")
 @click.option(
     "--budget",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     metavar="USD",
     help="Budget of all trials together: US dollars for their model requests. The sweep is suspended before it is exceeded.",
 )
 @click.option("--name", metavar="NAME", help="Name of the sweep; default: DIRECTORY-RANDOM.")
-@click.option("--timeout-multiplier", type=click.FloatRange(min=0), metavar="X", help="Multiply every timeout by X.")
+@click.option("--timeout-multiplier", type=FiniteRange(min=0), metavar="X", help="Multiply every timeout by X.")
 @resource_options
 @click.option(
     "--var", "variables", multiple=True, metavar="NAME[=VALUE]", help="A value for ${NAME} in task.toml; stored in a Secret."

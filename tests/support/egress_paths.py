@@ -30,7 +30,7 @@ POD: Final[Mapping[str, Any]] = {
     "securityContext": {"sysctls": [{"name": "net.ipv4.ping_group_range", "value": "0 2147483647"}]},
 }
 """Pod spec fields that some ways need to reach their targets: an outside DNS resolver, and permission for every user to ping."""
-NOWHERE: Final = frozenset({"IPv6", "IPv6 by HTTP", "UDP over IPv6", "ping over IPv6", "past the routing table"})
+UNREACHABLE: Final = frozenset({"IPv6", "IPv6 by HTTP", "UDP over IPv6", "ping over IPv6", "past the routing table"})
 """Ways that never reach their target in localkube: its pods have no IPv6 address, and no target is on the pods' link."""
 
 
