@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # else litellm fetches prices at import, and without a network tries for seconds
 SUITE = "trixie"  # this Debian release has Python 3.13
 _PACKAGES = "python3,python3-venv,ca-certificates"
 _VENV = "/venv"
@@ -91,7 +92,7 @@ def _share_network(root: Path) -> None:
 
 
 def _in_chroot(root: Path, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8", "PIP_CERT": _CA_INSIDE}
+    env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8", "PIP_CERT": _CA_INSIDE} | OFFLINE
     env |= {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     chroot = shutil.which("chroot") or "/usr/sbin/chroot"
     # Run in a separate mount namespace, so that the mounts disappear with the command. Bind-mount the root onto itself: a command

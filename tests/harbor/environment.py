@@ -42,7 +42,8 @@ class HostPython:
     executable: Path
 
     def run(self, script: Path, directory: Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([self.executable, script, directory], capture_output=True, text=True, check=False)
+        env = os.environ | chroot.OFFLINE
+        return subprocess.run([self.executable, script, directory], env=env, capture_output=True, text=True, check=False)
 
     def pytest(self, project: Path, runner: Path) -> subprocess.CompletedProcess[str]:
         env = os.environ | {"MULTISTEP_RUNNER": str(runner)}

@@ -79,9 +79,9 @@ class Operator:
         well, text = await {"/healthz": self.app.health.live, "/readyz": self.app.health.ready}[path]()
         return (200 if well else 503), text
 
-    async def until(self, so: Callable[[], object]) -> None:
+    async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(20):
-            while not so():
+            while not condition():
                 await asyncio.sleep(0.01)
 
 

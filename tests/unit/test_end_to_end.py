@@ -18,7 +18,7 @@ LISTED = "tests/e2e/test_leader.py::test_a\ntests/e2e/test_leader.py::test_b\n"
 LOST = "tests/e2e/test_sweeps.py::test_lost"
 
 
-class Played:
+class FakePytest:
     """Replaces runs of pytest: records each run, and reports one failed test for the run named "side by side"."""
 
     def __init__(self) -> None:
@@ -37,8 +37,8 @@ class Played:
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> Played:
-    found = Played()
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakePytest:
+    found = FakePytest()
     target = create_autospec(targets.Local, instance=True)
     cluster = Cluster(target, "kubectl", {})
     monkeypatch.setattr(Cluster, "environment", {"CLUSTER": "played"})
@@ -51,29 +51,29 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Played:
     return found
 
 
-def test_failures_are_run_again_after_all_others_and_rights_are_judged_last(played: Played) -> None:
+def test_failures_are_run_again_after_all_others_and_rights_are_judged_last(fake: FakePytest) -> None:
     end_to_end.run()
-    assert sorted(played.names[:3]) == ["conformance", "leader", "side by side"] and played.names[3:] == ["again", "rights"]
-    again = played.runs[3]
+    assert sorted(fake.names[:3]) == ["conformance", "leader", "side by side"] and fake.names[3:] == ["again", "rights"]
+    again = fake.runs[3]
     assert again.arguments[0] == LOST
-    by_name = {each.name: each for each in played.runs}
+    by_name = {each.name: each for each in fake.runs}
     side_by_side = by_name["side by side"].arguments
     assert side_by_side[side_by_side.index("-n") + 1] == "3"
     assert side_by_side[side_by_side.index("-m") + 1] == f"not alone and {end_to_end._EACH_RUN}"
     assert by_name["leader"].arguments[:3] == ["tests/e2e/test_leader.py", "-m", f"alone and {end_to_end._EACH_RUN}"]
     assert by_name["conformance"].env["MULTISTEP_TEST_CASES"] == "6"
-    [(ended, second)] = played.reported
+    [(ended, second)] = fake.reported
     assert len(ended) == 4 and [(each.test, each.is_flaky) for each in second] == [(LOST, True)]
 
 
-def test_long_tests_run_the_same_way_and_belong_to_the_run_before(played: Played) -> None:
+def test_long_tests_run_the_same_way_and_belong_to_the_run_before(fake: FakePytest) -> None:
     end_to_end.run_long([Ended(Run("long", [], {}), 0, [], Outcomes())])
-    assert sorted(played.names[:2]) == ["leader", "side by side"] and played.names[2:] == ["again", "rights"]
-    by_name = {each.name: each.arguments for each in played.runs}
+    assert sorted(fake.names[:2]) == ["leader", "side by side"] and fake.names[2:] == ["again", "rights"]
+    by_name = {each.name: each.arguments for each in fake.runs}
     assert by_name["leader"][:3] == ["tests/e2e/test_leader.py", "-m", "alone and long"]
     assert by_name["side by side"][by_name["side by side"].index("-m") + 1] == "not alone and long"
     assert by_name["rights"][:3] == ["tests/rights", "-m", ""]
-    [(ended, _, past)] = played.reported
+    [(ended, _, past)] = fake.reported
     assert past.continued and ended[0].run.name == "long"
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.unit.chart.conftest import Object, the
+from tests.unit.chart.conftest import Object, only
 
 
 def container_of(objects: list[Object]) -> Object:
-    [container] = the(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    [container] = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
     return dict(container)
 
 

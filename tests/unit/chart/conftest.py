@@ -45,7 +45,7 @@ def render(program: str, tmp_path: Path) -> Render:
     return run
 
 
-def the(objects: list[Object], kind: str, *, gateway: bool = False) -> Object:
+def only(objects: list[Object], kind: str, *, gateway: bool = False) -> Object:
     """Return the only object of this kind. gateway: search only the model gateway's objects if true, else only other objects."""
     [found] = [each for each in objects if each["kind"] == kind and gateway is of_gateway(each)]
     return found

@@ -32,7 +32,7 @@ class Case:
     minute: int = 60
 
 
-def lost(reason: str, values: str, started: str) -> Series:
+def failed_attempts(reason: str, values: str, started: str) -> Series:
     return {
         f'multistep_attempts_failed_total{{reason="{reason}"}}': values,
         'multistep_pod_startup_duration_seconds_count{agent="oracle"}': started,
@@ -76,7 +76,9 @@ CASES = {
             'multistep_leading{namespace="s", job="m", pod="b"}': "1x120",
         },
     ),
-    "MultistepAttemptsFailed": Case(lost("Evicted", "0+1x120", "0+2x120"), lost("Evicted", "0+1x120", "0+20x120")),
+    "MultistepAttemptsFailed": Case(
+        failed_attempts("Evicted", "0+1x120", "0+2x120"), failed_attempts("Evicted", "0+1x120", "0+20x120")
+    ),
     "MultistepInfrastructureFailures": Case(
         failed("Excluded", "Infrastructure", "0+1x120"), failed("Excluded", "Task", "0+1x120"), minute=30
     ),

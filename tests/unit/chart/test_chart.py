@@ -14,7 +14,7 @@ from hack.generate import chart as chart_reference
 from multistep.api.trial import parse_trial
 from multistep.settings import Settings
 from tests.unit.chart.chart_objects import container_of, granted, operator_role, variables_of
-from tests.unit.chart.conftest import CHART, ROOT, Object, Render, the
+from tests.unit.chart.conftest import CHART, ROOT, Object, Render, only
 
 # -- the custom resource definitions
 
@@ -42,7 +42,7 @@ def test_the_crd_can_be_left_to_others(render: Render) -> None:
 
 def test_the_pod_is_restricted(render: Render) -> None:
     """The pod meets the Pod Security Standard `restricted` and has a read-only root filesystem."""
-    pod = the(render(), "Deployment")["spec"]["template"]["spec"]
+    pod = only(render(), "Deployment")["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["runAsUser"] == 65532
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -62,12 +62,12 @@ def test_everything_that_is_written_is_a_volume(render: Render) -> None:
 
 
 def test_there_is_one_operator_at_a_time(render: Render) -> None:
-    spec = the(render(), "Deployment")["spec"]
+    spec = only(render(), "Deployment")["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
 
 
 def test_of_several_replicas_one_goes_at_a_time(render: Render) -> None:
-    spec = the(render({"replicaCount": 2}), "Deployment")["spec"]
+    spec = only(render({"replicaCount": 2}), "Deployment")["spec"]
     rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
     assert (spec["replicas"], spec["strategy"]) == (2, rolling)
 
@@ -80,13 +80,13 @@ def test_several_replicas_without_a_volume_of_all_are_refused(render: Render) ->
 def test_results_may_be_kept_in_the_pod_only(render: Render) -> None:
     objects = render({"results": {"persistence": {"enabled": False}}})
     assert "PersistentVolumeClaim" not in {each["kind"] for each in objects}
-    assert {"name": "results", "emptyDir": {}} in the(objects, "Deployment")["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "results", "emptyDir": {}} in only(objects, "Deployment")["spec"]["template"]["spec"]["volumes"]
 
 
 def test_a_claim_that_exists_is_used(render: Render) -> None:
     objects = render({"results": {"persistence": {"existingClaim": "mine"}}})
     assert "PersistentVolumeClaim" not in {each["kind"] for each in objects}
-    volumes = the(objects, "Deployment")["spec"]["template"]["spec"]["volumes"]
+    volumes = only(objects, "Deployment")["spec"]["template"]["spec"]["volumes"]
     assert {"name": "results", "persistentVolumeClaim": {"claimName": "mine"}} in volumes
 
 
@@ -107,7 +107,7 @@ def test_the_variables_are_settings_with_these_meanings(render: Render, monkeypa
 
 def test_a_service_has_the_name_and_the_port_of_the_results_url(render: Render) -> None:
     objects = render(release="other")
-    service = the(objects, "Service")
+    service = only(objects, "Service")
     results, metrics = service["spec"]["ports"]
     name = service["metadata"]["name"]
     assert variables_of(objects)["MULTISTEP_RESULTS_URL"] == f"service://multistep-system/{name}:{results['name']}"
@@ -120,7 +120,7 @@ def test_the_named_ports_are_those_that_the_operator_listens_on(render: Render) 
     assert ports == {"results": variables["MULTISTEP_RESULTS_PORT"], "metrics": variables["MULTISTEP_METRICS_PORT"]}
     probes = [container_of(objects)[each]["httpGet"]["port"] for each in ("startupProbe", "livenessProbe", "readinessProbe")]
     assert probes == ["metrics"] * 3
-    assert {each["targetPort"] for each in the(objects, "Service")["spec"]["ports"]} == set(ports)
+    assert {each["targetPort"] for each in only(objects, "Service")["spec"]["ports"]} == set(ports)
 
 
 def test_other_settings_become_variables(render: Render) -> None:
@@ -149,7 +149,9 @@ def test_an_object_store_gets_its_credentials_and_certificates(render: Render) -
     assert container["envFrom"] == [{"secretRef": {"name": "keys"}}]
     [mount] = [each for each in container["volumeMounts"] if each["name"] == "results-store-ca"]
     assert variables["MULTISTEP_RESULTS_STORE_CA_FILE"] == f"{mount['mountPath']}/ca.crt" and mount["readOnly"]
-    [volume] = [each for each in the(objects, "Deployment")["spec"]["template"]["spec"]["volumes"] if each["name"] == mount["name"]]
+    [volume] = [
+        each for each in only(objects, "Deployment")["spec"]["template"]["spec"]["volumes"] if each["name"] == mount["name"]
+    ]
     assert volume["configMap"] == {"name": "ca", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
 
 
@@ -159,14 +161,16 @@ def test_the_key_that_signs_evidence_is_mounted_from_a_secret(render: Render) ->
     [mount] = [each for each in container_of(objects)["volumeMounts"] if each["name"] == "signing-key"]
     file = variables_of(objects)["MULTISTEP_RESULTS_SIGNING_KEY_FILE"]
     assert file == f"{mount['mountPath']}/signing-key.pem" and mount["readOnly"]
-    [volume] = [each for each in the(objects, "Deployment")["spec"]["template"]["spec"]["volumes"] if each["name"] == "signing-key"]
+    [volume] = [
+        each for each in only(objects, "Deployment")["spec"]["template"]["spec"]["volumes"] if each["name"] == "signing-key"
+    ]
     assert volume["secret"] == {"secretName": "evidence", "items": [{"key": "signing-key.pem", "path": "signing-key.pem"}]}
 
 
 def test_without_an_object_store_none_is_mentioned(render: Render) -> None:
     objects = render()
     assert not [name for name in variables_of(objects) if "STORE" in name or name.startswith("AWS")]
-    assert "envFrom" not in container_of(objects) and "results-store" not in json.dumps(the(objects, "Deployment"))
+    assert "envFrom" not in container_of(objects) and "results-store" not in json.dumps(only(objects, "Deployment"))
 
 
 @pytest.mark.parametrize(
@@ -305,22 +309,22 @@ def test_nothing_is_created_for_monitoring_unless_asked(render: Render) -> None:
 def test_a_pod_monitor_scrapes_every_replica_and_has_the_labels_that_prometheus_selects(render: Render) -> None:
     values = {"metrics": {"podMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}}}}
     objects = render(values)
-    monitor = the(objects, "PodMonitor")
+    monitor = only(objects, "PodMonitor")
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
-    assert monitor["spec"]["selector"] == the(objects, "Deployment")["spec"]["selector"]
+    assert monitor["spec"]["selector"] == only(objects, "Deployment")["spec"]["selector"]
     assert monitor["spec"]["podMetricsEndpoints"] == [{"port": "metrics", "path": "/metrics", "interval": "15s"}]
     assert "metrics" in {port["name"] for port in container_of(objects)["ports"]}
 
 
 def test_the_rules_are_those_that_promtool_has_tried(render: Render) -> None:
-    rule = the(render({"metrics": {"rules": {"enabled": True, "labels": {"release": "prometheus"}}}}), "PrometheusRule")
+    rule = only(render({"metrics": {"rules": {"enabled": True, "labels": {"release": "prometheus"}}}}), "PrometheusRule")
     assert rule["metadata"]["labels"]["release"] == "prometheus"
     assert rule["spec"] == yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
     assert "{{ $value" in str(rule)  # Prometheus replaces this placeholder, so Helm must not
 
 
 def test_the_dashboard_is_brought_to_grafana_as_it_is(render: Render) -> None:
-    config = the(render({"metrics": {"dashboard": {"enabled": True}}}), "ConfigMap")
+    config = only(render({"metrics": {"dashboard": {"enabled": True}}}), "ConfigMap")
     assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert config["data"] == {"multistep.json": (CHART / "files" / "dashboard.json").read_text()}
 
@@ -333,13 +337,13 @@ def test_the_test_is_no_part_of_what_the_service_and_the_policies_select(render:
     made = [each for each in objects if "helm.sh/hook" in (each["metadata"].get("annotations") or {})]
     assert {each["metadata"]["annotations"]["helm.sh/hook"] for each in made} == {"test"}
     assert [each["kind"] for each in made] == ["ServiceAccount", "Role", "RoleBinding", "Pod"]
-    selected = the(objects, "Service")["spec"]["selector"].items()
+    selected = only(objects, "Service")["spec"]["selector"].items()
     assert not [each for each in made if selected <= each["metadata"]["labels"].items()]
 
 
 def test_the_tests_trial_is_in_a_namespace_that_the_operator_watches(render: Render) -> None:
     def trial(values: Object) -> Object:
-        pod = the(render(values), "Pod")
+        pod = only(render(values), "Pod")
         [given] = [each["value"] for each in pod["spec"]["containers"][0]["env"] if each["name"] == "TRIAL"]
         return dict(json.loads(given))
 
@@ -350,5 +354,5 @@ def test_the_tests_trial_is_in_a_namespace_that_the_operator_watches(render: Ren
 
 def test_the_test_can_do_without_a_trial_and_then_has_no_rights(render: Render) -> None:
     objects = render({"test": {"trial": False}, "rbac": {"aggregate": False}})
-    assert the(objects, "Pod")["spec"]["automountServiceAccountToken"] is False
+    assert only(objects, "Pod")["spec"]["automountServiceAccountToken"] is False
     assert not [each for each in objects if each["metadata"]["name"] == "multistep-test" and each["kind"] == "Role"]

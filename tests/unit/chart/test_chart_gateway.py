@@ -16,12 +16,12 @@ from multistep.gateway.tokens import read_signing_keys
 from multistep.settings import Settings
 from tests.unit.chart import secrets_api
 from tests.unit.chart.chart_objects import container_of, variables_of
-from tests.unit.chart.conftest import Object, Render, of_gateway, the
+from tests.unit.chart.conftest import Object, Render, of_gateway, only
 
 
 def pod_of(objects: list[Object]) -> Object:
     """Return the spec of the gateway's pod."""
-    return dict(the(objects, "StatefulSet", gateway=True)["spec"]["template"]["spec"])
+    return dict(only(objects, "StatefulSet", gateway=True)["spec"]["template"]["spec"])
 
 
 def gateway_variables(objects: list[Object]) -> dict[str, str]:
@@ -31,7 +31,7 @@ def gateway_variables(objects: list[Object]) -> dict[str, str]:
 
 def secret_of(objects: list[Object]) -> dict[str, str]:
     """Return the decoded values of the gateway's Secret, by key."""
-    return {key: b64decode(value).decode() for key, value in the(objects, "Secret", gateway=True)["data"].items()}
+    return {key: b64decode(value).decode() for key, value in only(objects, "Secret", gateway=True)["data"].items()}
 
 
 def secrets_at(pod: Object, container: Object) -> dict[str, str]:
@@ -47,7 +47,7 @@ def secrets_at(pod: Object, container: Object) -> dict[str, str]:
 def test_the_pod_of_the_gateway_is_restricted(render: Render) -> None:
     """The pod meets the Pod Security Standard `restricted`, and has no token for the API server."""
     objects = render()
-    pod, operator = pod_of(objects), the(objects, "Deployment")["spec"]["template"]["spec"]
+    pod, operator = pod_of(objects), only(objects, "Deployment")["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"] is False and "serviceAccountName" not in pod
     assert pod["securityContext"] == operator["securityContext"]
     [container] = pod["containers"]
@@ -77,7 +77,7 @@ def test_the_variables_are_the_gateways_settings(render: Render, monkeypatch: py
 def test_service_links_cannot_replace_the_port(render: Render) -> None:
     """With service links enabled, Kubernetes would set MULTISTEP_GATEWAY_PORT to tcp://... because of the gateway's Service."""
     objects = render()
-    assert the(objects, "Service", gateway=True)["metadata"]["name"].upper().replace("-", "_") == "MULTISTEP_GATEWAY"
+    assert only(objects, "Service", gateway=True)["metadata"]["name"].upper().replace("-", "_") == "MULTISTEP_GATEWAY"
     assert pod_of(objects)["enableServiceLinks"] is False
 
 
@@ -102,10 +102,10 @@ def test_its_pod_is_placed_by_its_own_values(render: Render) -> None:
     }
     labels = {"podLabels": {"x": "y"}, "podAnnotations": {"a": "b"}}
     objects = render({"gateway": own | labels, "imagePullSecrets": [{"name": "pull"}]})
-    pod, operator = pod_of(objects), the(objects, "Deployment")["spec"]["template"]["spec"]
+    pod, operator = pod_of(objects), only(objects, "Deployment")["spec"]["template"]["spec"]
     assert {name: pod[name] for name in own} == own and own.keys().isdisjoint(operator)
     assert pod["imagePullSecrets"] == [{"name": "pull"}]
-    metadata = the(objects, "StatefulSet", gateway=True)["spec"]["template"]["metadata"]
+    metadata = only(objects, "StatefulSet", gateway=True)["spec"]["template"]["metadata"]
     assert metadata["labels"]["x"] == "y" and metadata["annotations"] == {"a": "b"}
 
 
@@ -122,7 +122,7 @@ def test_it_can_have_a_proxy_and_its_certificates(render: Render) -> None:
 
 def test_the_ledger_is_on_a_claim_that_outlives_the_release(render: Render) -> None:
     objects = render({"gateway": {"persistence": {"storageClass": "fast", "size": "2Gi"}}, "commonLabels": {"team": "a"}})
-    spec = the(objects, "StatefulSet", gateway=True)["spec"]
+    spec = only(objects, "StatefulSet", gateway=True)["spec"]
     [claim] = spec["volumeClaimTemplates"]
     [mount] = [each for each in pod_of(objects)["containers"][0]["volumeMounts"] if each["name"] == claim["metadata"]["name"]]
     assert Path(gateway_variables(objects)["MULTISTEP_GATEWAY_LEDGER_FILE"]).parent == Path(mount["mountPath"])
@@ -137,14 +137,14 @@ def test_the_ledger_is_on_a_claim_that_outlives_the_release(render: Render) -> N
 
 
 def test_the_ledgers_claim_can_go_with_the_release(render: Render) -> None:
-    spec = the(render({"gateway": {"persistence": {"keep": False}}}), "StatefulSet", gateway=True)["spec"]
+    spec = only(render({"gateway": {"persistence": {"keep": False}}}), "StatefulSet", gateway=True)["spec"]
     assert spec["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Delete"
 
 
 def test_the_ledger_may_be_kept_in_the_pod_only(render: Render) -> None:
     objects = render({"gateway": {"persistence": {"enabled": False}}})
     assert (
-        the(objects, "StatefulSet", gateway=True)["spec"]
+        only(objects, "StatefulSet", gateway=True)["spec"]
         .keys()
         .isdisjoint({"volumeClaimTemplates", "persistentVolumeClaimRetentionPolicy"})
     )
@@ -188,9 +188,12 @@ def test_gateway_and_operator_mount_all_keys_of_the_same_secret(render: Render, 
     objects = render({"gateway": {"existingSecret": existing}})
     pod, variables = pod_of(objects), gateway_variables(objects)
     keys, token = variables["MULTISTEP_GATEWAY_SIGNING_KEYS_DIR"], variables["MULTISTEP_GATEWAY_ADMIN_TOKEN_FILE"]
-    name = existing or the(objects, "Secret", gateway=True)["metadata"]["name"]
+    name = existing or only(objects, "Secret", gateway=True)["metadata"]["name"]
     assert secrets_at(pod, pod["containers"][0]) == {keys: name} and token == f"{keys}/admin-token"
-    shared, operator = variables_of(objects)["MULTISTEP_GATEWAY_SECRET_DIR"], the(objects, "Deployment")["spec"]["template"]["spec"]
+    shared, operator = (
+        variables_of(objects)["MULTISTEP_GATEWAY_SECRET_DIR"],
+        only(objects, "Deployment")["spec"]["template"]["spec"],
+    )
     assert secrets_at(operator, container_of(objects)).get(shared) == name
     assert [each["kind"] for each in objects if each["kind"] == "Secret"] == ([] if existing else ["Secret"])
 
@@ -202,7 +205,7 @@ def test_the_operator_knows_the_gateways_urls(render: Render, monkeypatch: pytes
     objects = render(release="other")
     for name, value in variables_of(objects).items():
         monkeypatch.setenv(name, value)
-    settings, service = Settings(), the(objects, "Service", gateway=True)
+    settings, service = Settings(), only(objects, "Service", gateway=True)
     host = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc"
     ports = {each["targetPort"]: each["port"] for each in service["spec"]["ports"]}
     assert settings.gateway_url == f"http://{host}:{ports['public']}" == "http://other-multistep-gateway.multistep-system.svc:8080"
@@ -229,14 +232,14 @@ def test_no_selector_of_the_operator_selects_the_gateway_nor_the_other_way_round
     objects = render({"metrics": {"podMonitor": {"enabled": True}}})
 
     def selectors(*, gateway: bool) -> list[dict[str, str]]:
-        ours: list[Any] = [the(objects, "Service", gateway=gateway)["spec"]["selector"]]
-        ours += [the(objects, "NetworkPolicy", gateway=gateway)["spec"]["podSelector"]["matchLabels"]]
-        ours += [the(objects, "PodMonitor", gateway=gateway)["spec"]["selector"]["matchLabels"]]
+        ours: list[Any] = [only(objects, "Service", gateway=gateway)["spec"]["selector"]]
+        ours += [only(objects, "NetworkPolicy", gateway=gateway)["spec"]["podSelector"]["matchLabels"]]
+        ours += [only(objects, "PodMonitor", gateway=gateway)["spec"]["selector"]["matchLabels"]]
         kind = "StatefulSet" if gateway else "Deployment"
-        return [*ours, the(objects, kind, gateway=gateway)["spec"]["selector"]["matchLabels"]]
+        return [*ours, only(objects, kind, gateway=gateway)["spec"]["selector"]["matchLabels"]]
 
     for gateway, kind in ((True, "StatefulSet"), (False, "Deployment")):
-        labels = the(objects, kind, gateway=gateway)["spec"]["template"]["metadata"]["labels"].items()
+        labels = only(objects, kind, gateway=gateway)["spec"]["template"]["metadata"]["labels"].items()
         assert all(each.items() <= labels for each in selectors(gateway=gateway))
         assert not any(each.items() <= labels for each in selectors(gateway=not gateway))
 
@@ -245,16 +248,16 @@ def test_names_stay_short_enough_for_a_statefulset(render: Render) -> None:
     """A label's value has at most 63 characters. The longest label value of a StatefulSet's pods is its name, a hyphen and 10
     characters."""
     objects = render({"fullnameOverride": "f" * 63, "nameOverride": "n" * 63})
-    stateful = the(objects, "StatefulSet", gateway=True)
+    stateful = only(objects, "StatefulSet", gateway=True)
     name = stateful["metadata"]["name"]
     assert len(name) == 52
     assert max(len(value) for value in stateful["spec"]["template"]["metadata"]["labels"].values()) <= 63
-    assert the(objects, "Service", gateway=True)["metadata"]["name"] == stateful["spec"]["serviceName"] == name
+    assert only(objects, "Service", gateway=True)["metadata"]["name"] == stateful["spec"]["serviceName"] == name
 
 
 def test_its_metrics_are_scraped_from_the_admin_port(render: Render) -> None:
     values = {"metrics": {"podMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}}}}
     objects = render(values)
-    monitor = the(objects, "PodMonitor", gateway=True)
+    monitor = only(objects, "PodMonitor", gateway=True)
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     assert monitor["spec"]["podMetricsEndpoints"] == [{"port": "admin", "path": "/metrics", "interval": "15s"}]

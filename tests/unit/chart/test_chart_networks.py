@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from multistep.pods import identity
-from tests.unit.chart.conftest import Object, Render, the
+from tests.unit.chart.conftest import Object, Render, only
 
 # -- network policies
 
@@ -17,18 +17,18 @@ def test_by_default_any_client_reaches_the_results_and_none_the_metrics(render: 
     Only the pod of `helm test` may connect to the metrics port.
     """
     objects = render()
-    policy = the(objects, "NetworkPolicy")["spec"]
+    policy = only(objects, "NetworkPolicy")["spec"]
     results, metrics = policy["ingress"]
     assert policy["policyTypes"] == ["Ingress"]
     assert results == {"ports": [{"port": "results", "protocol": "TCP"}]}
     assert metrics == {"ports": [{"port": "metrics", "protocol": "TCP"}], "from": [TESTER]}
-    assert policy["podSelector"]["matchLabels"].items() <= _labels(the(objects, "Deployment")).items()
-    assert TESTER["podSelector"]["matchLabels"].items() <= the(objects, "Pod")["metadata"]["labels"].items()
+    assert policy["podSelector"]["matchLabels"].items() <= _labels(only(objects, "Deployment")).items()
+    assert TESTER["podSelector"]["matchLabels"].items() <= only(objects, "Pod")["metadata"]["labels"].items()
 
 
 def test_the_namespaces_of_the_monitoring_reach_the_metrics(render: Render) -> None:
     values = {"networkPolicy": {"metricsNamespaces": ["monitoring"], "resultsFrom": [{"namespaceSelector": {}}]}}
-    results, metrics = the(render(values), "NetworkPolicy")["spec"]["ingress"]
+    results, metrics = only(render(values), "NetworkPolicy")["spec"]["ingress"]
     named = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["monitoring"]}
     assert metrics["from"] == [TESTER, {"namespaceSelector": {"matchExpressions": [named]}}]
     assert results["from"] == [{"namespaceSelector": {}}]
@@ -42,7 +42,7 @@ def test_egress_is_limited_to_dns_the_api_server_and_what_the_values_set(render:
     stores = {"ports": [{"port": 9000}]}
     egress = {"enabled": True, "apiServer": {"ports": [6443], "cidrs": ["10.0.0.1/32"]}, "to": [stores]}
     values = {"networkPolicy": {"enabled": False, "egress": egress}, "gateway": {"enabled": False}}
-    policy = the(render(values), "NetworkPolicy")["spec"]
+    policy = only(render(values), "NetworkPolicy")["spec"]
     dns = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
     api = {"ports": [{"port": 6443, "protocol": "TCP"}], "to": [{"ipBlock": {"cidr": "10.0.0.1/32"}}]}
     assert (policy["policyTypes"], policy["egress"]) == (["Egress"], [dns, api, stores])
@@ -78,18 +78,18 @@ OPERATOR, GATEWAY = (
 
 def test_pods_of_trials_reach_the_gateway_and_the_operator_its_admin_port(render: Render) -> None:
     objects = render()
-    policy = the(objects, "NetworkPolicy", gateway=True)["spec"]
+    policy = only(objects, "NetworkPolicy", gateway=True)["spec"]
     ours = {"podSelector": {"matchLabels": dict([identity.OURS.split("=")])}}
     assert policy["policyTypes"] == ["Ingress"]
     assert policy["ingress"] == [
         {"ports": [{"port": "public", "protocol": "TCP"}], "from": [{**ours, "namespaceSelector": {}}]},
         {"ports": [{"port": "admin", "protocol": "TCP"}], "from": [OPERATOR]},
     ]
-    assert OPERATOR["podSelector"]["matchLabels"].items() <= _labels(the(objects, "Deployment")).items()
+    assert OPERATOR["podSelector"]["matchLabels"].items() <= _labels(only(objects, "Deployment")).items()
 
 
 def test_only_pods_of_the_operators_namespaces_reach_the_gateway(render: Render) -> None:
-    public, admin = the(
+    public, admin = only(
         render({"namespaces": ["a"], "networkPolicy": {"metricsNamespaces": ["monitoring"]}}), "NetworkPolicy", gateway=True
     )["spec"]["ingress"]
     named = {"key": "kubernetes.io/metadata.name", "operator": "In"}
@@ -99,8 +99,8 @@ def test_only_pods_of_the_operators_namespaces_reach_the_gateway(render: Render)
 
 def test_limited_egress_leads_the_operator_to_the_gateway_and_the_gateway_to_the_providers(render: Render) -> None:
     objects = render({"networkPolicy": {"enabled": False, "egress": {"enabled": True}}})
-    assert {"ports": [{"port": 8081, "protocol": "TCP"}], "to": [GATEWAY]} in the(objects, "NetworkPolicy")["spec"]["egress"]
-    policy = the(objects, "NetworkPolicy", gateway=True)["spec"]
+    assert {"ports": [{"port": 8081, "protocol": "TCP"}], "to": [GATEWAY]} in only(objects, "NetworkPolicy")["spec"]["egress"]
+    policy = only(objects, "NetworkPolicy", gateway=True)["spec"]
     dns, providers = policy["egress"]
     assert policy["policyTypes"] == ["Egress"] and "ingress" not in policy
     assert [each["port"] for each in dns["ports"]] == [53, 53]
@@ -108,7 +108,7 @@ def test_limited_egress_leads_the_operator_to_the_gateway_and_the_gateway_to_the
     assert "169.254.0.0/16" in providers["to"][0]["ipBlock"]["except"]
     own = {"ports": [{"port": 3128}]}
     changed = render({"networkPolicy": {"egress": {"enabled": True, "providers": [own]}}})
-    assert the(changed, "NetworkPolicy", gateway=True)["spec"]["egress"] == [dns, own]
+    assert only(changed, "NetworkPolicy", gateway=True)["spec"]["egress"] == [dns, own]
 
 
 def test_limited_egress_of_trials_leads_to_the_gateway(render: Render) -> None:
@@ -116,4 +116,4 @@ def test_limited_egress_of_trials_leads_to_the_gateway(render: Render) -> None:
     [policy] = [each for each in objects if each["kind"] == "NetworkPolicy" and each["metadata"]["namespace"] == "a"]
     home = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "multistep-system"}}}
     assert policy["spec"]["egress"] == [{"ports": [{"port": 8080, "protocol": "TCP"}], "to": [{**home, **GATEWAY}]}]
-    assert GATEWAY["podSelector"]["matchLabels"].items() <= the(objects, "StatefulSet", gateway=True)["metadata"]["labels"].items()
+    assert GATEWAY["podSelector"]["matchLabels"].items() <= only(objects, "StatefulSet", gateway=True)["metadata"]["labels"].items()

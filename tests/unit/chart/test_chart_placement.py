@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from tests.unit.chart.chart_objects import container_of
-from tests.unit.chart.conftest import Object, Render, the
+from tests.unit.chart.conftest import Object, Render, only
 
 # -- node placement and disruption budgets
 
 
 def placed(objects: list[Object]) -> tuple[Any, Any]:
-    pod = the(objects, "Deployment")["spec"]["template"]["spec"]
+    pod = only(objects, "Deployment")["spec"]["template"]["spec"]
     return pod.get("affinity"), pod.get("topologySpreadConstraints")
 
 
@@ -39,9 +39,9 @@ def test_what_the_values_set_stands_alone(render: Render) -> None:
 
 def test_of_several_replicas_a_drain_takes_one_at_a_time(render: Render) -> None:
     objects = render({"replicaCount": 3})
-    budget = the(objects, "PodDisruptionBudget")["spec"]
+    budget = only(objects, "PodDisruptionBudget")["spec"]
     assert budget["maxUnavailable"] == 1 and budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
-    assert budget["selector"] == the(objects, "Deployment")["spec"]["selector"]
+    assert budget["selector"] == only(objects, "Deployment")["spec"]["selector"]
     off = render({"replicaCount": 3, "podDisruptionBudget": {"enabled": False}})
     assert "PodDisruptionBudget" not in {each["kind"] for each in off}
 
@@ -57,7 +57,7 @@ def test_a_pod_can_have_more_volumes_labels_and_another_user(render: Render) -> 
         "podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None},
     }
     objects = render(values)
-    template = the(objects, "Deployment")["spec"]["template"]
+    template = only(objects, "Deployment")["spec"]["template"]
     assert volume in template["spec"]["volumes"] and mount in container_of(objects)["volumeMounts"]
     assert template["metadata"]["labels"].items() >= {"team": "a", "x": "y"}.items()
     assert template["spec"]["priorityClassName"] == "high"

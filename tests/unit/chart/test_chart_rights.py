@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.chart.chart_objects import container_of, granted, operator_role, variables_of
-from tests.unit.chart.conftest import Object, Render, the
+from tests.unit.chart.conftest import Object, Render, only
 
 # -- RBAC rules
 
@@ -69,7 +69,7 @@ def test_with_namespaces_it_has_rights_only_there(render: Render) -> None:
 
 def test_the_binding_names_the_account_of_the_pod(render: Render) -> None:
     objects = render({"test": {"trial": False}}, release="other")
-    account = the(objects, "ServiceAccount")["metadata"]["name"]
-    assert the(objects, "Deployment")["spec"]["template"]["spec"]["serviceAccountName"] == account
-    [subject] = the(objects, "ClusterRoleBinding")["subjects"]
+    account = only(objects, "ServiceAccount")["metadata"]["name"]
+    assert only(objects, "Deployment")["spec"]["template"]["spec"]["serviceAccountName"] == account
+    [subject] = only(objects, "ClusterRoleBinding")["subjects"]
     assert subject == {"kind": "ServiceAccount", "name": account, "namespace": "multistep-system"}

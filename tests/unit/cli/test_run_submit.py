@@ -127,13 +127,13 @@ def test_nothing_is_ever_there_that_no_trial_owns(
 def test_a_lost_answer_is_found(task: Path, invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     create = cluster.create
 
-    async def lose(manifest: Mapping[str, Any], *, dry_run: bool = False, **options: Any) -> Any:
+    async def create_without_response(manifest: Mapping[str, Any], *, dry_run: bool = False, **options: Any) -> Any:
         created = await create(manifest, dry_run=dry_run, **options)
         if dry_run:
             return created
         raise Unavailable("connection reset")
 
-    monkeypatch.setattr(cluster, "create", lose)
+    monkeypatch.setattr(cluster, "create", create_without_response)
     assert invoke("run", task).exit_code == 0
 
 

@@ -30,7 +30,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep_results, "_PAUSE_SECONDS", 0.0)
 
 
-def lose(cluster: CliCluster, trial: str) -> bytes:
+def remove_results(cluster: CliCluster, trial: str) -> bytes:
     """Remove a trial's results from the cluster, and return their tar."""
     (path,) = [each for each in cluster.served if f"/{trial}/" in each]
     return cluster.served.pop(path)
@@ -60,7 +60,7 @@ def test_a_second_call_fetches_nothing_that_is_complete(invoke: Invoke, sweep: C
 
 def test_a_failed_download_is_reported_and_resumed(invoke: Invoke, sweep: CliCluster, tmp_path: Path) -> None:
     (path,) = [each for each in sweep.served if "/rewards/" in each]
-    content = lose(sweep, "rewards")
+    content = remove_results(sweep, "rewards")
     result = invoke("sweep", "results", SWEEP, tmp_path)
     assert result.exit_code == 4
     assert "error: rewards: no results exist at" in result.stderr and "the same command resumes" in result.stderr

@@ -23,7 +23,7 @@ def scored(score: float) -> dict[str, Any]:
     return status("Complete", step) | found | {"outcome": "Passed" if score >= 1 else "NotPassed"}
 
 
-def lost() -> dict[str, Any]:
+def excluded() -> dict[str, Any]:
     """Return the status of a trial that an infrastructure failure ended."""
     return status("Failed", outcome="Excluded") | {"failure": {"class": "Infrastructure", "reason": "PodDeleted"}}
 

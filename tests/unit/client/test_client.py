@@ -19,7 +19,7 @@ from multistep.errors import InvalidSpec, NotFound, StoreError, Unavailable, Usa
 from multistep.kube.client import Client as Cluster
 from tests.support.waiting import eventually
 
-from .fakes import FakeCluster, lost, scored
+from .fakes import FakeCluster, excluded, scored
 
 TASK: dict[str, Any] = {"name": "t", "inline": {"config": {}}}
 FILE = "/api/v1/namespaces/m/services/o:1/proxy/results/x/files/a%20b/c.txt?offset={}&limit=1048576"
@@ -66,7 +66,7 @@ async def test_trials_are_returned_once_each_as_they_finish(client: AsyncClient,
 
 async def test_a_trial_that_the_infrastructure_lost_is_invalid_and_has_no_reward(client: AsyncClient, cluster: FakeCluster) -> None:
     run = await client.submit([TASK], name="s")
-    cluster.trial("s", "one", lost())
+    cluster.trial("s", "one", excluded())
     cluster.trial("s", "two", scored(0.0))
     cluster.finish("s")
     found = {each.name: each for each in await run.results()}
@@ -186,7 +186,7 @@ class PlayedClient:
 
 
 def test_completions_become_trials_of_their_task_and_lost_ones_are_masked_for_trl() -> None:
-    played = PlayedClient({"a": scored(1.0), "b": lost(), "c": scored(0.0), "d\ufffd": scored(0.25)})
+    played = PlayedClient({"a": scored(1.0), "b": excluded(), "c": scored(0.0), "d\ufffd": scored(0.25)})
     reward = TrialReward(cast(Client, played), ["bash", "-c"])
     task = '{"name": "u", "inline": {"config": {}}}'
     completions: list[Any] = ["a", "b", [{"role": "assistant", "content": "c"}], "d\0"]

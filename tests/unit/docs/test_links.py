@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -14,15 +15,17 @@ OTHERS = (
     *("localkube/README.md", "runner/README.md", "skills/create-task/SKILL.md", "tests/conformance/README.md"),
 )  # documents whose commands the tests do not run
 
+read = cache(pages.read)  # hundreds of links lead to a few pages
+
 
 @pytest.mark.parametrize("path", pages.paths(), ids=lambda path: str(path.relative_to(pages.ROOT)))
 def test_every_block_of_a_page_shows_what_it_is(path: Path) -> None:
-    pages.read(path)
+    read(path)
 
 
 @pytest.mark.parametrize("name", [*(str(path.relative_to(pages.ROOT)) for path in pages.paths()), *OTHERS])
 def test_relative_links_and_anchors_lead_somewhere(name: str) -> None:
-    page = pages.read(pages.ROOT / name)
+    page = read(pages.ROOT / name)
     assert [f"{name}:{line}: {link}" for line, link in page.links if not leads_somewhere(page, link)] == []
 
 
@@ -32,11 +35,11 @@ def leads_somewhere(page: pages.Page, link: str) -> bool:
     target = (page.path.parent / unquote(parts.path)).resolve() if parts.path else page.path
     if not target.exists():
         return False
-    return not parts.fragment or target.suffix != ".md" or parts.fragment in pages.read(target).anchors
+    return not parts.fragment or target.suffix != ".md" or parts.fragment in read(target).anchors
 
 
 def test_every_document_is_in_the_index() -> None:
     index = pages.ROOT / "docs" / "README.md"
-    linked = {(index.parent / urlsplit(link).path).resolve() for _, link in pages.read(index).links}
+    linked = {(index.parent / urlsplit(link).path).resolve() for _, link in read(index).links}
     documents = {path for path in pages.paths() if path.is_relative_to(index.parent) and path != index}
     assert documents - linked == set()

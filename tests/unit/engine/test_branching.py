@@ -208,42 +208,53 @@ OWN = {**COPIES, (1, 2): Made("own", base=On((0, 1), "c1"))}
 FOUR = plan(IMAGE + "".join(f'[[steps]]\nname = "{name}"\n' for name in "abcd"), starting("b"))
 
 
-def lost(number: int, *kept: int, digest: str = "c1", reason: str = "PodDeleted", **more: Any) -> AttemptStatus:
+def failed_attempt(number: int, *kept: int, digest: str = "c1", reason: str = "PodDeleted", **more: Any) -> AttemptStatus:
     return attempt(number, steps(), reason, resumed=resumed(*(kept or (0, 0)), digest=digest), **more)
 
 
 def test_a_later_attempt_starts_where_the_first_one_did() -> None:
-    assert choose(after(lost(1)), BRANCHED, COPIES, {}) == Choice(((0, 0), (0, 1)), ())
-    assert choose(after(lost(1, image_id=None)), BRANCHED, COPIES, {}).chain == ((0, 0), (0, 1)), "its pod never ran"
+    assert choose(after(failed_attempt(1)), BRANCHED, COPIES, {}) == Choice(((0, 0), (0, 1)), ())
+    assert choose(after(failed_attempt(1, image_id=None)), BRANCHED, COPIES, {}).chain == ((0, 0), (0, 1)), "its pod never ran"
 
 
 def test_a_later_attempt_continues_after_the_last_own_step() -> None:
-    assert choose(after(lost(1)), FOUR, OWN, {}).chain == ((0, 0), (0, 1), (1, 2))
+    assert choose(after(failed_attempt(1)), FOUR, OWN, {}).chain == ((0, 0), (0, 1), (1, 2))
 
 
 def test_a_start_that_could_not_be_restored_is_tried_once_more_and_never_replaced_by_an_earlier_step() -> None:
-    once = lost(1, reason="RestoreFailed")
+    once = failed_attempt(1, reason="RestoreFailed")
     assert choose(after(once), BRANCHED, COPIES, {}).chain == ((0, 0), (0, 1))
     name = "the checkpoint after step 2 of the other trial is not used:"
-    assert choose(after(once, lost(2, reason="RestoreFailed")), BRANCHED, COPIES, {}) == Choice(
+    assert choose(after(once, failed_attempt(2, reason="RestoreFailed")), BRANCHED, COPIES, {}) == Choice(
         (), (f"{name} it could not be restored",)
     )
-    gone = choose(after(lost(1)), BRANCHED, {(0, 0): COPIES[0, 0]}, {})
+    gone = choose(after(failed_attempt(1)), BRANCHED, {(0, 0): COPIES[0, 0]}, {})
     assert gone == Choice((), (f"{name} the layer of step 2 of the other trial is missing",))
-    image = choose(after(lost(1, image_id="other")), BRANCHED, COPIES, {})
+    image = choose(after(failed_attempt(1, image_id="other")), BRANCHED, COPIES, {})
     assert image.chain == () and "it was made in the image" in image.refused[0]
 
 
 def test_own_checkpoints_that_could_not_be_restored_twice_lead_back_to_the_start() -> None:
     more = {**OWN, (3, 2): Made("again", base=On((0, 1), "c1"))}
-    failed = [lost(2, 0, 0, 1, digest="own", reason="RestoreFailed"), lost(4, 0, 0, 3, digest="again", reason="RestoreFailed")]
-    found = choose(after(lost(1), failed[0], lost(3), failed[1], lost(5)), FOUR, {**more, (5, 2): Made("last")}, {})
+    failed = [
+        failed_attempt(2, 0, 0, 1, digest="own", reason="RestoreFailed"),
+        failed_attempt(4, 0, 0, 3, digest="again", reason="RestoreFailed"),
+    ]
+    found = choose(
+        after(failed_attempt(1), failed[0], failed_attempt(3), failed[1], failed_attempt(5)),
+        FOUR,
+        {**more, (5, 2): Made("last")},
+        {},
+    )
     assert found.chain == ((0, 0), (0, 1))
     assert found.refused == ("the checkpoint after step 3 of attempt 5 is not used: 2 checkpoints could not be restored",)
 
 
 def test_a_start_that_was_restored_at_its_second_try_is_below_own_checkpoints() -> None:
     found = choose(
-        after(lost(1, reason="RestoreFailed"), lost(2)), FOUR, {**COPIES, (2, 2): Made("own", base=On((0, 1), "c1"))}, {}
+        after(failed_attempt(1, reason="RestoreFailed"), failed_attempt(2)),
+        FOUR,
+        {**COPIES, (2, 2): Made("own", base=On((0, 1), "c1"))},
+        {},
     )
     assert found.chain == ((0, 0), (0, 1), (2, 2))

@@ -117,8 +117,8 @@ def test_results_are_removed_only_after_a_trial_was_gone_at_every_check_for_as_l
 ) -> None:
     """The checks are ten seconds apart. Only one value is stored between checks: when the trial was first found missing."""
     gone_since: float | None = None
-    for look, alive in enumerate(seen):
-        now = NOW + 10 * look
+    for check, alive in enumerate(seen):
+        now = NOW + 10 * check
         match fate_of_results(alive=alive, gone_since=gone_since, now=now, keep=keep):
             case "MarkGone":
                 gone_since = now
@@ -126,7 +126,7 @@ def test_results_are_removed_only_after_a_trial_was_gone_at_every_check_for_as_l
                 gone_since = None
             case "Remove":
                 assert keep is not None
-                gone = next((back for back, there in enumerate(reversed(seen[: look + 1])) if there), look + 1)
+                gone = next((back for back, there in enumerate(reversed(seen[: check + 1])) if there), check + 1)
                 assert 10 * (gone - 1) >= keep and gone > 1
                 return
         assert not (alive and gone_since)

@@ -17,7 +17,7 @@ NAMESPACE, NAME, SECONDS = "multistep-system", "multistep", 15.0
 
 
 @dataclass
-class Place:
+class Election:
     """A cluster in which replicas, whose clocks may differ, compete for one Lease."""
 
     cluster: FakeCluster = field(default_factory=FakeCluster)
@@ -31,7 +31,7 @@ class Place:
     def spec(self) -> dict[str, Any]:
         return dict(self.cluster.objects["Lease", NAMESPACE, NAME]["spec"])
 
-    async def until_taken(self, lease: Lease, *, most_seconds: float = 60.0) -> float:
+    async def until_acquired(self, lease: Lease, *, most_seconds: float = 60.0) -> float:
         """Attempt to acquire the lease once per second until it is held; return the seconds that passed."""
         started = self.passed
         await lease.attempt()
@@ -43,45 +43,45 @@ class Place:
 
 
 @pytest.fixture
-def place() -> Place:
-    return Place()
+def election() -> Election:
+    return Election()
 
 
-async def test_the_first_takes_it_and_the_second_stands_by(place: Place) -> None:
-    first, second = place.lease("a"), place.lease("b", clock_offset=1e6)
+async def test_the_first_takes_it_and_the_second_stands_by(election: Election) -> None:
+    first, second = election.lease("a"), election.lease("b", clock_offset=1e6)
     await first.attempt()
     await second.attempt()
     assert (first.held, second.held) == (True, False)
     assert first.acquired.is_set() and not second.acquired.is_set()
-    assert second.holder == str(first.replica) == place.spec["holderIdentity"]
-    assert (place.spec["leaseDurationSeconds"], place.spec["leaseTransitions"]) == (15, 0)
+    assert second.holder == str(first.replica) == election.spec["holderIdentity"]
+    assert (election.spec["leaseDurationSeconds"], election.spec["leaseTransitions"]) == (15, 0)
 
 
-async def test_a_lease_that_is_renewed_is_never_taken(place: Place) -> None:
-    first, second = place.lease("a"), place.lease("b", clock_offset=-5000)
+async def test_a_lease_that_is_renewed_is_never_taken(election: Election) -> None:
+    first, second = election.lease("a"), election.lease("b", clock_offset=-5000)
     for _ in range(40):
         await first.attempt()
         await second.attempt()
-        place.passed += 4.0
+        election.passed += 4.0
         assert (first.held, second.held) == (True, False)
-    assert place.spec["leaseTransitions"] == 0
+    assert election.spec["leaseTransitions"] == 0
 
 
-async def test_one_that_is_not_renewed_is_taken_after_its_time_by_the_others_clock(place: Place) -> None:
-    first, second = place.lease("a"), place.lease("b", clock_offset=777)
+async def test_one_that_is_not_renewed_is_taken_after_its_time_by_the_others_clock(election: Election) -> None:
+    first, second = election.lease("a"), election.lease("b", clock_offset=777)
     await first.attempt()
-    assert await place.until_taken(second) > SECONDS
-    assert place.spec["holderIdentity"] == str(second.replica)
-    assert place.spec["leaseTransitions"] == 1
+    assert await election.until_acquired(second) > SECONDS
+    assert election.spec["holderIdentity"] == str(second.replica)
+    assert election.spec["leaseTransitions"] == 1
 
 
-async def test_a_holder_stops_trusting_it_before_another_takes_it(place: Place) -> None:
-    first, second = place.lease("a"), place.lease("b")
+async def test_a_holder_stops_trusting_it_before_another_takes_it(election: Election) -> None:
+    first, second = election.lease("a"), election.lease("b")
     await first.attempt()
     await second.attempt()
     while not second.held:
         was_held = first.held
-        place.passed += 0.5
+        election.passed += 0.5
         await second.attempt()
         assert not (first.held and second.held)
     assert not was_held  # replica a stopped leading before replica b acquired the lease
@@ -89,10 +89,10 @@ async def test_a_holder_stops_trusting_it_before_another_takes_it(place: Place) 
         first.check()
 
 
-async def test_one_that_slept_past_its_time_never_has_it_again(place: Place) -> None:
-    first = place.lease("a")
+async def test_one_that_slept_past_its_time_never_has_it_again(election: Election) -> None:
+    first = election.lease("a")
     await first.attempt()
-    place.passed += SECONDS
+    election.passed += SECONDS
     assert not first.held
     for _ in range(2):  # both attempts fail, although no other replica has acquired the lease
         with pytest.raises(NotLeading):
@@ -100,15 +100,15 @@ async def test_one_that_slept_past_its_time_never_has_it_again(place: Place) -> 
     assert not first.held
 
 
-async def test_one_that_falls_asleep_in_the_middle_of_a_renewal_does_not_come_back(place: Place) -> None:
+async def test_one_that_falls_asleep_in_the_middle_of_a_renewal_does_not_come_back(election: Election) -> None:
     class Sleepy(FakeCluster):
         async def replace(self, manifest: Any) -> Any:
             written = await super().replace(manifest)
-            place.passed += asleep
+            election.passed += asleep
             return written
 
     asleep = 0.0
-    lease = place.lease("a", objects=Sleepy())
+    lease = election.lease("a", objects=Sleepy())
     await lease.attempt()
     asleep = SECONDS
     with pytest.raises(NotLeading):
@@ -116,25 +116,25 @@ async def test_one_that_falls_asleep_in_the_middle_of_a_renewal_does_not_come_ba
     assert not lease.held
 
 
-async def test_a_hold_is_counted_from_before_it_was_asked_for(place: Place) -> None:
+async def test_a_hold_is_counted_from_before_it_was_asked_for(election: Election) -> None:
     class Slow(FakeCluster):
         async def replace(self, manifest: Any) -> Any:
-            place.passed += 9.0
+            election.passed += 9.0
             return await super().replace(manifest)
 
-    lease = place.lease("a", objects=Slow())
+    lease = election.lease("a", objects=Slow())
     await lease.attempt()
     assert lease.held
-    place.passed += 1.5
+    election.passed += 1.5
     assert not lease.held
 
 
-async def test_of_two_that_find_it_free_one_gets_it(place: Place) -> None:
-    first, second = place.lease("a"), place.lease("b")
-    await place.lease("dead").attempt()
+async def test_of_two_that_find_it_free_one_gets_it(election: Election) -> None:
+    first, second = election.lease("a"), election.lease("b")
+    await election.lease("dead").attempt()
     for lease in (first, second):
         await lease.attempt()
-    place.passed += SECONDS + 1
+    election.passed += SECONDS + 1
     outcomes = await asyncio.gather(Slowly(first).attempt(), Slowly(second).attempt(), return_exceptions=True)
     assert [type(each) for each in outcomes if each] == [Conflict]
     assert [first.held, second.held].count(True) == 1
@@ -155,7 +155,7 @@ class Slowly:
         self.attempt = lease.attempt
 
 
-async def test_a_renewal_whose_answer_is_lost_is_found_to_have_happened(place: Place) -> None:
+async def test_a_renewal_whose_answer_is_lost_is_found_to_have_happened(election: Election) -> None:
     class Lossy(FakeCluster):
         async def replace(self, manifest: Any) -> Any:
             written = await super().replace(manifest)
@@ -164,23 +164,23 @@ async def test_a_renewal_whose_answer_is_lost_is_found_to_have_happened(place: P
             return written
 
     lossy = False
-    lease = place.lease("a", objects=Lossy())
+    lease = election.lease("a", objects=Lossy())
     await lease.attempt()
     lossy = True
     with pytest.raises(Unavailable):
         await lease.attempt()
     lossy = False
-    place.passed += 8.0
+    election.passed += 8.0
     await lease.attempt()
-    place.passed += 8.0
+    election.passed += 8.0
     assert lease.held
 
 
-async def test_a_lease_that_another_replica_took_by_force_is_lost(place: Place) -> None:
-    first = place.lease("a")
+async def test_a_lease_that_another_replica_took_by_force_is_lost(election: Election) -> None:
+    first = election.lease("a")
     await first.attempt()
-    record = await place.cluster.get(LEASES, NAMESPACE, NAME)
-    await place.cluster.replace({**record, "spec": {**record["spec"], "holderIdentity": "b"}})
+    record = await election.cluster.get(LEASES, NAMESPACE, NAME)
+    await election.cluster.replace({**record, "spec": {**record["spec"], "holderIdentity": "b"}})
     with pytest.raises(Conflict):
         await first.attempt()
     with pytest.raises(NotLeading):
@@ -188,10 +188,10 @@ async def test_a_lease_that_another_replica_took_by_force_is_lost(place: Place) 
     assert not first.held
 
 
-async def test_a_lease_that_was_deleted_is_created_again(place: Place) -> None:
-    first, second = place.lease("a"), place.lease("b")
+async def test_a_lease_that_was_deleted_is_created_again(election: Election) -> None:
+    first, second = election.lease("a"), election.lease("b")
     await first.attempt()
-    place.cluster.remove("Lease", NAMESPACE, NAME)
+    election.cluster.remove("Lease", NAMESPACE, NAME)
     with pytest.raises(Exception, match="not found"):
         await first.attempt()
     await first.attempt()
@@ -199,8 +199,8 @@ async def test_a_lease_that_was_deleted_is_created_again(place: Place) -> None:
     assert (first.held, second.held) == (True, False)
 
 
-async def test_a_released_lease_is_taken_at_once(place: Place) -> None:
-    first, second = place.lease("a"), place.lease("b")
+async def test_a_released_lease_is_taken_at_once(election: Election) -> None:
+    first, second = election.lease("a"), election.lease("b")
     await first.attempt()
     await second.attempt()
     await first.release()
@@ -208,42 +208,42 @@ async def test_a_released_lease_is_taken_at_once(place: Place) -> None:
     assert not first.held
     await second.attempt()
     assert second.held
-    assert (place.spec["holderIdentity"], place.spec["leaseTransitions"]) == (str(second.replica), 1)
+    assert (election.spec["holderIdentity"], election.spec["leaseTransitions"]) == (str(second.replica), 1)
 
 
-async def test_what_is_anothers_by_now_is_not_released(place: Place) -> None:
-    first, second = place.lease("a"), place.lease("b")
+async def test_what_is_anothers_by_now_is_not_released(election: Election) -> None:
+    first, second = election.lease("a"), election.lease("b")
     await first.attempt()
-    await place.until_taken(second)
+    await election.until_acquired(second)
     await first.release()
-    assert second.holder == place.spec["holderIdentity"] == str(second.replica)
+    assert second.holder == election.spec["holderIdentity"] == str(second.replica)
 
 
-async def test_a_restarted_container_takes_the_lease_of_the_one_before_it_at_once(place: Place) -> None:
-    await place.lease("a", pod_uid="uid-1").attempt()
-    again = place.lease("a", pod_uid="uid-1")
+async def test_a_restarted_container_takes_the_lease_of_the_one_before_it_at_once(election: Election) -> None:
+    await election.lease("a", pod_uid="uid-1").attempt()
+    again = election.lease("a", pod_uid="uid-1")
     await again.attempt()
     assert again.held
-    assert place.spec["leaseTransitions"] == 1
+    assert election.spec["leaseTransitions"] == 1
 
 
 @pytest.mark.parametrize(("name", "pod_uid"), [("a", "uid-2"), ("a", ""), ("a_uid-1", "")])
-async def test_another_pod_or_process_of_the_same_name_waits(place: Place, name: str, pod_uid: str) -> None:
-    await place.lease("a", pod_uid="uid-1").attempt()
-    other = place.lease(name, pod_uid=pod_uid)
+async def test_another_pod_or_process_of_the_same_name_waits(election: Election, name: str, pod_uid: str) -> None:
+    await election.lease("a", pod_uid="uid-1").attempt()
+    other = election.lease(name, pod_uid=pod_uid)
     await other.attempt()
     assert not other.held
 
 
-async def test_two_processes_of_a_host_wait_for_each_other(place: Place) -> None:
-    first, second = place.lease("host"), place.lease("host")
+async def test_two_processes_of_a_host_wait_for_each_other(election: Election) -> None:
+    first, second = election.lease("host"), election.lease("host")
     await first.attempt()
     await second.attempt()
     assert (first.held, second.held) == (True, False)
 
 
 async def test_keeping_it_ends_when_the_api_server_is_away_for_longer_than_the_lease(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    election: Election, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Away(FakeCluster):
         away = False
@@ -256,11 +256,11 @@ async def test_keeping_it_ends_when_the_api_server_is_away_for_longer_than_the_l
         get = FakeCluster.get
 
     cluster = Away()
-    lease = place.lease("a", objects=cluster)
+    lease = election.lease("a", objects=cluster)
     held: list[bool] = []
 
     async def sleep(seconds: float) -> None:
-        place.passed += seconds
+        election.passed += seconds
         held.append(lease.held)
         cluster.away = len(held) > 10
 
@@ -271,24 +271,24 @@ async def test_keeping_it_ends_when_the_api_server_is_away_for_longer_than_the_l
     assert lease.last_error == "no answer"
 
 
-async def test_standing_by_survives_an_api_server_that_is_away(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_standing_by_survives_an_api_server_that_is_away(election: Election, monkeypatch: pytest.MonkeyPatch) -> None:
     class Away(FakeCluster):
         async def get(self, *_: Any) -> Any:
-            if place.passed < 100:
+            if election.passed < 100:
                 raise Unavailable("no answer")
             return await super().get(*_)
 
-    lease = place.lease("a", objects=Away())
+    lease = election.lease("a", objects=Away())
 
     async def sleep(seconds: float) -> None:
-        place.passed += seconds
+        election.passed += seconds
         if lease.held:
             raise asyncio.CancelledError
 
     monkeypatch.setattr("multistep.kube.lease.asyncio.sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
         await lease.hold()
-    assert lease.held and place.passed >= 100
+    assert lease.held and election.passed >= 100
 
 
 def test_the_clock_continues() -> None:

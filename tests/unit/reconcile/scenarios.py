@@ -29,17 +29,17 @@ class Scenario:
     """A trial and its expected end.
 
     options: arguments of World. condition, reward, attempts: expected type and reason of the condition, expected reward, and
-    expected reasons of failed attempts. living: whether test_crashes also lets each call fail while the operator survives.
-    fully: whether the long form of test_crashes tries all VARIANTS after each crash; if not, it tries the first variant, and one of
-    the others in turn.
+    expected reasons of failed attempts. fail_calls: whether test_crashes also lets each call fail while the operator survives.
+    all_variants: whether the long form of test_crashes tries all VARIANTS after each crash; if not, it tries the first variant, and
+    one of the others in turn.
     """
 
     options: Mapping[str, Any]
     condition: tuple[str, str] = ("Complete", "TrialComplete")
     reward: float | None = None
     attempts: tuple[str, ...] = ()
-    living: bool = False
-    fully: bool = False
+    fail_calls: bool = False
+    all_variants: bool = False
 
 
 def _trial(config: Json = TWO, **spec: Any) -> Any:
@@ -144,9 +144,12 @@ def _delete_source(world: World) -> None:
 
 
 SCENARIOS = {
-    "with a service": Scenario({"trial": _with_services()}, reward=0.75, living=True),
+    "with a service": Scenario({"trial": _with_services()}, reward=0.75, fail_calls=True),
     "started from another trial": Scenario(
-        {"trial": _trial(**BRANCH), "source": SOURCE, "durations": {"b/agent": 100.0}}, reward=0.75, living=True, fully=True
+        {"trial": _trial(**BRANCH), "source": SOURCE, "durations": {"b/agent": 100.0}},
+        reward=0.75,
+        fail_calls=True,
+        all_variants=True,
     ),
     "started from another trial that was deleted before the pod was lost": Scenario(
         {
@@ -157,7 +160,7 @@ SCENARIOS = {
         },
         reward=0.75,
         attempts=("PodDeleted",),
-        living=True,
+        fail_calls=True,
     ),
     "started from another trial whose checkpoint cannot be restored": Scenario(
         {"trial": _trial(**BRANCH), "source": _damaged(SOURCE)},
@@ -165,10 +168,10 @@ SCENARIOS = {
         attempts=("RestoreFailed", "RestoreFailed"),
     ),
     "an agent of Harbor with the model gateway": Scenario(
-        _gateway(_1_a=counted((100, 10, 5)), _1_b=counted((50, 0, 1))), reward=0.75, living=True
+        _gateway(_1_a=counted((100, 10, 5)), _1_b=counted((50, 0, 1))), reward=0.75, fail_calls=True
     ),
     "the provider failed once": Scenario(
-        _gateway(_1_b=failed("Provider"), _2_a=counted((1, 0, 1))), reward=0.75, attempts=("ProviderFailed",), living=True
+        _gateway(_1_b=failed("Provider"), _2_a=counted((1, 0, 1))), reward=0.75, attempts=("ProviderFailed",), fail_calls=True
     ),
     "the provider failed too often": Scenario(
         _gateway(_1_a=failed("Provider"), _2_b=failed("Provider")),
@@ -176,7 +179,7 @@ SCENARIOS = {
         attempts=("ProviderFailed", "ProviderFailed"),
     ),
     "the provider rejects the key": Scenario(_gateway(_1_a=failed("Configuration", "401")), ("Failed", "ModelAccessDenied")),
-    "an agent of Harbor": Scenario({"trial": _trial(**HOSTED), **HOSTED_OPTIONS}, reward=0.75, living=True, fully=True),
+    "an agent of Harbor": Scenario({"trial": _trial(**HOSTED), **HOSTED_OPTIONS}, reward=0.75, fail_calls=True, all_variants=True),
     "an agent of Harbor whose setup fails": Scenario(
         {
             "trial": _trial(**HOSTED, infrastructureRetries=1),
@@ -186,14 +189,14 @@ SCENARIOS = {
         ("Failed", "AgentSetupFailed"),
         attempts=("AgentSetupFailed", "AgentSetupFailed"),
     ),
-    "short": Scenario({}, reward=0.5, living=True),
+    "short": Scenario({}, reward=0.5, fail_calls=True),
     "long phases": Scenario(
         {"durations": {"/healthcheck": 3.0, "a/agent": 100.0, "b/healthcheck": 9.0, "b/verifier": 40.0, "c/agent": 200.0}},
         reward=0.5,
-        fully=True,
+        all_variants=True,
     ),
     "results in an object store": Scenario(
-        {"trial": _trial(), "stored": True, "durations": WAITS}, reward=0.75, living=True, fully=True
+        {"trial": _trial(), "stored": True, "durations": WAITS}, reward=0.75, fail_calls=True, all_variants=True
     ),
     "large files straight to the store": Scenario(
         {
@@ -204,7 +207,7 @@ SCENARIOS = {
             "durations": {"a/collect-send-0": 50.0, "b/collect-send-1": 30.0},
         },
         reward=0.75,
-        living=True,
+        fail_calls=True,
     ),
     "made again as root": Scenario({"trial": _trial(), "user": 1000}, reward=0.75),
     "networks that differ between phases": Scenario(
@@ -214,13 +217,13 @@ SCENARIOS = {
             "durations": {"a/agent": 30.0, "b/verifier": 20.0},
         },
         reward=0.75,
-        living=True,
-        fully=True,
+        fail_calls=True,
+        all_variants=True,
     ),
     "networks of verifiers' pods": Scenario(
         {"trial": _trial({**APART, "verifier": {**APART["verifier"], **ONE_HOST}}), "settings": {"egress": "Sidecar"}},
         reward=0.75,
-        living=True,
+        fail_calls=True,
     ),
     "the egress sidecar was killed": Scenario(
         {
@@ -233,7 +236,10 @@ SCENARIOS = {
         attempts=("EgressEnded",),
     ),
     "verified apart": Scenario(
-        {"trial": _trial(APART), "durations": {"a/verifier/verifier": 40.0, "b/agent": 9.0}}, reward=0.75, living=True, fully=True
+        {"trial": _trial(APART), "durations": {"a/verifier/verifier": 40.0, "b/agent": 9.0}},
+        reward=0.75,
+        fail_calls=True,
+        all_variants=True,
     ),
     "one verified apart, as root": Scenario(
         {"trial": _trial({**MIXED, "steps": MIXED["steps"][:2]}), "user": 1000, "durations": {"a/verifier/verifier": 40.0}},
@@ -268,7 +274,7 @@ SCENARIOS = {
     "checkpoints": Scenario(
         {"trial": _trial(checkpoints={"policy": "AfterStep", "keep": "WithResults"}), "durations": WAITS},
         reward=0.75,
-        living=True,
+        fail_calls=True,
     ),
     "continued from a checkpoint": Scenario(
         {
@@ -278,12 +284,12 @@ SCENARIOS = {
         },
         reward=0.75,
         attempts=("PodDeleted",),
-        living=True,
+        fail_calls=True,
     ),
     "verified in a restored environment": Scenario(
         {"trial": _trial(verifier={"isolation": "Separate"}), "durations": WAITS},
         reward=0.75,
-        living=True,
+        fail_calls=True,
     ),
     "verified in a restored environment and continued": Scenario(
         {
@@ -297,7 +303,7 @@ SCENARIOS = {
     "verified in place and once more": Scenario(
         {"trial": _trial(verifier={"isolation": "Both"}, checkpoints={"policy": "AfterStep"}), "durations": WAITS},
         reward=0.75,
-        living=True,
+        fail_calls=True,
     ),
     "the pod of a second verification lost": Scenario(
         {
@@ -324,8 +330,8 @@ SCENARIOS = {
             "durations": {"a/verifier/verifier": 40.0, "b/verifier/verifier": 40.0},
         },
         reward=0.75,
-        living=True,
-        fully=True,
+        fail_calls=True,
+        all_variants=True,
     ),
     "regraded, and a verifier's pod lost": Scenario(
         {

@@ -53,7 +53,7 @@ TASK = cast(ReadTask, FakeTask())
 
 
 @dataclass
-class Place:
+class BuildEnvironment:
     """A cluster with runners of builders' pods, a registry and logs. build, push: the fields in which a phase's result differs from
     success; a push that succeeds creates the tag."""
 
@@ -105,45 +105,45 @@ def _time() -> float:
 
 @in_virtual_time
 async def test_a_build_ends_with_the_image_in_the_registry_and_without_a_pod() -> None:
-    place = Place()
-    assert await place.job().run() == IMAGE
-    assert (place.pods, len(place.made)) == ([], 1)
-    assert place.logs.logs[ID] == b"STEP 1/2: FROM x\nSTEP 2/2: RUN y\n"
-    assert set(place.made[0].uploads) == {"context", "config"}
-    place.check()
+    env = BuildEnvironment()
+    assert await env.job().run() == IMAGE
+    assert (env.pods, len(env.made)) == ([], 1)
+    assert env.logs.logs[ID] == b"STEP 1/2: FROM x\nSTEP 2/2: RUN y\n"
+    assert set(env.made[0].uploads) == {"context", "config"}
+    env.check()
 
 
 @in_virtual_time
 async def test_an_image_that_exists_is_not_built() -> None:
-    place = Place()
-    place.registry.tags[ID] = DIGEST
-    assert await place.job().run() == IMAGE
-    assert not place.made
+    env = BuildEnvironment()
+    env.registry.tags[ID] = DIGEST
+    assert await env.job().run() == IMAGE
+    assert not env.made
 
 
 def points() -> int:
     """Return the number of points of a build at which a fault can be injected."""
-    place = Place()
+    env = BuildEnvironment()
 
     @in_virtual_time
     async def run() -> None:
-        await place.job().run()
+        await env.job().run()
 
     run()
-    return len(place.faults.trace)
+    return len(env.faults.trace)
 
 
 @pytest.mark.parametrize("at", range(1, points() + 1))
 def test_an_operator_that_dies_anywhere_costs_no_second_build(at: int) -> None:
     @in_virtual_time
     async def run() -> None:
-        place = Place(Faults().fail(at, Killed()))
+        env = BuildEnvironment(Faults().fail(at, Killed()))
         with pytest.raises(Killed):
-            await place.job().run()
-        place.faults.dead = False
-        assert await place.job().run() == IMAGE
-        assert (place.pods, len(place.made)) == ([], 1)
-        place.check()
+            await env.job().run()
+        env.faults.dead = False
+        assert await env.job().run() == IMAGE
+        assert (env.pods, len(env.made)) == ([], 1)
+        env.check()
 
     run()
 
@@ -152,45 +152,45 @@ def test_an_operator_that_dies_anywhere_costs_no_second_build(at: int) -> None:
 def test_a_pod_that_vanishes_anywhere_is_replaced(at: int) -> None:
     @in_virtual_time
     async def run() -> None:
-        place = Place()
+        env = BuildEnvironment()
 
         def vanish() -> None:
-            for name in place.pods:
-                place.cluster.remove("Pod", "default", name)
+            for name in env.pods:
+                env.cluster.remove("Pod", "default", name)
 
-        place.faults.fail(at, vanish)
-        assert await place.job().run() == IMAGE
-        assert place.pods == [] and len(place.made) <= 2
-        place.check()
+        env.faults.fail(at, vanish)
+        assert await env.job().run() == IMAGE
+        assert env.pods == [] and len(env.made) <= 2
+        env.check()
 
     run()
 
 
 @in_virtual_time
 async def test_a_registry_that_is_away_during_the_push_costs_no_second_build() -> None:
-    place = Place(push=lambda number: {"exitCode": 1, "tail": "connection refused"} if number < 4 else {})
-    assert await place.job().run() == IMAGE
-    assert len(place.made) == 1 and set(place.made[0].starts) >= {"push/1", "push/4"}
-    assert any(each.failing and "connection refused" in each.message for each in place.reports)
-    place.check()
+    env = BuildEnvironment(push=lambda number: {"exitCode": 1, "tail": "connection refused"} if number < 4 else {})
+    assert await env.job().run() == IMAGE
+    assert len(env.made) == 1 and set(env.made[0].starts) >= {"push/1", "push/4"}
+    assert any(each.failing and "connection refused" in each.message for each in env.reports)
+    env.check()
 
 
 @in_virtual_time
 async def test_a_broken_dockerfile_fails_with_its_last_lines_and_leaves_no_pod() -> None:
-    place = Place(build={"exitCode": 1, "tail": "Error: building at STEP"})
+    env = BuildEnvironment(build={"exitCode": 1, "tail": "Error: building at STEP"})
     with pytest.raises(SourceError, match="Error: building at STEP") as caught:
-        await place.job().run()
-    assert (caught.value.reason, caught.value.transient, place.pods) == ("ImageBuildFailed", False, [])
+        await env.job().run()
+    assert (caught.value.reason, caught.value.transient, env.pods) == ("ImageBuildFailed", False, [])
 
 
 @in_virtual_time
 async def test_a_base_image_that_cannot_be_pulled_fails_after_retries_as_infrastructure() -> None:
-    place = Place(
+    env = BuildEnvironment(
         build={"exitCode": 1, "tail": "Error: creating build container: pinging container registry x: connection refused"}
     )
     with pytest.raises(SourceError) as caught:
-        await place.job().run()
-    assert (caught.value.reason, len(place.made), place.pods) == ("ImageBuildLost", 3, [])
+        await env.job().run()
+    assert (caught.value.reason, len(env.made), env.pods) == ("ImageBuildLost", 3, [])
 
 
 def test_the_pod_keeps_the_push_apart_from_the_build() -> None:
@@ -214,13 +214,13 @@ def trial(name: str, namespace: str = "default", **status: Any) -> MultiStepTria
     return made.model_copy(update={"status": TrialStatus(**status)})
 
 
-class Many:
+class OperatorBuilds:
     """The builds of an operator. woken: the trials that were requeued."""
 
-    def __init__(self, place: Place, settings: Settings = SETTINGS) -> None:
+    def __init__(self, env: BuildEnvironment, settings: Settings = SETTINGS) -> None:
         self.woken: list[str] = []
-        volume = cast(Volume, _Volume(place.logs))
-        self.builds = Builds(place.cluster, volume, settings, place.registry, lambda key: self.woken.append(key[1]), _time)
+        volume = cast(Volume, _Volume(env.logs))
+        self.builds = Builds(env.cluster, volume, settings, env.registry, lambda key: self.woken.append(key[1]), _time)
 
     async def ask(self, trial: MultiStepTrial, task: ReadTask = TASK) -> str | ImageMissing:
         try:
@@ -252,84 +252,82 @@ class _Volume:
 
 @in_virtual_time
 async def test_many_trials_share_one_build() -> None:
-    place = Place()
-    many = Many(place)
+    env = BuildEnvironment()
+    builds = OperatorBuilds(env)
     trials = [trial(f"t{number}") for number in range(60)]
-    pending = [await many.ask(each) for each in trials]
+    pending = [await builds.ask(each) for each in trials]
     assert all(isinstance(each, ImageMissing) and each.reason == BUILDING for each in pending)
-    assert {await many.until_image(each) for each in trials} == {IMAGE}
-    assert len(place.made) == 1
-    assert await many.until_image(trial("later")) == IMAGE and len(place.made) == 1
+    assert {await builds.until_image(each) for each in trials} == {IMAGE}
+    assert len(env.made) == 1
+    assert await builds.until_image(trial("later")) == IMAGE and len(env.made) == 1
 
 
 @in_virtual_time
 async def test_a_status_that_names_the_image_needs_no_registry() -> None:
-    place = Place(registry=FakeRegistry(away="away"))
+    env = BuildEnvironment(registry=FakeRegistry(away="away"))
     pinned = [{"name": "environment", "build": ID, "image": "pinned"}]
     shown = TrialStatus.model_validate({"images": pinned}).images
-    assert await Many(place).ask(trial("t", images=shown)) == "pinned"
-    assert place.registry.asked == 0
+    assert await OperatorBuilds(env).ask(trial("t", images=shown)) == "pinned"
+    assert env.registry.asked == 0
 
 
 @in_virtual_time
 async def test_a_registry_that_is_away_loses_nothing() -> None:
     import asyncio
 
-    place = Place(registry=FakeRegistry(away="the registry does not answer"))
-    many = Many(place)
+    env = BuildEnvironment(registry=FakeRegistry(away="the registry does not answer"))
+    builds = OperatorBuilds(env)
     reasons = set()
     for _ in range(60):
-        found = await many.ask(trial("t"))
+        found = await builds.ask(trial("t"))
         assert isinstance(found, ImageMissing) and found.transient
         reasons.add(found.reason)
         await asyncio.sleep(1.0)
-    assert not place.made and {RETRYING} <= reasons <= {RETRYING, BUILDING}
-    place.registry.away = ""
-    assert await many.until_image(trial("t")) == IMAGE
+    assert not env.made and {RETRYING} <= reasons <= {RETRYING, BUILDING}
+    env.registry.away = ""
+    assert await builds.until_image(trial("t")) == IMAGE
 
 
 @in_virtual_time
 async def test_a_broken_dockerfile_is_built_once_for_all_its_trials() -> None:
     import asyncio
 
-    place = Place(build={"exitCode": 1, "tail": "Error: no"})
-    many = Many(place)
+    env = BuildEnvironment(build={"exitCode": 1, "tail": "Error: no"})
+    builds = OperatorBuilds(env)
     failed = []
     for name in ("a", "b", "c"):
         for _ in range(100):
-            found = await many.ask(trial(name))
+            found = await builds.ask(trial(name))
             assert isinstance(found, ImageMissing)
             if not found.transient:
                 failed.append(found.reason)
                 break
             await asyncio.sleep(1.0)
-    assert (failed, len(place.made)) == (["ImageBuildFailed"] * 3, 1)
+    assert (failed, len(env.made)) == (["ImageBuildFailed"] * 3, 1)
 
 
 @in_virtual_time
 async def test_one_namespace_does_not_get_all_slots() -> None:
     import asyncio
 
-    place = Place(push=lambda _: {"exitCode": 1, "tail": "away"})  # pushes fail, so no build finishes
-    many = Many(place)
+    env = BuildEnvironment(push=lambda _: {"exitCode": 1, "tail": "away"})  # pushes fail, so no build finishes
+    builds = OperatorBuilds(env)
     tasks = [cast(ReadTask, type("T", (FakeTask,), {"digest": f"{number:064d}"})()) for number in range(4)]
     asked = [(trial("a0", "greedy"), tasks[0]), (trial("a1", "greedy"), tasks[1]), (trial("b", "modest"), tasks[2])]
     for _ in range(20):
         for each, task in asked:
-            await many.ask(each, task)
+            await builds.ask(each, task)
         await asyncio.sleep(1.0)
-    assert sorted(len(many.builds.wanted) for _ in [0]) == [3] and len(place.made) == 2
-    assert {runner.uploads["context"] for runner in place.made} == {b"environment"}
+    assert sorted(len(builds.builds.wanted) for _ in [0]) == [3] and len(env.made) == 2
+    assert {runner.uploads["context"] for runner in env.made} == {b"environment"}
     about = {
-        each["metadata"]["annotations"]["multistep.dev/built-for"]
-        for each in place.cluster.objects.values()
-        if each["kind"] == "Pod"
+        each["metadata"]["annotations"]["multistep.dev/built-for"] for each in env.cluster.objects.values() if each["kind"] == "Pod"
     }
     assert about == {"greedy/a0", "modest/b"}
-    await many.builds.stop()
+    await builds.builds.stop()
 
 
 @in_virtual_time
 async def test_builds_that_are_off_build_nothing() -> None:
-    many = Many(Place(), Settings())
-    assert await many.builds.images(trial("t"), TASK, [BUILD]) == []
+    builds = OperatorBuilds(BuildEnvironment(), Settings())
+    assert await builds.builds.images(trial("t"), TASK, [BUILD]) == []

@@ -98,12 +98,12 @@ async def test_steps_of_several_attempts_are_kept() -> None:
     assert [each.resumed and each.resumed.attempts for each in world.status.attempts] == [None, [1]]
 
 
-def _lose_layer_of(step: int) -> Callable[[World], None]:
-    def lose(world: World) -> None:
+def _empty_layer_of(step: int) -> Callable[[World], None]:
+    def empty_layer(world: World) -> None:
         commit, files = world.kept.checkpoints[1, step]
         world.kept.checkpoints[1, step] = (commit, {**files, "layer": b""})
 
-    return lose
+    return empty_layer
 
 
 @pytest.mark.parametrize(("step", "resumed"), [(1, [1]), (0, None)])
@@ -112,7 +112,7 @@ async def test_instead_of_a_damaged_checkpoint_the_one_before_is_restored_and_th
 ) -> None:
     world = world_of()
     await at_step(world, "c")
-    _lose_layer_of(step)(world)
+    _empty_layer_of(step)(world)
     lose_pod(world)
     await at_step(world, "b" if resumed else "a", attempt=2)
     assert (world.status.resumed and world.status.resumed.attempts) == resumed
@@ -351,11 +351,11 @@ async def test_checkpoints_are_kept_before_the_status_says_that_the_trial_finish
     """A trial may be deleted as soon as its status shows that it has finished, even while no operator runs."""
     world = World(trial=manifest({"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}}), stored=stored)
 
-    def look() -> None:
+    def record() -> None:
         if world.status.phase == "Complete":
             seen.append(isinstance(world.volume, FakeVolume) and world.volume.results["trial-uid"].retained)
 
     seen: list[bool] = []
-    world.faults.at_point = look
+    world.faults.at_point = record
     await world.run()
     assert world.condition[0] == "Complete" and seen and all(seen)

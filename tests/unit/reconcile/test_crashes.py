@@ -21,9 +21,9 @@ from multistep.kube.protocols import Cluster, ExecStream, Object
 from multistep.kube.resources import PODS, TRIALS, Resource
 from multistep.reconcile.requeue import AT_NEXT_EVENT, Requeue
 from tests.support import tally
-from tests.support.course import Course, Wrapped, assert_each_phase_once, end_of
 from tests.support.fake_cluster import FakeCluster
 from tests.support.faults import Faults, Killed
+from tests.support.recorded_run import RecordedRun, Wrapped, assert_each_phase_once, end_of
 from tests.support.world import KEY, World
 from tests.unit.reconcile.scenarios import SCENARIOS, Scenario, lose_pod
 
@@ -41,18 +41,18 @@ in_part_or_whole = pytest.mark.parametrize("whole", [False, pytest.param(True, m
 
 def variants(scenario: Scenario, number: int) -> Sequence[str]:
     """Return the variants that the long form of the tests tries for crash number ``number``. The short form tries one."""
-    return VARIANTS if scenario.fully else (VARIANTS[0], VARIANTS[1:][number % len(VARIANTS[1:])])
+    return VARIANTS if scenario.all_variants else (VARIANTS[0], VARIANTS[1:][number % len(VARIANTS[1:])])
 
 
-def after(course: Course, at: int, variant: str) -> World | None:
+def after(run: RecordedRun, at: int, variant: str) -> World | None:
     """Return the world that the next operator finds after a crash at point ``at``; None if the variant (one of VARIANTS) cannot
     occur there."""
     match variant:
         case "read the version before":
-            return course.after_death_with_stale_reads(at, lambda versions: versions - 1)
+            return run.after_death_with_stale_reads(at, lambda versions: versions - 1)
         case "read an old version":
-            return course.after_death_with_stale_reads(at, lambda versions: versions // 2)
-    return course.after_death(at, events=variant.removesuffix(" events"))
+            return run.after_death_with_stale_reads(at, lambda versions: versions // 2)
+    return run.after_death(at, events=variant.removesuffix(" events"))
 
 
 async def undisturbed(options: Mapping[str, Any]) -> World:
@@ -70,15 +70,15 @@ def failing(point: str) -> Exception:
     return StoreError("no space left") if point.startswith("volume") else Unavailable("no answer")
 
 
-async def course_of(scenario: Scenario) -> Course:
-    course = await Course(scenario.options).record()
-    status = course.world.status
-    assert course.world.errors == []
-    assert course.world.condition[:2] == scenario.condition
+async def recorded_run(scenario: Scenario) -> RecordedRun:
+    run = await RecordedRun(scenario.options).record()
+    status = run.world.status
+    assert run.world.errors == []
+    assert run.world.condition[:2] == scenario.condition
     assert (status.rewards or {}).get("reward") == scenario.reward
     assert tuple(each.reason for each in status.attempts) == scenario.attempts
-    assert_each_phase_once(course.world)
-    return course
+    assert_each_phase_once(run.world)
+    return run
 
 
 @in_part_or_whole
@@ -87,42 +87,44 @@ async def test_wherever_the_operator_dies_and_whatever_the_next_one_reads_the_tr
     scenario: Scenario, whole: bool
 ) -> None:
     """Crashes between the same two changes of the world leave the same state, so only one of these points is tested."""
-    course = await course_of(scenario)
+    run = await recorded_run(scenario)
     runs: Counter[str] = Counter()
-    for number, at in enumerate({state: at for at, state in enumerate(course.states)}.values()):
+    for number, at in enumerate({state: at for at, state in enumerate(run.states)}.values()):
         for variant in variants(scenario, number) if whole else [VARIANTS[number % len(VARIANTS)]]:
-            if (world := after(course, at, variant)) is not None:
+            if (world := after(run, at, variant)) is not None:
                 await world.run(first=1.0)
                 await world.run(first=300.0)  # the resync, after 300 s, requeues the trial if an event was missed
-                course.assert_same_end(world, f"{variant}, at point {at}: {course.trace[at]}")
+                run.assert_same_end(world, f"{variant}, at point {at}: {run.trace[at]}")
                 runs[f"run died, {variant}"] += 1
-    tally.crashes.update(scenarios=1, points=len(course.trace), states=len(set(course.states)), **runs)
+    tally.crashes.update(scenarios=1, points=len(run.trace), states=len(set(run.states)), **runs)
 
 
 @pytest.mark.parametrize(
-    "scenario", [each for each in SCENARIOS.values() if each.living], ids=[k for k, v in SCENARIOS.items() if v.living]
+    "scenario",
+    [each for each in SCENARIOS.values() if each.fail_calls],
+    ids=[k for k, v in SCENARIOS.items() if v.fail_calls],
 )
 @in_part_or_whole
 async def test_whatever_call_fails_the_trial_ends_the_same(scenario: Scenario, whole: bool) -> None:
-    course = await course_of(scenario)
-    for at, point in list(enumerate(course.trace))[:: 1 if whole else STRIDE]:
-        world = course.alive(at, failing(point))
+    run = await recorded_run(scenario)
+    for at, point in list(enumerate(run.trace))[:: 1 if whole else STRIDE]:
+        world = run.with_fault(at, failing(point))
         await world.run()
-        course.assert_same_end(world, f"point {at} failed: {point}")
+        run.assert_same_end(world, f"point {at} failed: {point}")
         tally.crashes["run a call failed"] += 1
 
 
 async def test_wherever_the_pod_is_lost_the_trial_restarts_and_ends_the_same() -> None:
-    course = await course_of(SCENARIOS["short"])
+    run = await recorded_run(SCENARIOS["short"])
     tried = 0
-    for at, point in enumerate(course.trace):
-        world = course.alive(at, lose_pod)
+    for at, point in enumerate(run.trace):
+        world = run.with_fault(at, lose_pod)
         await world.run()
         status = world.status
         assert world.condition[0] == "Complete", point
         assert [each.reason for each in status.attempts] in ([], ["PodDeleted"]), point
-        assert (status.rewards, world.pods) == (course.world.status.rewards, []), point
-        assert world.kept.steps == course.end["steps"], point
+        assert (status.rewards, world.pods) == (run.world.status.rewards, []), point
+        assert world.kept.steps == run.end["steps"], point
         assert_each_phase_once(world)
         tried += 1
     tally.crashes["run the pod was lost"] += tried
@@ -136,9 +138,9 @@ def delete_trial(world: World) -> None:
 
 @pytest.mark.parametrize("name", ["long phases", "verified apart"])
 async def test_wherever_the_trial_is_deleted_nothing_of_it_continues(name: str) -> None:
-    course = await course_of(SCENARIOS[name])
-    for at, point in enumerate(course.trace):
-        for world, first in ((course.alive(at, delete_trial), None), (course.after_death(at), 1.0)):
+    run = await recorded_run(SCENARIOS[name])
+    for at, point in enumerate(run.trace):
+        for world, first in ((run.with_fault(at, delete_trial), None), (run.after_death(at), 1.0)):
             if first:
                 delete_trial(world)
             await world.run(first=first)
@@ -146,7 +148,7 @@ async def test_wherever_the_trial_is_deleted_nothing_of_it_continues(name: str) 
             left = [each for each in world.cluster.objects.values() if "trial-uid" not in owners(each)]
             assert left == [], point
             assert_each_phase_once(world)
-            assert sum(each.startswith("create Pod") for each in world.cluster.writes) <= len(course.world.cluster.runners)
+            assert sum(each.startswith("create Pod") for each in world.cluster.writes) <= len(run.world.cluster.runners)
             tally.crashes["run the trial was deleted"] += 1
 
 

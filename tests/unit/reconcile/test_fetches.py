@@ -39,7 +39,7 @@ def task(text: str = TOML) -> bytes:
     return b"".join(tar_chunks(sorted({**entries, "task.toml": Entry("file", 0o644, data=text.encode())}.items())))
 
 
-class Outside:
+class RemoteSource:
     """A remote source with a branch and its commits. error: the exception that each fetch raises, or None."""
 
     def __init__(self, directory: Path) -> None:
@@ -76,22 +76,22 @@ class Outside:
 
 
 @pytest.fixture
-def outside(tmp_path: Path) -> Outside:
-    return Outside(tmp_path / "cache")
+def remote_source(tmp_path: Path) -> RemoteSource:
+    return RemoteSource(tmp_path / "cache")
 
 
-def world(outside: Outside, source: Object | None = None, **fields: Any) -> World:
+def world(remote_source: RemoteSource, source: Object | None = None, **fields: Any) -> World:
     made = World(manifest({"task": source or {"git": GIT}}), durations={"a/agent": 1000.0}, **fields)
     fresh = made.fresh
 
     def connected() -> Any:
         reconciler = fresh()
-        fetches = Fetches(settings(outside), reconciler.wake, outside.fetch)
+        fetches = Fetches(settings(remote_source), reconciler.wake, remote_source.fetch)
         reconciler.fetches = fetches
         remote = Remote(fetches, partial(reconciler.cluster.get, SECRETS), ["oci", "git", "url"])
         get_config_map, get_secret = (partial(reconciler.cluster.get, each) for each in (CONFIG_MAPS, SECRETS))
         loader = TrialLoader(
-            get_config_map, get_secret, remote, TaskReader(outside.directory, read_here), reconciler.reads, NoBuilding()
+            get_config_map, get_secret, remote, TaskReader(remote_source.directory, read_here), reconciler.reads, NoBuilding()
         )
         reconciler._tools = replace(reconciler._tools, loader=loader)
         return reconciler
@@ -101,8 +101,8 @@ def world(outside: Outside, source: Object | None = None, **fields: Any) -> Worl
     return made
 
 
-def settings(outside: Outside, **changes: Any) -> Settings:
-    return Settings(task_cache_dir=outside.directory, **changes)
+def settings(remote_source: RemoteSource, **changes: Any) -> Settings:
+    return Settings(task_cache_dir=remote_source.directory, **changes)
 
 
 async def settle() -> None:
@@ -116,19 +116,19 @@ async def reconciles(made: World, times: int = 4) -> None:
         await settle()
 
 
-async def test_a_trial_keeps_what_its_branch_was_when_it_started(outside: Outside) -> None:
-    made = world(outside)
+async def test_a_trial_keeps_what_its_branch_was_when_it_started(remote_source: RemoteSource) -> None:
+    made = world(remote_source)
     await reconciles(made)
     started = made.status.task_source
     assert started is not None and (started.revision, started.digest) == ("c1", digest_of(task()))
-    outside.commits["c2"], outside.head = task(TOML + "min_reward = 1.0\n"), "c2"
+    remote_source.commits["c2"], remote_source.head = task(TOML + "min_reward = 1.0\n"), "c2"
     made.reconciler = made.fresh()
     await made.run()
     assert made.status.phase == "Complete" and made.status.task_source == started
 
 
-async def test_what_it_was_is_written_down_before_there_is_a_pod(outside: Outside) -> None:
-    made = world(outside)
+async def test_what_it_was_is_written_down_before_there_is_a_pod(remote_source: RemoteSource) -> None:
+    made = world(remote_source)
     seen: list[object] = []
     create = made.cluster.create
 
@@ -142,24 +142,24 @@ async def test_what_it_was_is_written_down_before_there_is_a_pod(outside: Outsid
     assert len(seen) == 1 and seen[0] is not None
 
 
-async def test_after_the_cache_is_lost_the_same_commit_is_fetched_again(outside: Outside) -> None:
-    made = world(outside)
+async def test_after_the_cache_is_lost_the_same_commit_is_fetched_again(remote_source: RemoteSource) -> None:
+    made = world(remote_source)
     await reconciles(made)
-    outside.commits["c2"], outside.head = task("x"), "c2"
-    for each in outside.directory.glob("*-*"):
+    remote_source.commits["c2"], remote_source.head = task("x"), "c2"
+    for each in remote_source.directory.glob("*-*"):
         each.unlink()
     made.reconciler = made.fresh()
     await reconciles(made)
-    assert [each.revision for each in outside.asked] == ["", "c1"]
+    assert [each.revision for each in remote_source.asked] == ["", "c1"]
     await made.run()
     assert made.status.phase == "Complete"
 
 
-async def test_a_missing_commit_fails_the_trial_with_a_reason(outside: Outside) -> None:
-    made = world(outside)
+async def test_a_missing_commit_fails_the_trial_with_a_reason(remote_source: RemoteSource) -> None:
+    made = world(remote_source)
     await reconciles(made)
-    outside.commits, outside.head = {"c2": task()}, "c2"
-    for each in outside.directory.glob("*-*"):
+    remote_source.commits, remote_source.head = {"c2": task()}, "c2"
+    for each in remote_source.directory.glob("*-*"):
         each.unlink()
     made.reconciler = made.fresh()
     await reconciles(made)
@@ -167,28 +167,28 @@ async def test_a_missing_commit_fails_the_trial_with_a_reason(outside: Outside) 
     assert failure is not None and (failure.reason, failure.class_) == ("TaskNotFound", "Task") and made.status.rewards is None
 
 
-async def test_content_that_changed_behind_a_revision_is_refused(outside: Outside) -> None:
-    made = world(outside)
+async def test_content_that_changed_behind_a_revision_is_refused(remote_source: RemoteSource) -> None:
+    made = world(remote_source)
     await reconciles(made)
-    outside.commits["c1"] = task(TOML + "min_reward = 1.0\n")
-    for each in outside.directory.glob("*-*"):
+    remote_source.commits["c1"] = task(TOML + "min_reward = 1.0\n")
+    for each in remote_source.directory.glob("*-*"):
         each.unlink()
     made.reconciler = made.fresh()
     await reconciles(made)
     assert made.status.failure is not None and made.status.failure.reason == "TaskDigestMismatch"
 
 
-async def test_access_that_is_lost_while_a_trial_runs_is_waited_for(outside: Outside) -> None:
-    made = world(outside)
+async def test_access_that_is_lost_while_a_trial_runs_is_waited_for(remote_source: RemoteSource) -> None:
+    made = world(remote_source)
     await reconciles(made)
-    for each in outside.directory.glob("*-*"):
+    for each in remote_source.directory.glob("*-*"):
         each.unlink()
-    outside.error = SourceError("denied", reason="TaskAccessDenied")
+    remote_source.error = SourceError("denied", reason="TaskAccessDenied")
     made.reconciler = made.fresh()
     made.now += 60
     await reconciles(made)
     assert made.status.failure is None and made.status.conditions[0].reason == "TaskAccessDenied"
-    outside.error = None
+    remote_source.error = None
     await reconciles(made)
     await made.run()
     assert made.status.phase == "Complete"
@@ -202,14 +202,14 @@ async def test_access_that_is_lost_while_a_trial_runs_is_waited_for(outside: Out
         ({"oci": {"image": "r.example/i", "secretRef": {"name": "odd"}}}, "InvalidSpec", "dockerconfigjson"),
     ],
 )
-async def test_secrets_that_do_not_fit_are_reported(outside: Outside, source: Object, reason: str, output: str) -> None:
-    made = world(outside, source)
+async def test_secrets_that_do_not_fit_are_reported(remote_source: RemoteSource, source: Object, reason: str, output: str) -> None:
+    made = world(remote_source, source)
     value = base64.b64encode(b"very-secret").decode()
     metadata = {"name": "odd", "namespace": "default"}
     made.cluster.put({"kind": "Secret", "apiVersion": "v1", "metadata": metadata, "data": {"other": value}})
     await reconciles(made)
     shown = made.status.conditions[0]
-    assert shown.reason == reason and output in shown.message and "very-secret" not in shown.message and outside.asked == []
+    assert shown.reason == reason and output in shown.message and "very-secret" not in shown.message and remote_source.asked == []
 
 
 # -- concurrent fetches
@@ -221,46 +221,48 @@ def trial(name: str, namespace: str = "default", source: Object | None = None) -
     return parse_trial(found)
 
 
-def loader(outside: Outside, wake: Callable[[Any], None] = lambda _: None, **changes: Any) -> tuple[TrialLoader, Fetches]:
+def loader(
+    remote_source: RemoteSource, wake: Callable[[Any], None] = lambda _: None, **changes: Any
+) -> tuple[TrialLoader, Fetches]:
     async def none(namespace: str, name: str) -> Object:
         raise AssertionError
 
-    fetches = Fetches(settings(outside, **changes), wake, outside.fetch)
+    fetches = Fetches(settings(remote_source, **changes), wake, remote_source.fetch)
     remote = Remote(fetches, none, ["git", "url"])
     return TrialLoader(
-        none, none, remote, TaskReader(outside.directory, read_here), Reads(wake, patience_seconds=60.0), NoBuilding()
+        none, none, remote, TaskReader(remote_source.directory, read_here), Reads(wake, patience_seconds=60.0), NoBuilding()
     ), fetches
 
 
-async def test_many_trials_of_a_task_fetch_it_once_and_share_it(outside: Outside) -> None:
+async def test_many_trials_of_a_task_fetch_it_once_and_share_it(remote_source: RemoteSource) -> None:
     woken: list[Any] = []
-    load, _ = loader(outside, woken.append)
-    outside.gate.clear()
+    load, _ = loader(remote_source, woken.append)
+    remote_source.gate.clear()
     trials = [trial(f"t{number}") for number in range(50)]
     for each in trials:
         with pytest.raises(SourceError) as caught:
             await load.load(each)
         assert caught.value.reason == "TaskFetching" and caught.value.retry_seconds is None
         await settle()
-    outside.gate.set()
+    remote_source.gate.set()
     await settle()
     assert sorted(woken) == sorted(("default", each.metadata.name) for each in trials)
     loaded = [await load.load(each) for each in trials]
-    assert len(outside.asked) == 1 and len({id(each.task) for each in loaded}) == 1
+    assert len(remote_source.asked) == 1 and len({id(each.task) for each in loaded}) == 1
 
 
-async def test_only_a_few_are_fetched_at_once_and_namespaces_take_turns(outside: Outside) -> None:
+async def test_only_a_few_are_fetched_at_once_and_namespaces_take_turns(remote_source: RemoteSource) -> None:
     woken: list[Any] = []
-    load, fetches = loader(outside, woken.append, task_fetches=2)
-    outside.gate.clear()
+    load, fetches = loader(remote_source, woken.append, task_fetches=2)
+    remote_source.gate.clear()
     trials = [trial(f"t{n}", "greedy", {"git": {**GIT, "ref": f"b{n}"}}) for n in range(5)] + [trial("t", "modest")]
     for each in trials:
         with pytest.raises(SourceError):
             await load.load(each)
         fetches.settle((each.metadata.namespace, each.metadata.name))
         await settle()
-    assert len(outside.asked) == outside.most == 2
-    outside.gate.set()
+    assert len(remote_source.asked) == remote_source.most == 2
+    remote_source.gate.set()
     await settle()
     assert ("modest", "t") in woken
 
@@ -268,7 +270,7 @@ async def test_only_a_few_are_fetched_at_once_and_namespaces_take_turns(outside:
 # -- fairness: trials and sweeps of one namespace need 40 slow downloads
 
 
-class Crowd:
+class Downloads:
     """Trials and sweeps that need downloads of one minute each. started: start times of the downloads in seconds, by namespace."""
 
     def __init__(self, directory: Path, **changes: Any) -> None:
@@ -311,28 +313,28 @@ class Crowd:
 def test_forty_slow_downloads_of_a_namespace_do_not_delay_another_namespaces_trial(tmp_path: Path, slots: int) -> None:
     @in_virtual_time
     async def check() -> None:
-        crowd = Crowd(tmp_path, task_fetches=slots)
+        downloads = Downloads(tmp_path, task_fetches=slots)
         for number in range(20):
-            crowd.ask("crowd", f"t{number}")
-            crowd.ask("crowd", f"t{number}", sweep=True)  # a trial and a sweep may have the same name
+            downloads.ask("crowd", f"t{number}")
+            downloads.ask("crowd", f"t{number}", sweep=True)  # a trial and a sweep may have the same name
         await asyncio.sleep(1)
         for namespace in ("second", "third", "fourth"):
-            crowd.ask(namespace, "t")
+            downloads.ask(namespace, "t")
         await asyncio.sleep(4000)
         alone = slots == 1  # with one slot, the other namespaces wait until the running download has finished
-        assert crowd.started["second"] == [60 if alone else 1]
+        assert downloads.started["second"] == [60 if alone else 1]
         # Namespaces third and fourth wait for at most one download of every other namespace, although "crowd" has queued 40.
-        assert max(crowd.started["third"][0], crowd.started["fourth"][0]) <= (180 if alone else 61)
-        assert len(crowd.started["crowd"]) == 40 and len(crowd.fetched) == 43
-        assert crowd.most == slots
-        assert len([each for each in crowd.started["crowd"] if each < 60]) == max(1, slots - 1)
+        assert max(downloads.started["third"][0], downloads.started["fourth"][0]) <= (180 if alone else 61)
+        assert len(downloads.started["crowd"]) == 40 and len(downloads.fetched) == 43
+        assert downloads.most == slots
+        assert len([each for each in downloads.started["crowd"] if each < 60]) == max(1, slots - 1)
 
     check()
 
 
-async def test_a_server_with_errors_is_asked_less_and_less_whoever_asks(outside: Outside) -> None:
-    load, fetches = loader(outside)
-    outside.error = SourceError("away", transient=True)
+async def test_a_server_with_errors_is_asked_less_and_less_whoever_asks(remote_source: RemoteSource) -> None:
+    load, fetches = loader(remote_source)
+    remote_source.error = SourceError("away", transient=True)
     pauses = []
     for number in range(3):
         for _ in range(2):
@@ -342,24 +344,24 @@ async def test_a_server_with_errors_is_asked_less_and_less_whoever_asks(outside:
         pauses.append(caught.value.retry_seconds)
         with pytest.raises(SourceError, match="away"):
             await load.load(trial("another"))
-        assert len(outside.asked) == number + 1
+        assert len(remote_source.asked) == number + 1
         for id_, failure in list(fetches._failures.items()):
             fetches._failures[id_] = type(failure)(failure.error, 0.0, failure.pause)
     assert pauses == [5.0, 10.0, 20.0]
 
 
-async def test_a_changed_file_in_the_cache_is_fetched_again(outside: Outside) -> None:
+async def test_a_changed_file_in_the_cache_is_fetched_again(remote_source: RemoteSource) -> None:
     source = {"url": {"url": "https://e.example/t.tar.gz", "digest": digest_of(task())}}
-    outside.commits[digest_of(task())] = task()
+    remote_source.commits[digest_of(task())] = task()
     # Trial a waits once, for the fetch. Trial b waits twice: its first load finds the changed file and deletes it, and its second
     # load fetches the task again.
     for name, waits in (("a", 1), ("b", 2)):
-        load, _ = loader(outside)
+        load, _ = loader(remote_source)
         for _ in range(waits):
             with pytest.raises(SourceError) as caught:
                 await load.load(trial(name, source=source))
             assert caught.value.transient
             await settle()
         await load.load(trial(name, source=source))
-        next(outside.directory.glob("*-*")).write_bytes(b"evil")
-    assert len(outside.asked) == 2
+        next(remote_source.directory.glob("*-*")).write_bytes(b"evil")
+    assert len(remote_source.asked) == 2

@@ -15,10 +15,10 @@ import pytest
 from multistep.errors import NotLeading
 from multistep.kube.lease import Lease, Replica
 from multistep.reconcile.reconciler import Reconciler
-from tests.support.course import assert_each_phase_once, end_of
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fenced import READS, Fenced
 from tests.support.reading import reads_here
+from tests.support.recorded_run import assert_each_phase_once, end_of
 from tests.support.world import KEY, World
 from tests.unit.reconcile.test_crashes import APART, LONG, undisturbed
 
@@ -26,19 +26,19 @@ SECONDS = 15.0
 STARTS_NOTHING = {"receive", "send_eof", "close", "spool", "collected", "records", "uri"}
 
 
-class Nap:
-    """The suspension of a process before its at-th call (from 1); the process resumes when ``wake`` is set."""
+class Suspension:
+    """The suspension of a process before its at-th call (from 1); the process resumes when ``resumed`` is set."""
 
     def __init__(self, at: int) -> None:
         self._at = at
         self.calls = 0
-        self.asleep, self.wake = asyncio.Event(), asyncio.Event()
+        self.suspended, self.resumed = asyncio.Event(), asyncio.Event()
 
     async def call(self, _: str) -> None:
         self.calls += 1
         if self.calls == self._at:
-            self.asleep.set()
-            await self.wake.wait()
+            self.suspended.set()
+            await self.resumed.wait()
 
 
 class Wrapped:
@@ -62,26 +62,26 @@ class Wrapped:
         return call
 
 
-class Sleeper:
+class Replicas:
     """Two replicas of the operator; the first one leads, is suspended, and resumes when the second one leads.
 
-    on_the_wire: whether the first replica is suspended after it sent a request, which arrives when the replica resumes.
+    request_in_flight: whether the first replica is suspended after it sent a request, which arrives when the replica resumes.
     """
 
-    def __init__(self, options: Mapping[str, Any], at: int, *, on_the_wire: bool = False) -> None:
+    def __init__(self, options: Mapping[str, Any], at: int, *, request_in_flight: bool = False) -> None:
         self.world = World(**options)
         self.passed = 0.0
-        self.nap = Nap(at)
-        self.did: list[str] = []  # calls of the first replica after it resumed
+        self.suspension = Suspension(at)
+        self.calls_when_resumed: list[str] = []  # calls of the first replica after it resumed
         leases = FakeCluster()
         self.first, self.second = (self._lease(leases, name) for name in ("first", "second"))
         cluster, volume = self.world.cluster, self.world.volume
-        if on_the_wire:
-            fenced: Any = Fenced(Wrapped(cluster, self.nap.call), self.first.check)
-            stored: Any = Wrapped(Wrapped(volume, self.nap.call), self._check_writes)
+        if request_in_flight:
+            fenced: Any = Fenced(Wrapped(cluster, self.suspension.call), self.first.check)
+            stored: Any = Wrapped(Wrapped(volume, self.suspension.call), self._check_writes)
         else:
-            fenced = Wrapped(Fenced(Wrapped(cluster, self._note), self.first.check), self.nap.call)
-            stored = Wrapped(Wrapped(Wrapped(volume, self._note), self._check_writes), self.nap.call)
+            fenced = Wrapped(Fenced(Wrapped(cluster, self._record), self.first.check), self.suspension.call)
+            stored = Wrapped(Wrapped(Wrapped(volume, self._record), self._check_writes), self.suspension.call)
         world = self.world
         settings = world.reconciler.settings
         self.old = Reconciler(fenced, stored, settings, world.metrics, clock=lambda: world.now)
@@ -91,23 +91,23 @@ class Sleeper:
         clock = lambda: self.passed  # noqa: E731
         return Lease(cluster, Replica(name), namespace="ns", name="lease", seconds=SECONDS, clock=clock)
 
-    def _note(self, name: str) -> None:
-        if self.nap.wake.is_set():
-            self.did.append(name)
+    def _record(self, name: str) -> None:
+        if self.suspension.resumed.is_set():
+            self.calls_when_resumed.append(name)
 
     def _check_writes(self, name: str) -> None:
         if name not in STARTS_NOTHING:
             self.first.check()
 
-    async def fall_asleep(self) -> asyncio.Task[None]:
+    async def suspend_first(self) -> asyncio.Task[None]:
         """Run the first replica until it is suspended; then let the second acquire the lease."""
         await self.first.attempt()
         await self.second.attempt()
         self.world.reconciler, new = self.old, self.world.reconciler
-        running = asyncio.create_task(self.world.run(until=self.nap.wake.is_set))
-        napping = asyncio.create_task(self.nap.asleep.wait())
-        await asyncio.wait([running, napping], return_when=asyncio.FIRST_COMPLETED)
-        assert napping.done(), "it was not asleep at all"
+        running = asyncio.create_task(self.world.run(until=self.suspension.resumed.is_set))
+        suspended = asyncio.create_task(self.suspension.suspended.wait())
+        await asyncio.wait([running, suspended], return_when=asyncio.FIRST_COMPLETED)
+        assert suspended.done(), "it was not suspended"
         self.world.reconciler = new
         self.passed += SECONDS + 1
         await self.second.attempt()
@@ -119,39 +119,39 @@ class Sleeper:
 
         reconciles: number of reconciles of the second replica while the first one is suspended.
         """
-        running = await self.fall_asleep()
+        running = await self.suspend_first()
         woken = self.world.reconciles + reconciles
         await self.world.run(until=lambda: self.world.reconciles >= woken)
-        self.nap.wake.set()
+        self.suspension.resumed.set()
         await running
         await self.world.run()
 
 
-# Options of the world, the argument `reconciles` of ``Sleeper.run``, and n: the test suspends the replica before every n-th call.
-STORIES = [(LONG, 1, 2), (LONG, 4, 5), (LONG, 1000, 5), (APART, 1, 7), (APART, 1000, 13)]
+# Options of the world, the argument `reconciles` of ``Replicas.run``, and n: the test suspends the replica before every n-th call.
+CASES = [(LONG, 1, 2), (LONG, 4, 5), (LONG, 1000, 5), (APART, 1, 7), (APART, 1000, 13)]
 
 
 @pytest.mark.parametrize(
     ("options", "reconciles", "step"),
-    STORIES,
+    CASES,
     ids=["wakes soon", "wakes later", "wakes after the end", "verified apart, wakes soon", "verified apart, wakes after the end"],
 )
 async def test_a_replica_that_wakes_past_its_lease_does_nothing(options: Mapping[str, Any], reconciles: int, step: int) -> None:
     wanted, points = end_of(await undisturbed(options)), await calls_of(options)
     for at in range(1, points + 1, step):
-        story = Sleeper(options, at)
-        await story.run(reconciles)
-        assert end_of(story.world) == wanted, f"asleep before call {at}"
-        assert_each_phase_once(story.world)
-        started = [name for name in story.did if name not in STARTS_NOTHING | READS]
-        assert started == [], f"asleep before call {at}"
-        assert all(isinstance(each, NotLeading) for each in story.world.errors)
-    print(f"\nasleep before each {step}. of {points} calls")
+        replicas = Replicas(options, at)
+        await replicas.run(reconciles)
+        assert end_of(replicas.world) == wanted, f"suspended before call {at}"
+        assert_each_phase_once(replicas.world)
+        started = [name for name in replicas.calls_when_resumed if name not in STARTS_NOTHING | READS]
+        assert started == [], f"suspended before call {at}"
+        assert all(isinstance(each, NotLeading) for each in replicas.world.errors)
+    print(f"\nsuspended before each {step}. of {points} calls")
 
 
 @pytest.mark.parametrize(
     ("options", "reconciles", "step"),
-    STORIES,
+    CASES,
     ids=["arrives soon", "arrives later", "arrives after the end", "verified apart, soon", "verified apart, after the end"],
 )
 async def test_a_request_that_arrives_after_the_lease_was_lost_changes_nothing(
@@ -163,10 +163,10 @@ async def test_a_request_that_arrives_after_the_lease_was_lost_changes_nothing(
     """
     wanted, points = without_idle_pods(await undisturbed(options)), await calls_of(options)
     for at in range(1, points + 1, step):
-        story = Sleeper(options, at, on_the_wire=True)
-        await story.run(reconciles)
-        assert without_idle_pods(story.world) == wanted, f"late: call {at}"
-        assert_each_phase_once(story.world)
+        replicas = Replicas(options, at, request_in_flight=True)
+        await replicas.run(reconciles)
+        assert without_idle_pods(replicas.world) == wanted, f"late: call {at}"
+        assert_each_phase_once(replicas.world)
     print(f"\nlate: each {step}. of {points} calls")
 
 
@@ -179,10 +179,10 @@ def without_idle_pods(world: World) -> dict[str, Any]:
 
 
 async def calls_of(options: Mapping[str, Any]) -> int:
-    story = Sleeper(options, 10**9)
-    await story.first.attempt()
-    story.world.reconciler = story.old
-    await story.world.run()
-    assert story.world.errors == [] and story.world.condition[0] == "Complete"
-    assert story.world.object["metadata"]["name"] == KEY[1]
-    return story.nap.calls
+    replicas = Replicas(options, 10**9)
+    await replicas.first.attempt()
+    replicas.world.reconciler = replicas.old
+    await replicas.world.run()
+    assert replicas.world.errors == [] and replicas.world.condition[0] == "Complete"
+    assert replicas.world.object["metadata"]["name"] == KEY[1]
+    return replicas.suspension.calls

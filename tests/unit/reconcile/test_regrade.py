@@ -72,12 +72,12 @@ SOURCES: Mapping[str, Any] = {
 }
 
 
-def held(found: Mapping[str, Any]) -> tuple[str, str, str]:
+def true_condition(found: Mapping[str, Any]) -> tuple[str, str, str]:
     each = next(each for each in found["status"]["conditions"] if each["status"] == "True" and each["type"] != "Ready")
     return each["type"], each["reason"], each["message"]
 
 
-async def again(made: Mapping[str, Any], **options: Any) -> tuple[Source, World]:
+async def source_and_regrade(made: Mapping[str, Any], **options: Any) -> tuple[Source, World]:
     """Run a source trial, and regrade it with the same tests. made: arguments of ``source``, by name."""
     given = dict(made)
     config, spec = given.pop("config", CONFIG), given.pop("spec", {})
@@ -89,14 +89,14 @@ async def again(made: Mapping[str, Any], **options: Any) -> tuple[Source, World]
 
 @pytest.mark.parametrize("made", SOURCES.values(), ids=SOURCES)
 async def test_unchanged_tests_give_the_same_results(made: Mapping[str, Any]) -> None:
-    of, world = await again(made)
-    assert world.condition == held(of.trial) and world.errors == []
+    of, world = await source_and_regrade(made)
+    assert world.condition == true_condition(of.trial) and world.errors == []
     assert ended(world.object["status"]) == ended(of.trial["status"])
     assert result_of(world.kept) == result_of(pickle.loads(of.results))
 
 
 async def test_no_agent_runs_and_each_step_is_verified_on_the_files_that_the_agent_left() -> None:
-    _, world = await again({})
+    _, world = await source_and_regrade({})
     keeper, *verifiers = world.cluster.runners.values()
     assert {each["op"] for each in keeper.requests} <= {"hello", "note", "ack"}
     assert [[id for id in each.restored if id.endswith("/agent")] for each in verifiers] == [
@@ -122,7 +122,7 @@ async def test_the_trials_own_pod_has_no_resources_of_the_task_and_no_agent_host
 
 
 async def test_the_source_stays_as_it_is_and_the_copies_are_deleted() -> None:
-    of, world = await again({})
+    of, world = await source_and_regrade({})
     assert isinstance(world.volume, FakeVolume)
     assert pickle.dumps(world.volume.results["source-uid"].checkpoints) == pickle.dumps(pickle.loads(of.results).checkpoints)
     assert world.cluster.objects[KIND, "default", "source"]["status"] == of.trial["status"]

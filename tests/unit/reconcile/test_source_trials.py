@@ -25,14 +25,14 @@ STATEMENT = {
 
 
 @dataclass
-class Place:
+class EvidenceStore:
     """A store of results that has only evidence."""
 
     statement: Any = None
     keys: list[TrialKey] = field(default_factory=lambda: [KEY])
 
     @property
-    def results(self) -> Place:
+    def results(self) -> EvidenceStore:
         return self
 
     async def part(self, key: TrialKey, path: str, *, offset: int, limit: int) -> bytes | None:
@@ -49,19 +49,19 @@ class Place:
 
 @pytest.mark.parametrize(
     ("volume", "store"),
-    [(Place(STATEMENT), None), (Place(STATEMENT), Place()), (Place(), Place(STATEMENT))],
+    [(EvidenceStore(STATEMENT), None), (EvidenceStore(STATEMENT), EvidenceStore()), (EvidenceStore(), EvidenceStore(STATEMENT))],
     ids=["on the volume", "on the volume, with a store", "in the object store"],
 )
-async def test_a_deleted_trial_is_found_by_its_evidence(volume: Place, store: Place | None) -> None:
-    found = await SourceTrials(cast(Any, Place()), cast(Any, volume), cast(Any, store)).find("default", "source")
+async def test_a_deleted_trial_is_found_by_its_evidence(volume: EvidenceStore, store: EvidenceStore | None) -> None:
+    found = await SourceTrials(cast(Any, EvidenceStore()), cast(Any, volume), cast(Any, store)).find("default", "source")
     assert found is not None and found.finished and found.found is None
     assert (found.key, [(each.name, each.digest) for each in found.steps]) == (KEY, [("a", "d")])
     assert found.evidence is not None and (found.evidence.task.digest, found.evidence.agent.version) == ({"sha256": "t"}, "unknown")
 
 
 @pytest.mark.parametrize(
-    "volume", [Place(), Place(STATEMENT, []), Place(STATEMENT, [KEY, TrialKey("default", "source", "v")])],
+    "volume", [EvidenceStore(), EvidenceStore(STATEMENT, []), EvidenceStore(STATEMENT, [KEY, TrialKey("default", "source", "v")])],
     ids=["no evidence", "no results", "results of two trials"],
 )  # fmt: skip
-async def test_a_trial_that_cannot_be_told_is_not_found(volume: Place) -> None:
-    assert await SourceTrials(cast(Any, Place()), cast(Any, volume)).find("default", "source") is None
+async def test_a_trial_that_cannot_be_told_is_not_found(volume: EvidenceStore) -> None:
+    assert await SourceTrials(cast(Any, EvidenceStore()), cast(Any, volume)).find("default", "source") is None

@@ -18,7 +18,7 @@ POLICIES = ["Pause", "ReleaseAfterStep", "Release"]
 STRIDE = 7  # each test tries every 7th point, from another first point for each policy; all would take minutes
 
 
-class Meddling(Faults):
+class ActionFaults(Faults):
     """Faults that also run an action at the operator's at-th call (from 1) to the API server, a runner or the results volume."""
 
     def __init__(self, at: int, action: Callable[[], None]) -> None:
@@ -41,11 +41,11 @@ class Suspension:
     user: int = 0
 
     def world(self, at: int, faults: Mapping[int, BaseException] | None = None) -> World:
-        meddling = Meddling(at, lambda: world.change_trial(suspend=True))
+        injected = ActionFaults(at, lambda: world.change_trial(suspend=True))
         for point, fault in (faults or {}).items():
-            meddling.fail(point, fault)
+            injected.fail(point, fault)
         trial = manifest({"suspendPolicy": self.policy, "infrastructureRetries": 0}, config=self.config)
-        world = World(trial=trial, durations=self.durations, user=self.user, faults=meddling)
+        world = World(trial=trial, durations=self.durations, user=self.user, faults=injected)
         return world
 
     async def play(self, at: int, faults: Mapping[int, BaseException] | None = None) -> World:
@@ -169,8 +169,8 @@ async def test_a_trial_that_is_stopped_at_any_point_has_no_reward_unless_it_was_
     stopped = 0
     tried = range(1, len(points) + 1, 3)
     for at in tried:
-        meddling = Meddling(at, lambda: world.change_trial(stop=True))  # noqa: B023 - called within this iteration
-        world = World(durations=LONG, faults=meddling)
+        injected = ActionFaults(at, lambda: world.change_trial(stop=True))  # noqa: B023 - called within this iteration
+        world = World(durations=LONG, faults=injected)
         await world.run()
         if world.condition[0] == "Failed":
             stopped += 1

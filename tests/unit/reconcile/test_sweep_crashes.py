@@ -12,9 +12,9 @@ import pytest
 from multistep.errors import Unavailable
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import SWEEPS, Resource
-from tests.support.course import Wrapped
 from tests.support.fake_cluster import FakeCluster
 from tests.support.faults import Faults, Killed
+from tests.support.recorded_run import Wrapped
 from tests.support.sweep_world import KEY, Events, SweepWorld, assert_each_once, end_of, sweep
 
 

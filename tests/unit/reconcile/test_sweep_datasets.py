@@ -22,7 +22,7 @@ DATASET = {"registry": "https://git.example/registry.json", "name": "bench", "in
 SECRET = {"secretRef": {"name": "login"}}
 
 
-class Place:
+class FakeRegistry:
     """A registry with two repositories. commit: the commit of both branches; asked: the fetch requests so far."""
 
     def __init__(self, directory: Path) -> None:
@@ -42,15 +42,17 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def registry(tmp_path: Path) -> FakeRegistry:
+    return FakeRegistry(tmp_path)
 
 
-def world(place: Place, faults: Faults | None = None, source: dict[str, Any] | None = None, **settings: Any) -> SweepWorld:
+def world(
+    registry: FakeRegistry, faults: Faults | None = None, source: dict[str, Any] | None = None, **settings: Any
+) -> SweepWorld:
     found = sweep(tasksFrom={"dataset": source or {**DATASET, **SECRET}})
     del found["spec"]["tasks"]
-    chosen = Settings(task_cache_dir=place.directory / "cache", **settings)
-    made = SweepWorld(found, fetch=place.fetch, settings=chosen, faults=faults or Faults())
+    chosen = Settings(task_cache_dir=registry.directory / "cache", **settings)
+    made = SweepWorld(found, fetch=registry.fetch, settings=chosen, faults=faults or Faults())
     made.cluster.put({"kind": "Secret", "metadata": {"name": "login", "uid": "uid"}, "data": {"token": "eA=="}})
     return made
 
@@ -69,17 +71,17 @@ def started(made: SweepWorld) -> bool:
     return len(made.active) == 3
 
 
-async def test_each_trial_has_the_repository_and_commit_of_its_task(place: Place) -> None:
-    made = world(place)
+async def test_each_trial_has_the_repository_and_commit_of_its_task(registry: FakeRegistry) -> None:
+    made = world(registry)
     await reconciles(made, started)
     pinned = made.status.tasks_from
     assert pinned is not None and (pinned.revision, pinned.count) == (digest_of(b"registry"), 2)
     first = made.active[0]["spec"]["task"]
     assert first == {"name": "t", "git": {"url": ONE, "ref": "a" * 40, "path": "all/t", **SECRET}}
-    place.commit = "b" * 40
+    registry.commit = "b" * 40
     made.sweeps = made.fresh()
     await made.run()
-    assert made.why == ("Complete", "SweepComplete") and len(place.asked) == 1
+    assert made.why == ("Complete", "SweepComplete") and len(registry.asked) == 1
     found = {json.dumps(each["spec"]["task"], sort_keys=True) for each in made.trials}
     other = {"name": "t-2", "git": {"url": TWO, "ref": "a" * 40, "path": "t"}}
     assert found == {json.dumps(each, sort_keys=True) for each in (first, other)}
@@ -87,10 +89,10 @@ async def test_each_trial_has_the_repository_and_commit_of_its_task(place: Place
     assert [json.loads(each) for each in listed.splitlines()] == [["t", ONE, "a" * 40, "all/t"], ["t-2", TWO, "a" * 40, "t"]]
 
 
-async def test_the_request_has_the_selection_and_fetched_tasks_are_in_the_cache(place: Place) -> None:
-    made = world(place)
+async def test_the_request_has_the_selection_and_fetched_tasks_are_in_the_cache(registry: FakeRegistry) -> None:
+    made = world(registry)
     await reconciles(made, started)
-    (asked,) = place.asked
+    (asked,) = registry.asked
     assert (asked.kind, asked.location, asked.revision) == ("dataset", DATASET["registry"], "")
     assert asked.dataset == {"name": "bench", "include": ["t*"], "exclude": [], "limit": 2}
     assert (asked.scope, asked.credentials) == ("uid", {"token": "x"})
@@ -99,75 +101,77 @@ async def test_the_request_has_the_selection_and_fetched_tasks_are_in_the_cache(
     assert cache.find(Request("git", TWO, path="t").key("a" * 40)) is None
 
 
-async def test_wherever_the_operator_dies_before_the_start_all_trials_have_the_commits_of_one_list(place: Place) -> None:
-    calm = world(place)
+async def test_wherever_the_operator_dies_before_the_start_all_trials_have_the_commits_of_one_list(registry: FakeRegistry) -> None:
+    calm = world(registry)
     await reconciles(calm, started)
     for at in range(1, len(calm.faults.trace) + 1):
-        place.commit = "a" * 40
-        made = world(place, Faults().fail(at, Killed()))
+        registry.commit = "a" * 40
+        made = world(registry, Faults().fail(at, Killed()))
         await reconciles(made, lambda made: made.deaths)
-        place.commit = "b" * 40
+        registry.commit = "b" * 40
         await reconciles(made, started)
         await made.run()
         assert_each_once(made)
         assert len({each["spec"]["task"]["git"]["ref"] for each in made.trials}) == 1, calm.faults.trace[at - 1]
 
 
-async def test_a_lost_list_is_created_again_from_the_same_registry_and_commits_only(place: Place) -> None:
-    made = world(place)
+async def test_a_lost_list_is_created_again_from_the_same_registry_and_commits_only(registry: FakeRegistry) -> None:
+    made = world(registry)
     await reconciles(made, started)
     pinned = made.status.tasks_from
     assert pinned is not None
     made.cluster.remove("ConfigMap", "default", pinned.config_map)
-    place.commit, made.sweeps = "b" * 40, made.fresh()
+    registry.commit, made.sweeps = "b" * 40, made.fresh()
     for _ in range(5):
         await made.reconcile()
         await asyncio.sleep(0)
     assert ("ConfigMap", "default", pinned.config_map) not in made.cluster.objects
-    assert place.asked[-1].revision == pinned.revision and len(made.trials) == 3
-    place.commit, made.sweeps = "a" * 40, made.fresh()
+    assert registry.asked[-1].revision == pinned.revision and len(made.trials) == 3
+    registry.commit, made.sweeps = "a" * 40, made.fresh()
     await reconciles(made, lambda made: ("ConfigMap", "default", pinned.config_map) in made.cluster.objects)
     assert made.status.tasks_from == pinned
 
 
-async def test_a_sweep_shows_how_many_tasks_are_fetched(place: Place) -> None:
-    place.gate.clear()
-    made = world(place)
+async def test_a_sweep_shows_how_many_tasks_are_fetched(registry: FakeRegistry) -> None:
+    registry.gate.clear()
+    made = world(registry)
     assert await made.reconcile() == 5.0
     assert made.why == ("Pending", "TaskFetching")
     assert made.status.conditions[0].message.endswith("the tasks of dataset bench are being fetched: listing them")
     await asyncio.sleep(0)
-    file = progress_file(made.sweeps.tasks.fetches.cache.incoming, place.asked[0])
+    file = progress_file(made.sweeps.tasks.fetches.cache.incoming, registry.asked[0])
     for text, shown in (("12 of 500", "12 of 500"), ("anything", "listing them"), ("1" * 1000, "listing them")):
         file.write_text(text)
         assert await made.reconcile() == 5.0
         assert made.status.conditions[0].message.endswith(f"are being fetched: {shown}")
-    place.gate.set()
+    registry.gate.set()
     await reconciles(made, started)
 
 
 @pytest.mark.parametrize(
     ("kinds", "wrong"), [(["git", "url"], False), (["git"], True), (["url"], True), (["oci", "git", "url"], False)]
 )
-async def test_an_operator_that_allows_no_git_or_no_urls_takes_no_datasets(place: Place, kinds: list[str], wrong: bool) -> None:
-    made = world(place, task_sources=kinds)
+async def test_an_operator_that_allows_no_git_or_no_urls_takes_no_datasets(
+    registry: FakeRegistry, kinds: list[str], wrong: bool
+) -> None:
+    made = world(registry, task_sources=kinds)
     await reconciles(made, lambda made: started(made) or made.status.phase == "Failed")
     if wrong:
-        assert made.why == ("Failed", "TaskSourceNotAllowed") and place.asked == []
+        assert made.why == ("Failed", "TaskSourceNotAllowed") and registry.asked == []
         assert "spec.tasksFrom.dataset: the operator's setting taskSources must have" in made.status.conditions[0].message
 
 
-async def test_a_secret_of_a_dataset_that_is_missing_is_waited_for(place: Place) -> None:
-    made = world(place, source={**DATASET, "secretRef": {"name": "none"}})
+async def test_a_secret_of_a_dataset_that_is_missing_is_waited_for(registry: FakeRegistry) -> None:
+    made = world(registry, source={**DATASET, "secretRef": {"name": "none"}})
     await made.reconcile()
     assert "spec.tasksFrom.dataset.secretRef: Secret 'none' does not exist yet" in made.status.conditions[0].message
 
 
-async def test_a_dataset_that_is_not_there_fails_the_sweep(place: Place) -> None:
+async def test_a_dataset_that_is_not_there_fails_the_sweep(registry: FakeRegistry) -> None:
     async def fetch(request: Request, rules: Rules, cache: Path) -> Fetched:
         raise SourceError("it has no dataset 'bench'", reason="TaskNotFound")
 
-    place.fetch = fetch  # type: ignore[method-assign]
-    made = world(place)
+    registry.fetch = fetch  # type: ignore[method-assign]
+    made = world(registry)
     await reconciles(made, lambda made: made.status.phase == "Failed")
     assert made.why == ("Failed", "TaskNotFound") and made.trials == []

@@ -33,18 +33,18 @@ RECORD = {"id": "r", "op": "restore", "state": "done", "startedAt": 1, "endedAt"
 
 
 class Slow:
-    """The stream of a runner that reads each message after ``takes_after`` seconds and sends frames every ``interval`` seconds."""
+    """The stream of a runner that reads each message after ``read_delay`` seconds and sends frames every ``interval`` seconds."""
 
     exit_details = ""
 
-    def __init__(self, *frames: bytes, interval: float, takes_after: float = 0.0) -> None:
-        self._frames, self._interval, self._takes_after = list(frames), interval, takes_after
+    def __init__(self, *frames: bytes, interval: float, read_delay: float = 0.0) -> None:
+        self._frames, self._interval, self._read_delay = list(frames), interval, read_delay
         self.reader = FrameReader()
         self.sent: list[bytes] = []
 
     async def send(self, data: bytes) -> None:
         if self.sent:  # the first message, the request, is read at once
-            await asyncio.sleep(self._takes_after)
+            await asyncio.sleep(self._read_delay)
         self.reader.feed(data)
         self.sent += [frame.kind for frame in self.reader]
 
@@ -90,7 +90,7 @@ async def test_a_restore_takes_longer_than_the_timeout_while_the_runner_shows_si
 
 @in_virtual_time
 async def test_a_runner_that_takes_no_bytes_for_longer_than_the_timeout_is_not_lost_while_it_shows_signs_of_life() -> None:
-    stream = Slow(answer(proceed=True), *[ALIVE] * 20, answer(record=RECORD), interval=10, takes_after=100)
+    stream = Slow(answer(proceed=True), *[ALIVE] * 20, answer(record=RECORD), interval=10, read_delay=100)
     assert (await talk(stream).restore("r", [DIGEST], [b"lines"])).done
 
 
@@ -103,7 +103,7 @@ async def test_a_silent_restore_is_lost() -> None:
 
 @in_virtual_time
 async def test_a_runner_that_takes_no_bytes_and_is_silent_is_lost() -> None:
-    stream = Slow(answer(proceed=True), interval=1000, takes_after=1000)
+    stream = Slow(answer(proceed=True), interval=1000, read_delay=1000)
     with pytest.raises(StreamLost):
         await talk(stream).restore("r", [DIGEST], [b"lines"])
 

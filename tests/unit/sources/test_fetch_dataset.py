@@ -22,7 +22,7 @@ from tests.unit.sources.fetch_cases import Repository
 BASIC = {"username": git_server.USER, "password": git_server.PASSWORD}
 
 
-class Place:
+class RegistryServer:
     """A server with a registry.json and the repositories ``one`` and ``two``, each with the tasks ``a`` and ``b``."""
 
     def __init__(self, server: servers.Server, top: Path) -> None:
@@ -55,7 +55,7 @@ class Place:
         """Set whether the server supports partial clones (object filters) of this repository."""
         subprocess.run(["git", "-C", str(self.bare(name)), "config", "uploadpack.allowFilter", value], check=True)
 
-    def lose(self, name: str, path: str) -> None:
+    def delete_object(self, name: str, path: str) -> None:
         """Delete a file's object in the bare repository."""
         command = ["git", "-C", str(self.bare(name)), "rev-parse", f"{self.commits[name]}:{path}"]
         sha = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
@@ -81,8 +81,8 @@ class Place:
 
 
 @pytest.fixture
-def place(git: servers.Server, tmp_path: Path) -> Place:
-    return Place(git, tmp_path)
+def registry(git: servers.Server, tmp_path: Path) -> RegistryServer:
+    return RegistryServer(git, tmp_path)
 
 
 async def fetch(cache: Cache, request: Request, **rules: Any) -> Fetched:
@@ -110,95 +110,99 @@ def content(cache: Cache, request: Request, found: Fetched, name: str) -> bytes:
     return bytes(Bundle.open(kept.path.read_bytes(), kept.digest).entries["data"].data)
 
 
-async def test_each_task_is_pinned_to_a_commit_and_its_files_are_those_of_the_commit(place: Place, cache: Cache) -> None:
-    old = place.commits["one"]
-    place.write("one", "a", 20)
-    new = place.commit("one")
+async def test_each_task_is_pinned_to_a_commit_and_its_files_are_those_of_the_commit(
+    registry: RegistryServer, cache: Cache
+) -> None:
+    old = registry.commits["one"]
+    registry.write("one", "a", 20)
+    new = registry.commit("one")
     for name, task, commit in (("one", "a", old), ("two", "a", None), ("one", "b", "main"), ("one", "a", None)):
-        place.add(name, task, commit)
-    request = place.request()
+        registry.add(name, task, commit)
+    request = registry.request()
     found = await fetch(cache, request)
     assert [(each.name, each.url, each.revision, each.path) for each in found.tasks] == [
-        ("a", place.url("one"), old, "tasks/a"),
-        ("a-2", place.url("two"), place.commits["two"], "tasks/a"),
-        ("b", place.url("one"), new, "tasks/b"),
-        ("a-3", place.url("one"), new, "tasks/a"),
+        ("a", registry.url("one"), old, "tasks/a"),
+        ("a-2", registry.url("two"), registry.commits["two"], "tasks/a"),
+        ("b", registry.url("one"), new, "tasks/b"),
+        ("a-3", registry.url("one"), new, "tasks/a"),
     ]
-    assert found.revision == digest_of((place.server.directory / "registry.json").read_bytes())
+    assert found.revision == digest_of((registry.server.directory / "registry.json").read_bytes())
     files = {name: content(cache, request, found, name) for name in ("a", "a-2", "b", "a-3")}
     assert files == {"a": b"onea" * 10, "a-2": b"twoa" * 10, "b": b"oneb" * 10, "a-3": b"onea" * 20}
 
 
-async def test_a_commit_is_fetched_once_for_all_of_its_tasks(place: Place, cache: Cache) -> None:
+async def test_a_commit_is_fetched_once_for_all_of_its_tasks(registry: RegistryServer, cache: Cache) -> None:
     """Regression: each batch of 16 tasks kept files open, so 500 tasks exceeded the limit of open files."""
-    place.sparse("one")
+    registry.sparse("one")
     for number in range(700):
-        place.write("one", f"t{number}")
-    commit = place.commit("one")
+        registry.write("one", f"t{number}")
+    commit = registry.commit("one")
     for number in range(700):
-        place.add("one", f"t{number}", commit)
-    request = place.request()
+        registry.add("one", f"t{number}", commit)
+    request = registry.request()
     found = await fetch(cache, request)
     assert all(each.file for each in found.tasks) and content(cache, request, found, "t699") == b"onet699" * 10
-    assert place.posts() == 2 * (1 + 6), "each time references and objects: directories, then files of 16, 32, ... tasks"
-    asked = place.posts()
+    assert registry.posts() == 2 * (1 + 6), "each time references and objects: directories, then files of 16, 32, ... tasks"
+    asked = registry.posts()
     again = await fetch(cache, request)
-    assert place.posts() == asked and not any(each.file for each in again.tasks), "all is in the cache"
+    assert registry.posts() == asked and not any(each.file for each in again.tasks), "all is in the cache"
     assert [each.entry for each in again.tasks] == [each.entry for each in found.tasks]
 
 
-async def test_files_of_other_directories_are_not_needed(place: Place, cache: Cache) -> None:
+async def test_files_of_other_directories_are_not_needed(registry: RegistryServer, cache: Cache) -> None:
     """The repository has lost a file of another directory, so the server cannot send that file."""
-    place.sparse("one")
-    (place.work["one"] / "elsewhere").write_text("lost")
-    place.add("one", "a", place.commit("one"))
-    place.lose("one", "elsewhere")
-    found = await fetch(cache, place.request())
-    assert content(cache, place.request(), found, "a") == b"onea" * 10
-    _, alone = await fetch_cases.fetched(cache, Request("git", place.url("one"), path="tasks/b", revision=place.commits["one"]))
+    registry.sparse("one")
+    (registry.work["one"] / "elsewhere").write_text("lost")
+    registry.add("one", "a", registry.commit("one"))
+    registry.delete_object("one", "elsewhere")
+    found = await fetch(cache, registry.request())
+    assert content(cache, registry.request(), found, "a") == b"onea" * 10
+    _, alone = await fetch_cases.fetched(
+        cache, Request("git", registry.url("one"), path="tasks/b", revision=registry.commits["one"])
+    )
     assert alone.entries["data"].data == b"oneb" * 10
-    place.sparse("one", "false")
-    cache.drop(Request("git", place.url("one"), path="tasks/a").key(place.commits["one"]))
-    assert (await refused(cache, place.request())).transient, "without partial clones the file is needed"
+    registry.sparse("one", "false")
+    cache.drop(Request("git", registry.url("one"), path="tasks/a").key(registry.commits["one"]))
+    assert (await refused(cache, registry.request())).transient, "without partial clones the file is needed"
 
 
-async def test_tasks_that_are_wrong_or_too_large_are_left_to_their_trials(place: Place, cache: Cache) -> None:
-    (place.write("one", "b") / "task.toml").unlink()
-    place.write("one", "large", 100_000)
-    commit = place.commit("one")
+async def test_tasks_that_are_wrong_or_too_large_are_left_to_their_trials(registry: RegistryServer, cache: Cache) -> None:
+    (registry.write("one", "b") / "task.toml").unlink()
+    registry.write("one", "large", 100_000)
+    commit = registry.commit("one")
     for task in ("none", "b", "large", "a"):
-        place.add("one", task, commit)
-    found = await fetch(cache, place.request(), uncompressed_bytes=200_000)
+        registry.add("one", task, commit)
+    found = await fetch(cache, registry.request(), uncompressed_bytes=200_000)
     assert {each.name: bool(each.file) for each in found.tasks} == {"none": False, "b": False, "large": False, "a": True}
 
 
-async def test_what_is_beyond_the_room_or_the_time_is_left_to_the_trials(place: Place, cache: Cache) -> None:
+async def test_what_is_beyond_the_room_or_the_time_is_left_to_the_trials(registry: RegistryServer, cache: Cache) -> None:
     for number in range(20):
-        place.write("one", f"t{number}", 2000)
-    commit = place.commit("one")
+        registry.write("one", f"t{number}", 2000)
+    commit = registry.commit("one")
     for number in range(20):
-        place.add("one", f"t{number}", commit)
-    found = await fetch(cache, place.request(), uncompressed_bytes=50_000)
+        registry.add("one", f"t{number}", commit)
+    found = await fetch(cache, registry.request(), uncompressed_bytes=50_000)
     assert 0 < sum(bool(each.file) for each in found.tasks) < 10
     assert {each.revision for each in found.tasks} == {commit}
 
 
-async def test_a_registry_that_changed_since_the_sweep_started_is_refused(place: Place, cache: Cache) -> None:
-    place.add("one", "a")
-    first = await fetch(cache, place.request())
-    assert (await fetch(cache, place.request(revision=first.revision))).tasks[0].revision == place.commits["one"]
-    place.add("one", "b")
-    assert (await refused(cache, place.request(revision=first.revision))).reason == "TaskDigestMismatch"
+async def test_a_registry_that_changed_since_the_sweep_started_is_refused(registry: RegistryServer, cache: Cache) -> None:
+    registry.add("one", "a")
+    first = await fetch(cache, registry.request())
+    assert (await fetch(cache, registry.request(revision=first.revision))).tasks[0].revision == registry.commits["one"]
+    registry.add("one", "b")
+    assert (await refused(cache, registry.request(revision=first.revision))).reason == "TaskDigestMismatch"
 
 
-async def test_only_the_registrys_own_server_gets_the_credentials(place: Place, cache: Cache) -> None:
-    place.add("one", "a", area="private")
-    found = await fetch(cache, place.request("private-files", scope="uid", credentials=BASIC))
-    assert found.tasks[0].revision == place.commits["one"]
+async def test_only_the_registrys_own_server_gets_the_credentials(registry: RegistryServer, cache: Cache) -> None:
+    registry.add("one", "a", area="private")
+    found = await fetch(cache, registry.request("private-files", scope="uid", credentials=BASIC))
+    assert found.tasks[0].revision == registry.commits["one"]
     async with servers.git() as other:
-        shutil.copytree(place.bare("one"), other.directory / "one.git")
-        place.rows[0]["git_url"] = f"{other.url}/private/one.git"
-        error = await refused(cache, place.request("private-files", scope="uid", credentials=BASIC))
+        shutil.copytree(registry.bare("one"), other.directory / "one.git")
+        registry.rows[0]["git_url"] = f"{other.url}/private/one.git"
+        error = await refused(cache, registry.request("private-files", scope="uid", credentials=BASIC))
         assert error.reason == "TaskAccessDenied" and "authorization: True" not in other.log.read_text()
 
 
@@ -221,23 +225,23 @@ async def test_only_the_registrys_own_server_gets_the_credentials(place: Place, 
     ],
 )
 async def test_what_the_operator_cannot_fetch_is_refused_by_name(
-    place: Place, cache: Cache, row: dict[str, Any], rules: dict[str, Any], reason: str, message: str
+    registry: RegistryServer, cache: Cache, row: dict[str, Any], rules: dict[str, Any], reason: str, message: str
 ) -> None:
-    place.add("one", "a")
-    place.rows[0] |= row
-    error = await refused(cache, place.request(), **rules)
+    registry.add("one", "a")
+    registry.rows[0] |= row
+    error = await refused(cache, registry.request(), **rules)
     assert (error.reason, error.transient) == (reason, False) and message in str(error), error
     assert "key" not in str(error)
     if row.get("path") == "here/t":
-        place.add("one", "b")
-        assert (await fetch(cache, place.request(dataset={"exclude": ["t"]}))).tasks[0].name == "b"
+        registry.add("one", "b")
+        assert (await fetch(cache, registry.request(dataset={"exclude": ["t"]}))).tasks[0].name == "b"
 
 
-async def test_a_registry_that_is_blocked_missing_or_no_registry_is_refused(place: Place, cache: Cache) -> None:
-    request = place.request()
+async def test_a_registry_that_is_blocked_missing_or_no_registry_is_refused(registry: RegistryServer, cache: Cache) -> None:
+    request = registry.request()
     assert (await refused(cache, request, blocked_networks=("127.0.0.0/8",))).reason == "TaskSourceNotAllowed"
     assert (await refused(cache, request, allowed_hosts=("git.example",))).reason == "TaskSourceNotAllowed"
-    (place.server.directory / "registry.json").write_text("no JSON")
+    (registry.server.directory / "registry.json").write_text("no JSON")
     assert "is not a registry.json" in str(await refused(cache, request))
-    (place.server.directory / "registry.json").unlink()
+    (registry.server.directory / "registry.json").unlink()
     assert (await refused(cache, request)).reason == "TaskNotFound"

@@ -44,7 +44,7 @@ async def test_a_file_in_an_object_store_is_had_with_its_keys(s3: servers.S3, ca
     assert (await refused(cache, missing)).reason == "TaskNotFound"
 
 
-class Played:
+class ScriptedServer:
     """A server that returns scripted responses by path. asked: path and Authorization header of each request."""
 
     def __init__(self) -> None:
@@ -63,29 +63,31 @@ class Played:
         return self.answers.get(request.path, web.Response(status=404))
 
 
-async def _played() -> AsyncIterator[Played]:
-    played = Played()
+async def _scripted_server() -> AsyncIterator[ScriptedServer]:
+    scripted = ScriptedServer()
     app = web.Application()
-    app.router.add_route("*", "/{path:.*}", played.serve)
-    played.server = TestServer(app, host="127.0.0.1")
-    await played.server.start_server()
-    yield played
-    await played.server.close()
+    app.router.add_route("*", "/{path:.*}", scripted.serve)
+    scripted.server = TestServer(app, host="127.0.0.1")
+    await scripted.server.start_server()
+    yield scripted
+    await scripted.server.close()
 
 
 @pytest.fixture
-async def here() -> AsyncIterator[Played]:
-    async for each in _played():
+async def here() -> AsyncIterator[ScriptedServer]:
+    async for each in _scripted_server():
         yield each
 
 
 @pytest.fixture
-async def there() -> AsyncIterator[Played]:
-    async for each in _played():
+async def there() -> AsyncIterator[ScriptedServer]:
+    async for each in _scripted_server():
         yield each
 
 
-async def test_a_redirect_elsewhere_takes_no_credentials_along(here: Played, there: Played, cache: Cache, task: Path) -> None:
+async def test_a_redirect_elsewhere_takes_no_credentials_along(
+    here: ScriptedServer, there: ScriptedServer, cache: Cache, task: Path
+) -> None:
     data = pack(task)
     here.answers["/t"] = web.Response(status=302, headers={"Location": f"{there.url}/t"})
     there.answers["/t"] = web.Response(body=data)
@@ -95,7 +97,7 @@ async def test_a_redirect_elsewhere_takes_no_credentials_along(here: Played, the
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-async def test_a_server_with_errors_is_asked_again_later(here: Played, cache: Cache, status: int) -> None:
+async def test_a_server_with_errors_is_asked_again_later(here: ScriptedServer, cache: Cache, status: int) -> None:
     here.answers["/t"] = web.Response(status=status)
     assert (await refused(cache, Request("url", f"{here.url}/t", digest=digest_of(b"")))).transient
 
@@ -105,7 +107,7 @@ async def test_a_server_that_is_away_is_waited_for(cache: Cache) -> None:
     assert error.transient and "cannot be reached" in str(error) and "very-secret" not in str(error)
 
 
-async def test_a_fetch_ends_at_its_limit(here: Played, cache: Cache) -> None:
+async def test_a_fetch_ends_at_its_limit(here: ScriptedServer, cache: Cache) -> None:
     error = await refused(cache, Request("url", f"{here.url}/hang", digest=digest_of(b"")), seconds=0.2)
     assert error.transient and "within 0.2 s" in str(error)
 
@@ -121,13 +123,13 @@ async def test_a_fetch_ends_at_its_limit(here: Played, cache: Cache) -> None:
     ],
 )
 async def test_what_is_too_large_or_no_task_is_refused(
-    here: Played, cache: Cache, data: bytes, rules: Mapping[str, Any], reason: str
+    here: ScriptedServer, cache: Cache, data: bytes, rules: Mapping[str, Any], reason: str
 ) -> None:
     here.answers["/t"] = web.Response(body=data)
     assert (await refused(cache, Request("url", f"{here.url}/t", digest=digest_of(data)), **rules)).reason == reason
 
 
-async def test_another_digest_is_refused(here: Played, cache: Cache) -> None:
+async def test_another_digest_is_refused(here: ScriptedServer, cache: Cache) -> None:
     here.answers["/t"] = web.Response(body=b"x")
     assert (await refused(cache, Request("url", f"{here.url}/t", digest=digest_of(b"y")))).reason == "TaskDigestMismatch"
 
@@ -136,19 +138,19 @@ async def test_another_digest_is_refused(here: Played, cache: Cache) -> None:
 
 
 @pytest.mark.parametrize("kind", ["oci", "git", "url"])
-async def test_addresses_where_clouds_serve_credentials_are_not_connected_to(kind: str, here: Played, cache: Cache) -> None:
+async def test_addresses_where_clouds_serve_credentials_are_not_connected_to(kind: str, here: ScriptedServer, cache: Cache) -> None:
     location = f"127.0.0.1:{here.server.port}/x" if kind == "oci" else f"{here.url}/x"
     error = await refused(cache, Request(kind, location, digest=digest_of(b"")), blocked_networks=BLOCKED_NETWORKS)  # type: ignore[arg-type]
     assert error.reason == "TaskSourceNotAllowed" and here.asked == []
 
 
-async def test_nor_does_a_redirect_lead_there(here: Played, cache: Cache) -> None:
+async def test_nor_does_a_redirect_lead_there(here: ScriptedServer, cache: Cache) -> None:
     here.answers["/t"] = web.Response(status=302, headers={"Location": "http://169.254.169.254/latest/meta-data/"})
     error = await refused(cache, Request("url", f"{here.url}/t", digest=digest_of(b"")), blocked_networks=("169.254.0.0/16",))
     assert error.reason == "TaskSourceNotAllowed" and len(here.asked) == 1
 
 
-async def test_only_hosts_that_are_allowed_are_asked(here: Played, cache: Cache) -> None:
+async def test_only_hosts_that_are_allowed_are_asked(here: ScriptedServer, cache: Cache) -> None:
     for kind in ("oci", "git", "url"):
         location = f"127.0.0.1:{here.server.port}/x" if kind == "oci" else f"{here.url}/x"
         error = await refused(cache, Request(kind, location, digest=digest_of(b"")), allowed_hosts=("*.example.com",))

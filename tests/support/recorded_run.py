@@ -83,7 +83,7 @@ class Past(Wrapped):
 
 
 @dataclass
-class Course:
+class RecordedRun:
     """A recorded run of a trial.
 
     options: arguments of World.
@@ -118,7 +118,7 @@ class Course:
         shared = {"plans": self.world.plans, "counters": self.world.metrics}
         return World(**{**self.options, **shared, **options}).restore(self.states[at])
 
-    def alive(self, at: int, what: BaseException | Callable[[World], None]) -> World:
+    def with_fault(self, at: int, what: BaseException | Callable[[World], None]) -> World:
         """Return the world before the reconcile that reaches fault point `at` (from 0); that point then raises or calls `what`."""
         start, saved, hints = next(each for each in reversed(self.reconciles) if each[0] <= at)
         world = World(**self.options, plans=self.world.plans, counters=self.world.metrics).restore(saved)
