@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from hack.deployment import Cluster
-from hack.places import ROOT, VENV
+from hack.paths import ROOT, VENV
 from hack.stages import Failure, print_line, stage
 from localkube import targets
 from localkube.commands import capture

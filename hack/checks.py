@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from hack import deployment, end_to_end, image, lanes, load, python_env
 from hack.lanes import Ended, Run
-from hack.places import CACHE, ROOT, VENV, files_below
+from hack.paths import CACHE, ROOT, VENV, files_below
 from hack.report import report
 from hack.sizes import too_large
 from hack.stages import Failure, print_line, stage

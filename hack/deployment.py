@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hack import image
-from hack.places import CACHE, ROOT, VENV
+from hack.paths import CACHE, ROOT, VENV
 from hack.stages import Failure, print_line, stage
 from hack.tools import go, helm
 from localkube import targets

@@ -17,7 +17,7 @@ from hack import deployment, load
 from hack.flaky import Rerun, run_again
 from hack.history import History
 from hack.lanes import PYTEST, Ended, Run, environment, execute
-from hack.places import ROOT
+from hack.paths import ROOT
 from hack.report import report
 from hack.stages import print_line, stage, summary
 from localkube import targets

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from hack.places import CACHE, ROOT
+from hack.paths import CACHE, ROOT
 from localkube.locking import exclusive
 
 FILE = CACHE / "test-history.json"

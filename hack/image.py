@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from hack.places import ROOT, cached, digest_of, files_below
+from hack.paths import ROOT, cached, digest_of, files_below
 from hack.stages import Failure, stage
 from hack.tools import go, go_environment
 from localkube import targets

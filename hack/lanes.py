@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from hack import deployment, image, outcomes, peers
 from hack.outcomes import Outcomes
-from hack.places import ROOT, VENV
+from hack.paths import ROOT, VENV
 
 PYTEST = (str(VENV / "bin" / "python"), "-m", "pytest", "--no-header", "-p", "hack.pytest_no_skips", "-p", "hack.pytest_outcomes")
 # Matches the first line of pytest's summary: the heading of the failures or, without failures, the totals

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from hack.places import ROOT, cached
+from hack.paths import ROOT, cached
 from hack.stages import stage
 from hack.tools import apt_install, apt_update, go, go_environment
 from localkube.commands import capture, stream

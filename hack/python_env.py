@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from hack.places import CACHE, ROOT, VENV, cached, digest_of
+from hack.paths import CACHE, ROOT, VENV, cached, digest_of
 from hack.stages import print_line, stage
 from hack.tools import apt_install
 from localkube.commands import capture, stream

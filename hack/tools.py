@@ -5,7 +5,7 @@ import shutil
 from functools import cache
 from pathlib import Path
 
-from hack.places import CACHE, ROOT, cached
+from hack.paths import CACHE, ROOT, cached
 from hack.stages import Failure, stage
 from localkube.build import required_go_version
 from localkube.commands import capture, stream

@@ -15,7 +15,7 @@ from pathlib import Path
 from hack import agent_demo, deployment, image, peers
 from hack.deployment import Cluster
 from hack.lanes import PYTEST, environment
-from hack.places import ROOT, VENV
+from hack.paths import ROOT, VENV
 from hack.stages import Failure, print_line, stage
 from localkube.commands import capture
 from localkube.targets import Local

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hack.places import CACHE
+from hack.paths import CACHE
 from multistep.kube.client import Client
 from tests.docs import pages
 from tests.docs.pages import Page

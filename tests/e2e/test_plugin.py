@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hack import python_env
-from hack.places import ROOT
+from hack.paths import ROOT
 from multistep.api.model import API_VERSION
 from tests.e2e.given import Given, Step, trial
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
-from hack.places import ROOT
+from hack.paths import ROOT
 from multistep.kube.resources import SWEEPS
 from tests.e2e.browser import chromium, opened, overflow
 from tests.e2e.given import DEADLINE_SECONDS, IMAGE, WAITS, Given, Step, in_agent, reward, trial

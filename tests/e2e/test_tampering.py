@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from hack.places import ROOT
+from hack.paths import ROOT
 from multistep.engine.tampering import HINTS
 from multistep.kube.resources import SWEEPS
 from tests.e2e.given import IMAGE, REWARD_ONE, Given, Object, Step, condition, finished, holds, trial

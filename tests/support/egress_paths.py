@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from hack.places import ROOT, cached, digest_of, files_below
+from hack.paths import ROOT, cached, digest_of, files_below
 from hack.tools import go, go_environment
 from localkube.commands import stream
 from tests.support.machine import localkube, on_node

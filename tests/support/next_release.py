@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from hack import image
-from hack.places import ROOT, digest_of
+from hack.paths import ROOT, digest_of
 from hack.tools import go, go_environment
 from localkube import targets
 from localkube.commands import stream

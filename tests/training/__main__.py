@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from hack.places import cached
+from hack.paths import cached
 from hack.python_env import build_wheel
 from multistep.kube.client import Client
 from multistep.kube.resources import NAMESPACES, PODS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hack import agent_demo, places
+from hack import agent_demo, paths
 from hack.deployment import Cluster
 from hack.stages import Failure
 from localkube import targets
@@ -16,7 +16,7 @@ from multistep.cli.options import ModelOptions
 from multistep.cli.trial.agent_choice import agent_entry
 from tests.support.model_script import Item, Turn, next_turn
 
-STEPS = sorted((places.ROOT / agent_demo.TASK / "steps").iterdir())
+STEPS = sorted((paths.ROOT / agent_demo.TASK / "steps").iterdir())
 CURRENT, KIND = (Cluster(each, "kubectl", {}) for each in (targets.Current({}), targets.Kind(Path("/nonexistent"))))
 
 
@@ -39,7 +39,7 @@ def test_the_scripted_model_runs_the_commands_of_the_solution(step: Path) -> Non
 
 def test_the_example_has_three_gated_steps() -> None:
     assert len(STEPS) == 3
-    assert (places.ROOT / agent_demo.TASK / "task.toml").read_text().count("min_reward = 1.0") == 3
+    assert (paths.ROOT / agent_demo.TASK / "task.toml").read_text().count("min_reward = 1.0") == 3
 
 
 @pytest.mark.parametrize("agent", agent_demo.MODELS)

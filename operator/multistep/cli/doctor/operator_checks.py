@@ -24,8 +24,8 @@ def _installed(seen: Observation) -> Iterator[Finding]:
     elif seen.operator is None:
         yield Finding("operator", "fault", "no operator is installed", _INSTALL)
     elif len(seen.operators) > 1:
-        places = ", ".join(f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in seen.operators)
-        text = f"the cluster has {len(seen.operators)} operators ({places}); the first one is checked"
+        names = ", ".join(f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in seen.operators)
+        text = f"the cluster has {len(seen.operators)} operators ({names}); the first one is checked"
         fix = "choose with --operator-namespace; several need disjoint namespaces or shards"
         yield Finding("operator", "warning", text, fix)
 
@@ -33,21 +33,21 @@ def _installed(seen: Observation) -> Iterator[Finding]:
 def _ready(seen: Observation) -> Iterator[Finding]:
     if seen.operator is None:
         return
-    name, place = seen.operator["metadata"]["name"], seen.operator["metadata"]["namespace"]
+    name, namespace = seen.operator["metadata"]["name"], seen.operator["metadata"]["namespace"]
     available = (seen.operator.get("status") or {}).get("availableReplicas") or 0
     if available:
-        yield Finding("operator", "ok", f"{place}/{name} has {plural(available, 'ready replica')}")
+        yield Finding("operator", "ok", f"{namespace}/{name} has {plural(available, 'ready replica')}")
         return
     wanted = (seen.operator.get("spec") or {}).get("replicas", 1)
     if wanted == 0:
-        fix = f"kubectl scale deployment {name} --replicas=1 -n {place}"
-        yield Finding("operator", "fault", f"{place}/{name} is scaled to 0 replicas", fix)
+        fix = f"kubectl scale deployment {name} --replicas=1 -n {namespace}"
+        yield Finding("operator", "fault", f"{namespace}/{name} is scaled to 0 replicas", fix)
         return
-    why, fix = _why_not_ready(seen, name, place)
-    yield Finding("operator", "fault", f"{place}/{name} has no ready replica: {why}", fix)
+    why, fix = _why_not_ready(seen, name, namespace)
+    yield Finding("operator", "fault", f"{namespace}/{name} has no ready replica: {why}", fix)
 
 
-def _why_not_ready(seen: Observation, name: str, place: str) -> tuple[str, str]:
+def _why_not_ready(seen: Observation, name: str, namespace: str) -> tuple[str, str]:
     """Return why no pod of the operator is ready, and the fix."""
     for pod in seen.pods or ():
         status = pod.get("status") or {}
@@ -57,12 +57,12 @@ def _why_not_ready(seen: Observation, name: str, place: str) -> tuple[str, str]:
                 fix = "correct image.repository and image.tag, push the image, or set imagePullSecrets; then helm upgrade"
                 return f"its image {image} cannot be pulled ({reason})", fix
             if reason and reason not in _SETTLED:
-                return f"its container does not start ({reason})", f"kubectl logs deployment/{name} -n {place} --previous"
+                return f"its container does not start ({reason})", f"kubectl logs deployment/{name} -n {namespace} --previous"
         for each in status.get("conditions") or ():
             if each["type"] == "PodScheduled" and each["status"] == "False":
                 return (
                     f"its pod is not scheduled ({each.get('message', '')})",
-                    f"kubectl describe pod -n {place} -l app.kubernetes.io/name",
+                    f"kubectl describe pod -n {namespace} -l app.kubernetes.io/name",
                 )
     conditions = (seen.operator or {}).get("status", {}).get("conditions") or ()
     rejected = next(
@@ -70,7 +70,7 @@ def _why_not_ready(seen: Observation, name: str, place: str) -> tuple[str, str]:
     )
     if rejected:
         return f"its pods are rejected ({rejected})", "allow the pod by quota and admission policies of its namespace"
-    return "its pods are not ready yet", f"kubectl describe pod -n {place}; kubectl logs deployment/{name} -n {place}"
+    return "its pods are not ready yet", f"kubectl describe pod -n {namespace}; kubectl logs deployment/{name} -n {namespace}"
 
 
 def _version(seen: Observation) -> Iterator[Finding]:
@@ -89,8 +89,8 @@ def _version(seen: Observation) -> Iterator[Finding]:
 def _leader(seen: Observation) -> Iterator[Finding]:
     if seen.operator is None:
         return
-    place, name = seen.operator["metadata"]["namespace"], seen.operator["metadata"]["name"]
-    logs = f"kubectl logs deployment/{name} -n {place}: it shows which replica leads, or why none can acquire the Lease"
+    namespace, name = seen.operator["metadata"]["namespace"], seen.operator["metadata"]["name"]
+    logs = f"kubectl logs deployment/{name} -n {namespace}: it shows which replica leads, or why none can acquire the Lease"
     if seen.lease is None:
         if seen.errors.get("lease") == "it does not exist":
             yield Finding("leader", "fault", "no operator has ever led: its Lease does not exist", logs)
@@ -133,7 +133,7 @@ def _allowed(seen: Observation) -> Iterator[Finding]:
 def _volume(seen: Observation) -> Iterator[Finding]:
     if seen.operator is None:
         return
-    place = seen.operator["metadata"]["namespace"]
+    namespace = seen.operator["metadata"]["namespace"]
     if seen.claims is None:
         yield Finding("results volume", "unknown", f"cannot be checked: {seen.errors.get('claims')}", "run this as administrator")
         return
@@ -141,7 +141,7 @@ def _volume(seen: Observation) -> Iterator[Finding]:
         text = "results are in the operator's pod, and lost with it"
         yield Finding("results volume", "warning", text, "helm upgrade with results.persistence.enabled=true")
     for name, claim in seen.claims.items():
-        yield _claim(name, claim, place)
+        yield _claim(name, claim, namespace)
     if seen.free_bytes is not None and seen.free_bytes < _MIN_FREE_BYTES:
         text = f"the results volume has {seen.free_bytes / 1e6:.0f} MB left"
         yield Finding(
@@ -154,15 +154,15 @@ def _volume(seen: Observation) -> Iterator[Finding]:
         yield Finding("results volume", "ok", f"{seen.free_bytes / 1e9:.1f} GB are free")
 
 
-def _claim(name: str, claim: Object | None, place: str) -> Finding:
+def _claim(name: str, claim: Object | None, namespace: str) -> Finding:
     if claim is None:
-        text = f"PersistentVolumeClaim {place}/{name} does not exist"
+        text = f"PersistentVolumeClaim {namespace}/{name} does not exist"
         return Finding("results volume", "fault", text, "helm upgrade with results.persistence.enabled=true, or create the claim")
     phase, wanted = (claim.get("status") or {}).get("phase"), claim["spec"].get("storageClassName")
     if phase == "Bound":
-        return Finding("results volume", "ok", f"PersistentVolumeClaim {place}/{name} is bound")
-    text = f"PersistentVolumeClaim {place}/{name} is {phase}, of storage class {wanted or '(the default one)'}"
-    fix = f"kubectl describe pvc {name} -n {place} shows why; results.persistence.storageClass must be an existing class"
+        return Finding("results volume", "ok", f"PersistentVolumeClaim {namespace}/{name} is bound")
+    text = f"PersistentVolumeClaim {namespace}/{name} is {phase}, of storage class {wanted or '(the default one)'}"
+    fix = f"kubectl describe pvc {name} -n {namespace} shows why; results.persistence.storageClass must be an existing class"
     return Finding("results volume", "fault", text, fix)
 
 
@@ -176,9 +176,11 @@ def _gateway(seen: Observation) -> Iterator[Finding]:
     elif seen.gateways is None:
         yield Finding("gateway", "unknown", f"cannot be checked: {seen.errors.get('gateways')}", "run this as administrator")
     elif not any((each.get("status") or {}).get("readyReplicas") for each in seen.gateways):
-        place = seen.operator["metadata"]["namespace"]
+        namespace = seen.operator["metadata"]["namespace"]
         text = f"no model gateway is ready at {settings['MULTISTEP_GATEWAY_URL']}"
-        yield Finding("gateway", "fault", text, f"kubectl describe statefulset,pod -n {place}; kubectl logs of the gateway's pod")
+        yield Finding(
+            "gateway", "fault", text, f"kubectl describe statefulset,pod -n {namespace}; kubectl logs of the gateway's pod"
+        )
     else:
         yield Finding("gateway", "ok", "the model gateway is ready")
 

@@ -19,7 +19,7 @@ from multistep.api.task_source import TaskSource
 from multistep.api.task_toml import TaskConfig, toml_table
 from multistep.api.trial_spec import EnvironmentSpec, TrialSpec, VerifierSpec
 from multistep.api.unknown import unknown_keys
-from multistep.cli.task.findings import Finding, Places
+from multistep.cli.task.findings import Finding, Locator
 from multistep.cli.task.lint import lint
 from multistep.cli.task.reward_keys import reward_key_warnings
 from multistep.engine.devices import node_terms
@@ -95,8 +95,8 @@ def examine(
         report = _examined(bundle, table, directory_name, verification, agents, image)
         if mistakes:
             report = replace(report, warnings=(*report.warnings, *lint(bundle, table)))
-    places = Places(table, bundle)
-    problems, warnings = (tuple(map(places.located, found)) for found in (report.problems, report.warnings))
+    locator = Locator(table, bundle)
+    problems, warnings = (tuple(map(locator.located, found)) for found in (report.problems, report.warnings))
     return replace(report, problems=problems, warnings=warnings)
 
 

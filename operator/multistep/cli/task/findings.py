@@ -38,7 +38,7 @@ class Finding:
         return ": ".join((*filter(None, (place, *shown)), self.message))
 
 
-class Places:
+class Locator:
     """Finds the file, line and step of findings. table: the parsed task.toml, {} if it is not valid TOML."""
 
     def __init__(self, table: Mapping[str, Any], bundle: Bundle) -> None:

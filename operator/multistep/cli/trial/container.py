@@ -12,19 +12,19 @@ from multistep.errors import NotFound, UsageError
 from multistep.kube.resources import PODS
 from multistep.pods.identity import CONTAINER
 
-__all__ = ["CONTAINER", "Place", "find_place"]
+__all__ = ["CONTAINER", "TrialPod", "find_pod"]
 
 
 @dataclass(frozen=True)
-class Place:
+class TrialPod:
     """A trial's pod whose container runs. active: the trial has not finished, so changes in the pod may affect its results."""
 
     namespace: str
-    pod: str
+    name: str
     active: bool
 
 
-async def find_place(cluster: Cluster, namespace: str, trial: str) -> Place:
+async def find_pod(cluster: Cluster, namespace: str, trial: str) -> TrialPod:
     """Return the trial's pod. Raises UsageError if the trial has no pod whose container runs."""
     status = parse_status(await existing_trial(cluster, namespace, trial))
     finished = is_finished(status)
@@ -41,4 +41,4 @@ async def find_place(cluster: Cluster, namespace: str, trial: str) -> Place:
     states = [each.get("state") or {} for each in pod.get("status", {}).get("containerStatuses") or () if each["name"] == CONTAINER]
     if not any("running" in each for each in states):
         raise UsageError(f"the container of trial {trial} does not run in pod {status.pod_name}: `kubectl describe pod` shows why")
-    return Place(namespace, status.pod_name, active=not finished)
+    return TrialPod(namespace, status.pod_name, active=not finished)

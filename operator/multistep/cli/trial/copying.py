@@ -9,7 +9,7 @@ from pathlib import Path
 from multistep.api.plural import plural
 from multistep.cli.cluster import Cluster
 from multistep.cli.terminal import bytes_text, print_err, working
-from multistep.cli.trial.container import CONTAINER, find_place
+from multistep.cli.trial.container import CONTAINER, find_pod
 from multistep.cli.trial.unpack import unpack
 from multistep.errors import ClusterError, Unavailable, UsageError
 
@@ -28,11 +28,11 @@ def parse_source(text: str) -> tuple[str, str]:
 async def copy(cluster: Cluster, namespace: str, trial: str, path: str, directory: Path) -> None:
     """Copy the file or directory ``path`` of a trial's container into ``directory``. Raises UsageError if tar cannot read the path,
     StoreError if the files cannot be written, Unavailable if the connection breaks."""
-    place = await find_place(cluster, namespace, trial)
+    pod = await find_pod(cluster, namespace, trial)
     parent, name = posixpath.split(path)
     argv = ["tar", "-c", "-f", "-", "-C", parent, "--", name or "."]
     with working(f"copying {path} of trial {trial}"), tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as file:
-        stream = await cluster.open_exec(place.namespace, place.pod, CONTAINER, argv)
+        stream = await cluster.open_exec(pod.namespace, pod.name, CONTAINER, argv)
         try:
             while data := await stream.receive():
                 file.write(data)

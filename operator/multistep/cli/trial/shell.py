@@ -38,16 +38,16 @@ async def _shell(target: Target, trial: str, command: tuple[str, ...]) -> int:
 
     from multistep.cli import cluster
     from multistep.cli.terminal import print_err
-    from multistep.cli.trial.container import CONTAINER, find_place
+    from multistep.cli.trial.container import CONTAINER, find_pod
     from multistep.cli.trial.interactive import Session
 
     async with cluster.connect(target) as connected:
-        place = await find_place(connected, target.namespace or connected.namespace, trial)
+        pod = await find_pod(connected, target.namespace or connected.namespace, trial)
         tty = sys.stdin.isatty() and sys.stdout.isatty()
-        if place.active and tty:
+        if pod.active and tty:
             print_err(f"trial {trial} is active: what you change may change its results")
         session = Session(tty=tty)
         # one attempt: a retried handshake could start the command twice
         options = {"tty": tty, "on_stderr": session.write_error, "attempts": 1}
-        stream = await connected.open_exec(place.namespace, place.pod, CONTAINER, command, **options)
+        stream = await connected.open_exec(pod.namespace, pod.name, CONTAINER, command, **options)
         return await session.run(stream)
