@@ -58,7 +58,7 @@ def commit(work: Path, value: float, bare: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Outside:
+class TaskServers:
     """The Git, OCI and S3 servers from which the operator fetches tasks. They run on the cluster's node."""
 
     git: servers.Server
@@ -68,11 +68,11 @@ class Outside:
 
 
 @asynccontextmanager
-async def outside() -> AsyncIterator[Outside]:
+async def task_servers() -> AsyncIterator[TaskServers]:
     place = servers.node()
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
-        yield Outside(
+        yield TaskServers(
             git=await enter(servers.git(place)),
             registry=await enter(servers.registry(place)),
             private=await enter(servers.registry(place, private=True)),
@@ -93,7 +93,7 @@ async def package(task: Path, *arguments: str, **env: str) -> Object:
     return made
 
 
-async def given_secrets(given: Given, there: Outside) -> None:
+async def given_secrets(given: Given, there: TaskServers) -> None:
     login = {"auths": {there.private.host: {"username": there.private.username, "password": there.private.password}}}
     await secret(given, "registry", {".dockerconfigjson": json.dumps(login)}, "kubernetes.io/dockerconfigjson")
     basic = {"username": git_server.USER, "password": git_server.PASSWORD}
@@ -103,7 +103,7 @@ async def given_secrets(given: Given, there: Outside) -> None:
 
 
 async def test_tasks_come_from_everywhere_and_what_does_not_come_is_reported(given: Given, tmp_path: Path) -> None:
-    async with outside() as there:
+    async with task_servers() as there:
         await given_secrets(given, there)
         sources = await good_sources(there, tmp_path)
         for name, (source, _) in sources.items():
@@ -175,7 +175,7 @@ def resolved(obj: Object) -> bool:
     return "taskSource" in (obj.get("status") or {})
 
 
-async def good_sources(there: Outside, tmp_path: Path) -> dict[str, tuple[Object, float]]:
+async def good_sources(there: TaskServers, tmp_path: Path) -> dict[str, tuple[Object, float]]:
     """Create a task in each kind of source; return spec.task and the expected reward by trial name."""
     work = tmp_path / "work"
     work.mkdir()
@@ -205,7 +205,7 @@ async def good_sources(there: Outside, tmp_path: Path) -> dict[str, tuple[Object
     }
 
 
-def bad_sources(there: Outside, other: str) -> dict[str, tuple[Object, tuple[str, str]]]:
+def bad_sources(there: TaskServers, other: str) -> dict[str, tuple[Object, tuple[str, str]]]:
     """Return spec.task with the expected failure's reason and a part of its message, by trial name."""
     repository, file = f"{there.git.url}/git/r.git", f"{there.git.url}/files/t.tar.gz"
     wrong = {"name": "wrong"}
