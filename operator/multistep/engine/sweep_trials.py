@@ -199,13 +199,13 @@ def _merged_spec(spec: SweepSpec, index: int, task: str, agent: str) -> dict[str
     return merged
 
 
-def _merged(under: Object, over: Object) -> dict[str, Any]:
-    """Return ``under`` with the values of ``over``. Tables are merged field by field; other values, also lists, are replaced."""
+def _merged(base: Object, override: Object) -> dict[str, Any]:
+    """Return ``base`` with the values of ``override``. Tables are merged field by field; other values, also lists, are replaced."""
     both = {
-        key: _merged(under[key], value) if isinstance(value, Mapping) and isinstance(under.get(key), Mapping) else value
-        for key, value in over.items()
+        key: _merged(base[key], value) if isinstance(value, Mapping) and isinstance(base.get(key), Mapping) else value
+        for key, value in override.items()
     }
-    return {**under, **both}
+    return {**base, **both}
 
 
 def owner_of(trial: Object) -> tuple[str, str] | None:

@@ -297,10 +297,10 @@ def _containers(template: Mapping[str, Any], own: dict[str, Any]) -> list[dict[s
     return [*merged, *(each for each in given if each.get("name") not in names)]
 
 
-def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two objects: nested objects are merged, lists concatenated, other values taken from ``over``."""
-    merged = dict(under)
-    for key, value in over.items():
+def _merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two objects: nested objects are merged, lists concatenated, other values taken from ``override``."""
+    merged = dict(base)
+    for key, value in override.items():
         former = merged.get(key)
         if isinstance(former, Mapping) and isinstance(value, Mapping):
             merged[key] = _merge(former, value)

@@ -22,7 +22,7 @@ Kind = tuple[str, str]  # namespace, and the pod's fields that a quota counts, a
 
 EXCEEDED = "exceeded quota"  # every rejection by a quota has this text in its message
 BACKOFF = Backoff(first=1.0, last=60.0)  # back-off of retries, which are needed because no event reports that a quota was raised
-ROOM_SECONDS = 1.0  # about the time from a pod's end until the quota controller has counted it
+QUOTA_UPDATE_SECONDS = 1.0  # about the time from a pod's end until the quota controller has counted it
 
 
 @dataclass
@@ -106,13 +106,13 @@ class Quotas:
 
     def pod_ended(self, namespace: str) -> None:
         """Make the namespace's queues retry soon: a pod was deleted or finished, so the quota may allow another pod."""
-        due = self._clock() + ROOM_SECONDS
+        due = self._clock() + QUOTA_UPDATE_SECONDS
         for kind, queue in self._queues.items():
             if kind[0] == namespace:
                 queue.refusals = 0
                 if queue.due > due:
                     queue.due = due
-                    asyncio.get_running_loop().call_later(ROOM_SECONDS, self._wake_first, kind)
+                    asyncio.get_running_loop().call_later(QUOTA_UPDATE_SECONDS, self._wake_first, kind)
 
     def _wake_first(self, kind: Kind) -> None:
         if (queue := self._queues.get(kind)) is not None:

@@ -45,7 +45,7 @@ class Cache:
         found = [(each.stat(), each) for each in self.directory.iterdir() if each.is_file()]
         for stat, path in sorted(found, key=lambda each: each[0].st_mtime):
             self._files[path.name.rpartition("-")[0]] = CachedFile(path, stat.st_size)
-        self._make_room()
+        self._evict()
 
     @property
     def size(self) -> int:
@@ -62,7 +62,7 @@ class Cache:
         if former is not None and former.path != path:
             former.path.unlink(missing_ok=True)
         self._files[key] = CachedFile(path, size)
-        self._make_room()
+        self._evict()
 
     def find(self, key: str) -> CachedFile | None:
         """Return the file of this key, or None."""
@@ -83,6 +83,6 @@ class Cache:
         if (file := self._files.pop(key, None)) is not None:
             file.path.unlink(missing_ok=True)
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         while self.size > self._most and len(self._files) > 1:
             self.drop(next(iter(self._files)))
