@@ -171,8 +171,8 @@ class Exchange:
         while True:
             with stopwatch(self._add_held):
                 async with self._stalled_by_provider():
-                    claims, again = self._call.claims, self._refusal is not None
-                    await self._lane.enter(claims.turn, self._hold_left(), trial=claims.key.uid, again=again)
+                    claims, retry = self._call.claims, self._refusal is not None
+                    await self._lane.enter(claims.turn, self._hold_left(), trial=claims.key.uid, retry=retry)
             if (response := await self._attempt()) is not None:
                 return response
             await self._pause()

@@ -64,26 +64,26 @@ class Lane:
         """Return whether the lane can be deleted: it has no request, and its window is at its maximum, as in a new lane."""
         return not self._in_flight and not self._waiting and self._window >= self._size
 
-    async def enter(self, sweep: str, seconds: float, *, trial: str = "", again: bool = False) -> None:
-        """Acquire a slot (freed by ``leave``); wait at most ``seconds``. again: a retry, queued before other requests of the sweep.
+    async def enter(self, sweep: str, seconds: float, *, trial: str = "", retry: bool = False) -> None:
+        """Acquire a slot (freed by ``leave``); wait at most ``seconds``. retry: queued before other requests of the sweep.
 
         Raises HoldExpired.
         """
         if not self._waiting and self._has_room():
             self._in_flight += 1
             return
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         lines = self._waiting.setdefault(sweep, OrderedDict())
         line = lines.setdefault(trial, deque())
-        (line.appendleft if again else line.append)(place)
-        if again:
+        (line.appendleft if retry else line.append)(waiter)
+        if retry:
             lines.move_to_end(trial, last=False)
         self._admit()
         try:
             async with asyncio.timeout(seconds):
-                await place
+                await waiter
         except BaseException as error:
-            self._withdraw(sweep, trial, place)
+            self._withdraw(sweep, trial, waiter)
             if isinstance(error, TimeoutError):
                 raise HoldExpired from error
             raise
@@ -113,14 +113,14 @@ class Lane:
         while self._waiting and self._has_room():
             sweep, lines = self._waiting.popitem(last=False)
             trial, line = lines.popitem(last=False)
-            place = line.popleft()
+            waiter = line.popleft()
             if line:
                 lines[trial] = line  # moves the trial to the end: other trials of the sweep are next
             if lines:
                 self._waiting[sweep] = lines  # moves the sweep to the end: other sweeps are next
-            if not place.done():
+            if not waiter.done():
                 self._in_flight += 1
-                place.set_result(None)
+                waiter.set_result(None)
         self._wake_after_pause()
 
     def _wake_after_pause(self) -> None:
@@ -132,12 +132,12 @@ class Lane:
         self._timer = None
         self._admit()
 
-    def _withdraw(self, sweep: str, trial: str, place: asyncio.Future[None]) -> None:
-        if place.done() and not place.cancelled():
+    def _withdraw(self, sweep: str, trial: str, waiter: asyncio.Future[None]) -> None:
+        if waiter.done() and not waiter.cancelled():
             self._in_flight -= 1  # the slot was granted just when the wait timed out or was cancelled: free the slot
             self._admit()
-        elif place in (line := (lines := self._waiting.get(sweep, OrderedDict())).get(trial, deque())):
-            line.remove(place)
+        elif waiter in (line := (lines := self._waiting.get(sweep, OrderedDict())).get(trial, deque())):
+            line.remove(waiter)
             if not line:
                 del lines[trial]
             if not lines:

@@ -55,14 +55,14 @@ async def test_waiting_sweeps_take_turns() -> None:
 async def test_waiting_trials_of_a_sweep_take_turns_and_a_retry_is_first() -> None:
     lane, order = Lane(1), list[str]()
 
-    async def request(sweep: str, trial: str, *, again: bool = False) -> None:
-        await lane.enter(sweep, 100, trial=trial, again=again)
+    async def request(sweep: str, trial: str, *, retry: bool = False) -> None:
+        await lane.enter(sweep, 100, trial=trial, retry=retry)
         order.append(sweep + trial)
         await asyncio.sleep(1)
         lane.leave()
 
     waiting = [("s", "1")] * 4 + [("s", "2"), ("s", "2"), ("s", "3"), ("t", "4")]
-    await asyncio.gather(*(request(*each) for each in waiting), request("s", "5", again=True))
+    await asyncio.gather(*(request(*each) for each in waiting), request("s", "5", retry=True))
     assert order == ["s1", "s5", "t4", "s1", "s2", "s3", "s1", "s2", "s1"]
     assert lane.idle
 
