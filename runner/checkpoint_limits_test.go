@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"os/exec"
 	"strings"
 	"testing"
@@ -28,11 +29,17 @@ func TestTheTimeInWhichACallerReadsNothingOfACheckpointIsNoWork(t *testing.T) {
 	if answer := s.ask(object{"op": "checkpoint", "maxSeconds": workSeconds}); answer["ok"] != true {
 		t.Fatal(answer)
 	}
+	files := frames.NewBody(s.frames)
+	_, err := io.CopyN(io.Discard, files, 1) // the first checkpoint is under way, so the other session waits for it
+	check(err)
 	if answer := other.ask(object{"op": "checkpoint"}); answer["ok"] != true {
 		t.Fatal(answer)
 	}
 	other.expectKeepAlive()
-	for _, each := range []*session{s, s, other} {
+	if _, err := io.Copy(io.Discard, files); err != nil || files.Trailer().Error != "" {
+		t.Fatal(err, files.Trailer())
+	}
+	for _, each := range []*session{s, other} {
 		if _, failure := each.body(); failure != "" {
 			t.Error(failure)
 		}
