@@ -211,7 +211,7 @@ async def test_cancelling_waits_for_the_thread_that_uses_the_file(volume: Volume
         go_on.wait(10)
         seen.append(os.fstat(fd).st_nlink)  # fails, or reads another file, if the cancelled task has already closed the spool
 
-    monkeypatch.setattr("multistep.store.steps.keep", slow)
+    monkeypatch.setattr("multistep.store.steps.unpack", slow)
     task = asyncio.create_task(keep(volume, tar()))
     await asyncio.to_thread(started.wait, 10)
     task.cancel()
