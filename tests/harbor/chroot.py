@@ -41,7 +41,7 @@ class ChrootPython:
         """Run pytest in a copy of `project`, with the path of a copy of the runner's program in MULTISTEP_RUNNER."""
         with tempfile.TemporaryDirectory(dir=self.root / "tmp") as temporary:
             copy = Path(temporary) / "project"
-            shutil.copytree(project, copy)
+            shutil.copytree(project, copy, ignore=shutil.ignore_patterns("__pycache__"))
             shutil.copy(runner, copy / "runner")
             inside = Path("/", copy.relative_to(self.root))
             python = ["env", f"MULTISTEP_RUNNER={inside}/runner", f"{_VENV}/bin/python", "-B"]

@@ -121,6 +121,7 @@ async def test_a_fetch_ends_at_its_limit(here: ScriptedServer, cache: Cache) -> 
         (pack(Path(__file__).parent), {"uncompressed_bytes": 2000}, "TaskTooLarge"),
         (pack(Path(__file__).parent), {}, "InvalidSpec"),
     ],
+    ids=["compressed", "no tar", "entries", "uncompressed", "no task"],
 )
 async def test_what_is_too_large_or_no_task_is_refused(
     here: ScriptedServer, cache: Cache, data: bytes, rules: Mapping[str, Any], reason: str
