@@ -81,7 +81,7 @@ def stop(config: Config, name: str) -> None:
 def start(config: Config, name: str) -> None:
     """Start a component and wait until the cluster is healthy."""
     component = components.by_name(config, name)
-    with exclusive(config.paths.lock), startups.recorded(config.paths.startups, name):
+    with exclusive(config.paths.lock), startups.recorded(config.paths.logs, name):
         components.start(config, component)
         _wait_until_healthy(config)
         print_line(f"{name} runs")
@@ -158,7 +158,7 @@ def _start(config: Config, binaries: Path) -> None:
 def _start_components(config: Config) -> None:
     """Start the first node's components; then load the pause image and create the cluster's objects."""
     daemon, api = Containerd(config.paths.containerd_socket(config.first)), health.connect(config)
-    with startups.recorded(config.paths.startups, "apiserver"):
+    with startups.recorded(config.paths.logs, "apiserver"):
         for component in components.of_node(config, config.first):
             components.start(config, component)
             if component.name == "etcd":  # wait for etcd, because without it the API server retries only after a second

@@ -132,11 +132,6 @@ class Paths:
         return self.logs / "audit.log"
 
     @property
-    def startups(self) -> Path:
-        """Return the path of the record of components' startups (localkube.startups)."""
-        return self.logs / "startups.jsonl"
-
-    @property
     def registries(self) -> Path:
         """Return the directory of containerd's registry settings, HOST:PORT/hosts.toml, which containerd reads at each pull."""
         return self.run_dir / "registries"

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+_FILE = "startups.jsonl"
+
 
 @dataclass(frozen=True)
 class Startup:
@@ -26,17 +28,19 @@ class Startup:
 
 
 @contextmanager
-def recorded(file: Path, component: str) -> Iterator[None]:
-    """Append a component's startup to the file. The context starts the component and waits until it is ready."""
+def recorded(logs: Path, component: str) -> Iterator[None]:
+    """Append a component's startup to the record in the directory of logs. The context starts the component and waits until it is
+    ready."""
     started = _now()
     yield
     startup = Startup(component, started, _now())
-    with file.open("a") as lines:
+    with (logs / _FILE).open("a") as lines:
         lines.write(json.dumps(asdict(startup)) + "\n")
 
 
-def read(file: Path) -> list[Startup]:
-    """Return all recorded startups, oldest first; none if the file does not exist."""
+def read(logs: Path) -> list[Startup]:
+    """Return all startups that are recorded in the directory of logs, oldest first."""
+    file = logs / _FILE
     if not file.exists():
         return []
     return [Startup(**json.loads(line)) for line in file.read_text().splitlines()]

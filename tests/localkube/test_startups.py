@@ -8,19 +8,17 @@ from localkube.startups import read, recorded
 
 
 def test_a_startup_lasts_until_the_component_is_ready(tmp_path: Path) -> None:
-    file = tmp_path / "startups.jsonl"
-    assert read(file) == []
+    assert read(tmp_path) == []
     for component in ("etcd", "apiserver"):
-        with recorded(file, component):
+        with recorded(tmp_path, component):
             pass
-    [first, second] = read(file)
+    [first, second] = read(tmp_path)
     assert (first.component, second.component) == ("etcd", "apiserver")
     assert first.started <= first.ready <= second.started <= second.ready
     assert first.contains(first.started) and first.contains(first.ready) and not first.contains(second.ready + "x")
 
 
 def test_a_startup_that_fails_is_not_recorded(tmp_path: Path) -> None:
-    file = tmp_path / "startups.jsonl"
-    with pytest.raises(OSError, match="broken"), recorded(file, "etcd"):
+    with pytest.raises(OSError, match="broken"), recorded(tmp_path, "etcd"):
         raise OSError("broken")
-    assert read(file) == []
+    assert read(tmp_path) == []

@@ -88,7 +88,7 @@ def requested(logs: Iterable[Path], since: str) -> Iterator[Request]:
     logs: directories of localkube's logs; since: a timestamp in the format of audit logs.
     """
     for directory in logs:
-        starting = [each for each in startups.read(directory / "startups.jsonl") if each.component == "apiserver"]
+        starting = [each for each in startups.read(directory) if each.component == "apiserver"]
         for event in _events(directory):
             received = event["requestReceivedTimestamp"]
             if received >= since and not any(each.contains(received) for each in starting):
