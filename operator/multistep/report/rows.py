@@ -14,8 +14,8 @@ from multistep.api.score import Outcome
 from multistep.api.sweep import Scoring
 from multistep.api.trial import parse_status
 from multistep.api.trial_status import StepStatus, TrialStatus
-from multistep.engine.score import Verdict, step_passes, step_score
-from multistep.engine.scoring import counted_score, failure_class_of
+from multistep.engine.score import Verdict, known_score, step_passes, step_score
+from multistep.engine.scoring import counted_score, failure_class_of, is_zeroed
 from multistep.engine.sweep_retries import current
 from multistep.engine.sweep_trials import facts, retry_of
 from multistep.engine.sweeps import BranchState, TrialFacts
@@ -111,7 +111,7 @@ def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
     program = agent.get("name") or agent.get("importPath") or "oracle"
     reason = _reason(status, known, scoring) if failure_class else ""
     steps = tuple(_step(step, scoring.key) for step in status.own_steps)
-    zeroed = known.tampered and scoring.tampering == "Zero"
+    zeroed = is_zeroed(known, scoring)
     return Row(
         namespace=metadata.get("namespace", ""),
         trial=metadata["name"],
@@ -212,7 +212,7 @@ def _reason(status: TrialStatus, known: TrialFacts, scoring: Scoring) -> str:
 
 
 def _step(step: StepStatus, key: str | None) -> StepRow:
-    verdict = Verdict(step.rewards, step.gate)
+    verdict = Verdict(step.rewards, step.gate, known_score(step))
     return StepRow(
         intern(step.name),
         _floats(step.rewards),
