@@ -12,8 +12,9 @@ from pathlib import Path
 
 from hack.paths import ROOT, cached
 from hack.stages import stage
-from hack.tools import apt_install, apt_update, go, go_environment
+from hack.tools import apt_install, go, go_environment
 from localkube.commands import capture, stream
+from localkube.packages import apt_get
 
 _PACKAGES = ("docker-registry", "prometheus")
 _PROMETHEUS_OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
@@ -60,9 +61,9 @@ def _fetch_monitoring_crds(directory: Path) -> None:
 
 def _unpack(directory: Path) -> None:
     with stage(f"Debian's {' and '.join(_PACKAGES)}"), tempfile.TemporaryDirectory() as downloads:
-        apt_update()
+        apt_get("update")
         # As root, apt would drop its privileges for downloads and could then not write to the directory.
-        capture(["apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", *_PACKAGES], cwd=Path(downloads))
+        apt_get("download", "-o", "APT::Sandbox::User=root", *_PACKAGES, cwd=Path(downloads))
         for package in Path(downloads).glob("*.deb"):
             capture(["dpkg-deb", "--extract", str(package), str(directory)])
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from hack.paths import CACHE, ROOT, cached
 from hack.stages import Failure, stage
 from localkube.build import required_go_version
-from localkube.commands import capture, stream
+from localkube.commands import stream
+from localkube.packages import apt_get
 from localkube.toolchain import find_go
 
 _HELM = "v3.22.0"
@@ -52,14 +53,8 @@ def apt_install(*packages: str) -> None:
     """Install Debian packages. Raises Failure without apt-get or root."""
     if not shutil.which("apt-get") or os.geteuid() != 0:
         raise Failure(f"missing packages: {' '.join(packages)}; install them (automatic only as root on Debian)")
-    apt_update()
-    env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    capture(["apt-get", "install", "-qq", "-y", "--no-install-recommends", *packages], env=env)
-
-
-def apt_update() -> None:
-    """Update the lists of Debian packages."""
-    capture(["apt-get", "update", "-qq"])
+    apt_get("update")
+    apt_get("install", "-y", "--no-install-recommends", *packages)
 
 
 def _build_helm(directory: Path) -> None:

@@ -2,12 +2,13 @@
 
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from localkube.commands import capture, step, succeeds
-from localkube.errors import Unsupported
+from localkube.errors import CommandFailed, Unsupported
 
 _PROGRAMS = {  # by Debian package: a program that the package contains
     "buildah": "buildah",
@@ -22,6 +23,8 @@ _PROGRAMS = {  # by Debian package: a program that the package contains
 }
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _REFUSE_TO_START = "#!/bin/sh\nexit 101\n"
+_LOCK_SECONDS = 300  # how long to wait for another program that holds a lock of apt
+_RETRY_SECONDS = 1.0
 
 
 def ensure_packages(programs: Mapping[str, str] = _PROGRAMS) -> None:
@@ -35,10 +38,25 @@ def ensure_packages(programs: Mapping[str, str] = _PROGRAMS) -> None:
     if not shutil.which("apt-get"):
         raise Unsupported(f"these programs are needed: {', '.join(programs[name] for name in missing)}")
     with step(f"installing Debian packages {' '.join(missing)}"), _no_services_started():
-        _apt_get("update", "-qq")
-        _apt_get("install", "-qq", "-y", "--no-install-recommends", "--no-upgrade", *missing)
+        apt_get("update")
+        apt_get("install", "-y", "--no-install-recommends", "--no-upgrade", *missing)
     if "containerd" in missing:  # localkube starts containerd itself: disable the package's service
         succeeds(["systemctl", "disable", "--quiet", "containerd.service"])
+
+
+def apt_get(*arguments: str, cwd: Path | None = None) -> None:
+    """Run apt-get. If another program holds one of apt's locks, wait for it, for five minutes at most."""
+    command = ["apt-get", "-qq", "-o", f"DPkg::Lock::Timeout={_LOCK_SECONDS}", *arguments]
+    env = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            capture(command, env=env, cwd=cwd)
+            return
+        except CommandFailed as error:  # apt's timeout is for dpkg's lock only, not for those of package lists and archives
+            if "Could not get lock" not in error.output or time.monotonic() > deadline:
+                raise
+        time.sleep(_RETRY_SECONDS)
 
 
 def missing_packages(programs: Mapping[str, str] = _PROGRAMS) -> list[str]:
@@ -58,7 +76,3 @@ def _no_services_started() -> Iterator[None]:
         yield
     finally:
         _POLICY.unlink()
-
-
-def _apt_get(*arguments: str) -> None:
-    capture(["apt-get", *arguments], env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"})

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from localkube.packages import ensure_packages
+
 OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # else litellm fetches prices at import, and without a network tries for seconds
 SUITE = "trixie"  # this Debian release has Python 3.13
 _PACKAGES = "python3,python3-venv,ca-certificates"
@@ -52,7 +54,7 @@ def make(root: Path, requirements: Path, pip_options: Sequence[str]) -> None:
     """Install a Debian system at `root` with the requirements in its /venv. `root` exists only once the system is complete."""
     if os.geteuid() != 0:
         raise RuntimeError("no Python >= 3.12 found, and only root can make one by debootstrap: install Python 3.12 or be root")
-    _ensure_debootstrap()
+    ensure_packages({"debootstrap": "debootstrap"})
     unfinished = root.with_name(root.name + ".new")
     if unfinished.exists():
         shutil.rmtree(unfinished)
@@ -67,17 +69,6 @@ def make(root: Path, requirements: Path, pip_options: Sequence[str]) -> None:
     pip = [f"{_VENV}/bin/python", "-m", "pip", "install", "--no-cache-dir", *pip_options]
     _checked(_in_chroot(unfinished, [*pip, "-r", "/requirements.txt"]))
     unfinished.rename(root)
-
-
-def _ensure_debootstrap() -> None:
-    if shutil.which("debootstrap"):
-        return
-    if not shutil.which("apt-get"):
-        raise RuntimeError("no Python >= 3.12, no debootstrap and no apt-get found: install Python 3.12 (or debootstrap)")
-    _print("installing the Debian package debootstrap")
-    for arguments in (["update", "-qq"], ["install", "-qq", "-y", "--no-install-recommends", "--no-upgrade", "debootstrap"]):
-        env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        _checked(subprocess.run(["apt-get", *arguments], env=env, capture_output=True, text=True, check=False))
 
 
 def _share_network(root: Path) -> None:

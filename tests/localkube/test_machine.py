@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from localkube import cgroups, cli, targets
+from localkube import cgroups, cli, packages, targets
 from localkube.config import Config, Paths
-from localkube.errors import Unsupported
+from localkube.errors import CommandFailed, Unsupported
 from localkube.locking import exclusive
-from localkube.packages import missing_packages
+from localkube.packages import apt_get, missing_packages
 
 
 @pytest.fixture
@@ -123,3 +123,25 @@ def test_images_cannot_be_loaded_into_the_users_own_cluster(
     monkeypatch.setenv("CLUSTER", "current")
     assert cli.main(["load", "app:dev"]) == 1
     assert "docker push app:dev" in capsys.readouterr().err
+
+
+APT_GET = """#!/bin/sh
+echo "$@" >> calls
+test -e unlocked && exit 0
+touch unlocked
+echo "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 7 (apt-get)" >&2
+exit 100
+"""
+
+
+def test_apt_get_waits_for_a_lock_that_another_program_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "apt-get").write_text(APT_GET)
+    (tmp_path / "apt-get").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(packages, "_RETRY_SECONDS", 0.0)
+    apt_get("update", cwd=tmp_path)
+    assert (tmp_path / "calls").read_text().splitlines() == ["-qq -o DPkg::Lock::Timeout=300 update"] * 2
+    monkeypatch.setattr(packages, "_LOCK_SECONDS", -1)
+    (tmp_path / "unlocked").unlink()
+    with pytest.raises(CommandFailed, match="held by process 7"):
+        apt_get("update", cwd=tmp_path)

@@ -10,6 +10,7 @@ suffixes of the model's name select faults:
     -drop             breaks the connection before the answer
     -slow-MS          waits MS milliseconds before each event, or before an answer that is not streamed
     -cap-N-MS         handles N concurrent requests, each for MS milliseconds, and rejects others with 429
+    -credit           answers 400, as Anthropic does if the account has no credit
     -echo             answers 400 with the request's headers in the message
 
 PUT /_faults sets a list of such suffixes; each later request gets the next one, and after the last one
@@ -127,6 +128,8 @@ class FakeModel:
     async def _with_faults(self, request: web.Request, entry: Entry, make: Any) -> web.StreamResponse:
         if (status := self._refusal(entry)) is not None:
             return self._refuse(entry, status)
+        if "-credit" in entry.faults:
+            return self._refuse(entry, 400, "Your credit balance is too low to access the Anthropic API.")
         if "-echo" in entry.faults:
             return self._refuse(entry, 400, json.dumps(entry.headers))
         if "-drop" in entry.faults:

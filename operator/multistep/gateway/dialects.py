@@ -18,6 +18,8 @@ _REQUEST_ERRORS: Final = frozenset(
         *("content_policy_violation", "image_parse_error", "invalid_image", "INVALID_ARGUMENT", "FAILED_PRECONDITION", "NOT_FOUND"),
     )
 )
+_CONFIGURATION_ERRORS: Final = frozenset(("API_KEY_INVALID", "billing_error", "invalid_api_key", "model_not_found"))
+_NO_CREDIT: Final = "Your credit balance is too low"  # start of Anthropic's message, whose type is invalid_request_error
 _MAX_TOKENS: Final = 10_000_000  # more than any model generates for one answer
 _MAX_ANSWERS: Final = 128  # OpenAI's maximum; Gemini allows 8
 _NOT_JSON: Final = object()  # result for text that is not JSON; None is the result for the valid JSON document null
@@ -107,8 +109,11 @@ def _part(document: Any, *path: str) -> Any:
     return document if isinstance(document, Mapping) else {}
 
 
-def _count(document: Document, name: str) -> int:
+def _count(document: Document, name: str, missing: int = 0) -> int:
+    """Return a number of tokens. missing: result if the document has none."""
     value = document.get(name)
+    if value is None:
+        return missing
     return value if isinstance(value, int) and value > 0 else 0
 
 
@@ -127,16 +132,17 @@ def _responses_usage(document: Document, before: Usage | None) -> Usage | None:
 
 
 def _messages_usage(document: Document, before: Usage | None) -> Usage | None:
-    """Return Anthropic's usage: message_start has the input; message_delta has the output so far, and may correct the input."""
+    """Return Anthropic's usage: message_start has the input; message_delta has the output so far, and may correct the input. A
+    number that an event lacks keeps its value, e.g. written_1h: message_delta lacks it."""
     found = _part(document, "message", "usage") or _part(document, "usage")
     if not found:
         return before
-    output = _count(found, "output_tokens")
-    if found.get("input_tokens") is None and before is not None:
-        return Usage(before.input, before.cached, before.written, before.written_1h, output)
-    cached, written = _count(found, "cache_read_input_tokens"), _count(found, "cache_creation_input_tokens")
-    hour = _count(_part(found, "cache_creation"), "ephemeral_1h_input_tokens")
-    return Usage(_count(found, "input_tokens") + cached + written, cached, written, hour, output)
+    known = before or Usage()
+    cached = _count(found, "cache_read_input_tokens", known.cached)
+    written = _count(found, "cache_creation_input_tokens", known.written)
+    new = _count(found, "input_tokens", known.input - known.cached - known.written)
+    hour = _count(_part(found, "cache_creation"), "ephemeral_1h_input_tokens", min(known.written_1h, written))
+    return Usage(new + cached + written, cached, written, hour, _count(found, "output_tokens", known.output))
 
 
 def _gemini_usage(document: Document, before: Usage | None) -> Usage | None:
@@ -163,6 +169,17 @@ def blames_request(document: Document) -> bool:
     """Return whether the request itself caused the error in a document, e.g. with a prompt that is too long."""
     error = _part(document, "response", "error") or _part(document, "error") or document
     return any(error.get(name) in _REQUEST_ERRORS for name in ("type", "code", "status"))
+
+
+def blames_configuration(body: bytes) -> bool:
+    """Return whether an error's body shows that the key or the model is wrong, or that the account has no credit. Providers answer
+    this with 400, too."""
+    found = _parsed(body)
+    error = _part(found[0] if isinstance(found, list) and found else found, "error")  # Gemini's streams without alt=sse are lists
+    details = error.get("details")
+    named = [error, *(each for each in details if isinstance(each, Mapping))] if isinstance(details, list) else [error]
+    given = {str(each.get(name)) for each in named for name in ("type", "code", "reason")}
+    return bool(given & _CONFIGURATION_ERRORS) or str(error.get("message")).startswith(_NO_CREDIT)
 
 
 def _largest(*limits: Any) -> int | None:

@@ -94,7 +94,7 @@ class Public:
         return claims
 
     async def _asked(self, request: web.Request, route: Route) -> Asked:
-        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        if any(each.lower() != "identity" for each in request.headers.getall("Content-Encoding", [])):
             raise Refused(415, "a compressed body is not supported")
         try:
             return read_body(await request.read(), route)

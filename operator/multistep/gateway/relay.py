@@ -14,7 +14,7 @@ from aiohttp import ClientError, ClientResponse, web
 from multidict import CIMultiDict
 
 from multistep.gateway.client_connection import ClientConnection
-from multistep.gateway.dialects import Dialect, Reading, Usage
+from multistep.gateway.dialects import Dialect, Reading, Usage, blames_configuration
 from multistep.gateway.events import Event, EventReader
 from multistep.gateway.headers import answer_headers
 from multistep.gateway.ledger import Kind, State
@@ -110,7 +110,9 @@ class Relay:
 
     async def _record_error(self, body: bytes) -> None:
         status = self._answer.status
-        kind: Kind = "Configuration" if status in _CONFIGURATION else "Provider" if status >= 500 or status == 408 else ""
+        kind: Kind = "Provider" if status >= 500 or status == 408 else ""
+        if status in _CONFIGURATION or (status == 400 and blames_configuration(body)):
+            kind = "Configuration"
         await self._finish("failed", status, Usage(), kind, message_of(body, self._key))
 
     async def _cut(self, response: web.StreamResponse, error: Exception | None) -> web.StreamResponse:

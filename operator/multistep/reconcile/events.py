@@ -92,7 +92,7 @@ def _step_ended(step: StepStatus) -> Transition:
     if step.exception:
         return Transition("StepFailed", f"step {step.name}: {step.exception.type}: {step.exception.message}", "Warning")
     if step.gate is False:
-        return Transition("GateFailed", f"step {step.name}: gate not met: {rewards}, below min_reward", "Warning")
+        return Transition("GateNotMet", f"step {step.name}: gate not met: {rewards}, below min_reward", "Warning")
     return Transition("StepCompleted", f"step {step.name}: {rewards}")
 
 

@@ -108,7 +108,7 @@ class Tally:
             self._count_end(status, names)
 
     def _count_step(self, step: StepStatus, names: Mapping[str, str]) -> None:
-        outcome = failures.label(step.exception.type) if step.exception else "GateFailed" if step.gate is False else "Complete"
+        outcome = failures.label(step.exception.type) if step.exception else "GateNotMet" if step.gate is False else "Complete"
         self._metrics.steps_finished.of(outcome, **names).inc()
         for phase, seconds in (step.durations.model_dump() if step.durations else {}).items():
             if seconds is not None:

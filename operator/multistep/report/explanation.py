@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from multistep.api.sweep import Scoring
 from multistep.api.trial_status import TrialStatus
-
-if TYPE_CHECKING:
-    from multistep.report.rows import StepRow
+from multistep.report.step_row import StepRow
 
 _MAX_STEPS = 8  # maximum number of steps that the line names
 

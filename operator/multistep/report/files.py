@@ -11,8 +11,9 @@ from datetime import UTC
 from typing import Any, Final
 
 from multistep.report.branches import Branches
-from multistep.report.rows import Row, StepRow
+from multistep.report.rows import Row
 from multistep.report.statistics import CONFIDENCE
+from multistep.report.step_row import StepRow
 from multistep.report.summary import PHASES, About, Summary
 
 _AT_ONCE: Final = 1000  # rows per batch, which bounds memory

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from sys import float_info, intern
+from sys import intern
 from typing import Any, Literal, get_args
 
 from multistep.api.conditions import holds
@@ -13,8 +13,7 @@ from multistep.api.labels import AGENT, ATTEMPT, BRANCH, STEP, TASK
 from multistep.api.score import Outcome
 from multistep.api.sweep import Scoring
 from multistep.api.trial import parse_status
-from multistep.api.trial_status import StepStatus, TrialStatus
-from multistep.engine.score import Verdict, known_score, step_passes, step_score
+from multistep.api.trial_status import TrialStatus
 from multistep.engine.scoring import counted_score, failure_class_of, is_zeroed
 from multistep.engine.sweep_retries import current
 from multistep.engine.sweep_trials import facts, retry_of
@@ -22,20 +21,7 @@ from multistep.engine.sweeps import BranchState, TrialFacts
 from multistep.engine.tampering import evidence
 from multistep.engine.usage import total
 from multistep.report.explanation import explanation
-
-
-@dataclass(frozen=True, slots=True)
-class StepRow:
-    """A step that a trial reached. rewards: all of its rewards, None without a result; score: its score; passed: whether it
-    passed; exception, message: type and message of its exception, or ""; seconds: durations by phase."""
-
-    name: str
-    rewards: Mapping[str, float] | None
-    score: float
-    passed: bool
-    exception: str
-    message: str
-    seconds: Mapping[str, float]
+from multistep.report.step_row import StepRow, floats, step_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +96,7 @@ def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
     agent = (trial.get("spec") or {}).get("agent") or {}
     program = agent.get("name") or agent.get("importPath") or "oracle"
     reason = _reason(status, known, scoring) if failure_class else ""
-    steps = tuple(_step(step, scoring.key) for step in status.own_steps)
+    steps = tuple(step_row(step, scoring.key) for step in status.own_steps)
     zeroed = is_zeroed(known, scoring)
     return Row(
         namespace=metadata.get("namespace", ""),
@@ -121,7 +107,7 @@ def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
         attempt=_whole(annotations.get(ATTEMPT)),
         state=known.state,
         outcome=_outcome(status, counts, zeroed=zeroed),
-        rewards=_floats(status.rewards),
+        rewards=floats(status.rewards),
         counts=counts,
         passed=None if counts is None else known.passed and not zeroed,
         how=explanation(status, steps, counts, scoring, failure_class=failure_class, reason=reason),
@@ -209,26 +195,6 @@ def _reason(status: TrialStatus, known: TrialFacts, scoring: Scoring) -> str:
     if known.invalid:
         return "RewardOmitted" if known.score is None else "RewardTooLarge"
     return "NoReward" if known.score is None else "AgentError"
-
-
-def _step(step: StepStatus, key: str | None) -> StepRow:
-    verdict = Verdict(step.rewards, step.gate, known_score(step))
-    return StepRow(
-        intern(step.name),
-        _floats(step.rewards),
-        step_score(verdict, key),
-        step_passes(verdict, key),
-        step.exception.type if step.exception else "",
-        step.exception.message if step.exception else "",
-        step.durations.model_dump(exclude_none=True) if step.durations else {},
-    )
-
-
-def _floats(rewards: Mapping[str, float] | None) -> dict[str, float] | None:
-    """Return the rewards as floats; numbers beyond a float's range become the largest float."""
-    if rewards is None:
-        return None
-    return {intern(key): float(max(-float_info.max, min(float_info.max, each))) for key, each in rewards.items()}
 
 
 def _between(start: datetime | None, end: datetime | None) -> float | None:

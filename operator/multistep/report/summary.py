@@ -14,8 +14,9 @@ from multistep.api.plural import plural
 from multistep.api.sweep import Scoring
 from multistep.report.branches import Branches, branches_of
 from multistep.report.by_task import ks
-from multistep.report.rows import Row, StepRow, in_order
+from multistep.report.rows import Row, in_order
 from multistep.report.statistics import Difference, Estimate, difference, holm, is_rare, mean_score, pass_at
+from multistep.report.step_row import StepRow
 from multistep.report.warnings import Broken, branch_warnings, broken_tasks, warnings
 
 _Value = TypeVar("_Value", bound=float)

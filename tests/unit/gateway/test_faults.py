@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from multistep.errors import StepUnknownToGateway
+from multistep.gateway.dialects import blames_configuration
 from tests.support.model_answers import Api
 from tests.unit.gateway.test_usage import APIS
 from tests.unit.gateway.world import World, request_of, step_of, token_for, world
@@ -61,6 +64,36 @@ async def test_other_errors_pass_unchanged_and_are_sent_once(tmp_path: Path, sta
         found = usage.last_failure
         assert (found and (found.status, found.kind)) == (kind and (status, kind))
         assert (usage.input_tokens, usage.incomplete) == (0, 0)
+
+
+GEMINI_KEY = {"code": 400, "status": "INVALID_ARGUMENT", "message": "not valid", "details": [{"reason": "API_KEY_INVALID"}]}
+
+
+@pytest.mark.parametrize(
+    ("document", "blamed"),
+    [
+        ({"error": GEMINI_KEY}, True),
+        ([{"error": GEMINI_KEY}], True),  # streamGenerateContent without alt=sse
+        ({"error": {**GEMINI_KEY, "details": [{"reason": "BAD_FIELD"}, "text"]}}, False),
+        ({"error": {"type": "invalid_request_error", "code": "model_not_found", "message": "The model does not exist"}}, True),
+        ({"error": {"type": "invalid_request_error", "code": None, "message": "max_tokens is too large"}}, False),
+        ({"error": "Your credit balance"}, False),
+        ([], False),
+        (None, False),
+    ],
+)
+def test_an_error_shows_whether_the_key_or_the_model_is_wrong(document: Any, blamed: bool) -> None:
+    assert blames_configuration(json.dumps(document).encode()) == blamed
+
+
+async def test_an_account_without_credit_is_no_failure_of_the_agent(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        await it.call("messages")
+        it.model.faults = ["-credit"]
+        assert (await it.call("messages")).status == 400
+        failure = (await it.admin.close(step_of())).last_failure
+        assert failure is not None
+        assert (failure.kind, failure.message) == ("Configuration", "Your credit balance is too low to access the Anthropic API.")
 
 
 @pytest.mark.parametrize(("status", "kind"), [(401, "Configuration"), (403, None), (404, None), (500, "Provider")])

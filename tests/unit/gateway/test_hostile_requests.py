@@ -21,7 +21,7 @@ from multistep.gateway.steps import MAX_OPEN, MAX_REQUESTS, Steps
 from multistep.gateway.worst_case import worst_case
 from tests.support.waiting import eventually
 from tests.unit.gateway.test_stalls import reported
-from tests.unit.gateway.world import World, step_of, token_for, world
+from tests.unit.gateway.world import World, request_of, step_of, token_for, world
 
 ROW = Row("a", "uid/1/0/agent", "s", "x", "openai", "m", 1, 1, 0.0)
 
@@ -90,6 +90,15 @@ def test_an_error_in_a_stream_is_the_providers_only_if_it_says_so(dialect: Diale
 def test_headers_that_make_a_provider_reject_the_key_are_not_forwarded() -> None:
     given = [("OpenAI-Organization", "x"), ("X-Server-Timeout", "1"), ("anthropic-beta", "y"), ("User-Agent", "agent")]
     assert upstream_headers(given, ("x-api-key", "k"))[:-2] == [("anthropic-beta", "y"), ("User-Agent", "agent")]
+
+
+async def test_no_header_declares_a_body_compressed_that_is_not(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        path, headers, body = request_of("chat", "gpt-5", token_for("chat"))
+        twice = [*headers.items(), ("Content-Encoding", "identity"), ("Content-Encoding", "gzip")]
+        async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=twice, json=body) as answer:
+            assert answer.status == 415
+        assert it.model.entries == []
 
 
 async def test_a_step_may_have_so_many_open_requests(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from multistep.gateway.dialects import Usage
+from multistep.gateway.dialects import MESSAGES, Reading, Usage
 from multistep.gateway.prices import cost_usd
 from tests.support.model_answers import Api
 from tests.unit.gateway.world import MODELS, PROVIDERS, step_of, token_for, world
@@ -64,3 +66,25 @@ async def test_a_model_without_a_price_has_tokens_and_no_cost(tmp_path: Path) ->
         usage = await it.admin.close(step_of())
         assert usage.cost_usd is None
         assert usage.input_tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("delta", "usage"),
+    [
+        ({"output_tokens": 50}, Usage(1110, 100, 1000, 800, 50)),
+        (
+            {"input_tokens": 20, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 1000, "output_tokens": 50},
+            Usage(1120, 100, 1000, 800, 50),  # Anthropic's message_delta does not say how long the writes are cached
+        ),
+        ({"cache_read_input_tokens": 300, "output_tokens": 50}, Usage(1310, 300, 1000, 800, 50)),
+        ({"cache_creation_input_tokens": 500, "output_tokens": 50}, Usage(610, 100, 500, 500, 50)),
+        ({"input_tokens": 20}, Usage(1120, 100, 1000, 800, 1)),
+    ],
+)
+def test_a_count_that_the_end_of_a_stream_lacks_is_that_of_its_start(delta: dict[str, Any], usage: Usage) -> None:
+    start = {"input_tokens": 10, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 1000, "output_tokens": 1}
+    start_usage = {**start, "cache_creation": {"ephemeral_5m_input_tokens": 200, "ephemeral_1h_input_tokens": 800}}
+    reading = Reading(MESSAGES)
+    reading.event(json.dumps({"type": "message_start", "message": {"usage": start_usage}}).encode())
+    reading.event(json.dumps({"type": "message_delta", "usage": delta}).encode())
+    assert reading.usage == usage

@@ -15,7 +15,7 @@ from multistep.settings import Settings
 from multistep.sources.trial_task import Loaded
 from tests.support.fake_models import FakeModels, counted, failed
 from tests.support.faults import Faults, Killed
-from tests.support.played import FAULT
+from tests.support.played import FAULT, rewarded
 from tests.support.world import KEY, REWARDS, START, World, manifest
 from tests.unit.reconcile.scenarios import GATEWAY_SETTINGS, HOSTED_OPTIONS, WITH_GATEWAY
 
@@ -40,6 +40,15 @@ async def test_a_trials_end_is_counted_with_its_score() -> None:
     assert value(world, "trial_score_sum", agent="oracle") == world.status.rewards["reward"] == 0.5
     assert value(world, "step_phase_duration_seconds_count", agent="oracle", phase="agent") == 3
     assert value(world, "steps_finished_total", agent="oracle", outcome="Complete") == 3
+
+
+async def test_a_gate_that_is_not_met_has_one_name_in_status_event_and_metrics() -> None:
+    world = given(results={"a/verifier": rewarded(txt="0.25")})
+    await world.run()
+    assert world.status.outcome == "GateNotMet"
+    assert [event["reason"] for event in world.cluster.events if event["type"] == "Warning"] == ["GateNotMet"]
+    assert value(world, "steps_finished_total", agent="oracle", outcome="GateNotMet") == 1
+    assert value(world, "trials_finished_total", agent="oracle", outcome="GateNotMet", reason="", **{"class": ""}) == 1
 
 
 async def test_with_all_labels_no_series_reports_a_task_or_a_step() -> None:

@@ -16,7 +16,8 @@ from multistep.cli.cluster import Cluster, find_sweep
 from multistep.engine.sweep_trials import owner_of
 from multistep.errors import ClusterError, UsageError
 from multistep.kube.resources import TRIALS
-from multistep.report.rows import Row, StepRow, counted, row
+from multistep.report.rows import Row, counted, row
+from multistep.report.step_row import StepRow
 from multistep.report.summary import About
 
 _GONE = 410
