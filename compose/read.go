@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"path"
 	"regexp"
 	"slices"
@@ -104,6 +105,9 @@ func (r *reading) model() Answer {
 	answer := Answer{}
 	for _, name := range names {
 		service := r.project.Services[name]
+		if skipped, found := r.file.skipped[name]; found { // its profiles were reset or are empty after all
+			r.file.walk(skipped, []string{"services", name}, []string{"services", name})
+		}
 		r.check(service)
 		answer.Services = append(answer.Services, r.service(service))
 		answer.Hosts = append(answer.Hosts, r.hosts(service)...)
@@ -134,7 +138,7 @@ func (r *reading) service(service types.ServiceConfig) Service {
 		Mounts: r.mounts(key, service), Names: serviceNames(service), Ports: r.ports(key, service),
 		CapAdd: capabilities(service.CapAdd), CapDrop: capabilities(service.CapDrop), ReadOnly: service.ReadOnly,
 		NoNewPrivileges: slices.ContainsFunc(service.SecurityOpt, noNewPrivileges), ShmBytes: int64(service.ShmSize),
-		Stdin: service.StdinOpen, TTY: service.Tty, Restarts: service.Restart != "" && service.Restart != "no",
+		Stdin: service.StdinOpen, TTY: service.Tty, Restarts: restarts(service),
 	}
 	if service.Image == ownImage {
 		converted.Image, converted.SameImage = "", true
@@ -151,10 +155,20 @@ func (r *reading) service(service types.ServiceConfig) Service {
 			converted.MemoryRequest = max(converted.MemoryRequest, int64(least.MemoryBytes))
 		}
 	}
+	r.checkRequests(key, converted)
 	if service.Build != nil {
 		converted.Build = r.build(with(key, "build"), *service.Build)
 	}
 	return converted
+}
+
+// restarts returns whether Compose starts the service again after it ended.
+func restarts(service types.ServiceConfig) bool {
+	condition := service.Restart
+	if service.Deploy != nil && service.Deploy.RestartPolicy != nil {
+		condition = service.Deploy.RestartPolicy.Condition
+	}
+	return !slices.Contains([]string{"", "no", "none"}, condition)
 }
 
 func (r *reading) build(key []string, build types.BuildConfig) *Build {
@@ -216,6 +230,9 @@ func (r *reading) healthcheck(key []string, check *types.HealthCheckConfig) *Hea
 		return nil
 	}
 	argv := []string(check.Test[1:])
+	if len(argv) == 0 {
+		r.file.refuse(with(key, "healthcheck"), "has no command after %s in its test", check.Test[0])
+	}
 	if check.Test[0] == "CMD-SHELL" {
 		argv = append([]string{"/bin/sh", "-c"}, argv...)
 	}
@@ -312,10 +329,13 @@ func (r *reading) hosts(service types.ServiceConfig) []Host {
 	var found []Host
 	for name, addresses := range service.ExtraHosts {
 		for _, address := range addresses {
+			address = strings.Trim(address, "[]")
 			if address == "host-gateway" {
 				r.file.refuse([]string{"services", service.Name, "extra_hosts"}, "%s: host-gateway is the node, which no trial reaches", name)
+			} else if _, err := netip.ParseAddr(address); err != nil {
+				r.file.refuse([]string{"services", service.Name, "extra_hosts"}, "%s must have an IP address; got %q", name, address)
 			}
-			found = append(found, Host{name, strings.Trim(address, "[]")})
+			found = append(found, Host{name, address})
 		}
 	}
 	slices.SortFunc(found, func(a, b Host) int { return strings.Compare(a.Name+" "+a.Address, b.Name+" "+b.Address) })

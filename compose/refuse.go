@@ -68,6 +68,17 @@ func (r *reading) checkDeploy(key []string, deploy *types.DeployConfig) {
 	}
 }
 
+// checkRequests refuses requests above the limits, which the API server rejects.
+func (r *reading) checkRequests(key []string, service Service) {
+	if service.CPUs > 0 && service.CPURequest > service.CPUs {
+		r.file.refuse(with(key, "deploy"), "reserves %g CPUs, more than the limit of %g", service.CPURequest, service.CPUs)
+	}
+	if service.MemoryBytes > 0 && service.MemoryRequest > service.MemoryBytes {
+		text := "reserves %d bytes of memory, more than the limit of %d"
+		r.file.refuse(key, text, service.MemoryRequest, service.MemoryBytes)
+	}
+}
+
 func (r *reading) checkNetwork(key []string, service types.ServiceConfig) {
 	mode := service.NetworkMode
 	if mode != "" && mode != "bridge" && mode != "default" && !strings.HasPrefix(mode, "service:") {

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,11 +20,13 @@ type Refusal struct {
 	Message string `json:"message"`
 }
 
-// document is the file as a tree of nodes with line numbers. ofTrial: the variables whose values the trial sets.
+// document is the file as a tree of nodes with line numbers. ofTrial: the variables whose values the trial sets; skipped: the
+// services that walk skipped, by name.
 type document struct {
 	root      *yaml.Node
 	variables map[string]string
 	ofTrial   map[string]Variable
+	skipped   map[string]*yaml.Node
 	refused   []Refusal
 	visits    int
 }
@@ -31,14 +36,25 @@ type document struct {
 const maxVisits = 100_000
 
 func parse(text string, variables map[string]string) (*document, error) {
-	var root yaml.Node
-	if err := yaml.Unmarshal([]byte(text), &root); err != nil {
-		return nil, err
+	found := &document{
+		root: &yaml.Node{Kind: yaml.MappingNode}, variables: variables, ofTrial: map[string]Variable{}, skipped: map[string]*yaml.Node{},
 	}
-	if len(root.Content) == 0 {
-		return &document{root: &yaml.Node{Kind: yaml.MappingNode}, variables: variables, ofTrial: map[string]Variable{}}, nil
+	decoder := yaml.NewDecoder(strings.NewReader(text))
+	for number := 0; ; number++ {
+		var root yaml.Node
+		err := decoder.Decode(&root)
+		switch {
+		case errors.Is(err, io.EOF):
+			return found, nil
+		case err != nil:
+			return nil, err
+		case number > 0: // the library would merge it into the first one, which alone is walked
+			found.refused = append(found.refused, Refusal{"", root.Line, "must be one document, but another one begins here"})
+			return found, nil
+		case len(root.Content) > 0:
+			found.root = root.Content[0]
+		}
 	}
-	return &document{root: root.Content[0], variables: variables, ofTrial: map[string]Variable{}}, nil
 }
 
 // refuse adds a refusal of the key at a path.
@@ -50,6 +66,9 @@ func (d *document) refuse(path []string, format string, values ...any) {
 // list index.
 func (d *document) walk(node *yaml.Node, path, pattern []string) {
 	if d.visits++; d.visits > maxVisits {
+		if d.visits == maxVisits+1 {
+			d.refused = append(d.refused, Refusal{"", 0, fmt.Sprintf("has more than %d values, each alias counted at each use", maxVisits)})
+		}
 		return
 	}
 	switch node = target(node); node.Kind {
@@ -112,7 +131,8 @@ func (d *document) key(pair [2]*yaml.Node, path, pattern []string) {
 	here, kind := with(path, name), with(pattern, name)
 	row, found := find(kind)
 	switch {
-	case row.Path == "services.*" && inactive(pair[1]):
+	case row.Path == "services.*" && inactive(pair[1]) && !d.extended(name):
+		d.skipped[name] = pair[1]
 	case !found:
 		d.refused = append(d.refused, Refusal{strings.Join(here, "."), pair[0].Line, "is not a key of the compose specification"})
 	case row.Outcome == Refused && !empty(pair[1]):
@@ -122,18 +142,43 @@ func (d *document) key(pair [2]*yaml.Node, path, pattern []string) {
 	}
 }
 
-// inactive returns whether a service has profiles, none of which Harbor enables.
+// inactive returns whether a service has profiles, none of which Harbor enables. A service that extends another one counts as
+// active, because the library reads a file to extend also for an inactive service.
 func inactive(service *yaml.Node) bool {
-	service = target(service)
-	if service.Kind != yaml.MappingNode {
+	if len(values(service, "extends")) > 0 {
 		return false
 	}
-	for _, pair := range pairs(service) {
-		if pair[0].Value == "profiles" && len(target(pair[1]).Content) > 0 {
-			return true
+	return slices.ContainsFunc(values(service, "profiles"), func(each *yaml.Node) bool { return len(each.Content) > 0 })
+}
+
+// extended returns whether another service inherits the keys of a service.
+func (d *document) extended(name string) bool {
+	for _, services := range values(d.root, "services") {
+		for _, each := range pairs(services) {
+			for _, extends := range values(each[1], "extends") {
+				from := append(values(extends, "service"), extends)
+				if slices.ContainsFunc(from, func(node *yaml.Node) bool { return node.Value == name || strings.Contains(node.Value, "$") }) {
+					return true
+				}
+			}
 		}
 	}
 	return false
+}
+
+// values returns the values of a key in a mapping. There may be several, because mappings can be merged into it.
+func values(mapping *yaml.Node, key string) []*yaml.Node {
+	mapping = target(mapping)
+	if mapping.Kind != yaml.MappingNode {
+		return nil
+	}
+	var found []*yaml.Node
+	for _, pair := range pairs(mapping) {
+		if pair[0].Value == key {
+			found = append(found, target(pair[1]))
+		}
+	}
+	return found
 }
 
 // isName returns whether the keys of the mapping at this path are names that the file's author chose.

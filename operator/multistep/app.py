@@ -28,10 +28,9 @@ from multistep.kube.shard import Shard
 from multistep.metrics import Metrics
 from multistep.pods import identity
 from multistep.pods.facts import pod_facts
-from multistep.reconcile import model_gateway
+from multistep.reconcile import model_gateway, model_loads
 from multistep.reconcile.event_filter import EventFilter
 from multistep.reconcile.garbage_collector import OrphanRemoval
-from multistep.reconcile.model_loads import LOAD_SECONDS, ModelLoads
 from multistep.reconcile.reconciler import Reconciler
 from multistep.reconcile.resync import Resync
 from multistep.reconcile.sweep_reconcile import Sweeps
@@ -167,8 +166,9 @@ class App:
         if self.models is not None:
             self.tasks.start("keys", repeat("renewing the gateway's keys", lambda: model_gateway.RENEW_SECONDS, self.models.renew))
             if self.settings.models:
-                adapt = partial(self._adapt_models, self.models, ModelLoads([each.model for each in self.settings.models]))
-                self.tasks.start("models", repeat("adapting the limits of models", lambda: LOAD_SECONDS, adapt))
+                loads = model_loads.ModelLoads([each.model for each in self.settings.models])
+                adapt = partial(self._adapt_models, self.models, loads)
+                self.tasks.start("models", repeat("adapting the limits of models", lambda: model_loads.LOAD_SECONDS, adapt))
         pause = partial(self.resync.pause_seconds, self.settings.resync_seconds)
         self.tasks.start("resync", repeat("comparing lists with watches", pause, self.resync.compare))
 
@@ -215,7 +215,7 @@ class App:
                 with suppress(InvalidSpec):  # the trial fails at its next reconcile
                     self.reconciler.model_slots.observe(parse_trial(found))
 
-    async def _adapt_models(self, gateway: model_gateway.ModelGateway, loads: ModelLoads) -> None:
+    async def _adapt_models(self, gateway: model_loads.Gateway, loads: model_loads.ModelLoads) -> None:
         """Adapt the limits of active trials to the providers' refusals. A standby changes no limit, because it runs no trials."""
         found = loads.since_last(await gateway.loads())
         if self.lease.held:

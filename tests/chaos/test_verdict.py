@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from multistep.engine.decisions import FailAttempt
 from tests.chaos.injector import DeletedPod
 from tests.chaos.outside import Line, OutsideLog
 from tests.chaos.trials import FIRST_TARGET, NAMES, PHASES, RETRIES
 from tests.chaos.verdict import Evidence, problems_of
 from tests.e2e.given import Object
+from tests.unit.engine.lifecycle_cases import after, began, ended
 
 NAME = "chaos-7"
 
@@ -24,12 +26,15 @@ def failed_attempt(number: int, reached: list[Object] | None = None, reason: str
     return {"number": number, "reason": reason, "message": "it went", "steps": reached or []}
 
 
+def install_failed(exit_code: int, exit_reason: str) -> Object:
+    decision = after(began(), ended(exit_code, exit_reason, init_failed=True))
+    assert isinstance(decision, FailAttempt) and decision.reason == "RunnerInstallFailed"
+    return {**failed_attempt(1, reason=decision.reason), "message": decision.message}
+
+
 def complete(**changes: Any) -> Object:
     status = {"conditions": [{"type": "Complete", "status": "True"}], "attempt": 1, "rewards": {"reward": 7.0}, "steps": steps()}
     return {"metadata": {"name": NAME}, "status": {**status, **changes}}
-
-
-ENDS = ("of pod chaos-7-1 ended with status 255 (Unknown)", "of pod chaos-7-1 ended with status 1 (Error)")
 
 
 def failed(attempts: list[Object], name: str = NAME, **changes: Any) -> Object:
@@ -136,7 +141,8 @@ def test_an_untrue_reason_of_a_loss_is_found() -> None:
 
 
 def test_an_init_container_with_an_unknown_end_is_a_cause_and_one_that_failed_is_none() -> None:
-    unseen, broken = ({**failed_attempt(1, reason="RunnerInstallFailed"), "message": f"the init container {how}"} for how in ENDS)
+    """The verdict reads the exit status in the message, so the messages are those of the operator's own decision."""
+    unseen, broken = (install_failed(code, reason) for code, reason in ((255, "Unknown"), (1, "Error")))
     assert judged(complete(attempt=2, attempts=[unseen]), logged("chaos-7-2")) == ""
     assert "without a cause" in judged(complete(attempt=2, attempts=[broken]), logged("chaos-7-2"))
 

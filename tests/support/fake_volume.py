@@ -148,9 +148,10 @@ class FakeCheckpoints:
     async def retain(self, key: TrialKey) -> None:
         self._volume._of(key).retained = True
 
-    async def remove(self, key: TrialKey) -> None:
+    async def remove(self, key: TrialKey, *, unless_kept: bool = False) -> None:
         with self._volume._write("remove checkpoints"):
-            self._volume._of(key).checkpoints.clear()
+            if not (unless_kept and self._volume._of(key).retained):
+                self._volume._of(key).checkpoints.clear()
 
 
 class FakeEvidence:

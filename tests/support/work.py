@@ -1,14 +1,19 @@
-"""Measure the work of Python code by what is the same on every machine and under any load: lines executed and bytes allocated."""
+"""Measure the work of code. For Python code: lines executed and bytes allocated, which are the same on every machine and under any
+load. For code that works in C, such as json and re, only CPU time shows the work."""
 
 from __future__ import annotations
 
+import gc
 import sys
+import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
+
+WIDE_FACTOR, NOISE_SECONDS = 10.0, 0.05  # allowed CPU time for 4 times the input: this factor, and this much more
 
 
 @dataclass
@@ -37,3 +42,30 @@ def measured() -> Iterator[Work]:
         sys.settrace(before)
         work.peak_bytes = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
+
+
+def superlinear(run: Callable[[int], object], few: int) -> str:
+    """Return the CPU times if ``run`` takes clearly more than linear time, else "". run: works on an input of n parts, for n = few
+    and 4 few.
+
+    A failure must be seen twice, the second time in the shortest of five runs each, because other processes slow this one down.
+    """
+    for tries in (1, 5):
+        pairs = [(_cpu_seconds(run, few), _cpu_seconds(run, 4 * few)) for _ in range(tries)]
+        less, more = (min(each) for each in zip(*pairs, strict=True))
+        if more <= WIDE_FACTOR * less + NOISE_SECONDS:
+            return ""
+    return f"{less:.3f} s of CPU for {few}, {more:.3f} s for {4 * few}"
+
+
+def _cpu_seconds(run: Callable[[int], object], number: int) -> float:
+    """Return the CPU time of this thread. Garbage collections are left out: they also visit the objects of all other tests."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        start = time.thread_time()
+        run(number)
+        return time.thread_time() - start
+    finally:
+        if enabled:
+            gc.enable()

@@ -155,8 +155,8 @@ def _state(plan: ServicePlan) -> str:
 
 
 def _literal(value: str) -> str:
-    """Return the value with $( escaped, because the kubelet would expand $(NAME)."""
-    return value.replace("$(", "$$(")
+    """Return the value with each $ escaped, because the kubelet would expand $(NAME), and replace $$ by $."""
+    return value.replace("$", "$$")
 
 
 def _resources(service: Service) -> dict[str, Any]:

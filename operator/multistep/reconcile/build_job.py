@@ -11,6 +11,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from multistep.api.records import Record
 from multistep.engine import builder
@@ -29,7 +30,6 @@ from multistep.runner_client.session import Session
 from multistep.settings import Settings
 from multistep.sources.image_registry import Registry
 from multistep.sources.read_task import ReadTask
-from multistep.store.build_logs import BuildLogs
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +39,20 @@ _STEP = re.compile(r"^(?:\[\d+/\d+\] )?STEP \d+/\d+: .*", re.MULTILINE)
 _STEP_CHARACTERS = 120
 
 
+class Logs(Protocol):
+    """Stores the logs of builds; implemented in store.build_logs."""
+
+    async def write(self, build: str, offset: int, data: bytes) -> None:
+        """Write a part of a log, and truncate the log after it."""
+
+
 @dataclass(frozen=True)
 class Tools:
     """The objects that all builds share. clock: seconds since the epoch."""
 
     cluster: Cluster
     registry: Registry
-    logs: BuildLogs
+    logs: Logs
     settings: Settings
     clock: Callable[[], float]
 

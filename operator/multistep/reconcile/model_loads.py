@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from multistep.gateway.loads import ModelLoad
 
 LOAD_SECONDS: Final = 5.0
 """Interval at which the operator reads the totals."""
 _VERSION: Final = re.compile(r"[-@]\d{3,}")  # start of a version after a model's name, such as -20250929 or -2025-08-07
+
+
+class Gateway(Protocol):
+    """Counts the loads; implemented in reconcile.model_gateway."""
+
+    async def loads(self) -> Mapping[str, ModelLoad]:
+        """Return the loads since the gateway's start, by requested model. Raises GatewayError."""
 
 
 class ModelLoads:

@@ -11,7 +11,6 @@ import json
 import random
 import tarfile
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,9 +30,9 @@ from multistep.sources.fetch.reference import Reference
 from multistep.sources.task import strip_canary
 from multistep.store.redact import Redactor
 from multistep.store.tar import members
+from tests.support.work import superlinear
 
-FEW, MANY = 2_000, 8_000  # numbers of repetitions of an input's piece
-WIDE_FACTOR, NOISE_SECONDS = 10.0, 0.05  # allowed factor; a parser in linear time needs 4 times as long for MANY as for FEW
+FEW = 2_000  # number of repetitions of an input's piece in the smaller input
 SHAPES = 40  # number of random inputs for each parser
 FOUND = (MultistepError, RewardError, ValueError, RecursionError)
 
@@ -115,26 +114,16 @@ PARSERS: dict[str, tuple[list[str], Callable[[str], object]]] = {
 }
 
 
-def cpu_seconds(work: Callable[[str], object], text: str, tries: int) -> float:
-    """Run the parser on the text ``tries`` times, ignore its errors, and return the lowest CPU time in seconds."""
-    taken = []
-    for _ in range(tries):
-        start = time.process_time()
-        with suppress(*FOUND):
-            work(text)
-        taken.append(time.process_time() - start)
-    return min(taken)
-
-
 def slow_shape(tokens: list[str], work: Callable[[str], object], seed: int) -> str:
     """Return an input that takes more than linear time, with its times; "" if none was found."""
     for shape in shapes(tokens, seed):
-        for tries in (1, 5):  # measure again before failing: another process may have disturbed the first try
-            few, many = (cpu_seconds(work, shape.repeated(number), tries) for number in (FEW, MANY))
-            if many <= WIDE_FACTOR * few + NOISE_SECONDS:
-                break
-        else:
-            return f"{shape}: {few:.3f} s of CPU for {FEW}, {many:.3f} s for {MANY}"
+
+        def run(number: int, shape: Shape = shape) -> None:
+            with suppress(*FOUND):
+                work(shape.repeated(number))
+
+        if found := superlinear(run, FEW):
+            return f"{shape}: {found}"
     return ""
 
 

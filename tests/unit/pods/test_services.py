@@ -81,7 +81,8 @@ def composed(*services: Service, files: str = "", **spec: Any) -> Object:
 
 
 DB = Service(
-    "db", "redis", names=("db", "cache"), entrypoint=("tini",), command=("redis", "$(HOME)"), environment={"B": "$(A)", "A": "1"},
+    "db", "redis", names=("db", "cache"), entrypoint=("tini",), command=("redis", "$(HOME)"),
+    environment={"B": "$(A)", "A": "1", "C": "a$$b$$(A)"},
     user="1000:1001", cpus=0.5, memory_bytes=64, cpu_request=0.1, memory_request=32, working_dir="/x", stdin=True, tty=True,
     read_only=True, no_new_privileges=True, cap_add=("KILL",), cap_drop=("CHOWN",),
     healthcheck=ServiceHealthcheck(("ping",), interval=2, timeout=3, start_period=4, start_interval=2, retries=5),
@@ -100,7 +101,11 @@ def test_a_service_is_a_native_sidecar_with_all_that_its_file_says() -> None:
         True,
         True,
     )
-    assert db["env"][1:] == [{"name": "A", "value": "1"}, {"name": "B", "value": "$$(A)"}]
+    assert db["env"][1:] == [
+        {"name": "A", "value": "1"},
+        {"name": "B", "value": "$$(A)"},
+        {"name": "C", "value": "a$$$$b$$$$(A)"},  # the kubelet replaces each $$ by $
+    ]
     assert db["resources"] == {"requests": {"cpu": "0.1", "memory": "32"}, "limits": {"cpu": "0.5", "memory": "64"}}
     assert db["startupProbe"] == {"exec": {"command": ["ping"]}, "periodSeconds": 2, "timeoutSeconds": 3, "failureThreshold": 7}
     assert db["securityContext"] == {

@@ -82,7 +82,7 @@ class BuildEnvironment:
         return runner
 
     def job(self) -> BuildJob:
-        tools = Tools(self.cluster, self.registry, cast(Any, self.logs), SETTINGS, _time)
+        tools = Tools(self.cluster, self.registry, self.logs, SETTINGS, _time)
         return BuildJob(tools, BUILD, ID, TASK, "default/t", self.reports.append)
 
     @property

@@ -132,6 +132,64 @@ def test_all_that_is_refused_is_named_with_key_and_line() -> None:
     assert str(found.parts[3]).endswith("is not a key of the compose specification")
 
 
+@pytest.mark.parametrize("second", ["services:\n  db:\n    image: x\n    ulimits: {nofile: 1}\n", "include: [x.yaml]\n"])
+def test_a_second_document_in_the_file_is_refused(second: str) -> None:
+    found = error(f"services:\n  main: {{}}\n---\n{second}")
+    assert str(found) == f"{FILE}:3: must be one document, but another one begins here"
+
+
+def test_a_file_with_more_values_than_are_checked_is_refused() -> None:
+    many = "".join(f"  s{number}:\n    image: x\n    command: *long\n" for number in range(300))
+    found = error(f"x-long: &long [{','.join('a' * 400)}]\nservices:\n{many}  z: {{image: x, ulimits: {{nofile: 1}}}}\n")
+    assert "has more than 100000 values, each alias counted at each use" in str(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x-old: &old {profiles: [old]}\nservices:\n  db:\n    <<: *old\n    image: x\n    ulimits: {nofile: 1}\n    profiles: []\n",
+        "services:\n  a: {profiles: [old], image: x, ulimits: {nofile: 1}}\n  db:\n    extends: a\n    profiles: !reset []\n",
+        "services:\n  a: {profiles: [old], image: x, ulimits: {nofile: 1}}\n  db: {extends: {service: a}, profiles: !reset []}\n",
+        "services:\n  db: {profiles: !reset [old], image: x, ulimits: {nofile: 1}}\n",
+    ],
+)
+def test_all_keys_of_a_service_that_runs_are_checked_whatever_its_profiles(text: str) -> None:
+    assert "ulimits: is not supported" in str(error(text))
+
+
+def test_a_file_to_extend_is_refused_for_a_service_of_an_inactive_profile() -> None:
+    found = error("services:\n  db:\n    profiles: [old]\n    extends: {file: /etc/x.yaml, service: x}\n")
+    assert str(found) == f"{FILE}:4: services.db.extends.file: is not supported: copy the service into this file"
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ("healthcheck: {test: [CMD]}", "services.db.healthcheck: has no command after CMD in its test"),
+        ("extra_hosts: ['a:b']", 'services.db.extra_hosts: a must have an IP address; got "b"'),
+        ("deploy: {resources: {limits: {cpus: '1'}, reservations: {cpus: '2'}}}",
+         "services.db.deploy: reserves 2 CPUs, more than the limit of 1"),
+        ("{mem_limit: 1k, mem_reservation: 2k}", "services.db: reserves 2048 bytes of memory, more than the limit of 1024"),
+    ],
+)  # fmt: skip
+def test_what_the_api_server_would_reject_is_refused(keys: str, message: str) -> None:
+    text = "\n".join(f"    {each}" for each in (keys[1:-1].split(", ") if keys.startswith("{") else [keys]))
+    assert str(error(f"services:\n  db:\n    image: x\n{text}\n")).endswith(message)
+
+
+@pytest.mark.parametrize(
+    ("keys", "restarts"),
+    [
+        ("restart: always", True),
+        ("deploy: {restart_policy: {condition: any}}", True),
+        ("deploy: {restart_policy: {condition: none}}\n    restart: always", False),
+        ("deploy: {restart_policy: {max_attempts: 3}}", False),
+    ],
+)
+def test_a_service_restarts_if_compose_would_restart_it(keys: str, *, restarts: bool) -> None:
+    assert service(f"    {keys}\n").restarts is restarts
+
+
 def test_variables_are_those_of_the_environments_table() -> None:
     toml = '[environment]\ncpus = 2\nenv = {PLAIN = "p", KEY = "${KEY}"}\n' + TOML
     keys = "    environment: [PLAIN, 'K=${KEY}', 'C=${CPUS}', OTHER]\n"

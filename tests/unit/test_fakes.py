@@ -1,0 +1,49 @@
+"""Test that the fakes of the results volume and the object store have the calls of the classes that they stand for.
+
+The consumers take these classes themselves, so mypy does not compare the fakes with them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from multistep.store.access import Access
+from multistep.store.build_logs import BuildLogs
+from multistep.store.checkpoints import Checkpoints, Draft
+from multistep.store.collecting import Collections
+from multistep.store.direct_uploads import DirectUploads
+from multistep.store.evidence.writer import Evidence
+from multistep.store.shipping import Shipping
+from multistep.store.spool import Spool
+from multistep.store.volume import Volume
+from tests.support.builds import FakeBuildLogs
+from tests.support.fake_volume import FakeCheckpoints, FakeDraft, FakeEvidence, FakeResultsStore, FakeSpool, FakeVolume
+
+REAL: dict[type, list[type]] = {
+    FakeVolume: [Volume, Collections, Access, DirectUploads, Shipping],
+    FakeResultsStore: [Volume],
+    FakeCheckpoints: [Checkpoints],
+    FakeDraft: [Draft],
+    FakeEvidence: [Evidence],
+    FakeBuildLogs: [BuildLogs],
+    FakeSpool: [Spool],
+}
+
+
+def calls(fake: type) -> list[str]:
+    return [name for name, each in vars(fake).items() if inspect.isfunction(each) and not name.startswith("_")]
+
+
+def parameters(call: Any) -> list[tuple[str, Any, Any]]:
+    found = inspect.signature(call).parameters.values()
+    return [(each.name, each.kind, each.default) for each in found]
+
+
+@pytest.mark.parametrize(("fake", "name"), [(fake, name) for fake in REAL for name in calls(fake)])
+def test_a_call_of_a_fake_has_the_parameters_of_the_real_one(fake: type, name: str) -> None:
+    real = [getattr(each, name) for each in REAL[fake] if hasattr(each, name)]
+    assert real, f"no class that {fake.__name__} stands for has {name}"
+    assert parameters(getattr(fake, name)) in [parameters(each) for each in real]
