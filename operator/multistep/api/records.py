@@ -22,6 +22,7 @@ MAX_RECORDS = 10_000
 MAX_GROUPS = 65_537  # Linux's limit of supplementary groups, plus the user's primary group
 MAX_INTEGER = 2**53  # largest integer up to which JSON numbers (doubles) are exact
 
+PROCESSES_LEFT = "Left"  # fault code of a phase that ran: some of its processes could not be killed
 DISK_FULL = "DiskFull"  # fault code: the disk or its quota is full
 OPERATIONS = frozenset(
     {"start", "healthcheck", "upload", "reset", "note", "send", "admit", "dismiss", "commit", "restore", "baseline", "inspect"}
@@ -153,7 +154,7 @@ class PhaseResult:
     exit_code: int | None  # None: the process was killed or not started
     signal: int | None
     timed_out: bool
-    error: Fault | None  # set if the process could not be started
+    error: Fault | None  # set if the process could not be started, or if some of its processes could not be killed
     tail: str
     output_bytes: int
     output_truncated: bool
@@ -161,6 +162,11 @@ class PhaseResult:
     memory_limit: int | None  # the container's limit in bytes; None: no limit, or unknown
     duration_seconds: float
     captures: Mapping[str, Capture | None] = field(default_factory=dict)  # by path; None: no regular file has this path
+
+    @property
+    def started(self) -> bool:
+        """Return whether the process was started."""
+        return self.error is None or self.error.code == PROCESSES_LEFT
 
     @classmethod
     def from_record(cls, record: Record) -> PhaseResult:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from multistep.api.score import Outcome, ScoreRule
-from multistep.api.trial_status import FailureClass
+from multistep.api.trial_status import FailureClass, StepStatus
 from multistep.engine.journal import StepRun
 from multistep.engine.plan import TrialPlan
 from multistep.engine.rewards import Number, Rewards
@@ -27,10 +27,11 @@ _ERRORS: Final[dict[FailureClass, Outcome]] = {"Verifier": "VerifierError", "Tas
 @dataclass(frozen=True)
 class Verdict:
     """The result of a started step. rewards: None without a verifier result; gate: whether the step's gate was met, None if it has
-    no gate."""
+    no gate; known: score and whether the step passed, if ``rewards`` lacks some of the step's rewards."""
 
     rewards: Rewards | None
     gate: bool | None = None
+    known: tuple[float, bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,12 @@ def rule_of(plan: TrialPlan) -> ScoreRule:
 
 def verdict_of(run: StepRun) -> Verdict:
     """Return the result of a step."""
-    return Verdict(run.rewards, run.gate_passed)
+    return Verdict(run.rewards, run.gate_passed, run.known_score)
+
+
+def known_score(step: StepStatus) -> tuple[float, bool] | None:
+    """Return a step's score in its status, and whether it passed, if the status lacks some of its rewards."""
+    return (step.score, bool(step.passed)) if step.omitted_rewards and step.score is not None else None
 
 
 def trial_score(verdicts: Sequence[Verdict], rule: ScoreRule, key: str | None = None) -> Score | None:
@@ -70,6 +76,8 @@ def trial_score(verdicts: Sequence[Verdict], rule: ScoreRule, key: str | None = 
 
 def step_score(verdict: Verdict, key: str | None = None) -> float:
     """Return a step's score: its reward, or the mean of its rewards, at least 0; 0 without a result."""
+    if verdict.known is not None and key is None:
+        return verdict.known[0]
     return max(0.0, mean_reward(_counted(verdict, key)) or 0.0)
 
 
@@ -78,6 +86,8 @@ def step_passes(verdict: Verdict, key: str | None = None) -> bool:
     not too large."""
     if verdict.gate is not None:
         return verdict.gate
+    if verdict.known is not None and key is None:
+        return verdict.known[1]
     counted = _counted(verdict, key)
     return bool(counted) and all(PASS <= each <= MAX_REWARD for each in counted)
 

@@ -99,7 +99,12 @@ def counted_score(trial: Ended, scoring: Scoring) -> float | None:
     """Return the score with which a trial counts in its agent's mean; None if the trial is active or excluded."""
     if trial.state == "Active" or trial.score is None or _is_excluded(trial, scoring):
         return None
-    return 0.0 if trial.tampered and scoring.tampering == "Zero" else trial.score
+    return 0.0 if is_zeroed(trial, scoring) else trial.score
+
+
+def is_zeroed(trial: Ended, scoring: Scoring) -> bool:
+    """Return whether a trial counts 0, and as not passed, because of evidence of tampering."""
+    return trial.tampered and scoring.tampering == "Zero"
 
 
 def _is_excluded(trial: Ended, scoring: Scoring) -> bool:

@@ -29,7 +29,7 @@ from multistep.engine import rewards
 from multistep.engine.deadlines import DEADLINE_EXCEEDED
 from multistep.engine.journal import Collected, Journal, StepRun
 from multistep.engine.pod_start import POD_STARTING, starting_message
-from multistep.engine.score import Score, outcome, step_passes, step_score, trial_score, verdict_of
+from multistep.engine.score import Score, known_score, outcome, step_passes, step_score, trial_score, verdict_of
 from multistep.engine.scoring import agent_may_have_caused, agent_used_deadline
 from multistep.engine.status_conditions import Phase, conditions, time
 from multistep.engine.status_size import bounded, bounded_rewards, reward_text, shortened
@@ -216,7 +216,7 @@ def step_status(run: StepRun) -> StepStatus:
         name=run.name,
         phase=_step_phase(run),
         rewards=shown,
-        omitted_rewards=len(run.rewards or {}) - len(shown or {}) or None,
+        omitted_rewards=run.omitted_rewards + len(run.rewards or {}) - len(shown or {}) or None,
         score=None if run.rewards is None else step_score(verdict),
         passed=None if run.rewards is None else step_passes(verdict),
         exception=exception
@@ -255,6 +255,8 @@ def step_run(step: StepStatus) -> StepRun:
         completed_at=step.completion_time.timestamp() if step.completion_time else None,
         phase=(step.phase or "").lower(),
         rewards=dict(step.rewards) if step.rewards is not None else None,
+        omitted_rewards=step.omitted_rewards or 0,
+        known_score=known_score(step),
         exception=_exception(step.exception),
         collected=Collected(count=artifacts.count, bytes=artifacts.bytes, incomplete=tuple(artifacts.incomplete or ()))
         if artifacts

@@ -19,7 +19,7 @@ from typing import Literal
 from multistep.api.plural import plural
 from multistep.api.sweep import Scoring
 from multistep.api.trial_status import FailureClass
-from multistep.engine.scoring import State, counted_score, failure_class_of
+from multistep.engine.scoring import State, counted_score, failure_class_of, is_zeroed
 from multistep.engine.sweep_retries import Retry, current
 
 Order = Literal["Attempts", "Tasks"]
@@ -274,7 +274,7 @@ def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, 
             continue
         if cell.branch is None:
             scores[cell.agent][cell.task].append(score)
-            passed[cell.agent] += each.passed
+            passed[cell.agent] += each.passed and not is_zeroed(each, scoring)
         if (failure_class := failure_class_of(each, scoring)) is not None:
             scored[failure_class] += 1
     return Tally(

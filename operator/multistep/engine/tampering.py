@@ -100,7 +100,7 @@ def merged(status: TrialStatus, journal: Journal) -> list[Tampering]:
     found = [*_entries(journal.steps)]
     steps = {(each.attempt, each.step) for each in found}
     former = [each for each in status.tampering if (each.attempt, each.step) not in steps]
-    return [*former, *found][:_MAX_ENTRIES]
+    return _limited([*former, *found])
 
 
 def of_failure(known: Sequence[Tampering], status: TrialStatus, reason: str, message: str) -> list[Tampering]:
@@ -110,7 +110,13 @@ def of_failure(known: Sequence[Tampering], status: TrialStatus, reason: str, mes
     if kind is None:
         return list(known)
     last = Tampering(attempt=status.attempt or 1, step=status.current_step or "", kind=kind, detail=bounded(message))
-    return [*known[: _MAX_ENTRIES - 1], last]
+    return _limited([*known, last])
+
+
+def _limited(entries: Sequence[Tampering]) -> list[Tampering]:
+    """Return at most _MAX_ENTRIES entries. Hints are omitted first, because an agent could cause enough hints to hide evidence."""
+    by_weight = sorted(range(len(entries)), key=lambda index: entries[index].kind in HINTS)
+    return [entries[index] for index in sorted(by_weight[:_MAX_ENTRIES])]
 
 
 def _entries(runs: Iterable[StepRun]) -> Iterable[Tampering]:

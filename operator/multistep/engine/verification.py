@@ -245,8 +245,8 @@ def _run_tests(scope: Scope, verifier: VerifierPlan, env: Mapping[str, str]) -> 
 
 
 def _read_rewards(verifier: VerifierPlan, result: PhaseResult, run: StepRun) -> None:
-    """Read the rewards of a verifier, whatever its exit status. They do not count if the verifier was stopped at its timeout or
-    killed by the OOM killer."""
+    """Read the rewards of a verifier, whatever its exit status. They do not count if the verifier was stopped at its timeout,
+    killed by the OOM killer, or not started: then an agent may have written them."""
     if result.timed_out:
         return run.fail(StepException("VerifierTimeoutError", f"the verifier was stopped {at_timeout(verifier.timeout)}", VERIFIER))
     if killed_for_memory(result):
@@ -258,7 +258,7 @@ def _read_rewards(verifier: VerifierPlan, result: PhaseResult, run: StepRun) -> 
 
 
 def _captured(result: PhaseResult, path: str) -> bytes | None:
-    capture = result.captures.get(path)
+    capture = result.captures.get(path) if result.started else None
     if capture is None:
         return None
     if capture.changed:

@@ -8,10 +8,10 @@ from multistep.api.failures import AGENT_SETUP_FAILED, SOURCE_UNUSABLE
 from multistep.api.trial_status import TrialStatus
 from multistep.engine import decisions, lifecycle, status
 from multistep.engine.comparison import interrupted
-from multistep.engine.journal import AGENT_SETUP, Journal
+from multistep.engine.journal import AGENT, AGENT_SETUP, Journal
 from multistep.engine.model_access import report
 from multistep.engine.rewards import StepException
-from multistep.engine.script import aggregate, lift
+from multistep.engine.script import aggregate, goes_on, lift
 from multistep.kube.resources import TRIALS
 from multistep.pods import identity
 from multistep.reconcile.requeue import AT_NEXT_EVENT, CONTINUE, Requeue, Result
@@ -79,12 +79,12 @@ class TrialEnding(TrialContext):
         journal.class_ran_at = known.agent_setup_time.timestamp() if known.agent_setup_time else None
         if death.phase == AGENT_SETUP:
             journal.exception, journal.broken = StepException(death.type, death.message, AGENT_SETUP), True
-        elif journal.steps[-1].completed_at is not None:  # the trial is paused between steps
-            journal.exception = StepException(death.type, death.message)
+        elif (last := journal.steps[-1]).completed_at is not None:  # between steps, only processes that the agent left run
+            journal.exception = StepException(death.type, death.message, AGENT)
         else:
-            last = journal.steps[-1]
             last.fail(StepException(death.type, death.message, death.phase or last.phase))
             last.completed_at = self._t.clock()
+            goes_on(self._plan, self._plan.steps[len(journal.steps) - 1], last)  # records whether its gate was met
         aggregate(self._plan, journal)
         if self._plan.single:
             lift(journal)

@@ -14,7 +14,7 @@ from multistep.api.score import Outcome
 from multistep.api.sweep import Scoring
 from multistep.api.trial import parse_status
 from multistep.api.trial_status import TrialStatus
-from multistep.engine.scoring import counted_score, failure_class_of
+from multistep.engine.scoring import counted_score, failure_class_of, is_zeroed
 from multistep.engine.sweep_retries import current
 from multistep.engine.sweep_trials import facts, retry_of
 from multistep.engine.sweeps import BranchState, TrialFacts
@@ -97,7 +97,7 @@ def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
     program = agent.get("name") or agent.get("importPath") or "oracle"
     reason = _reason(status, known, scoring) if failure_class else ""
     steps = tuple(step_row(step, scoring.key) for step in status.own_steps)
-    zeroed = known.tampered and scoring.tampering == "Zero"
+    zeroed = is_zeroed(known, scoring)
     return Row(
         namespace=metadata.get("namespace", ""),
         trial=metadata["name"],

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sys import float_info, intern
 
 from multistep.api.trial_status import StepStatus
-from multistep.engine.score import Verdict, step_passes, step_score
+from multistep.engine.score import Verdict, known_score, step_passes, step_score
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class StepRow:
 
 def step_row(step: StepStatus, key: str | None) -> StepRow:
     """Return the row of a step. key: the only reward that counts, None for the task's own choice."""
-    verdict = Verdict(step.rewards, step.gate)
+    verdict = Verdict(step.rewards, step.gate, known_score(step))
     return StepRow(
         intern(step.name),
         floats(step.rewards),

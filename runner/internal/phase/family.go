@@ -59,7 +59,7 @@ func (f *family) follow(ctx context.Context, killAtEnd bool, result *wire.PhaseR
 
 func (f *family) kill() *wire.Error {
 	if err := tree.Kill(f); err != nil {
-		return wire.Errorf(Internal, "%v", err)
+		return wire.Errorf(Left, "%v", err)
 	}
 	return nil
 }

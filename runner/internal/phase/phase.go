@@ -19,12 +19,13 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// Error codes of a phase that could not start.
+// Error codes of a phase that could not start, and Left of one that ran: some of its processes could not be killed.
 const (
 	NoSuchUser    = "NoSuchUser"
 	NoSuchCommand = "NoSuchCommand"
 	Output        = "Output"
 	Internal      = "Internal"
+	Left          = "Left"
 )
 
 const maxTail = 60 << 10

@@ -35,6 +35,7 @@ ROWS: dict[str, Row] = {  # by situation: results of operations, spec, step a's 
     "a collect hook fails": ({"a/collect-hook-0": {"exitCode": 1}}, {}, None, None, ALL),
     "a collect hook's timeout": ({"a/collect-hook-0": {"timedOut": True, "exitCode": None}}, {}, None, None, ALL),
     "no reward": ({"a/verifier": NO_REWARD}, {}, "RewardFileNotFoundError", None, ["a"]),
+    "a reward without a start of test.sh": ({"a/verifier": {**ONE, **STARTED_NOT}}, {}, "RewardFileNotFoundError", None, ["a"]),
     "no reward, Continue": ({"a/verifier": NO_REWARD}, CONTINUE, "RewardFileNotFoundError", None, ["a"]),
     "a bad reward": ({"a/verifier": rewarded(txt="x")}, {}, "VerifierOutputParseError", None, ["a"]),
     "a huge reward file": (
@@ -97,6 +98,11 @@ ROWS: dict[str, Row] = {  # by situation: results of operations, spec, step a's 
 }
 
 
+def test_a_reward_counts_if_processes_of_the_verifier_hang_in_the_kernel() -> None:
+    left = {"error": {"code": "Left", "message": "processes are left: 1"}}
+    assert everything({"a/verifier": {**ONE, **left}}).journal.steps[0].rewards == {"reward": 1.0}
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_what_goes_wrong(name: str) -> None:
     results, spec, in_step, in_trial, started = ROWS[name]
@@ -147,6 +153,7 @@ def test_what_goes_wrong(name: str) -> None:
         ({"a/agent": STARTED_NOT}, "the agent could not be started: no user alice"),
         ({"a/verifier": {"timedOut": True}}, "the verifier was stopped after its timeout of 30 s"),
         ({"a/verifier": {**NO_REWARD, "exitCode": 2, "tail": "boom"}}, "wrote neither ...; test.sh exited with status 2: boom"),
+        ({"a/verifier": {**ONE, **STARTED_NOT}}, "wrote neither ...; test.sh could not be started: no user alice"),
         ({"a/step-tests": FAULT}, "uploading tests/: no space left"),
     ],
 )

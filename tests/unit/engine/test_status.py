@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multistep.api.score import ScoreRule
 from multistep.api.trial import parse_status
 from multistep.api.trial_status import ResumeStatus, TrialStatus
 from multistep.engine import status
 from multistep.engine.journal import AGENT, Collected, Journal, StepRun
 from multistep.engine.rewards import StepException
-from multistep.engine.status_size import (
-    to_json,
-)
+from multistep.engine.status_size import MAX_REWARD_KEYS, to_json
 from tests.unit.engine.status_cases import NOW, run, trial
 
 THEN = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
@@ -245,6 +244,17 @@ def test_a_whole_and_a_bare_step_can_be_read_back() -> None:
     whole = run(rewards={"a": 1}, exception=exception, collected=Collected((), 2, 7), gate_passed=False, phase="failed")
     for made in (whole, StepRun("b", phase="setup")):
         assert status.step_run(status.step_status(made)) == made
+
+
+def test_a_step_of_whose_rewards_the_status_has_only_some_keeps_its_score() -> None:
+    rewards = {f"test-{number}": 1 if number < MAX_REWARD_KEYS else 0 for number in range(2 * MAX_REWARD_KEYS)}
+    shown = status.step_status(run(rewards=rewards))
+    assert (shown.score, shown.passed, shown.omitted_rewards) == (0.5, False, MAX_REWARD_KEYS)
+    again = status.step_run(shown)
+    assert status.step_status(again) == shown
+    ended = Journal(steps=[again], score_rule=ScoreRule(steps=1, strategy="Mean"), finished=True)
+    done = status.complete(trial(), ended, None, NOW)
+    assert (done.score, done.passed) == (0.5, False)
 
 
 # -- statuses of suspended trials

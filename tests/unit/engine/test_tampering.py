@@ -152,6 +152,16 @@ def test_the_status_keeps_what_it_has_of_other_steps_and_attempts() -> None:
     assert len(merged(full, Journal())) == 32
 
 
+def test_no_number_of_hints_hides_evidence() -> None:
+    hints = [entry("SurvivingProcesses", step=f"step-{number}") for number in range(32)]
+    shown = merged(TrialStatus(tampering=hints), played(b=inspected(finding("StartupHook", "/x"))).journal)
+    assert [(each.step, each.kind) for each in shown[30:]] == [("step-30", "SurvivingProcesses"), ("b", "StartupHook")]
+    known = [entry("StartupHook"), *hints[:31]]
+    failed = status.failed(trial().model_copy(update={"status": TrialStatus(tampering=known)}), "Tampered", "", NOW)
+    assert [each.kind for each in (failed.tampering[0], failed.tampering[-1])] == ["StartupHook", "RunnerReplaced"]
+    assert len(failed.tampering) == 32
+
+
 # -- the status of a finished trial
 
 
@@ -214,6 +224,7 @@ def test_a_sweeps_policy_decides_how_a_trial_with_evidence_counts(
     assert failure_class_of(known, scoring) == failure_class
     (agent,) = (counted := tally(Grid(["t"], ["a"], 1), 1, [known], NOW, scoring)).agents
     assert agent.mean == counts
+    assert agent.passed == (counts == 1.0)
     assert counted.excluded == ({"Agent": 1} if counts is None else {})
     assert counted.scored == ({"Agent": 1} if counts == 0.0 else {})
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.world import KEY, START, World, manifest
+from tests.support.fake_runner import FakeRunner
+from tests.support.played import rewarded
+from tests.support.world import CONFIG, KEY, START, World, manifest
 from tests.unit.reconcile.reconciler_cases import ALL, LONG, ran
 
 # -- lost pods
@@ -127,6 +129,21 @@ async def test_a_container_that_ends_soon_after_a_phase_started_is_that_phases_f
     assert world.condition[0] == "Complete" and [type(each).__name__ for each in world.errors] == ["StreamLost"]
     assert last.exception and (last.name, last.exception.type, last.exception.phase) == (id[0], "OutOfMemoryError", phase)
     assert f"(phase {phase} of step {last.name})" in last.exception.message
+
+
+async def test_a_gate_counts_though_the_container_ends_during_the_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    def end_container(*_: Any) -> bytes:
+        world.pod_status(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": {"exitCode": 1}}}])
+        world.runner.streams[-1].break_now()
+        return b""
+
+    monkeypatch.setattr(FakeRunner, "download", end_container)
+    task = {**CONFIG, "steps": [{"name": "a", "min_reward": {"style": 0.5}}]}
+    world = World(trial=manifest(config=task), results={"a/verifier": rewarded(json='{"reward": 1, "style": 0.4}')})
+    await world.run()
+    (step,) = world.status.steps
+    assert (step.exception and step.exception.type, step.rewards) == ("ContainerKilledError", {"reward": 1, "style": 0.4})
+    assert (step.gate, world.status.passed, world.status.outcome) == (False, False, "AgentError")
 
 
 async def test_a_phase_that_fills_its_disk_is_not_tried_again() -> None:

@@ -214,6 +214,7 @@ async def test_a_container_that_stops_itself_while_paused_is_no_free_retry_and_i
     await world.run()
     assert world.condition[0] == "Complete"
     assert world.status.exception and world.status.exception.type == "ContainerKilledError"
+    assert world.status.failure and world.status.failure.class_ == "Agent"  # only the processes that its agent left were running
     assert timeless(world.object["status"]["steps"]) == before
 
 
