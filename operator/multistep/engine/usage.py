@@ -26,11 +26,14 @@ def since(now: Usage | None, before: Usage | None) -> Usage | None:
 
     now, before: the agent's totals after this step and after the previous step. Both steps belong to the same attempt, because such
     a trial has no checkpoints. If a total decreased, the agent did not include the earlier steps, so ``now`` is returned unchanged.
+    None: the step's own usage is unknown.
     """
     if now is None or before is None:
         return now
-    if now.source == "Gateway" or before.source == "Gateway":
+    if now.source == "Gateway":
         return now  # the gateway counts each step separately
+    if before.source == "Gateway":
+        return None  # the agent's total includes requests that the gateway counted for the earlier steps
     pairs = [(getattr(now, name), getattr(before, name)) for name in _AMOUNTS]
     if any(new is not None and old is not None and new < old for new, old in pairs):
         return now

@@ -92,8 +92,9 @@ class Admin:
         if not rows:
             return web.json_response({"error": "the step sent no request that this gateway knows of"}, status=404)
         usage = usage_of(rows, TABLE, self._services.stalls.seconds(step))
-        if await self._blames_request(step, usage.last_failure):
-            usage = usage.model_copy(update={"last_failure": None})
+        last = None if await self._blames_request(step, usage.last_failure) else usage.last_failure
+        failures = {model: each for model, each in usage.failures.items() if not await self._blames_request(step, each)}
+        usage = usage.model_copy(update={"last_failure": last, "failures": failures})
         return web.json_response(usage.model_dump(mode="json", by_alias=True))
 
     async def _blames_request(self, step: StepKey, failure: LastFailure | None) -> bool:

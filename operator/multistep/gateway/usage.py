@@ -45,12 +45,14 @@ class ModelUsage(_Model):
 
 class StepUsage(ModelUsage):
     """Usage of a step and role. held_seconds: sum of the times that its requests waited; refusals: the provider's refusals by HTTP
-    status; stalled_seconds: time for which the provider stalled the step (see multistep.gateway.stalls)."""
+    status; failures: why the last request for a model failed, by model; stalled_seconds: time for which the provider stalled the
+    step (see multistep.gateway.stalls)."""
 
     held_seconds: float = Field(default=0.0, alias="heldSeconds")
     models: dict[str, ModelUsage] = {}
     refusals: dict[str, int] = {}
     last_failure: LastFailure | None = Field(default=None, alias="lastFailure")
+    failures: dict[str, LastFailure] = {}
     price_table: str = Field(default="", alias="priceTable")
     stalled_seconds: float = Field(default=0.0, alias="stalledSeconds")
 
@@ -69,6 +71,7 @@ def usage_of(rows: Sequence[Row], price_table: str, stalled_seconds: float) -> S
         models={model: _sum(of_model) for model, of_model in sorted(by_model.items())},
         refusals=dict(refused),
         last_failure=_last_failure(rows),
+        failures={model: failure for model, of_model in by_model.items() if (failure := _last_failure(of_model)) is not None},
         price_table=price_table,
         stalled_seconds=round(stalled_seconds, 3),
     )

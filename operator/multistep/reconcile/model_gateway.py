@@ -29,6 +29,7 @@ from multistep.gateway.keyring import Keyring
 from multistep.gateway.loads import ModelLoad
 from multistep.gateway.routes import STALLS_PATH
 from multistep.gateway.tokens import Limits, SigningKey, StepClaims, StepKey
+from multistep.gateway.usage import LastFailure, StepUsage
 
 ADMIN_TOKEN: Final = "admin-token"  # file of the operator's bearer token, beside the signing keys
 GRACE_SECONDS: Final = 3600.0  # a token expires this long after the agent's timeout
@@ -127,11 +128,9 @@ class ModelGateway:
             usage = await self._admin.close(key)
         except StepUnknownToGateway:
             return {}
-        document = usage.model_dump(mode="json", by_alias=True, exclude={"models", "refusals", "last_failure"})
-        failure = usage.last_failure
-        if failure is None or (failure.kind == "Configuration" and not _is_of_trial(trial.spec.agent.model, failure.model)):
-            return {"usage": document, "failure": None}
-        return {"usage": document, "failure": {"kind": failure.kind, "message": failure.message[:2000]}}
+        document = usage.model_dump(mode="json", by_alias=True, exclude={"models", "refusals", "last_failure", "failures"})
+        failure = _failure(usage, trial.spec.agent.model)
+        return {"usage": document, "failure": failure and {"kind": failure.kind, "message": failure.message[:2000]}}
 
     def remember(self, hosted: HostedAgent) -> None:
         """Keep the credentials in memory, to register them again if the gateway restarts.
@@ -208,12 +207,22 @@ def _id(credential: Credential, secret: bytes) -> str:
     return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()[:32]
 
 
-def _is_of_trial(model: str | None, requested: str) -> bool:
-    """Return whether a request was for the trial's model, by its name with or without the provider.
+def _failure(usage: StepUsage, model: str | None) -> LastFailure | None:
+    """Return why the step's last model request failed, or why the provider rejected the last request for the trial's model: some
+    agents send requests for another model meanwhile, which may end later.
 
     An agent could request a model that does not exist, so that its trial is excluded instead of scored. So only a failed request
     for the trial's own model shows that the trial is configured wrongly.
     """
+    rejected = [each for each in usage.failures.values() if each.kind == "Configuration" and _is_of_trial(model, each.model)]
+    last = usage.last_failure
+    if rejected or last is None:
+        return rejected[0] if rejected else None
+    return last if last.kind != "Configuration" or _is_of_trial(model, last.model) else None
+
+
+def _is_of_trial(model: str | None, requested: str) -> bool:
+    """Return whether a request was for the trial's model, by its name with or without the provider."""
     name = model or ""
     return bool(requested) and requested in (name, name.partition("/")[2], name.rpartition("/")[2])
 

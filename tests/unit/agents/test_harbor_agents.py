@@ -269,12 +269,16 @@ def closed(failure: str | None = None) -> dict[str, Any]:
 def test_the_gateways_count_replaces_the_agents_also_for_an_agent_that_counts_all_steps() -> None:
     reports = {f"{step}/host/model-usage": closed() for step in "ab"}
     counts = {f"{step}/host/agent": outcome(tokens=(100, 0, 1)) for step in "abc"}
-    each = play(hosted(CREDENTIALS, resumeTrajectory=True), {**reports, **counts}).journal.steps
-    assert [(run.usage.input_tokens, run.usage.source) for run in each if run.usage] == [
-        (7, "Gateway"),
-        (7, "Gateway"),
-        (100, "Agent"),
-    ]
+    resumed = play(hosted(CREDENTIALS, resumeTrajectory=True), {**reports, **counts}).journal.steps
+    assert [run.usage and (run.usage.input_tokens, run.usage.source) for run in resumed] == [(7, "Gateway"), (7, "Gateway"), None]
+    each = play(hosted(CREDENTIALS), {**reports, **counts}).journal.steps
+    assert [run.usage and (run.usage.input_tokens, run.usage.source) for run in each][1:] == [(7, "Gateway"), (100, "Agent")]
+
+
+def test_a_resuming_agent_whose_step_made_no_request_does_not_count_the_earlier_steps_again() -> None:
+    counts = {"a/host/agent": outcome(tokens=(100, 0, 1)), "b/host/agent": outcome(tokens=(100, 0, 1))}
+    journal = play(hosted(CREDENTIALS, resumeTrajectory=True), {"a/host/model-usage": closed(), **counts}).journal
+    assert [run.usage and run.usage.input_tokens for run in journal.steps][:2] == [7, None]
 
 
 def test_model_requests_of_the_setup_count_in_the_trial_but_in_no_step() -> None:

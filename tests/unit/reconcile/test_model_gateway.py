@@ -249,6 +249,20 @@ async def test_a_rejected_model_is_evidence_only_if_it_is_the_trials(tmp_path: P
     assert (failure and failure.kind) == kind
 
 
+@pytest.mark.parametrize(("rejected", "later"), [("gpt-5-fail-401", "o3-fail-401"), ("gpt-5-fail-404", "gpt-4o-mini")])
+async def test_a_rejected_model_is_evidence_though_a_request_for_another_model_ended_later(
+    tmp_path: Path, rejected: str, later: str
+) -> None:
+    """Some agents request a small model for titles at the same time. Which of the two requests ends last is chance."""
+    asked = parse_trial({**manifest({"agent": {"name": "opencode", "model": f"openai/{rejected}"}}), "status": {"attempt": 1}})
+    async with world(tmp_path) as here:
+        token = (await gateway(here).variables(asked, hosted(f"{here.model.url}/v1"), CALL))["OPENAI_API_KEY"]
+        for model in (rejected, later):
+            await here.send("chat", model, stream=False, token=token)
+        failure = reported(await gateway(here).close(asked, "a")).failure
+    assert failure is not None and failure.kind == "Configuration"
+
+
 async def test_the_trials_limits_are_the_budget_of_all_its_steps(tmp_path: Path) -> None:
     agent = {"name": "codex", "model": "openai/gpt-5-mini", "credentials": [{"name": "OPENAI_API_KEY", "value": "x"}]}
     limited = parse_trial({**manifest({"agent": {**agent, "limits": {"costUSD": 0.01}}}), "status": {"attempt": 1}})
