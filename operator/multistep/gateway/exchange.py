@@ -7,7 +7,6 @@ connection could be made. Before each attempt the request waits in the queue.
 from __future__ import annotations
 
 import asyncio
-import random
 import re
 import uuid
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -20,6 +19,7 @@ from aiohttp import ClientConnectorError, ClientError, ClientResponse, ClientSes
 from multidict import CIMultiDict
 from yarl import URL
 
+from multistep.backoff import Backoff
 from multistep.gateway.bodies import Asked
 from multistep.gateway.budgets import Budgets, BudgetSpent, Reservation
 from multistep.gateway.client_connection import ClientConnection
@@ -43,7 +43,7 @@ from multistep.gateway.worst_case import worst_case
 _REFUSALS: Final = frozenset((429, 503, 529))
 _NOT_SENT: Final = (ClientConnectorError, ConnectionTimeoutError)
 _SHORTEST_PAUSE: Final = 0.2  # seconds; prevents a busy loop if the provider always answers Retry-After: 0
-_LONGEST_PAUSE: Final = 30.0  # seconds; maximum back-off if the provider sends no Retry-After
+_BACKOFF: Final = Backoff(first=1.0, last=15.0, jitter=1.0)  # if the provider sends no Retry-After: at first 1 to 2 s
 _ERROR_BYTES: Final = 4096
 
 
@@ -252,8 +252,7 @@ class Exchange:
     def _pause_without_advice(self) -> float:
         """Return the back-off in seconds if the provider sent no Retry-After. It doubles with each refusal of this request."""
         row = self._row
-        times = row.refused_429 + row.refused_503 + row.refused_529
-        return float(min(_LONGEST_PAUSE, 2 ** min(times, 5)) * random.uniform(0.5, 1))
+        return _BACKOFF.seconds(row.refused_429 + row.refused_503 + row.refused_529)
 
     async def _pause(self) -> None:
         """Sleep for the last refusal's pause. Raises HoldExpired at once if the rest of ``hold_seconds`` is shorter."""

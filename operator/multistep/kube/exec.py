@@ -50,7 +50,6 @@ async def open_exec(
     *,
     handshake_timeout_seconds: float = HANDSHAKE_TIMEOUT_SECONDS,
     attempts: int = HANDSHAKE_ATTEMPTS,
-    heartbeat_seconds: float | None = None,
     gate: Gate | None = None,
     observe: RequestObserver | None = None,
     check: Check = lambda: None,
@@ -72,7 +71,7 @@ async def open_exec(
         check()
         started = now()
         try:
-            socket = await _handshake(connection, url, what, handshake_timeout_seconds, heartbeat_seconds, observe)
+            socket = await _handshake(connection, url, what, handshake_timeout_seconds, observe)
             return WebsocketExec(socket, what, check, on_stderr)
         except ClusterError as error:
             if isinstance(error, Unavailable) and error.status == 429:  # only for 429: other errors may concern a single node
@@ -215,7 +214,6 @@ async def _handshake(
     url: URL,
     what: str,
     timeout_seconds: float,
-    heartbeat_seconds: float | None,
     observe: RequestObserver | None,
 ) -> ClientWebSocketResponse[bool]:
     loop = asyncio.get_running_loop()
@@ -228,7 +226,6 @@ async def _handshake(
                 protocols=PROTOCOLS,
                 timeout=ClientWSTimeout(ws_close=CLOSE_TIMEOUT_SECONDS),
                 autoping=True,
-                heartbeat=heartbeat_seconds,
                 max_msg_size=2 * MAX_CHUNK_BYTES,
                 **await connection.request_options(),
             )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from multistep.backoff import Backoff
 from multistep.engine.decisions import ProtocolViolation
 from multistep.reconcile.concurrency_limit import Key
 
-UNREADY_SECONDS = 5.0
-MAX_UNREADY_SECONDS = 60.0
+_UNREADY = Backoff(first=5.0, last=60.0)
 
 
 @dataclass
@@ -34,7 +34,7 @@ class PodHint:
         """
         self.quiet_until = now + poll
         self.empty_sessions = self.empty_sessions + 1 if found_nothing else 0
-        pause = min(poll, MAX_UNREADY_SECONDS, UNREADY_SECONDS * 2.0**self.empty_sessions)
+        pause = min(poll, _UNREADY.seconds(self.empty_sessions + 1))
         self.unready_until = now + pause if found_nothing else 0.0
         return poll if ready else pause
 
