@@ -402,3 +402,69 @@ func TestOnlyTheKubeletReachesThePod(t *testing.T) {
 		}
 	}
 }
+
+// A process may keep a socket from a phase with another network: a peer must not reach it any more.
+func TestASwitchCutsWhatComesIn(t *testing.T) {
+	for name, network := range map[string]string{"UDP": "udp", "TCP": "tcp"} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t)
+			s.public()
+			conn, say := peer(t, network)
+			defer func() { _ = conn.Close() }()
+			for _, change := range []func(){func() {}, func() { s.allow(evil) }} {
+				change()
+				say()
+				_ = conn.SetReadDeadline(time.Now().Add(2 * time.Second))
+				if _, err := conn.Read(make([]byte, 9)); err != nil {
+					t.Fatalf("before the switch: %v", err)
+				}
+			}
+			for where, change := range map[string]func(){"none": func() { s.none() }, "allowlist": func() { s.allow(goodName) }} {
+				change()
+				say()
+				_ = conn.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
+				if size, err := conn.Read(make([]byte, 9)); err == nil {
+					t.Errorf("%s: %d bytes came in after the switch", where, size)
+				}
+			}
+		})
+	}
+}
+
+// peer returns a connection to a new server outside the pod, and a function with which the server sends on it.
+func peer(t *testing.T, network string) (net.Conn, func()) {
+	t.Helper()
+	address, says := make(chan string), make(chan func(), 1)
+	outside <- func() {
+		if network == "tcp" {
+			listener, err := net.Listen(network, evil+":0")
+			if err != nil {
+				panic(err)
+			}
+			go func() {
+				accepted, _ := listener.Accept()
+				_, _ = accepted.Read(make([]byte, 1))
+				says <- func() { _, _ = io.WriteString(accepted, "more") }
+			}()
+			go func() { address <- listener.Addr().String() }()
+			return
+		}
+		packets, err := net.ListenPacket(network, evil+":0")
+		if err != nil {
+			panic(err)
+		}
+		go func() {
+			_, from, _ := packets.ReadFrom(make([]byte, 1))
+			says <- func() { _, _ = packets.WriteTo([]byte("more"), from) }
+		}()
+		go func() { address <- packets.LocalAddr().String() }()
+	}
+	conn, err := net.Dial(network, <-address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	return conn, <-says
+}

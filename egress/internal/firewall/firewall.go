@@ -49,10 +49,10 @@ func (f *Firewall) Apply(rules *policy.Rules) error {
 	}
 	f.redirect(conn, table, rules)
 	f.leave(conn, table, rules, counted)
-	f.enter(conn, table)
+	f.enter(conn, table, rules)
 	chain(conn, table, "forwarded", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter, nftables.ChainPolicyDrop)
 	if err := conn.Flush(); err != nil {
-		return fmt.Errorf("nftables: %w (the container needs NET_ADMIN, the node nf_tables with nat, fib and conntrack)", err)
+		return fmt.Errorf("nftables: %w (the container needs NET_ADMIN, the node nf_tables with nat, fib, conntrack and its marks)", err)
 	}
 	return nil
 }
@@ -119,25 +119,33 @@ func (f *Firewall) leave(conn *nftables.Conn, table *nftables.Table, rules *poli
 		add(verdict(expr.VerdictAccept))
 		return
 	}
-	add(marked(), verdict(expr.VerdictAccept))
+	add(marked(), markFlow(), verdict(expr.VerdictAccept))
 	add(local(), verdict(expr.VerdictAccept))
 	f.eachProbe(func(node netip.Addr, probe uint16) {
 		add(address(destination, node), protocol(unix.IPPROTO_TCP), port(source, probe), reply(), verdict(expr.VerdictAccept))
 	})
 	neighbours(add)
 	for _, prefix := range rules.Prefixes {
-		add(within(prefix), verdict(expr.VerdictAccept))
+		add(within(destination, prefix), verdict(expr.VerdictAccept))
 	}
 	count(add, counted)
 	add(protocol(unix.IPPROTO_TCP), counts(), []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
 	add(counts(), []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED}})
 }
 
-func (f *Firewall) enter(conn *nftables.Conn, table *nftables.Table) {
+// enter lets in what belongs to the sidecar's connections and to listed addresses; in public, to all connections of the pod. A process
+// may keep a socket from a phase with another network: its peer must not reach it any more.
+func (f *Firewall) enter(conn *nftables.Conn, table *nftables.Table, rules *policy.Rules) {
 	to := chain(conn, table, "entering", nftables.ChainTypeFilter, nftables.ChainHookInput, nftables.ChainPriorityFilter, nftables.ChainPolicyDrop)
 	add := adder(conn, to)
 	add(loopback(), verdict(expr.VerdictAccept))
-	add(established(), verdict(expr.VerdictAccept))
+	if rules.Public {
+		add(established(), verdict(expr.VerdictAccept))
+	}
+	add(established(), flowMarked(), verdict(expr.VerdictAccept))
+	for _, prefix := range rules.Prefixes {
+		add(established(), within(source, prefix), verdict(expr.VerdictAccept))
+	}
 	f.eachProbe(func(node netip.Addr, probe uint16) {
 		add(address(source, node), protocol(unix.IPPROTO_TCP), port(destination, probe), verdict(expr.VerdictAccept))
 	})

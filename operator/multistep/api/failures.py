@@ -244,7 +244,8 @@ FAILED = (
     Failure(
         "RunnerBroken",
         "Agent",
-        "the runner violated its protocol five times in a row, for at least 60 s; it is broken, or an agent with root replaced it",
+        "the runner violated its protocol five times in a row, for at least 60 s; it is broken, or an agent with root replaced it "
+        "(class Task before the first step)",
         "read the message; run the agent as a user other than root",
     ),
     Failure(
@@ -258,7 +259,8 @@ FAILED = (
         "ExecSessionsKilled",
         "Agent",
         "something in the container killed the operator's exec sessions, or deleted the working directory in which they start, "
-        "five times in a row for at least 90 s; the kubelet reported this while the container ran",
+        "five times in a row for at least 90 s; the kubelet reported this while the container ran (class Task before "
+        "the first step)",
         "read the message; run the agent as a user other than root",
     ),
     Failure("OutOfMemory", "Task", "the container ran out of memory before the first step", "raise `environment.memory_mb`"),

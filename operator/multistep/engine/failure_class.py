@@ -21,17 +21,19 @@ _OF_TRIALS = {row.reason: row for row in (*ATTEMPTS, *FAILED)}
 _OF_STEPS = {row.reason: row for row in EXCEPTIONS}
 
 
-def of_failed(reason: str, journal: Journal | None) -> FailureClass:
+def of_failed(reason: str, journal: Journal | None, *, agent_acted: bool = True) -> FailureClass:
     """Return the failure class of a Failed trial. A reason in no table comes from a kubelet, so its class is Infrastructure.
 
-    journal: the trial's progress if its environment failed, else None.
+    journal: the trial's progress if its environment failed, else None. agent_acted: whether an agent may have acted, or changed
+    files that were restored; if not, a failure that usually an agent causes is of class Task.
     """
     if journal is not None and (journal.class_ran_at is not None or any(AGENT in run.timings for run in journal.steps)):
         return "Agent"  # the environment worked before the agent ran, and only the agent could break it
     if reason == AGENT_SETUP_FAILED and journal is not None:
         return "Agent"  # a custom agent class, whose setup could read the task and fail on purpose if the task is hard
     row = _OF_TRIALS.get(reason)
-    return (row.failure_class if row else None) or "Infrastructure"
+    found = (row.failure_class if row else None) or "Infrastructure"
+    return "Task" if found == "Agent" and not agent_acted else found
 
 
 def of_exception(type_: str, phase: str) -> FailureClass:

@@ -165,15 +165,21 @@ def failed(
     if journal:
         ended = _ended(trial.status, journal, results, now)
     ended["rewards"] = ended["reward"] = ended["score_rule"] = None
-    ended["tampering"] = of_failure(ended.get("tampering", trial.status.tampering), trial.status, reason, message)
     step = journal.steps[-1].name if journal and journal.steps else trial.status.current_step
-    class_ = failures.of_failed(reason, journal)
+    class_ = failures.of_failed(reason, journal, agent_acted=_agent_may_have_acted(trial.status))
+    known = ended.get("tampering", trial.status.tampering)
+    ended["tampering"] = of_failure(known, trial.status, reason, message) if class_ == "Agent" else known
     slow = reason == DEADLINE_EXCEEDED and agent_used_deadline(trial.status, trial.spec.active_deadline_seconds, now)
     score = Score(0.0, passed=False) if class_ == "Agent" or slow else None
     ended |= _scored(TrialFailure(class_=class_, reason=reason, step=step), score)
     if exception:
         ended["exception"] = TrialException(type=exception, message=bounded(message))
     return _with(trial, "Failed", reason, message, now, **ended)
+
+
+def _agent_may_have_acted(status: TrialStatus) -> bool:
+    """Return whether an agent may have acted in the current attempt, or in an earlier attempt whose files were restored."""
+    return status.agent_acted or (status.resumed is not None and any(status.resumed.attempts))
 
 
 def attempt_failed(trial: MultiStepTrial, reason: str, message: str, now: float) -> TrialStatus:

@@ -11,10 +11,13 @@ import pytest
 
 from multistep.api.exceptions import EXCEPTIONS
 from multistep.api.failures import ATTEMPTS, FAILED, Failure
+from multistep.api.trial_status import ResumeStatus, TrialStatus
 from multistep.api.waiting import WAITING
 from multistep.engine import failure_class as failures
+from multistep.engine import status
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.suspensions import SUSPENDED, SWEEP_BUDGET_SPENT
+from tests.unit.engine.status_cases import NOW, trial
 
 OPERATOR = Path(__file__).parents[3] / "operator" / "multistep"
 MADE_OF = {"OutOfMemory": "OutOfMemoryError", "OutOfDisk": "OutOfDiskError"}  # lifecycle._died removes the suffix Error
@@ -65,6 +68,20 @@ def test_only_outside_causes_are_tried_again() -> None:
 )
 def test_whose_doing_it_is_that_a_trial_failed(reason: str, wanted: str) -> None:
     assert failures.of_failed(reason, None) == wanted
+
+
+def test_what_ends_a_trial_before_its_agent_acts_is_not_the_agents_doing() -> None:
+    for reason in ("RunnerBroken", "Tampered", "ExecSessionsKilled"):
+        assert failures.of_failed(reason, None) == "Agent"
+        assert failures.of_failed(reason, None, agent_acted=False) == "Task"
+    assert failures.of_failed("PodDeleted", None, agent_acted=False) == "Infrastructure"
+
+
+@pytest.mark.parametrize(("attempts", "score"), [([1], 0.0), ([0], None)])
+def test_files_that_a_trials_own_agent_left_can_break_a_later_attempt(attempts: list[int], score: float | None) -> None:
+    resumed = ResumeStatus(after="a", attempts=attempts, digest="d")
+    known = trial().model_copy(update={"status": TrialStatus(attempt=2, resumed=resumed)})
+    assert status.failed(known, "RunnerBroken", "no sense", NOW).score == score
 
 
 def test_a_broken_environment_is_the_tasks_until_an_agent_has_run() -> None:

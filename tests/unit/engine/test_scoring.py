@@ -256,5 +256,6 @@ def test_a_deadline_counts_only_against_an_agent_that_used_half_of_it() -> None:
 
 
 def test_a_failed_trial_counts_0_when_an_agent_did_it() -> None:
-    assert counted_score(facts(resource(status.failed(trial(), "RunnerBroken", "no sense", NOW))), Scoring()) == 0
+    ran = trial().model_copy(update={"status": TrialStatus(current_step="a")})
+    assert counted_score(facts(resource(status.failed(ran, "RunnerBroken", "no sense", NOW))), Scoring()) == 0
     assert counted_score(facts(resource(status.failed(trial(), "PodDeleted", "gone", NOW))), Scoring()) is None

@@ -157,7 +157,8 @@ def test_no_number_of_hints_hides_evidence() -> None:
     shown = merged(TrialStatus(tampering=hints), played(b=inspected(finding("StartupHook", "/x"))).journal)
     assert [(each.step, each.kind) for each in shown[30:]] == [("step-30", "SurvivingProcesses"), ("b", "StartupHook")]
     known = [entry("StartupHook"), *hints[:31]]
-    failed = status.failed(trial().model_copy(update={"status": TrialStatus(tampering=known)}), "Tampered", "", NOW)
+    before = trial().model_copy(update={"status": TrialStatus(current_step="b", tampering=known)})
+    failed = status.failed(before, "Tampered", "", NOW)
     assert [each.kind for each in (failed.tampering[0], failed.tampering[-1])] == ["StartupHook", "RunnerReplaced"]
     assert len(failed.tampering) == 32
 

@@ -210,6 +210,18 @@ async def test_an_agent_that_kills_exec_sessions_fails_within_minutes_and_is_not
     assert (world.status.rewards, world.status.attempts) == (None, [])
 
 
+async def test_exec_sessions_that_are_killed_before_the_first_step_are_no_agents_doing_and_no_0() -> None:
+    def kill_sessions(_: Any) -> dict[str, Any]:
+        world.runner.killed = 10**6
+        return {}
+
+    world = World(results={"/prepare": kill_sessions})  # type: ignore[dict-item]
+    await world.run()
+    assert world.condition[:2] == ("Failed", "ExecSessionsKilled")
+    assert world.status.failure == TrialFailure(class_="Task", reason="ExecSessionsKilled")
+    assert (world.status.score, world.status.outcome, world.status.tampering) == (None, "Excluded", [])
+
+
 @pytest.mark.parametrize("killed", [1, 4])
 async def test_exec_sessions_that_are_killed_for_a_moment_change_nothing(killed: int) -> None:
     world = World(durations=LONG)
