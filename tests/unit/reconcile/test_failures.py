@@ -211,7 +211,11 @@ async def test_an_agent_that_kills_exec_sessions_fails_within_minutes_and_is_not
 
 
 async def test_exec_sessions_that_are_killed_before_the_first_step_are_no_agents_doing_and_no_0() -> None:
-    world = World(results={"/prepare": lambda _: setattr(world.runner, "killed", 10**6) or {}})  # type: ignore[dict-item]
+    def kill_sessions(_: Any) -> dict[str, Any]:
+        world.runner.killed = 10**6
+        return {}
+
+    world = World(results={"/prepare": kill_sessions})  # type: ignore[dict-item]
     await world.run()
     assert world.condition[:2] == ("Failed", "ExecSessionsKilled")
     assert world.status.failure == TrialFailure(class_="Task", reason="ExecSessionsKilled")
