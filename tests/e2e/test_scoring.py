@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
 
 from multistep.kube.resources import SWEEPS
-from tests.e2e.given import DEADLINE_SECONDS, IMAGE, Given, Object, Step, finished, reward, trial
+from tests.e2e.given import IMAGE, Given, Object, Step, finished, reward, trial
 from tests.e2e.test_cli import multistep
 
 NAME = "games"
@@ -51,10 +50,7 @@ async def test_an_agent_that_breaks_its_verifier_or_a_later_setup_does_not_beat_
         "annotations": {"multistep.dev/task": "hard", "multistep.dev/agent": "honest"},
     }
     await given.ended(foreign)
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not finished(found := await given.client.get(SWEEPS, given.namespace, NAME)):
-            await asyncio.sleep(0.3)
-    status = found["status"]
+    status = (await given.sweep_until(NAME, finished))["status"]
     wanted = {
         name: {"name": name, "counted": 2, "passed": 1, "finished": 2, "mean": 0.75} for name in ("honest", "dropper", "saboteur")
     }

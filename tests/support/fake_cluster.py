@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from multistep.engine.services import CONTAINER_PREFIX
-from multistep.errors import ClusterError, Conflict, NotFound
+from multistep.errors import ClusterError, Conflict, NotFound, Unavailable
 from multistep.kube.protocols import ExecStream, Object
 from multistep.kube.resources import Resource
 from multistep.pods import egress
@@ -116,6 +116,7 @@ class FakeCluster(Store):
         self.runners: dict[str, FakeRunner] = {}
         self.pods_run = pods_run
         self.one_image = False  # whether separate verifiers have the agent's image
+        self.services_down: Sequence[Object] = ()  # statuses of services' containers that do not run in any pod
         self._make_runner = make_runner or (lambda pod: FakeRunner(pod["metadata"]["uid"]))
 
     # -- calls for tests only
@@ -127,7 +128,8 @@ class FakeCluster(Store):
         runner.host.key = pod_facts(pod).host_key
         container_id = f"containerd://{name}"
         running = {"name": "main", "state": {"running": {}}, "imageID": self._image_id(name), "containerID": container_id}
-        self.set_pod_status(namespace, name, phase="Running", containerStatuses=[running])
+        services = {"initContainerStatuses": [*self.services_down]} if self.services_down else {}
+        self.set_pod_status(namespace, name, phase="Running", containerStatuses=[running], **services)
         return runner
 
     def _image_id(self, name: str) -> str:
@@ -218,6 +220,8 @@ class FakeCluster(Store):
         self.faults.point(f"open_exec {namespace}/{pod}")
         found = self._find("Pod", namespace, pod)
         runner = self.runners.get(found["metadata"]["uid"])
+        if any(each["name"] == container for each in self.services_down):
+            raise Unavailable(f"container not found ({container})", status=500)
         if runner is not None and container.startswith(CONTAINER_PREFIX):  # a service's container, whose runner has its own records
             runner = self.runners.setdefault(f"{found['metadata']['uid']}/{container}", self._make_runner(found))
         if runner is None or found["status"].get("phase") != "Running":

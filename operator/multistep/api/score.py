@@ -33,7 +33,7 @@ def outcome_words(outcome: Outcome, failure_class: str = "") -> str:
 
 
 def outcome_level(outcome: Outcome) -> Level:
-    """Return the level (good, warning, bad ...) that determines the colour of an outcome."""
+    """Return the level that determines the colour of an outcome."""
     return _SHOWN[outcome][1]
 
 

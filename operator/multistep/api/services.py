@@ -120,6 +120,11 @@ class Services:
         return next((each for each in self.services if each.name == MAIN), Service(MAIN, same_image=True))
 
     @property
+    def jobs(self) -> frozenset[str]:
+        """Return the names of the services that must complete before other services start."""
+        return frozenset(each.service for service in self.services for each in service.depends_on if each.condition == "completed")
+
+    @property
     def others(self) -> tuple[Service, ...]:
         """Return the services that have containers of their own."""
         return tuple(each for each in self.services if each.name != MAIN)

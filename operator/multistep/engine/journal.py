@@ -69,7 +69,7 @@ class StepRun:
     phase: str = SETUP
     timings: dict[str, tuple[float, float | None]] = field(default_factory=dict)
     rewards: dict[str, Number] | None = None
-    omitted_rewards: int = 0  # number of rewards that are missing, because the step was read from its status
+    omitted_rewards: int = 0  # number of rewards that are missing, because the status from which the step was read omits them
     known_score: tuple[float, bool] | None = None  # score and ``passed`` in the step's status, if rewards are missing
     exception: StepException | None = None
     gate_failure: str | None = None

@@ -11,7 +11,8 @@ from multistep.errors import InvalidTask
 
 
 def check_services(config: TaskConfig, layout: TaskLayout) -> None:
-    """Raise InvalidTask if an artifact or a collect hook names a service that the task's compose file does not have."""
+    """Raise InvalidTask if an artifact or a collect hook names a service that the task's compose file does not have, or that ends
+    before the first step."""
     known = [MAIN, *(each.name for each in layout.compose.others)] if layout.compose else [MAIN]
     for field, entry in _entries(config):
         if entry.service not in (None, *known):
@@ -20,6 +21,9 @@ def check_services(config: TaskConfig, layout: TaskLayout) -> None:
             )
             text = f"{entry.service!r} {where}; must be one of {', '.join(map(repr, known))}"
             raise InvalidTask(text, kind="ValueError", field=f"{field}.service")
+        if layout.compose and entry.service in layout.compose.jobs:
+            text = f"{entry.service!r} ends before the first step, as others await it with service_completed_successfully: "
+            raise InvalidTask(f"{text}share its files with main in a volume", kind="ValueError", field=f"{field}.service")
 
 
 def _entries(config: TaskConfig) -> Iterator[tuple[str, ArtifactConfig | CollectConfig]]:

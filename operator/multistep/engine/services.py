@@ -85,14 +85,13 @@ def plan_services(services: Services, image: str, images: Mapping[str, str], env
     resolved = [_service_with_values(each, env) for each in services.services]
     whole = replace(services, services=tuple(resolved))
     _refuse_meeting(whole)
-    waited_for = {each.service for service in resolved for each in service.depends_on if each.condition == "completed"}
     order = tuple(
         ServicePlan(
             service=each,
             container=container_name(each.name),
             image=_image(whole, each, image, images),
-            once=each.name in waited_for,
-            probe=startup_probe(each.healthcheck) if each.healthcheck and each.name not in waited_for else None,
+            once=each.name in whole.jobs,
+            probe=startup_probe(each.healthcheck) if each.healthcheck and each.name not in whole.jobs else None,
         )
         for each in _ordered(whole)
     )

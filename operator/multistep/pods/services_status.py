@@ -14,6 +14,7 @@ from multistep.pods import container_status
 RESTARTING: Final = f"{GROUP}/restarting-services"
 """Annotation: containers, separated by commas, of services that may end, because their compose file lets them restart."""
 _MESSAGE_CHARACTERS = 500
+_DOWN_SECONDS = 30.0
 
 
 def ended(pod: Mapping[str, Any]) -> ServiceEnd | None:
@@ -26,6 +27,19 @@ def ended(pod: Mapping[str, Any]) -> ServiceEnd | None:
             if (found := _end(container, each)) is not None:
                 return found
     return None
+
+
+def down(pod: Mapping[str, Any], container: str, now: float) -> str | None:
+    """Return how a service's container ended if it does not run and ended _DOWN_SECONDS ago or earlier; None otherwise. The kubelet
+    restarts a container that ends again and again after longer and longer pauses."""
+    status = container_status.named(container, (pod.get("status") or {}).get("initContainerStatuses"))
+    state = status.get("state") or {}
+    last = state.get("terminated") or (status.get("lastState") or {}).get("terminated") or {}
+    if "running" in state or not last.get("finishedAt"):
+        return None
+    if now - datetime.fromisoformat(last["finishedAt"]).timestamp() < _DOWN_SECONDS:
+        return None
+    return f"ended with status {last.get('exitCode')} ({last.get('reason') or 'no reason given'})"
 
 
 def _end(container: Mapping[str, Any], status: Mapping[str, Any]) -> ServiceEnd | None:

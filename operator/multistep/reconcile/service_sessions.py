@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 from multistep.api.records import Record
 from multistep.engine.decisions import PodFacts
 from multistep.engine.operations import TAIL_BYTES, ServiceHook, Source
-from multistep.errors import StreamLost
+from multistep.engine.services import CONTAINER_PREFIX
+from multistep.errors import ClusterError, MultistepError, StreamLost
 from multistep.kube.protocols import Cluster
+from multistep.kube.resources import PODS
 from multistep.metrics import Metrics
-from multistep.pods import services
+from multistep.pods import services, services_status
 from multistep.pods.runner_mount import RUNNER
 from multistep.runner_client.bodies import DownloadResult
 from multistep.runner_client.session import Session
@@ -24,6 +27,10 @@ _END_BYTES = 1024  # number of zero bytes at the end of the runner's tar streams
 Write = Callable[[bytes], Awaitable[None]]
 
 
+class _ServiceDown(MultistepError):
+    """A service that may end has ended, and the kubelet does not start it again soon."""
+
+
 class ServiceSessions:
     """Runs hooks and reads files in the containers of a pod's services."""
 
@@ -33,15 +40,19 @@ class ServiceSessions:
         self._metrics = metrics
 
     async def hook(self, namespace: str, pod: PodFacts, hook: ServiceHook, main: Session) -> Record:
-        """Run a hook, at most once, and add its result to the records of the runner in container main."""
+        """Run a hook, at most once, and add its result to the records of the runner in container main. A hook of a service that is
+        down fails: a trial must not wait for a service that never runs again."""
         spec = {
             "id": hook.id, "argv": list(hook.argv), "user": hook.user, "cwd": "", "env": {}, "timeoutSeconds": hook.timeout,
             "tailBytes": TAIL_BYTES, "remove": [], "captures": [], "killAtEnd": False,
         }  # fmt: skip
-        async with self._session(namespace, pod, hook.container, hook.id) as session:
-            record = await session.start(spec, hook.timeout)
-            while not record.done:
-                record = await session.wait(hook.id, self._settings.linger_seconds)
+        try:
+            async with self._session(namespace, pod, hook.container, hook.id) as session:
+                record = await session.start(spec, hook.timeout)
+                while not record.done:
+                    record = await session.wait(hook.id, self._settings.linger_seconds)
+        except _ServiceDown as down:
+            return await main.note(hook.id, {"error": {"code": "ServiceDown", "message": str(down)}})
         return await main.note(hook.id, dict(record.result or {}))
 
     async def collect(
@@ -52,11 +63,14 @@ class ServiceSessions:
         for container in sorted({each.container for each in sources if each.container}):
             if found.cut:
                 break
-            await joined.next()
             wanted = [replace(each, container="") if each.container == container else _NOWHERE for each in sources]
-            async with self._session(namespace, pod, container, "") as session:
-                limit = self._settings.results_collect_seconds
-                more = await session.download(wanted, joined.write, timeout_seconds=limit)
+            try:
+                async with self._session(namespace, pod, container, "") as session:
+                    await joined.next()
+                    limit = self._settings.results_collect_seconds
+                    more = await session.download(wanted, joined.write, timeout_seconds=limit)
+            except _ServiceDown:
+                continue
             types = [
                 new if source.container == container else old
                 for source, old, new in zip(sources, found.types, more.types, strict=True)
@@ -71,12 +85,20 @@ class ServiceSessions:
 
     @asynccontextmanager
     async def _session(self, namespace: str, pod: PodFacts, container: str, id: str) -> AsyncIterator[Session]:
+        """Open a session. Raises _ServiceDown if the service is down."""
         self._metrics.exec_sessions.inc()
         command = (RUNNER, "once", "--state", services.STATE, *(("--id", id) if id else ()))
-        stream = await self._cluster.open_exec(namespace, pod.name, container, command)
         limit = self._settings.answer_timeout_seconds
-        async with Session(stream, pod_uid=pod.uid, answer_timeout_seconds=limit, moved=self._metrics.moved) as session:
-            await session.hello()
+        async with AsyncExitStack() as stack:
+            try:
+                stream = await self._cluster.open_exec(namespace, pod.name, container, command)
+                session = Session(stream, pod_uid=pod.uid, answer_timeout_seconds=limit, moved=self._metrics.moved)
+                await (await stack.enter_async_context(session)).hello()
+            except (ClusterError, StreamLost) as error:
+                found = await self._cluster.get(PODS, namespace, pod.name)
+                if (how := services_status.down(found, container, time.time())) is not None:
+                    raise _ServiceDown(f"service {container.removeprefix(CONTAINER_PREFIX)} {how}, and does not run") from error
+                raise
             yield session
 
 

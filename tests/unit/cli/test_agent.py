@@ -13,7 +13,7 @@ import pytest
 from multistep.api import harbor_agents
 from multistep.cli.agent.programs import PROGRAMS, files_of
 from multistep.cli.options import ModelOptions
-from multistep.cli.trial.agent_choice import agent_entry, check_images
+from multistep.cli.trial.agent_choice import agent_entry, check_images, check_keys
 from multistep.errors import UsageError
 
 from .conftest import Invoke
@@ -107,3 +107,25 @@ def test_an_image_for_an_agent_that_is_not_chosen_is_an_error(image: str) -> Non
     with pytest.raises(UsageError, match="must be IMAGE or AGENT=IMAGE, where AGENT is one of a:B, codex"):
         check_images(ModelOptions(images=(image,)), entries)
     check_images(ModelOptions(images=("codex=x:1", "a:B=y:1", "z:1")), entries)
+
+
+@pytest.mark.parametrize("keys", [("keys:anthropic",), ("keys:anthropic", "keys:openai")])
+def test_a_key_of_agents_with_several_providers_needs_the_name_of_its_variable(keys: tuple[str, ...]) -> None:
+    """Otherwise one provider would get the other one's key."""
+    entries = [{"name": "claude-code", "model": "anthropic/m"}, {"name": "codex", "model": "openai/m"}, {"name": "oracle"}]
+    with pytest.raises(UsageError, match="Name its variable: ANTHROPIC_API_KEY=SECRET:KEY and OPENAI_API_KEY=SECRET:KEY"):
+        check_keys(ModelOptions(keys=keys), entries)
+    check_keys(ModelOptions(keys=keys[:1]), [entries[0], entries[0], entries[2]])
+    check_keys(ModelOptions(keys=("ANTHROPIC_API_KEY=keys:anthropic", "OPENAI_API_KEY=keys:openai")), entries)
+
+
+def test_two_keys_of_one_agent_need_their_variables() -> None:
+    with pytest.raises(UsageError, match="Name its variable: OPENAI_API_KEY=SECRET:KEY"):
+        check_keys(ModelOptions(keys=("a:b", "c:d")), [{"name": "codex", "model": "openai/m"}])
+
+
+@pytest.mark.parametrize("command", ["run", "package"])
+def test_an_agent_that_cannot_resume_is_refused_before_anything_is_built(command: str, invoke: Invoke) -> None:
+    agent = ("--agent", "mini-swe-agent", "--model", "openai/gpt-5", "--resume")
+    result = invoke(command, "examples/hello-multi-step-advanced", *agent)
+    assert result.exit_code == 2 and "mini-swe-agent cannot resume a trajectory" in result.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from multistep.api.layout import TaskLayout
-from multistep.api.services import Service, Services
+from multistep.api.services import Dependency, Service, Services
 from multistep.api.task_toml import parse_task
 from multistep.engine.service_names import check_services
 from multistep.errors import InvalidTask
@@ -16,6 +16,13 @@ STEPS = '[[steps]]\nname = "a"\n[[steps]]\nname = "b"\n'
 
 def hook(service: str, table: str = "verifier") -> str:
     return f'[[{table}.collect]]\ncommand = "x"\nservice = "{service}"\n'
+
+
+@pytest.mark.parametrize("toml", [hook("seed"), 'artifacts = [{source = "/x", service = "seed"}]\n'])
+def test_a_service_that_ends_before_the_first_step_has_no_evidence(toml: str) -> None:
+    services = (Service("seed"), Service("main", depends_on=(Dependency("seed", "completed"),)))
+    with pytest.raises(InvalidTask, match=r"'seed' ends before the first step, .*: share its files with main in a volume"):
+        check_services(parse_task(toml), TaskLayout(compose=Services("environment/docker-compose.yaml", services)))
 
 
 @pytest.mark.parametrize(

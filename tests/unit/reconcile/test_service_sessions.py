@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 from multistep.engine.operations import Source
@@ -44,6 +46,24 @@ async def test_a_stream_without_an_end_is_refused() -> None:
 
 def test_main_is_not_asked_for_what_services_have() -> None:
     assert of_main([Source("/a"), Source("/b", container="svc-db")])[1].path == "/proc/multistep-none"
+
+
+@pytest.mark.parametrize(("finished", "ends"), [("2020-01-01T00:00:00Z", True), ("2999-01-01T00:00:00Z", False)])
+async def test_a_trial_does_not_wait_for_evidence_of_a_service_that_stays_down(finished: str, *, ends: bool) -> None:
+    trial = copy.deepcopy(SCENARIOS["with a service"].options["trial"])
+    files = trial["spec"]["task"]["inline"]["files"]
+    files["environment/docker-compose.yaml"] = "services: {db: {image: redis, restart: always}}"
+    world = World(trial=trial)
+    last = {"terminated": {"exitCode": 1, "reason": "Error", "finishedAt": finished}}
+    world.cluster.services_down = [{"name": "svc-db", "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": last}]
+    if not ends:  # the kubelet may start it again soon
+        with pytest.raises(AssertionError, match="no end in sight"):
+            await world.run(most=20)
+        return
+    await world.run()
+    main = next(each for uid, each in world.cluster.runners.items() if "/" not in uid)
+    assert "service db ended with status 1 (Error)" in str(main.records["1/b/collect-hook-0"]["result"]["error"])
+    assert world.condition[0] == "Complete"
 
 
 async def test_hooks_artifacts_and_output_come_from_the_services_container() -> None:

@@ -53,6 +53,7 @@ def package(
     **options: Any,
 ) -> None:
     """Write the manifests of a trial of the task in directory TASK to stdout."""
+    from multistep.api.trial import parse_trial
     from multistep.cli.task.task_directory import TaskDirectory
     from multistep.cli.terminal import print_err
     from multistep.cli.trial.manifests import to_yaml
@@ -79,4 +80,5 @@ def package(
         print_err(f"{'pushed' if published.sent else 'exists already:'} {published.place}")
         request = replace(request, source=published.source)
     submission = make_submission(directory, request, Values(), shared=True)
+    parse_trial(submission.trial)
     click.echo(to_yaml([*submission.dependencies, submission.trial]), nl=False)

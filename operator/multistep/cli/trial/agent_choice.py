@@ -60,6 +60,15 @@ def check_images(options: ModelOptions, entries: Sequence[Manifest]) -> None:
             )
 
 
+def check_keys(options: ModelOptions, entries: Sequence[Manifest]) -> None:
+    """Raise UsageError if it is unclear which provider's key a --key-from-secret is. entries: a list of spec.agent."""
+    unnamed = [each for each in options.keys if "=" not in each]
+    variables = {KEY_VARIABLES[each["model"].partition("/")[0]] for each in entries if "model" in each} if unnamed else set()
+    if len(unnamed) > 1 or len(variables) > 1:
+        named = " and ".join(f"{each}=SECRET:KEY" for each in sorted(variables))
+        raise UsageError(f"--key-from-secret {unnamed[-1]}: which provider's key is it? Name its variable: {named}")
+
+
 def label(entry: Manifest) -> str:
     """Return the agent's name, or the name of its class, for use in the names of trials and sweeps."""
     name: str = entry.get("name") or entry["importPath"].rpartition(":")[2]

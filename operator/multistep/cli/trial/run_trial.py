@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from multistep.api.agent_spec import PLAIN, AgentSpec
-from multistep.api.model import parsed
 from multistep.api.trial import parse_trial
 from multistep.api.trial_status import TrialStatus
 from multistep.cli import cluster
@@ -54,7 +53,7 @@ class Session:
         directory = TaskDirectory.open(self.task)
         request = make_request(directory, self.options, image=None, namespace=self.target.namespace)
         given = {*values.variables, *(each["name"] for each in request.variables)}
-        agents = [parsed(AgentSpec, request.agent, under="spec.agent.")]
+        agents = [parse_trial(make_submission(directory, request, values, shared=False).trial).spec.agent]
         report = check(directory, verification=request.verify, agents=agents, given=given, image=self.image)
         check_used(given, report.used, agents=agents)
         request = asyncio.run(self._reserve(directory, request, values))

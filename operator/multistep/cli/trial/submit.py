@@ -12,7 +12,7 @@ from multistep.cli.cluster import Cluster, create
 from multistep.cli.image.images import plan_build
 from multistep.cli.options import ModelOptions
 from multistep.cli.task.task_directory import TaskDirectory
-from multistep.cli.trial.agent_choice import agent_entry, check_images, label
+from multistep.cli.trial.agent_choice import agent_entry, check_images, check_keys, label
 from multistep.cli.trial.agent_script import script_command
 from multistep.cli.trial.manifests import (
     Manifest,
@@ -76,6 +76,7 @@ def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImag
     chosen = options.agent or ("command" if command else "oracle")
     agent = agent_entry(chosen, options.model, command=command, env=env)
     check_images(options.model, [agent])
+    check_keys(options.model, [agent])
     return TrialRequest(
         name=checked_name(options.name) if options.name else new_name(task.name, label(agent)),
         task_name=task.directory_name,
