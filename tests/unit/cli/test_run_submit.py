@@ -65,10 +65,16 @@ def test_no_cluster(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     assert invoke("run", task).exit_code == 4
 
 
-def test_no_kubeconfig(task: Path, invoke: Invoke) -> None:
+def test_no_kubeconfig(task: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hint = "set $KUBECONFIG, or use --kubeconfig and --context\n"
     result = invoke("run", task)
     assert result.exit_code == 4
-    assert result.stderr.endswith("error: no kubeconfig names a cluster: set $KUBECONFIG, or use --kubeconfig and --context\n")
+    assert result.stderr.endswith(f"error: kubeconfig {tmp_path}/no-kubeconfig does not exist: {hint}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG")
+    result = invoke("run", task)
+    assert result.exit_code == 4
+    assert result.stderr.endswith(f"error: no kubeconfig names a cluster: {hint}")
 
 
 def test_a_cluster_without_multistep(task: Path, invoke: Invoke, cluster: CliCluster) -> None:

@@ -21,7 +21,7 @@ def hook(service: str, table: str = "verifier") -> str:
 @pytest.mark.parametrize("toml", [hook("seed"), 'artifacts = [{source = "/x", service = "seed"}]\n'])
 def test_a_service_that_ends_before_the_first_step_has_no_evidence(toml: str) -> None:
     services = (Service("seed"), Service("main", depends_on=(Dependency("seed", "completed"),)))
-    with pytest.raises(InvalidTask, match="'seed' ends before the first step, .*: share its files with main in a volume"):
+    with pytest.raises(InvalidTask, match=r"'seed' ends before the first step, .*: share its files with main in a volume"):
         check_services(parse_task(toml), TaskLayout(compose=Services("environment/docker-compose.yaml", services)))
 
 

@@ -33,6 +33,15 @@ async def test_a_trial_waits_for_an_operator_that_speaks_to_its_runner_and_conti
     assert set(world.runner.starts.values()) == {1} and len(world.cluster.runners) == 1
 
 
+async def test_an_operator_that_was_rolled_back_ignores_records_of_operations_that_it_does_not_know() -> None:
+    world = World(durations=DURATIONS)
+    await world.run(until=lambda: world.status.current_step == "a" and world.runner.records)
+    world.runner.records["1/a/later"] = {**next(iter(world.runner.records.values())), "id": "1/a/later", "op": "of-a-later-release"}
+    world.reconciler = world.fresh()
+    await world.run()
+    assert world.condition == ("Complete", "TrialComplete", "ran 3 steps")
+
+
 async def test_a_deadline_bounds_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multistep.runner_client.session.PROTOCOLS", (8, 7))
     world = World(durations=DURATIONS)
