@@ -12,6 +12,7 @@ from typing import Final
 from multistep.api.trial_status import FailureClass
 
 PROVIDER_FAILED: Final = "ProviderFailed"
+MODEL_GATEWAY_DOWN: Final = "ModelGatewayDown"
 AGENT_SETUP_FAILED: Final = "AgentSetupFailed"
 RESTORE_FAILED: Final = "RestoreFailed"
 SOURCE_CHECKPOINT_MISSING: Final = "SourceCheckpointMissing"
@@ -144,6 +145,13 @@ ATTEMPTS = (
         "Provider",
         "the model gateway saw the provider end a step's last request with an error, cut it off, or refuse it for minutes",
         "nothing, unless it recurs; check the provider's status page and the key's rate limits",
+    ),
+    Failure(
+        MODEL_GATEWAY_DOWN,
+        "Infrastructure",
+        "the agent failed, and the model gateway was down after its last request: it may not have reached the gateway; "
+        "the message has the agent's error",
+        "check the gateway's pod: `kubectl -n multistep-system get pods`",
     ),
     Failure(
         "ContainerRestarted",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -68,7 +68,9 @@ async def connect(target: Target) -> AsyncIterator[Cluster]:
 async def connect_client(target: Target) -> AsyncIterator[Client]:
     """Connect as ``connect`` does, but return the Client, for commands that call methods that ``Cluster`` lacks."""
     try:
-        client = await Client.connect(kubeconfig=target.kubeconfig, context=target.context, field_manager=FIELD_MANAGER)
+        client = await Client.connect(
+            kubeconfig=target.kubeconfig, context=target.context, field_manager=FIELD_MANAGER, strict=True
+        )
     except Unavailable as error:
         reason = fault(target.kubeconfig, target.context)
         if not reason and current_cluster(target.kubeconfig, target.context):
@@ -162,11 +164,21 @@ async def find_sweep(cluster: Cluster, namespace: str, name: str) -> Object | No
 
 async def _find(cluster: Cluster, resource: Resource, namespace: str, name: str) -> Object | None:
     try:
-        return await cluster.get(resource, namespace, name)
-    except NotFound as error:
-        if error.reason != "NotFound":  # a 404 without reason NotFound: the API server does not serve the kind
-            raise UsageError(f"the cluster has no CRD for {resource.kind}: install Multistep in it (README, Install)") from error
+        with crd_required(resource):
+            return await cluster.get(resource, namespace, name)
+    except NotFound:
         return None
+
+
+@contextmanager
+def crd_required(resource: Resource) -> Iterator[None]:
+    """Raise UsageError for a 404 without reason NotFound: the API server does not serve the kind."""
+    try:
+        yield
+    except NotFound as error:
+        if error.reason != "NotFound":
+            raise UsageError(f"the cluster has no CRD for {resource.kind}: install Multistep in it (README, Install)") from error
+        raise
 
 
 async def existing_sweep(cluster: Cluster, namespace: str, name: str) -> Object:

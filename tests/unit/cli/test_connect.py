@@ -31,7 +31,7 @@ def kubeconfig(directory: Path, server: str, credentials: Mapping[str, object] |
 
 async def test_fields_that_commands_set_are_theirs_and_not_the_operators(tmp_path: Path) -> None:
     """Commands write with their own field manager. With the operator's field manager, the operator's next server-side apply would
-    remove the fields that the commands set."""
+    remove the fields that the commands set. Unknown fields are errors, as with kubectl."""
 
     async def handle(_: web.Request) -> web.StreamResponse:
         return web.json_response(POD)
@@ -40,6 +40,7 @@ async def test_fields_that_commands_set_are_theirs_and_not_the_operators(tmp_pat
         await client.create(POD)
         await client.apply(POD)
         await client.patch(PODS, "ns", "p", {})
+    assert all("fieldValidation=Strict" in url for method, url, *_ in server.seen if method != "GET")
     assert [url.partition("fieldManager=")[2].partition("&")[0] for _, url, *_ in server.seen] == ["multistep-cli"] * 3
 
 
@@ -50,6 +51,7 @@ async def test_fields_that_commands_set_are_theirs_and_not_the_operators(tmp_pat
         ("a: [", None, "kubeconfig {path} cannot be read: while parsing a flow node"),
         ("directory", None, "kubeconfig {path} cannot be read: Is a directory: set $KUBECONFIG"),
         ("", None, "no kubeconfig names a cluster: set $KUBECONFIG"),
+        ("contexts: 3", "d", "the kubeconfig has no context 'd', only none: set $KUBECONFIG"),
         ("valid", "d", "the kubeconfig has no context 'd', only 'c': set $KUBECONFIG, or use --kubeconfig and --context"),
     ],
 )

@@ -60,7 +60,7 @@ def fault(kubeconfig: str | None = None, context: str | None = None) -> str:
         return f"kubeconfig {given} does not exist" if given else "no kubeconfig names a cluster"
     documents = [each for each in found if isinstance(each, Mapping)]
     if context and not _named(documents, "contexts", context, "context"):
-        known = [str(entry["name"]) for each in documents for entry in each.get("contexts") or () if "name" in entry]
+        known = [str(entry.get("name")) for each in documents for entry in _entries(each, "contexts")]
         return f"the kubeconfig has no context {context!r}, only {', '.join(map(repr, known)) or 'none'}"
     return ""
 
@@ -85,8 +85,13 @@ def _documents(paths: str) -> Iterator[Mapping[str, Any]]:
 
 def _named(documents: list[Mapping[str, Any]], section: str, name: object, key: str) -> Mapping[str, Any]:
     for document in documents:
-        for entry in document.get(section) or ():
-            if isinstance(entry, Mapping) and entry.get("name") == name and isinstance(entry.get(key), Mapping):
+        for entry in _entries(document, section):
+            if entry.get("name") == name and isinstance(entry.get(key), Mapping):
                 found: Mapping[str, Any] = entry[key]
                 return found
     return {}
+
+
+def _entries(document: Mapping[str, Any], section: str) -> list[Mapping[str, Any]]:
+    entries = document.get(section)
+    return [each for each in entries if isinstance(each, Mapping)] if isinstance(entries, list) else []
