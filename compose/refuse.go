@@ -37,6 +37,12 @@ func (r *reading) check(service types.ServiceConfig) {
 			refuse("security_opt", "%q is not supported; only no-new-privileges is", option)
 		}
 	}
+	if service.Name == mainService && service.ReadOnly {
+		refuse("read_only", "must be false for main: its phases write to it")
+	}
+	if service.Name == mainService && len(service.CapDrop) > 0 {
+		refuse("cap_drop", "must be empty for main: its phases are started with the default capabilities")
+	}
 	if service.Scale != nil && *service.Scale != 1 {
 		refuse("scale", "must be 1, as services share one address; got %d", *service.Scale)
 	}

@@ -11,11 +11,11 @@ from multistep.agents import host_outcome
 from multistep.agents.common import out_of_memory
 from multistep.agents.host_outcome import Outcome
 from multistep.api.agent_spec import PROGRAM_DIR
-from multistep.api.failures import AGENT_SETUP_FAILED, PROVIDER_FAILED
+from multistep.api.failures import AGENT_SETUP_FAILED, MODEL_GATEWAY_DOWN, PROVIDER_FAILED
 from multistep.api.records import PhaseResult, Record
 from multistep.engine.hosted_agent import HostedAgent
 from multistep.engine.journal import AGENT, AGENT_SETUP, AttemptLost, Journal, StepRun
-from multistep.engine.model_access import SETUP_ACCESS, ModelFailure, report
+from multistep.engine.model_access import SETUP_ACCESS, ModelFailure, ModelReport, report
 from multistep.engine.operations import Admit, CloseModelAccess, Dismiss, HostCall, Script
 from multistep.engine.plan import StepPlan
 from multistep.engine.rewards import StepException
@@ -83,7 +83,7 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
         return StepException("RuntimeError", f"the agent could not be started: {fault.message}", AGENT)
     called = yield from _call(scope, "step", admission.id, request, step.agent_timeout)
     run.timed(AGENT, called.record)
-    run.usage, run.metadata, stalled = called.outcome.usage, called.outcome.metadata, 0.0
+    run.usage, run.metadata, stalled, found = called.outcome.usage, called.outcome.metadata, 0.0, ModelReport()
     if hosted.spec.uses_gateway:
         found = report((yield CloseModelAccess(replace(scope, where="host").id("model-usage"), step.name)).result)
         run.usage = found.usage or run.usage
@@ -95,8 +95,21 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
         return StepException("AgentTimeoutError", f"the agent was stopped {at_timeout(step.agent_timeout)}{extended}", AGENT)
     if (killed := out_of_memory(called.result)) is not None:
         return killed
-    error = called.outcome.error
-    return None if error is None else StepException(error.type, error.message, AGENT)
+    return _error(run, called, found)
+
+
+def _error(run: StepRun, called: _Called, report: ModelReport) -> StepException | None:
+    """Return the agent's error, or mark the attempt as failed if the model gateway was down after the agent's last request.
+
+    The agent may have failed because it could not connect, of which the gateway has no record. No agent can cause this.
+    """
+    error, ended = called.outcome.error, called.record.ended_at or called.record.started_at
+    if error is None:
+        return None
+    if report.was_down(called.record.started_at, ended):
+        run.lost = AttemptLost(MODEL_GATEWAY_DOWN, f"{error.type}: {error.message}")
+        return None
+    return StepException(error.type, error.message, AGENT)
 
 
 def _overran(record: Record, timeout: float | None, stalled: float) -> bool:

@@ -12,6 +12,7 @@ from typing import Final
 from multistep.api.trial_status import FailureClass
 
 PROVIDER_FAILED: Final = "ProviderFailed"
+MODEL_GATEWAY_DOWN: Final = "ModelGatewayDown"
 AGENT_SETUP_FAILED: Final = "AgentSetupFailed"
 RESTORE_FAILED: Final = "RestoreFailed"
 SOURCE_CHECKPOINT_MISSING: Final = "SourceCheckpointMissing"
@@ -146,6 +147,13 @@ ATTEMPTS = (
         "nothing, unless it recurs; check the provider's status page and the key's rate limits",
     ),
     Failure(
+        MODEL_GATEWAY_DOWN,
+        "Infrastructure",
+        "the agent failed, and the model gateway was down after its last request: it may not have reached the gateway; "
+        "the message has the agent's error",
+        "check the gateway's pod: `kubectl -n multistep-system get pods`",
+    ),
+    Failure(
         "ContainerRestarted",
         "Infrastructure",
         "the kubelet runs another container in the same pod (restart count or container ID); files of the former one are lost",
@@ -213,8 +221,8 @@ FAILED = (
     Failure(
         "ImageBuildLost",
         "Infrastructure",
-        "more pods of one build than the chart's value builds.retries were lost in a row, or as many pulls of its base images "
-        "failed",
+        "more pods of one build than the chart's value builds.retries were lost in a row, as many pulls of its base images "
+        "failed, or as many nodes had no space left",
         "read the message; check the nodes, and the registries of the base images ([builds](../how-to/builds.md#base-images))",
     ),
     Failure("InvalidImageName", "Task", "the image's name is invalid", "correct it"),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Protocol
 from uuid import uuid4
 
+import aiohttp
+
 from multistep.api import labels
-from multistep.cli.image.kubeconfig import current_cluster
+from multistep.cli.image.kubeconfig import current_cluster, fault
 from multistep.cli.options import Target
+from multistep.cli.terminal import print_err
 from multistep.errors import Conflict, NotFound, Unavailable, UsageError
 from multistep.kube.client import Client
 from multistep.kube.protocols import Object
@@ -17,6 +21,7 @@ from multistep.kube.resources import SWEEPS, TRIALS, Resource
 from multistep.kube.watch import WatchEvent
 
 FIELD_MANAGER = "multistep-cli"
+SILENCE_SECONDS = 2.0
 
 
 class Cluster(Protocol):
@@ -63,13 +68,42 @@ async def connect(target: Target) -> AsyncIterator[Cluster]:
 async def connect_client(target: Target) -> AsyncIterator[Client]:
     """Connect as ``connect`` does, but return the Client, for commands that call methods that ``Cluster`` lacks."""
     try:
-        client = await Client.connect(kubeconfig=target.kubeconfig, context=target.context, field_manager=FIELD_MANAGER)
+        client = await Client.connect(
+            kubeconfig=target.kubeconfig, context=target.context, field_manager=FIELD_MANAGER, strict=True
+        )
     except Unavailable as error:
-        known = current_cluster(target.kubeconfig, target.context)
-        reason = str(error) if known else "no kubeconfig names a cluster"
+        reason = fault(target.kubeconfig, target.context)
+        if not reason and current_cluster(target.kubeconfig, target.context):
+            raise
+        reason = reason or "no kubeconfig names a cluster"
         raise Unavailable(f"{reason}: set $KUBECONFIG, or use --kubeconfig and --context") from error
-    async with client:
+    async with client, _silence_reported(client):
         yield client
+
+
+@asynccontextmanager
+async def _silence_reported(client: Client) -> AsyncIterator[None]:
+    """Print once which server the command waits for, if the first request gets no answer for a while: its retries take up to two
+    minutes."""
+    timers: list[asyncio.TimerHandle] = []
+
+    async def start(*_: object) -> None:
+        if not timers:
+            text = f"waiting for the API server {client.connection.base_url}"
+            timers.append(asyncio.get_running_loop().call_later(SILENCE_SECONDS, print_err, text))
+
+    async def stop(*_: object) -> None:
+        for timer in timers:
+            timer.cancel()
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_start.append(start)
+    trace.on_request_end.append(stop)
+    client.connection.session("api", trace=trace)
+    try:
+        yield
+    finally:
+        await stop()
 
 
 async def check_accepted(cluster: Cluster, main: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> None:
@@ -130,11 +164,21 @@ async def find_sweep(cluster: Cluster, namespace: str, name: str) -> Object | No
 
 async def _find(cluster: Cluster, resource: Resource, namespace: str, name: str) -> Object | None:
     try:
-        return await cluster.get(resource, namespace, name)
-    except NotFound as error:
-        if error.reason != "NotFound":  # a 404 without reason NotFound: the API server does not serve the kind
-            raise UsageError(f"the cluster has no CRD for {resource.kind}: install Multistep in it (README, Install)") from error
+        with crd_required(resource):
+            return await cluster.get(resource, namespace, name)
+    except NotFound:
         return None
+
+
+@contextmanager
+def crd_required(resource: Resource) -> Iterator[None]:
+    """Raise UsageError for a 404 without reason NotFound: the API server does not serve the kind."""
+    try:
+        yield
+    except NotFound as error:
+        if error.reason != "NotFound":
+            raise UsageError(f"the cluster has no CRD for {resource.kind}: install Multistep in it (README, Install)") from error
+        raise
 
 
 async def existing_sweep(cluster: Cluster, namespace: str, name: str) -> Object:

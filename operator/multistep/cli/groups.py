@@ -8,7 +8,12 @@ import click
 
 
 class SuggestingGroup(click.Group):
-    """A group that suggests similar names for an unknown command."""
+    """A group that suggests similar names for an unknown command, and lists its commands with their whole summaries."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.help.strip()) for name, each in found.items() if each and each.help])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         try:

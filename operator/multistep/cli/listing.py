@@ -70,6 +70,12 @@ def list_options(function: F) -> F:
     return wrapped  # type: ignore[no-any-return]
 
 
+def phase_option(phases: Sequence[str], summary: str) -> Callable[[F], F]:
+    """Return a decorator that adds --phase, which may be repeated."""
+    choice = click.Choice(phases, case_sensitive=False)
+    return click.option("--phase", "phases", multiple=True, metavar="PHASE", type=choice, help=summary)
+
+
 @dataclass(frozen=True)
 class Listing:
     """A list of objects of one kind. keep: reports whether to show an object; what: plural of the kind, for messages."""
@@ -85,13 +91,15 @@ class Listing:
         from multistep.cli.terminal import print_err
 
         namespace = None if self.options.all_namespaces else self.options.namespace or cluster.namespace
-        found = [each async for each in _selected(cluster, self.resource, namespace, self.options.selector) if self.keep(each)]
-        found.sort(
-            key=lambda each: (each["metadata"]["namespace"], each["metadata"]["creationTimestamp"], each["metadata"]["name"])
+        listed = [each async for each in _selected(cluster, self.resource, namespace, self.options.selector)]
+        found = sorted(
+            filter(self.keep, listed),
+            key=lambda each: (each["metadata"]["namespace"], each["metadata"]["creationTimestamp"], each["metadata"]["name"]),
         )
         printer = _Printer(self.options, self._shown_columns())
         if not found and self.options.output in ("table", "wide"):
-            print_err(f"no {self.what} {f'in namespace {namespace}' if namespace else 'in the cluster'}")
+            matching = "matching " if listed or self.options.selector else ""
+            print_err(f"no {matching}{self.what} {f'in namespace {namespace}' if namespace else 'in the cluster'}")
         if found or self.options.output == "json":
             printer.first(found)
         if self.options.watch:
@@ -187,9 +195,12 @@ def _age(found: Object, now: datetime | None) -> str:
 
 
 async def _selected(cluster: Cluster, resource: Resource, namespace: str | None, selector: str) -> AsyncIterator[Object]:
-    async with aclosing(cluster.each(resource, namespace, label_selector=selector)) as found:
-        async for each in found:
-            yield each
+    from multistep.cli.cluster import crd_required
+
+    with crd_required(resource):
+        async with aclosing(cluster.each(resource, namespace, label_selector=selector)) as found:
+            async for each in found:
+                yield each
 
 
 def any_of(values: Iterable[str]) -> Callable[[object], bool]:

@@ -51,7 +51,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         self._leased: dict[str, tuple[AsyncRun, asyncio.Task[None]]] = {}
 
     async def __aenter__(self) -> Self:
-        self._cluster = await Cluster.connect(field_manager=_FIELD_MANAGER, **self._options)
+        self._cluster = await Cluster.connect(field_manager=_FIELD_MANAGER, strict=True, **self._options)
         return self
 
     async def __aexit__(self, *_: object) -> None:

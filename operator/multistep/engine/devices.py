@@ -14,11 +14,18 @@ from multistep.api.devices import (
     TPU_TYPES,
     GpuLabels,
 )
+from multistep.api.services import Service
 from multistep.api.task_toml import EnvironmentConfig
 from multistep.api.trial_spec import ResourcesSpec
 from multistep.errors import InvalidTask
 
 Term = list[dict[str, Any]]  # matchExpressions, all of which must match
+
+
+def with_limits(environment: EnvironmentConfig, main: Service) -> EnvironmentConfig:
+    """Return the environment with the limits that a compose file sets for main in place of the task's (Harbor 0.25 merges them)."""
+    given = {"cpus": main.cpus, "memory_mb": math.ceil(main.memory_bytes / 2**20)}
+    return environment.model_copy(update={name: value for name, value in given.items() if value})
 
 
 def with_overrides(environment: EnvironmentConfig, resources: ResourcesSpec) -> EnvironmentConfig:

@@ -13,6 +13,10 @@ from multistep.engine.usage import counted
 SETUP_ACCESS: Final = "-"
 """Name, in place of a step's, under which the model gateway counts the requests of an agent's setup."""
 
+_READY_SECONDS: Final = 15.0  # after its start, the gateway has endpoints only once its readiness probe succeeded
+MAX_DOWNTIMES: Final = 8
+"""Maximum number of downtimes in a report."""
+
 FailureKind: TypeAlias = Literal["Provider", "Configuration", "Budget", "SweepBudget"]
 
 
@@ -27,11 +31,17 @@ class ModelFailure:
 @dataclass(frozen=True)
 class ModelReport:
     """The gateway's report on a step. usage: None if the gateway received no request of the step; stalled_seconds: time in which
-    at least one request of the step waited because the provider refused requests."""
+    at least one request of the step waited because the provider refused requests; downtimes: start and end of the times after the
+    step's last request in which no gateway ran, in seconds since the epoch."""
 
     usage: Usage | None = None
     failure: ModelFailure | None = None
     stalled_seconds: float = 0.0
+    downtimes: tuple[tuple[float, float], ...] = ()
+
+    def was_down(self, started: float, ended: float) -> bool:
+        """Return whether the gateway was down between these times, after the step's last request."""
+        return any(began <= ended and started <= up + _READY_SECONDS for began, up in self.downtimes)
 
 
 def report(result: Mapping[str, Any] | None) -> ModelReport:
@@ -41,11 +51,17 @@ def report(result: Mapping[str, Any] | None) -> ModelReport:
     """
     fields = Fields(result, "the model gateway's report")
     usage, failure = fields.optional_mapping("usage"), fields.optional_mapping("failure")
+    downtimes = fields.sequence("downtimes", MAX_DOWNTIMES) if result and "downtimes" in result else []
     return ModelReport(
         usage=None if usage is None else _usage(Fields(usage, "usage")),
         stalled_seconds=Fields(usage or {}, "usage").optional_number("stalledSeconds") or 0.0,
         failure=None if failure is None else _failure(Fields(failure, "failure")),
+        downtimes=tuple(_downtime(Fields(each, "downtimes")) for each in downtimes),
     )
+
+
+def _downtime(fields: Fields) -> tuple[float, float]:
+    return fields.number("began"), fields.number("ended")
 
 
 def _usage(fields: Fields) -> Usage:

@@ -1,4 +1,4 @@
-"""The model gateway: an HTTP proxy through which agents and verifiers call models without having the provider's key.
+"""The model gateway: an HTTP proxy through which agents call models without having the provider's key.
 
 The gateway is a separate process (``python -m multistep.gateway``). docs/internals/gateway.md explains its design.
 

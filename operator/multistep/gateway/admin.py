@@ -39,6 +39,7 @@ class Admin:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/signing-keys", self._list_signing_keys)
         app.router.add_get("/models", self._models)
+        app.router.add_get("/downtimes", self._downtimes)
         app.router.add_get("/credentials", self._list_credentials)
         app.router.add_put("/credentials/{id}", self._register)
         app.router.add_put("/steps/{uid}/{attempt}/{step}/{role}/close", self._close)
@@ -62,6 +63,9 @@ class Admin:
 
     async def _models(self, _: web.Request) -> web.Response:
         return web.json_response({name: load.model_dump() for name, load in self._services.loads.totals.items()})
+
+    async def _downtimes(self, _: web.Request) -> web.Response:
+        return web.json_response(self._services.ledger.downtimes)
 
     async def _list_credentials(self, _: web.Request) -> web.Response:
         credentials = self._services.credentials

@@ -28,6 +28,7 @@ from multistep.gateway.stalls import Stalls
 from multistep.gateway.steps import Steps
 
 MIN_TOKEN_BYTES: Final = 32
+_BEAT_SECONDS: Final = 5.0  # a downtime may seem to begin earlier by this
 _CONNECT_SECONDS: Final = 10.0
 _KEEPALIVE_SECONDS: Final = 15.0  # shorter than providers' idle timeouts, so that they seldom close a connection during its reuse
 _log: Final = logging.getLogger(__name__)
@@ -57,7 +58,15 @@ async def running(settings: GatewaySettings) -> AsyncIterator[Running]:
         admin_port = await _listen(stack, Admin(services, keyring, token).app(), settings, settings.admin_port)
         stack.push_async_callback(services.steps.wait_all, settings.stop_seconds)
         port = await _listen(stack, public, settings, settings.port)
+        beats = asyncio.create_task(_beat(services.ledger))
+        stack.callback(beats.cancel)  # first of all on exit: from then on, no agent can connect
         yield Running(port, admin_port)
+
+
+async def _beat(ledger: Ledger) -> None:
+    while True:
+        await ledger.beat()
+        await asyncio.sleep(_BEAT_SECONDS)
 
 
 async def _services(settings: GatewaySettings, stack: AsyncExitStack) -> Services:

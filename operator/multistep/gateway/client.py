@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
@@ -20,6 +20,7 @@ CLOSE_TIMEOUT_SECONDS = 100.0
 """Longer than the gateway waits for a step's open requests before it answers."""
 _TIMEOUT_SECONDS = 15.0
 _LOADS: Final = TypeAdapter(dict[str, ModelLoad])
+_DOWNTIMES: Final = TypeAdapter(list[tuple[float, float]])
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,14 @@ class GatewayAdmin:
     async def loads(self) -> Mapping[str, ModelLoad]:
         """Return the provider's answers and refusals by requested model, since the gateway's start."""
         return _LOADS.validate_python(await self._call("GET", "/models", _TIMEOUT_SECONDS))
+
+    async def downtimes(self) -> Sequence[tuple[float, float]]:
+        """Return start and end of the times in which no gateway ran, in seconds since the epoch; none from a gateway of an earlier
+        release."""
+        try:
+            return _DOWNTIMES.validate_python(await self._call("GET", "/downtimes", _TIMEOUT_SECONDS))
+        except StepUnknownToGateway:  # status 404: it does not know this path
+            return []
 
     async def close(self, step: StepKey) -> StepUsage:
         """Block a step's token, wait until its requests have ended, and return its usage. Idempotent.

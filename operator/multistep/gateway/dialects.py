@@ -120,8 +120,10 @@ def _count(document: Document, name: str, missing: int = 0) -> int:
 def _chat_usage(document: Document, before: Usage | None) -> Usage | None:
     if not (found := _part(document, "usage")):
         return before
-    cached = _count(_part(found, "prompt_tokens_details"), "cached_tokens")
-    return Usage(input=_count(found, "prompt_tokens"), cached=cached, output=_count(found, "completion_tokens"))
+    given, cached = _count(found, "prompt_tokens"), _count(_part(found, "prompt_tokens_details"), "cached_tokens")
+    # xAI and Gemini's API in this form count thinking in total_tokens only.
+    output = max(_count(found, "completion_tokens"), _count(found, "total_tokens") - given)
+    return Usage(input=given, cached=cached, output=output)
 
 
 def _responses_usage(document: Document, before: Usage | None) -> Usage | None:

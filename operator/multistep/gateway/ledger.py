@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 RETENTION_SECONDS: Final = 30 * 86400.0
 _MAX_PER_TRANSACTION: Final = 256
+_MAX_DOWNTIMES: Final = 100
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,8 @@ create table if not exists closed (step text primary key, at real);
 create table if not exists forgotten (sweep, input_tokens, output_tokens, cost_usd);
 create index if not exists forgotten_of_sweep on forgotten (sweep);
 create table if not exists stalls (step text primary key, seconds real, at real);
+create table if not exists alive (id integer primary key, at real);
+create table if not exists downtimes (began real, ended real);
 """
 _VERSION: Final = 1  # version of the schema: a change of the schema must raise it and convert files of the former version
 _WRITE: Final = f"insert or replace into requests values ({', '.join('?' * len(_NAMES))})"
@@ -103,15 +106,22 @@ _FORGOTTEN: Final = "select input_tokens, output_tokens, cost_usd from forgotten
 
 
 class Ledger:
-    """The ledger in an sqlite file, which only one process may open at a time. Call ``stop`` at the end."""
+    """The ledger in an sqlite file, which only one process may open at a time. Call ``stop`` at the end.
+
+    downtimes: start and end (seconds since the epoch) of the times in which no gateway ran, oldest first; at most _MAX_DOWNTIMES.
+    """
 
     def __init__(self, file: Path) -> None:
         self._database = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=30)
         self._database.executescript("pragma locking_mode = exclusive; pragma journal_mode = wal; pragma synchronous = full;")
         _require_known_version(self._database, file)
         self._database.executescript(f"{_SCHEMA} pragma user_version = {_VERSION};")
-        self._database.execute(_LOSE, [time.time()])
-        self._forget(time.time() - RETENTION_SECONDS)
+        now = time.time()
+        self._database.execute(_LOSE, [now])
+        self._database.execute("insert into downtimes select at, ? from alive where at < ?", [now, now])
+        self._forget(now - RETENTION_SECONDS)
+        latest = self._database.execute("select began, ended from downtimes order by ended desc limit ?", [_MAX_DOWNTIMES])
+        self.downtimes: Final[Sequence[tuple[float, float]]] = latest.fetchall()[::-1]
         self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
         self._thread.start()
@@ -137,6 +147,10 @@ class Ledger:
     async def stalls(self) -> Mapping[str, float]:
         """Return how long each step was stalled, in seconds."""
         return dict(await self._do(lambda database: database.execute("select step, seconds from stalls").fetchall()))
+
+    async def beat(self) -> None:
+        """Record that the gateway runs now. The next start takes the time since then for a downtime."""
+        await self._do(lambda database: database.execute("insert or replace into alive values (1, ?)", [time.time()]))
 
     async def rows_of(self, step: StepKey) -> list[Row]:
         """Return a step's rows, oldest first."""
@@ -174,6 +188,7 @@ class Ledger:
         self._database.execute("delete from requests where ended < ?", [before])
         self._database.execute("delete from closed where at < ?", [before])
         self._database.execute("delete from stalls where at < ?", [before])
+        self._database.execute("delete from downtimes where ended < ?", [before])
         self._database.execute("commit")
 
     async def _do(self, statement: Callable[[sqlite3.Connection], T]) -> T:

@@ -46,7 +46,7 @@ class ModelUsage(_Model):
 class StepUsage(ModelUsage):
     """Usage of a step and role. held_seconds: sum of the times that its requests waited; refusals: the provider's refusals by HTTP
     status; failures: why the last request for a model failed, by model; stalled_seconds: time for which the provider stalled the
-    step (see multistep.gateway.stalls)."""
+    step (see multistep.gateway.stalls); last_request_at: time of its last request, in seconds since the epoch."""
 
     held_seconds: float = Field(default=0.0, alias="heldSeconds")
     models: dict[str, ModelUsage] = {}
@@ -55,6 +55,7 @@ class StepUsage(ModelUsage):
     failures: dict[str, LastFailure] = {}
     price_table: str = Field(default="", alias="priceTable")
     stalled_seconds: float = Field(default=0.0, alias="stalledSeconds")
+    last_request_at: float | None = Field(default=None, alias="lastRequestAt")
 
 
 def usage_of(rows: Sequence[Row], price_table: str, stalled_seconds: float) -> StepUsage:
@@ -74,6 +75,7 @@ def usage_of(rows: Sequence[Row], price_table: str, stalled_seconds: float) -> S
         failures={model: failure for model, of_model in by_model.items() if (failure := _last_failure(of_model)) is not None},
         price_table=price_table,
         stalled_seconds=round(stalled_seconds, 3),
+        last_request_at=max((row.ended or row.began for row in rows), default=None),
     )
 
 

@@ -25,19 +25,26 @@ _LOG_SILENCE_SECONDS: Final = 3600.0  # a container may print nothing for a long
 
 
 class Client(AbstractAsyncContextManager["Client"]):
-    """A client of the API server; close it by leaving its context. field_manager: name under which
-    server-side apply records the fields that this client sets."""
+    """A client of the API server; close it by leaving its context. field_manager: name under which server-side apply records the
+    fields that this client sets. strict: whether the server rejects unknown fields, as with kubectl, instead of dropping them."""
 
-    def __init__(self, http: Http, *, field_manager: str = FIELD_MANAGER) -> None:
+    def __init__(self, http: Http, *, field_manager: str = FIELD_MANAGER, strict: bool = False) -> None:
         self.connection = http.connection
         self.namespace = http.connection.namespace  # namespace of objects whose manifest names none
         self._http = http
         self._field_manager = field_manager
+        self._validation = {"fieldValidation": "Strict"} if strict else {}
         self._kinds: dict[tuple[str, str], Resource] = dict(KNOWN)
 
     @classmethod
     async def connect(
-        cls, *, kubeconfig: str | None = None, context: str | None = None, field_manager: str = FIELD_MANAGER, **options: Any
+        cls,
+        *,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        field_manager: str = FIELD_MANAGER,
+        strict: bool = False,
+        **options: Any,
     ) -> Self:
         """Create a client from kubeconfig, $KUBECONFIG, the pod's service account or ~/.kube/config. Raises Unavailable if none is
         usable.
@@ -45,7 +52,7 @@ class Client(AbstractAsyncContextManager["Client"]):
         options: arguments of multistep.kube.requests.Http.
         """
         connection = await Connection.load(kubeconfig=kubeconfig, context=context)
-        return cls(Http(connection, **options), field_manager=field_manager)
+        return cls(Http(connection, **options), field_manager=field_manager, strict=strict)
 
     async def __aexit__(self, *_: object) -> None:
         await self.connection.close()
@@ -194,7 +201,8 @@ class Client(AbstractAsyncContextManager["Client"]):
         return resource, resource.path(metadata.get("namespace") or self.namespace, metadata["name"])
 
     def _params(self, dry_run: bool = False, field_manager: str = "") -> dict[str, str]:
-        return {"fieldManager": field_manager or self._field_manager, **({"dryRun": "All"} if dry_run else {})}
+        manager = {"fieldManager": field_manager or self._field_manager}
+        return {**manager, **self._validation, **({"dryRun": "All"} if dry_run else {})}
 
 
 async def server_version(client: Client) -> tuple[dict[str, str], datetime | None]:

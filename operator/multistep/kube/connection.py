@@ -6,9 +6,11 @@ Requests and exec sessions share one ``Connection`` but use separate pools: thou
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -57,7 +59,9 @@ class Connection:
                 load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
                 return cls(configuration, loader=None, namespace=_mounted_namespace())
             file = kubeconfig or "~/.kube/config"
-            loader = await load_kube_config(config_file=file, context=context, **options)  # type: ignore[no-untyped-call]
+            with _plugin_errors() as errors:
+                loader = await load_kube_config(config_file=file, context=context, **options)  # type: ignore[no-untyped-call]
+            _check_credentials(loader, errors)
             namespace = loader.current_context["context"].get("namespace") or "default"
             return cls(configuration, loader=loader, namespace=namespace)
         except Exception as error:  # kubernetes.aio raises KeyError, TypeError, YAMLError, OSError and its own errors
@@ -105,8 +109,11 @@ class Connection:
                 return
             if rejected:
                 vars(loader).pop("exec_plugin_expiry", None)  # makes the loader run the plugin again
+            vars(loader).pop("token", None)  # the configuration keeps it until the loader has a new one
             try:
-                await loader.load_and_set(self._configuration)  # type: ignore[no-untyped-call]
+                with _plugin_errors() as errors:
+                    await loader.load_and_set(self._configuration)  # type: ignore[no-untyped-call]
+                _check_credentials(loader, errors)
             except Exception as error:
                 raise Unavailable(f"cannot renew the credentials for the API server: {error}") from error
             self._refreshed_at = time.monotonic()
@@ -120,6 +127,26 @@ class Connection:
         if self._sessions:
             await asyncio.sleep(TLS_SHUTDOWN_SECONDS)
         self._sessions.clear()
+
+
+@contextmanager
+def _plugin_errors() -> Iterator[list[str]]:
+    """Collect the errors of exec plugins in a kubeconfig: kubernetes.aio only logs them."""
+    found: list[str] = []
+    handler, logger = logging.Handler(), logging.getLogger("kubernetes.aio.config.kube_config")
+    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)
+
+
+def _check_credentials(loader: KubeConfigLoader, plugin_errors: list[str]) -> None:
+    """Raise RuntimeError if an exec plugin failed and nothing else gives credentials: requests would be anonymous."""
+    known = vars(loader)
+    if plugin_errors and not (known.get("token") or known.get("cert_file")):
+        raise RuntimeError(f"the exec plugin {known['_user']['exec']['command']!r} failed: {plugin_errors[-1]}")
 
 
 def _proxy_of_environment(url: str) -> str | None:

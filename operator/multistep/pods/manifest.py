@@ -85,7 +85,8 @@ class PodRequest:
     @property
     def devices(self) -> EnvironmentConfig:
         """Return the environment with the resources and devices that the container gets."""
-        return devices.with_overrides(self.environment, self.trial.spec.environment.resources)
+        environment = devices.with_limits(self.environment, self.services.main) if self.services else self.environment
+        return devices.with_overrides(environment, self.trial.spec.environment.resources)
 
     @property
     def records_only(self) -> bool:
@@ -262,8 +263,16 @@ def _container(request: PodRequest) -> dict[str, Any]:
         container["workingDir"] = workdir
     if request.image_user:
         container["env"] = [*env, {"name": "MULTISTEP_DEFAULT_USER", "value": request.image_user}]
-        container["securityContext"] = {"runAsUser": 0, "runAsGroup": 0}
+    if security := _security(request):
+        container["securityContext"] = security
     return container
+
+
+def _security(request: PodRequest) -> dict[str, Any]:
+    return {
+        **({"runAsUser": 0, "runAsGroup": 0} if request.image_user else {}),
+        **({"allowPrivilegeEscalation": False} if request.services and request.services.main.no_new_privileges else {}),
+    }
 
 
 def _check_template(template: Mapping[str, Any], *, hosted: bool) -> None:

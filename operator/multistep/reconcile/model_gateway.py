@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -20,6 +20,7 @@ from pydantic import SecretStr, ValidationError
 from multistep.api.providers import BY_KEY_VARIABLE, Provider
 from multistep.api.trial import MultiStepTrial
 from multistep.engine.hosted_agent import HostedAgent
+from multistep.engine.model_access import MAX_DOWNTIMES
 from multistep.engine.operations import HostCall
 from multistep.engine.sweep_trials import owning_sweep
 from multistep.errors import GatewayError, GatewayUnavailable, InvalidSpec, NotFound, StepUnknownToGateway
@@ -122,15 +123,25 @@ class ModelGateway:
             raise InvalidSpec(f"spec.agent: {error}") from None
 
     async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
-        """Return the usage and the failure of a step, and block its token. Return {} if the step made no request."""
+        """Return the usage and the failure of a step, and block its token. Return only the gateway's downtimes if the step made no
+        request."""
         key = StepKey(trial.metadata.uid, str(trial.status.attempt or 1), _segment(step), "agent")
         try:
             usage = await self._admin.close(key)
         except StepUnknownToGateway:
-            return {}
+            return {"downtimes": await self._downtimes(0.0)}
         document = usage.model_dump(mode="json", by_alias=True, exclude={"models", "refusals", "last_failure", "failures"})
         failure = _failure(usage, trial.spec.agent.model)
-        return {"usage": document, "failure": failure and {"kind": failure.kind, "message": failure.message[:2000]}}
+        return {
+            "usage": document,
+            "failure": failure and {"kind": failure.kind, "message": failure.message[:2000]},
+            "downtimes": await self._downtimes(usage.last_request_at or 0.0),
+        }
+
+    async def _downtimes(self, since: float) -> Sequence[Mapping[str, float]]:
+        """Return the gateway's last downtimes that ended after a time."""
+        found = [{"began": began, "ended": ended} for began, ended in await self._admin.downtimes() if ended > since]
+        return found[-MAX_DOWNTIMES:]
 
     def remember(self, hosted: HostedAgent) -> None:
         """Keep the credentials in memory, to register them again if the gateway restarts.

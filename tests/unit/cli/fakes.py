@@ -136,6 +136,8 @@ class CliCluster:
     async def each(
         self, resource: Resource, namespace: str | None = None, *, label_selector: str = ""
     ) -> AsyncGenerator[Object, None]:
+        if not self.installed:
+            raise NotFound("404 page not found", status=404)
         label, _, value = label_selector.partition("=")
         for found in self.of(resource.kind):
             if not label or found["metadata"].get("labels", {}).get(label) == value:

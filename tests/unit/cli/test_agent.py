@@ -60,6 +60,8 @@ def test_an_image_is_pushed_to_the_registry_in_its_name(invoke: Invoke, docker: 
     ("arguments", "message"),
     [
         (("claud-code",), "claud-code: no such agent; did you mean 'claude-code'?"),
+        (("nope",), "nope: no such agent; `multistep agent list` lists all\n"),
+        (("oracle",), "oracle: has no program of its own, so it needs no image\n"),
         (("terminus-2",), "terminus-2: no image can be built of it, only of claude-code, codex,"),
         (("codex", "--push"), "has no registry in its name"),
     ],

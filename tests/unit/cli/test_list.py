@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from multistep.api.score import Outcome
+from multistep.cli.sweep import manage
+from multistep.cli.trial import list as trial_list
+from multistep.engine.status_conditions import Phase
 from multistep.errors import Unavailable
 from multistep.kube.watch import WatchEvent
 
@@ -68,6 +72,40 @@ def test_nothing_to_list_is_no_output_and_a_note(invoke: Invoke, cluster: CliClu
     assert json.loads(invoke("list", "-o", "json").stdout)["items"] == []
 
 
+@pytest.mark.parametrize("options", [["--phase", "Failed"], ["--outcome", "Passed"], ["-l", "a=b"]])
+def test_a_filter_that_nothing_matches_is_not_reported_as_an_empty_namespace(
+    invoke: Invoke, cluster: CliCluster, options: list[str]
+) -> None:
+    put(cluster, "t")
+    assert invoke("list", *options).stderr == "no matching trials in namespace default\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "value"), [(("list", "--phase"), "runing"), (("list", "--outcome"), "pass"), (("sweep", "list", "--phase"), "x")]
+)
+def test_a_misspelt_filter_is_rejected(invoke: Invoke, cluster: CliCluster, command: tuple[str, ...], value: str) -> None:
+    result = invoke(*command, value)
+    assert result.exit_code == 2 and f"'{value}' is not one of " in result.stderr
+
+
+def test_phases_and_outcomes_are_those_of_the_operator() -> None:
+    phases = get_args(Phase)
+    assert phases == manage.PHASES and tuple(each for each in phases if each != "Halting") == trial_list.PHASES
+    assert get_args(Outcome) == trial_list.OUTCOMES
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [(("list",), "MultiStepTrial"), (("list", "-A", "-o", "json"), "MultiStepTrial"), (("sweep", "list"), "TrialSweep")],
+)
+def test_a_list_in_a_cluster_without_multistep_reports_it(
+    invoke: Invoke, cluster: CliCluster, command: tuple[str, ...], kind: str
+) -> None:
+    cluster.installed = False
+    result = invoke(*command)
+    assert (result.exit_code, result.stdout) == (2, "") and f"no CRD for {kind}: install Multistep" in result.stderr
+
+
 def test_json_is_one_list(invoke: Invoke, cluster: CliCluster) -> None:
     put(cluster, "t")
     document = json.loads(invoke("list", "-o", "json").stdout)
@@ -103,4 +141,4 @@ def test_sweeps_are_listed_alike(invoke: Invoke, cluster: CliCluster) -> None:
     put(cluster, "old", {"phase": "Complete", "trials": {"total": 2, "finished": 2}}, kind="TrialSweep")
     assert names(invoke("sweep", "list").stdout) == ["old", "s"]
     assert names(invoke("sweep", "list", "--phase", "Running").stdout) == ["s"]
-    assert invoke("sweep", "list", "--phase", "Failed").stderr == "no sweeps in namespace default\n"
+    assert invoke("sweep", "list", "--phase", "Failed").stderr == "no matching sweeps in namespace default\n"

@@ -86,3 +86,10 @@ def test_control_c_is_130(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr("multistep.cli.task.task_directory.TaskDirectory.open", interrupt)
     assert invoke("check", ".").exit_code == 130
+
+
+@pytest.mark.parametrize("group", ["sweep", "agent", "dataset"])
+def test_a_group_lists_its_commands_with_whole_summaries_and_suggests_names(group: str, invoke: Invoke) -> None:
+    shown = invoke(group, "--help").output
+    assert "..." not in shown.partition("Commands:")[2].partition("Examples:")[0]
+    assert "Did you mean" in invoke(group, {"sweep": "stats", "agent": "bild", "dataset": "lst"}[group]).output

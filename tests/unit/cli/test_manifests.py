@@ -33,6 +33,14 @@ def test_trial_names_are_dns_labels(task: str, agent: str) -> None:
     assert re.search(rf"-{agent}-[a-z0-9]{{5}}$", name)
 
 
+@pytest.mark.parametrize(
+    ("agent", "part"), [("MyAgent", "myagent"), ("my_agent", "my-agent"), ("terminus-2", "terminus-2"), ("A" * 60, "a" * 30)]
+)
+def test_the_class_of_an_agent_is_a_valid_part_of_a_trials_name(agent: str, part: str) -> None:
+    name = manifests.new_name("task" * 20, agent)
+    assert _DNS_LABEL.fullmatch(name) and f"-{part}-" in name
+
+
 @pytest.mark.parametrize("name", ["A", "a.b", "-a", "a-", "a" * 64, ""])
 def test_names_that_kubernetes_would_refuse(name: str) -> None:
     with pytest.raises(UsageError, match="must be at most 63"):

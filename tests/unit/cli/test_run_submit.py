@@ -60,15 +60,37 @@ def test_what_the_cluster_would_refuse_is_reported_before_anything_is_built(
     assert cluster.objects == {}
 
 
+@pytest.mark.parametrize(
+    ("options", "reported"),
+    [
+        (["--from-step", "nope"], "spec.fromStep: the task has no step 'nope'. Its steps are a\n"),
+        (["--to-step", "nope"], "spec.toStep: the task has no step 'nope'. Its steps are a\n"),
+        (["--from", "base:a"], "spec.from.step: 'a' is the task's last step: none is left to run. Its steps are a\n"),
+    ],
+)
+def test_a_step_that_the_task_lacks_is_reported_before_the_cluster_is_used(
+    task: Path, invoke: Invoke, cluster: CliCluster, options: list[str], reported: str
+) -> None:
+    cluster.reachable = False
+    result = invoke("run", task, *options)
+    assert result.exit_code == 2 and result.stderr.endswith(f"error: {reported}"), result.stderr
+
+
 def test_no_cluster(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     cluster.reachable = False
     assert invoke("run", task).exit_code == 4
 
 
-def test_no_kubeconfig(task: Path, invoke: Invoke) -> None:
+def test_no_kubeconfig(task: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hint = "set $KUBECONFIG, or use --kubeconfig and --context\n"
     result = invoke("run", task)
     assert result.exit_code == 4
-    assert result.stderr.endswith("error: no kubeconfig names a cluster: set $KUBECONFIG, or use --kubeconfig and --context\n")
+    assert result.stderr.endswith(f"error: kubeconfig {tmp_path}/no-kubeconfig does not exist: {hint}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG")
+    result = invoke("run", task)
+    assert result.exit_code == 4
+    assert result.stderr.endswith(f"error: no kubeconfig names a cluster: {hint}")
 
 
 def test_a_cluster_without_multistep(task: Path, invoke: Invoke, cluster: CliCluster) -> None:

@@ -250,7 +250,7 @@ def test_an_agents_command_is_split_as_a_shell_does(
 
 def test_directories_without_tasks_and_tasks_of_one_name_are_reported(tasks: Path, invoke: Invoke, cluster: CliCluster) -> None:
     assert "has no task.toml, and no directory with one" in invoke("sweep", "run", tasks / "notes").stderr
-    assert "is not a directory" in invoke("sweep", "run", tasks / "none").stderr
+    assert f"{tasks / 'none'} does not exist" in invoke("sweep", "run", tasks / "none").stderr
     (tasks / "other" / "task.toml").write_text(TASK_TOML)
     assert "are both called 'My_Task'" in invoke("sweep", "run", tasks).stderr
 

@@ -1,13 +1,17 @@
-"""The schema version of the ledger's SQLite file: a file without a version is adopted, a later version is rejected."""
+"""The schema version of the ledger's SQLite file (a file without a version is adopted, a later version is rejected), and the
+gateway's downtimes."""
 
 from __future__ import annotations
 
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
 
+from multistep.gateway.client import GatewayAdmin
 from multistep.gateway.ledger import Ledger
+from tests.unit.gateway.world import world
 
 
 def version_of(file: Path) -> int:
@@ -37,3 +41,30 @@ def test_a_file_of_a_later_release_is_refused_and_unchanged(tmp_path: Path) -> N
     with pytest.raises(ValueError, match=r"ledger.db has version 2 of the schema, this release knows 1: install a later release"):
         Ledger(file)
     assert version_of(file) == 2
+
+
+async def test_the_time_from_the_last_beat_to_the_next_start_is_a_downtime(tmp_path: Path) -> None:
+    file, before = tmp_path / "ledger.db", time.time()
+    for _ in range(2):  # without a beat, it is unknown when the gateway ran last
+        ledger = Ledger(file)
+        assert ledger.downtimes == []
+        ledger.stop()
+    ledger = Ledger(file)
+    await ledger.beat()
+    ledger.stop()
+    for _ in range(2):
+        ledger = Ledger(file)
+        ((began, ended), *_) = ledger.downtimes
+        assert before <= began <= ended <= time.time()
+        ledger.stop()
+    assert len(ledger.downtimes) == 2
+
+
+async def test_the_gateway_reports_its_downtimes_to_the_operator(tmp_path: Path) -> None:
+    async with world(tmp_path, register=False) as it:
+        assert await it.admin.downtimes() == []
+        former = GatewayAdmin(it.http, f"http://127.0.0.1:{it.port}", "")  # like a gateway of an earlier release, 404
+        assert await former.downtimes() == []
+    async with world(tmp_path, register=False) as it:
+        ((began, ended),) = await it.admin.downtimes()
+        assert began <= ended

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multistep.gateway.dialects import MESSAGES, Reading, Usage
+from multistep.gateway.dialects import CHAT, MESSAGES, Reading, Usage
 from multistep.gateway.prices import cost_usd
 from tests.support.model_answers import Api
 from tests.unit.gateway.world import MODELS, PROVIDERS, step_of, token_for, world
@@ -88,3 +88,11 @@ def test_a_count_that_the_end_of_a_stream_lacks_is_that_of_its_start(delta: dict
     reading.event(json.dumps({"type": "message_start", "message": {"usage": start_usage}}).encode())
     reading.event(json.dumps({"type": "message_delta", "usage": delta}).encode())
     assert reading.usage == usage
+
+
+@pytest.mark.parametrize(("total", "output"), [(135, 103), (41, 9), (0, 9), (None, 9)])
+def test_thinking_that_only_the_total_contains_is_output(total: int | None, output: int) -> None:
+    usage = {"prompt_tokens": 32, "completion_tokens": 9, "total_tokens": total, "prompt_tokens_details": {"cached_tokens": 6}}
+    reading = Reading(CHAT)
+    reading.document(json.dumps({"choices": [], "usage": usage}).encode())
+    assert reading.usage == Usage(32, 6, output=output)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import ssl
 
+import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.client_reqrep import ConnectionKey
 
 from multistep.errors import ClusterError, Conflict, NotFound, Unavailable
 from multistep.kube.event_manifest import MAX_NOTE_BYTES, cut_bytes, event_manifest
 from multistep.kube.gate import Gate
 from multistep.kube.protocols import Cluster
+from multistep.kube.refusals import no_answer
 from multistep.kube.requests import pause_seconds
 from multistep.kube.resources import CRDS, PODS, TRIALS
 from tests.unit.kube.api_answers import POD, client_of, page, status
@@ -141,6 +146,30 @@ async def test_a_server_that_hangs_is_unavailable() -> None:
     async with client_of(hang, timeout_seconds=0.05) as (client, _):
         with pytest.raises(Unavailable, match="no answer"):
             await client.create(POD)
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (OSError(111, "Connect call failed ('127.0.0.1', 9)"), "Connection refused"),
+        (OSError("Multiple exceptions: [Errno 111], [Errno 113]"), "Multiple exceptions: [Errno 111], [Errno 113]"),
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number"), "[SSL: WRONG_VERSION_NUMBER] wrong version number"),
+    ],
+)
+def test_a_failed_connection_names_server_and_cause(error: OSError, cause: str) -> None:
+    key = ConnectionKey("api.example", 6443, True, True, None, None, None)
+    text = str(no_answer("get /x", aiohttp.ClientConnectorError(key, error)))
+    assert text.startswith("get /x: no answer from the API server at api.example:6443: ") and text.endswith(cause)
+    assert "0x" not in text
+
+
+def test_a_failed_connection_without_a_server_names_the_error() -> None:
+    key = ConnectionKey("api.example", 6443, True, True, None, None, None)
+    certificate = aiohttp.ClientConnectorCertificateError(key, ssl.SSLCertVerificationError("self-signed certificate"))
+    assert "api.example:6443: " in str(no_answer("get /x", certificate)) and "self-signed" in str(no_answer("get /x", certificate))
+    assert str(no_answer("get /x", TimeoutError())) == "get /x: no answer from the API server: TimeoutError"
+    assert str(no_answer("get /x", OSError("broken"))) == "get /x: no answer from the API server: OSError: broken"
 
 
 async def test_an_answer_that_is_no_json_is_no_answer() -> None:

@@ -70,9 +70,38 @@ async def test_a_token_that_was_refused_is_asked_for_again(tmp_path: Path) -> No
     assert asked[-1] == "Bearer new"
 
 
+@pytest.mark.parametrize(
+    ("command", "reported"), [("no-such-plugin", "No such file or directory"), ("false", "exec: process returned 1")]
+)
+async def test_a_credential_plugin_that_fails_is_reported(tmp_path: Path, command: str, reported: str) -> None:
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": command, "interactiveMode": "Never"}
+    async with serve(only("t0")) as server:
+        with pytest.raises(Unavailable, match=f"the exec plugin '{command}' failed: .*{reported}"):
+            async with connected(tmp_path, server, {"exec": plugin}):
+                pass
+    assert server.seen == []
+
+
+async def test_a_credential_plugin_that_fails_after_a_rejection_is_reported(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("old")
+    credential = '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"old"}}'
+    script = f"cat {token} >&2 && printf '{credential}'"
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "sh",
+        "args": ["-c", script],
+        "interactiveMode": "Never",
+    }
+    async with serve(only("new")) as server, connected(tmp_path, server, {"exec": plugin}) as client:
+        token.unlink()
+        with pytest.raises(Unavailable, match=r"cannot renew the credentials .* 'sh' failed: exec: .*No such file"):
+            await client.create(POD)
+
+
 async def test_a_token_that_stays_refused_is_an_error(tmp_path: Path) -> None:
     async with serve(only("none")) as server, connected(tmp_path, server, {"token": "t0"}) as client:
-        with pytest.raises(ClusterError, match="who are you") as caught:
+        with pytest.raises(ClusterError, match=r"who are you.*: the API server rejects the credentials") as caught:
             await client.create(POD)
     assert caught.value.status == 401
 

@@ -155,6 +155,15 @@ def test_the_default_user_of_main_is_that_of_the_file() -> None:
     assert (main["securityContext"]["runAsUser"], main["workingDir"]) == (0, "/srv")
 
 
+def test_the_limits_of_main_in_the_file_replace_those_of_the_task() -> None:
+    main = Service("main", cpus=0.5, memory_bytes=(64 << 20) + 1, no_new_privileges=True)
+    found = composed(main)["spec"]["containers"][0]
+    assert found["resources"]["limits"] == {"cpu": "0.5", "memory": "65Mi"}
+    assert found["securityContext"] == {"allowPrivilegeEscalation": False}
+    overridden = composed(main, environment={"image": "i", "resources": {"cpus": 2}})["spec"]["containers"][0]
+    assert overridden["resources"]["limits"] == {"cpu": "2", "memory": "65Mi"}
+
+
 @pytest.mark.parametrize(("port", "purpose"), [("9876/tcp", "the runner"), ("9877/tcp", "the agent host")])
 def test_ports_that_the_pod_needs_are_refused(port: str, purpose: str) -> None:
     with pytest.raises(InvalidSpec, match=rf"services.db.ports: \d+ is the port of {purpose}"):

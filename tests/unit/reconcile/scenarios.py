@@ -178,6 +178,14 @@ SCENARIOS = {
         ("Failed", "ProviderFailed"),
         attempts=("ProviderFailed", "ProviderFailed"),
     ),
+    "the agent failed while the model gateway was down": Scenario(
+        {
+            **_gateway(_1_b={**counted((50, 0, 1)), "downtimes": [{"began": 0.0, "ended": 1e12}]}, _2_b=counted((1, 0, 1))),
+            "results": {**HOSTED_OPTIONS["results"], "b/host/agent": outcome(error=("APIConnectionError", "refused"))},
+        },
+        reward=0.75,
+        attempts=("ModelGatewayDown",),
+    ),
     "the provider rejects the key": Scenario(_gateway(_1_a=failed("Configuration", "401")), ("Failed", "ModelAccessDenied")),
     "an agent of Harbor": Scenario({"trial": _trial(**HOSTED), **HOSTED_OPTIONS}, reward=0.75, fail_calls=True, all_variants=True),
     "an agent of Harbor whose setup fails": Scenario(

@@ -75,6 +75,23 @@ def reported(data: Mapping[str, Any]) -> Any:
     return report(data)
 
 
+async def test_a_downtime_after_the_steps_last_request_is_reported(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        token = (await gateway(here).variables(trial(), hosted(f"{here.model.url}/v1"), CALL))["OPENAI_API_KEY"]
+        assert (await here.call("chat", token=token)).status == 200
+        assert reported(await gateway(here).close(trial(), "other")).downtimes == ()
+    async with world(tmp_path) as here:
+        for step in ("a", "other"):
+            found = reported(await gateway(here).close(trial(), step))
+            ((began, ended),) = found.downtimes
+            assert found.was_down(began - 10, began) and not found.was_down(began - 10, began - 1)
+            assert found.was_down(ended + 1, ended + 2) and not found.was_down(ended + 60, ended + 70)
+        later = replace(CALL, model_access="b")
+        token = (await gateway(here).variables(trial(), hosted(f"{here.model.url}/v1"), later))["OPENAI_API_KEY"]
+        assert (await here.call("chat", token=token)).status == 200
+        assert reported(await gateway(here).close(trial(), "b")).downtimes == ()
+
+
 async def test_a_steps_token_works_until_the_step_is_closed_and_its_usage_is_the_models(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         ours = gateway(here)

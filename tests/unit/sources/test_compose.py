@@ -177,6 +177,11 @@ def test_what_the_api_server_would_reject_is_refused(keys: str, message: str) ->
     assert str(error(f"services:\n  db:\n    image: x\n{text}\n")).endswith(message)
 
 
+@pytest.mark.parametrize("keys", ["read_only: true", "cap_drop: [ALL]"])
+def test_what_the_container_of_the_trial_cannot_have_is_refused_for_main(keys: str) -> None:
+    assert f"{FILE}:3: services.main.{keys.partition(':')[0]}: must be " in str(error(f"services:\n  main:\n    {keys}\n"))
+
+
 @pytest.mark.parametrize(
     ("keys", "restarts"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from multistep.cli.groups import SuggestingGroup
 from multistep.cli.options import kubeconfig_options, output_option, verbose_option
 
 _EPILOG = """\b
@@ -36,7 +37,7 @@ loaded into the cluster of the current context if that is localkube or kind. Che
 """
 
 
-@click.group(epilog=_EPILOG)
+@click.group(cls=SuggestingGroup, epilog=_EPILOG)
 def agent() -> None:
     """List Harbor's agents, and build images of their programs."""
 

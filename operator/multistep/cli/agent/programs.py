@@ -73,7 +73,11 @@ def program_of(text: str) -> tuple[str, Program]:
             f"{name}: no image can be built of it, only of {', '.join(PROGRAMS)}; without an image, Harbor's class installs the "
             "agent in each trial, or a task's image contains it (--preinstalled)"
         )
-    raise UsageError(f"{name}: no such agent{harbor_agents.suggestion(name, (*BUILT_IN, *harbor_agents.NAMES))}")
+    if name in BUILT_IN:
+        raise UsageError(f"{name}: has no program of its own, so it needs no image")
+    raise UsageError(
+        f"{name}: no such agent{harbor_agents.suggestion(name, harbor_agents.NAMES)}; `multistep agent list` lists all"
+    )
 
 
 def files_of(program: Program) -> dict[str, str]:

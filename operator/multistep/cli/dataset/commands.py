@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from multistep.cli.dataset.registry import DatasetOptions, Registry, required
+from multistep.cli.groups import SuggestingGroup
 from multistep.cli.options import dataset_options, output_option
 
 _EPILOG = """\b
@@ -30,7 +31,7 @@ Shows the tasks that `multistep sweep run` with the same options runs, in this o
 """
 
 
-@click.group(epilog=_EPILOG)
+@click.group(cls=SuggestingGroup, epilog=_EPILOG)
 def dataset() -> None:
     """List the datasets of a registry.json, and their tasks."""
 

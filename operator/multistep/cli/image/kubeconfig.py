@@ -36,12 +36,41 @@ class CurrentCluster:
 
 def current_cluster(kubeconfig: str | None = None, context: str | None = None) -> CurrentCluster | None:
     """Return the cluster that commands use; None if no kubeconfig names one."""
-    documents = list(_documents(kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")))
+    documents = list(_documents(kubeconfig or os.environ.get("KUBECONFIG") or _default()))
     wanted = context or next((str(each["current-context"]) for each in documents if each.get("current-context")), None)
     if wanted is None:
         return None
     cluster = _named(documents, "contexts", wanted, "context").get("cluster")
     return CurrentCluster(wanted, str(_named(documents, "clusters", cluster, "cluster").get("server", "")))
+
+
+def fault(kubeconfig: str | None = None, context: str | None = None) -> str:
+    """Return why the kubeconfig names no cluster: a file or a context that does not exist, or a file that cannot be read; "" if
+    neither is the reason."""
+    given = kubeconfig or os.environ.get("KUBECONFIG")
+    found = []
+    for path in filter(None, (given or _default()).split(os.pathsep)):
+        try:
+            found.append(yaml.safe_load(Path(path).read_text()))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            return f"kubeconfig {path} cannot be read: {error.strerror if isinstance(error, OSError) else _one_line(error)}"
+    if not found:
+        return f"kubeconfig {given} does not exist" if given else "no kubeconfig names a cluster"
+    documents = [each for each in found if isinstance(each, Mapping)]
+    if context and not _named(documents, "contexts", context, "context"):
+        known = [str(entry.get("name")) for each in documents for entry in _entries(each, "contexts")]
+        return f"the kubeconfig has no context {context!r}, only {', '.join(map(repr, known)) or 'none'}"
+    return ""
+
+
+def _default() -> str:
+    return str(Path.home() / ".kube" / "config")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _documents(paths: str) -> Iterator[Mapping[str, Any]]:
@@ -56,8 +85,13 @@ def _documents(paths: str) -> Iterator[Mapping[str, Any]]:
 
 def _named(documents: list[Mapping[str, Any]], section: str, name: object, key: str) -> Mapping[str, Any]:
     for document in documents:
-        for entry in document.get(section) or ():
-            if isinstance(entry, Mapping) and entry.get("name") == name and isinstance(entry.get(key), Mapping):
+        for entry in _entries(document, section):
+            if entry.get("name") == name and isinstance(entry.get(key), Mapping):
                 found: Mapping[str, Any] = entry[key]
                 return found
     return {}
+
+
+def _entries(document: Mapping[str, Any], section: str) -> list[Mapping[str, Any]]:
+    entries = document.get(section)
+    return [each for each in entries if isinstance(each, Mapping)] if isinstance(entries, list) else []

@@ -9,7 +9,7 @@ import click
 
 from multistep.api.plural import plural
 from multistep.cli.deleting import confirm, delete_all, yes_option
-from multistep.cli.listing import AGE, Column, Listing, ListOptions, any_of, field_of, list_options
+from multistep.cli.listing import AGE, Column, Listing, ListOptions, any_of, field_of, list_options, phase_option
 from multistep.cli.options import Target, complete_sweeps, kubeconfig_options, namespace_option, output_option
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ Examples:
   multistep sweep list -A --phase Running --watch
   multistep sweep list -o name | xargs -n 1 multistep sweep status
 
-The columns are those of `kubectl get tsw`.
+The columns are those of `kubectl get tsw`. PHASE is Pending, Running, Suspended, Halting, Complete or Failed, in any case.
 """
 
 _RETRY_EPILOG = """\b
@@ -59,6 +59,7 @@ The trials of a sweep are deleted with it, active ones too. Results stay for as 
 (docs/how-to/operations.md, Results), but only the trials have their addresses: fetch them first.
 """
 
+PHASES: Final = ("Pending", "Running", "Suspended", "Halting", "Complete", "Failed")
 COLUMNS: Final = (
     Column("PHASE", "status.phase"),
     Column("TOTAL", "status.trials.total"),
@@ -75,7 +76,7 @@ COLUMNS: Final = (
 
 
 @click.command("list", epilog=_LIST_EPILOG)
-@click.option("--phase", "phases", multiple=True, metavar="PHASE", help="Only sweeps in this phase; repeatable.")
+@phase_option(PHASES, "Only sweeps in this phase; repeatable.")
 @list_options
 def list_(phases: tuple[str, ...], options: ListOptions, kubeconfig: str | None, context: str | None) -> None:
     """List sweeps."""

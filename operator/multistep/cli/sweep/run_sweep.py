@@ -114,7 +114,7 @@ class SweepSession:
         )
 
     def _run_file(self) -> Exit:
-        path, *more = self.sources
+        path = next(each for each in self.sources if each.is_file())
         given = {
             **{"--agent": self.agents, "--attempts": self.attempts, "--parallelism": self.parallelism, "--name": self.name},
             **{
@@ -127,7 +127,7 @@ class SweepSession:
             **{"--queue": self.queue, "--budget": self.budget, "the options of a model": self.model.given},
             "--override-*": self.resources,
         }
-        if more:
+        if len(self.sources) > 1:
             raise UsageError(f"{path} is a file: give one file alone, or directories only")
         if wrong := [name for name, value in given.items() if value]:
             raise UsageError(f"{wrong[0]} applies to directories of tasks only: set it in {path}")

@@ -30,7 +30,7 @@ from multistep.cli.trial.manifests import (
     queue_labels,
 )
 from multistep.cli.values import Values, from_secret
-from multistep.errors import UsageError
+from multistep.errors import InvalidSpec, UsageError
 
 _QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
 _OPERATOR = re.compile(r"(?<!\S)(?:[<>|&;]+|[<>]\S+|\S+;)(?!\S)")
@@ -80,6 +80,8 @@ def find_tasks(paths: Iterable[Path]) -> list[TaskDirectory]:
 
 
 def _task_paths(path: Path) -> list[Path]:
+    if not path.exists():
+        raise UsageError(f"{path} does not exist: name the directory of a task, or of tasks")
     if not path.is_dir() or (path / "task.toml").is_file():
         return [path]
     below = sorted(each.parent for each in path.glob("*/task.toml"))
@@ -239,7 +241,10 @@ def sweep_of_file(path: Path, namespace: str | None = None) -> SweepSubmission:
     sweep = sweeps[0]
     if not sweep["metadata"].get("name"):
         raise UsageError(f"{path}: the {SWEEP_KIND} needs metadata.name")
-    parse_sweep(sweep)
+    try:
+        parse_sweep(sweep)
+    except InvalidSpec as error:
+        raise InvalidSpec(f"{path}: {error}") from error
     return SweepSubmission(_in(sweep, namespace), others=[_in(each, namespace) for each in found if each is not sweep])
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from multistep.cli.listing import AGE, Column, Listing, ListOptions, any_of, field_of, list_options
+from multistep.cli.listing import AGE, Column, Listing, ListOptions, any_of, field_of, list_options, phase_option
 from multistep.cli.options import Target, complete_sweeps
 
 _EPILOG = """\b
@@ -18,9 +18,14 @@ Examples:
   multistep list -l team=evals -o name | xargs multistep stop
   multistep list -o json | jq '.items[].status.rewards'
 
-The columns are those of `kubectl get mst`. PHASE is Pending, Running, Suspended, Complete or Failed; the outcomes are
-listed in docs/reference/trial-reference.md. Both options may be repeated, and take any case.
+The columns are those of `kubectl get mst`. PHASE is Pending, Running, Suspended, Complete or Failed; OUTCOME is Passed, NotPassed,
+GateNotMet, AgentError, VerifierError, TaskError, Unverified or Excluded (docs/reference/trial-reference.md). Both options may be
+repeated, and take any case.
 """
+
+PHASES: Final = ("Pending", "Running", "Suspended", "Complete", "Failed")
+# A copy of api.score.Outcome: importing it would make --help slow.
+OUTCOMES: Final = ("Passed", "NotPassed", "GateNotMet", "AgentError", "VerifierError", "TaskError", "Unverified", "Excluded")
 
 COLUMNS: Final = (
     Column("TASK", "status.task"),
@@ -40,8 +45,15 @@ COLUMNS: Final = (
 
 @click.command("list", epilog=_EPILOG)
 @click.option("--sweep", metavar="SWEEP", shell_complete=complete_sweeps, help="Only trials of this sweep.")
-@click.option("--phase", "phases", multiple=True, metavar="PHASE", help="Only trials in this phase.")
-@click.option("--outcome", "outcomes", multiple=True, metavar="OUTCOME", help="Only trials with this outcome.")
+@phase_option(PHASES, "Only trials in this phase.")
+@click.option(
+    "--outcome",
+    "outcomes",
+    multiple=True,
+    metavar="OUTCOME",
+    type=click.Choice(OUTCOMES, case_sensitive=False),
+    help="Only trials with this outcome.",
+)
 @list_options
 def list_(
     sweep: str | None,

@@ -22,6 +22,7 @@ Manifest = dict[str, Any]
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _LABEL_LENGTH = 63
+_AGENT_LENGTH = 30  # of an agent's name in a trial's name: the class of an import path may be longer
 _RANDOM = "bcdfghjklmnpqrstvwxz2456789"  # no vowels, so that names contain no words (as in names that Kubernetes generates)
 _RANDOM_LENGTH = 5
 _CONFIG_MAP_STEM_LENGTH = 50
@@ -70,7 +71,7 @@ class TrialRequest:
 
 def new_name(stem: str, agent: str = "") -> str:
     """Return ``STEM-AGENT-RANDOM``, a DNS label that is unlikely to be in use."""
-    tail = f"{agent and f'-{agent}'}-{''.join(secrets.choice(_RANDOM) for _ in range(_RANDOM_LENGTH))}"
+    tail = f"{agent and f'-{dns_label(agent, _AGENT_LENGTH)}'}-{''.join(secrets.choice(_RANDOM) for _ in range(_RANDOM_LENGTH))}"
     return dns_label(stem, _LABEL_LENGTH - len(tail)) + tail
 
 

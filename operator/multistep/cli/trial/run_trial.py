@@ -25,6 +25,7 @@ from multistep.cli.trial.manifests import TrialImage, TrialRequest
 from multistep.cli.trial.outcome import outcome
 from multistep.cli.trial.submit import Submission, TrialOptions, existing_image, make_request, make_submission, submit
 from multistep.cli.values import Values, given_values
+from multistep.engine.branching import branch_of
 from multistep.errors import InvalidTask, MultistepError, Unavailable, UsageError
 from multistep.kube.resources import TRIALS
 
@@ -56,6 +57,8 @@ class Session:
         agents = [parse_trial(make_submission(directory, request, values, shared=False).trial).spec.agent]
         report = check(directory, verification=request.verify, agents=agents, given=given, image=self.image)
         check_used(given, report.used, agents=agents)
+        spec = parse_trial(make_submission(directory, request, values, shared=False).trial).spec
+        branch_of(spec, [each.name for each in report.steps], single=not directory.table.get("steps"))
         request = asyncio.run(self._reserve(directory, request, values))
         request = replace(request, image=self._image(directory))
         submission = make_submission(directory, request, values, shared=False)

@@ -1,0 +1,28 @@
+"""Test how `multistep sweep run` reports a FILE or DIRECTORY that it cannot use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from .conftest import Invoke
+from .fakes import CliCluster
+
+
+@pytest.mark.parametrize(
+    ("names", "reported"),
+    [
+        (["my-task", "sweep.yaml"], "sweep.yaml is a file: give one file alone, or directories only"),
+        (["nope.yaml"], "nope.yaml does not exist: name the directory of a task, or of tasks"),
+        (["sweep.yaml"], "sweep.yaml: spec.agents: is required, but missing"),
+    ],
+)
+def test_a_source_that_cannot_be_used_is_named(
+    task: Path, invoke: Invoke, cluster: CliCluster, names: list[str], reported: str
+) -> None:
+    sweep = {"apiVersion": "multistep.dev/v1alpha1", "kind": "TrialSweep", "metadata": {"name": "s"}, "spec": {}}
+    (task.parent / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+    result = invoke("sweep", "run", *(task.parent / name for name in names))
+    assert result.exit_code == 2 and f"error: {task.parent}/{reported}" in result.stderr, result.stderr
