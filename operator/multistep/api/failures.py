@@ -221,8 +221,8 @@ FAILED = (
     Failure(
         "ImageBuildLost",
         "Infrastructure",
-        "more pods of one build than the chart's value builds.retries were lost in a row, or as many pulls of its base images "
-        "failed",
+        "more pods of one build than the chart's value builds.retries were lost in a row, as many pulls of its base images "
+        "failed, or as many nodes had no space left",
         "read the message; check the nodes, and the registries of the base images ([builds](../how-to/builds.md#base-images))",
     ),
     Failure("InvalidImageName", "Task", "the image's name is invalid", "correct it"),

@@ -319,7 +319,7 @@ class TrialStatus(Model):
     completion_time: datetime | None = None
     """Completion time."""
     suspended_seconds: int | None = None
-    """Seconds for which the trial was suspended, or its pod gated by a queue, until it last resumed."""
+    """Seconds for which the trial was suspended, queued, or unable to write its results, until it last resumed."""
     started_from: StartStatus | None = None
     """The checkpoint of another trial from which the trial starts; its copy belongs to attempt 0. Unset: no other trial."""
     resumed: ResumeStatus | None = None

@@ -76,7 +76,7 @@ WAITING = (
     Waiting(
         "ResultsNotWritable",
         "writes to the operator's results volume fail; no result is lost, and nothing runs twice",
-        "when the volume is writable and has free space",
+        "when the volume is writable and has free space. The time does not count toward `spec.activeDeadlineSeconds`",
     ),
     Waiting(
         "RunnerProtocol",

@@ -40,6 +40,9 @@ _UNREACHABLE = re.compile(
     re.IGNORECASE,
 )
 
+# buildah's last line if the node's disk is full; the volumes themselves have no limit that a write could reach.
+_DISK_FULL = re.compile(r"^Error: .*no space left on device")
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -189,15 +192,17 @@ def _built(result: PhaseResult, limits: Limits) -> Decision | None:
         return Lost(f"the build could not be started: {result.error.message}")
     if result.oom_kills:
         return Broken(BUILD_LIMIT, f"the build used more memory than builds.resources allows ({limits.memory}); {last}")
-    if _pull_failed(result.tail):
-        return Lost(f"a base image could not be pulled; {last}")
+    if (why := _outside_cause(result.tail)) is not None:
+        return Lost(f"{why}; {last}")
     return Broken(BUILD_FAILED, f"the build failed; {last}")
 
 
-def _pull_failed(log: str) -> bool:
-    """Return whether the build failed because the registry of a base image did not answer."""
+def _outside_cause(log: str) -> str | None:
+    """Return why a build failed if the registry of a base image did not answer, or the node's disk is full; None otherwise."""
     end = next((line for line in reversed(log.splitlines()) if line.strip()), "")
-    return _PULL.match(end) is not None and _UNREACHABLE.search(end) is not None
+    if _PULL.match(end) is not None and _UNREACHABLE.search(end) is not None:
+        return "a base image could not be pulled"
+    return "the node's disk is full" if _DISK_FULL.match(end) else None
 
 
 def _push(seen: Seen, records: Mapping[str, Record]) -> Decision:

@@ -154,7 +154,7 @@ class DriveWithoutVerifier:
 class Wait:
     """Decision: wait for a watch event, at most ``seconds`` (None: no limit). reason, message: texts for the trial's conditions.
 
-    gated: whether the pod has a scheduling gate; the wait then does not count toward the trial's deadline.
+    gated: whether a queue holds the trial back; the wait then does not count toward the trial's deadline.
     """
 
     reason: str

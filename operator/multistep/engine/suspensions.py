@@ -12,7 +12,9 @@ SWEEP_BUDGET_SPENT = "SweepBudgetSpent"  # reason of an attempt whose model requ
 QUEUED_BY_KUEUE = "QueuedByKueue"
 SCHEDULING_GATED = "SchedulingGated"
 QUEUED_FOR_MODEL = "QueuedForModel"
-_GATED_REASONS = frozenset({QUEUED_BY_KUEUE, SCHEDULING_GATED, QUEUED_FOR_MODEL})  # suspended by a queue, not by spec.suspend
+RESULTS_NOT_WRITABLE = "ResultsNotWritable"
+# Suspended by a queue or because results cannot be written, not by spec.suspend.
+_GATED_REASONS = frozenset({QUEUED_BY_KUEUE, SCHEDULING_GATED, QUEUED_FOR_MODEL, RESULTS_NOT_WRITABLE})
 
 
 def must_have_no_pod(trial: MultiStepTrial) -> bool:

@@ -109,11 +109,11 @@ class TrialReconcile(TrialCreation, TrialRegrade):
 
     async def _report_store_failure(self, error: StoreError) -> None:
         """Report that the results cannot be written, for example because the volume is full. The queue retries the reconcile, which
-        loses nothing: the pod keeps its files and records."""
+        loses nothing: the pod keeps its files and records, and the time does not count toward the trial's deadline."""
         self._t.metrics.store_failures.inc()
         if is_finished(self._trial.status):
             return  # only the cleanup of the volume failed; the trial's results are complete
-        await self._wait("ResultsNotWritable", str(error), seconds=None)
+        await self._wait(suspensions.RESULTS_NOT_WRITABLE, str(error), seconds=None, gated=True)
 
     async def _wait_for_task(self, error: SourceError) -> Result:
         """Wait for an object that the trial refers to; report that it is missing after TASK_GRACE_SECONDS."""

@@ -11,12 +11,14 @@ from typing import Any
 from multistep.engine.journal import Collected
 from multistep.engine.operations import Part
 from multistep.engine.results_limits import Headroom
+from multistep.errors import RunnerError
 from multistep.store import steps
 from multistep.store.disk import Disk
 from multistep.store.key import TrialKey
 from multistep.store.ledger import Admission, Collection, Ledger, usage_on_disk
 from multistep.store.spool import Spool
 from multistep.store.steps import Step
+from multistep.store.tar import InvalidTar
 from multistep.store.unpacking import Pointer, Received
 
 _RECORDS = "records"  # name of hidden files (see TrialDirectory.store_step_data) with the records of separate verifiers
@@ -57,7 +59,7 @@ class Collections:
         part: with a separate verifier, "agent" (with the artifacts) and "verifier" are collected one after the other.
         types: file type of each downloaded source, as the runner reported it; logs first. The result omits the logs' types.
         sent: objects of the files that the pod uploaded directly to the object store, by the file's name in the download.
-        Raises StoreError if the stream is invalid, the disk is full, or a later attempt has started.
+        Raises StoreError if the disk is full or a later attempt has started, RunnerError if the stream is invalid.
         """
         await spool.flush()
         unpack = partial(
@@ -65,7 +67,10 @@ class Collections:
             received=received or Received(),
         )  # fmt: skip
         await self._read_usage(key.namespace)
-        unpacked = await self._disk.run(key, f"storing step {step.name!r}", unpack)
+        try:
+            unpacked = await self._disk.run(key, f"storing step {step.name!r}", unpack)
+        except InvalidTar as error:  # its digest was right: the runner sent it like this
+            raise RunnerError(str(error), code="Protocol") from error
         self._ledger.record(key.namespace, f"{key.name}/{key.uid}", Collection(attempt, step.index, part), unpacked.used)
         return unpacked.collected
 

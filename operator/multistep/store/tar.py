@@ -37,8 +37,12 @@ class Member:
     size: int
 
 
+class InvalidTar(StoreError):
+    """A tar file is invalid."""
+
+
 def members(fd: int, *, cut: bool = False) -> Iterator[Member]:
-    """Yield the members of a tar file, in order. Raises StoreError for an invalid file.
+    """Yield the members of a tar file, in order. Raises InvalidTar.
 
     cut: whether the file ends early. If so, an incomplete last member is omitted; otherwise it is an error.
     """
@@ -148,7 +152,7 @@ def _time(read: Callable[[bytes], float], text: bytes) -> float:
     """Parse seconds since the epoch; return 0 for an invalid time, because the file is still useful."""
     try:
         value = read(text)
-    except (ValueError, StoreError):
+    except (ValueError, InvalidTar):
         return 0.0
     return value if abs(value) < 2**33 else 0.0
 
@@ -157,5 +161,5 @@ def _invalid_number(field: bytes) -> int:
     raise _broken(f"{field[:40]!r} is not a number")
 
 
-def _broken(why: str) -> StoreError:
-    return StoreError(f"the tar stream of collected files is invalid: {why}")
+def _broken(why: str) -> InvalidTar:
+    return InvalidTar(f"the tar stream of collected files is invalid: {why}")

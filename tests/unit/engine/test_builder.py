@@ -136,6 +136,7 @@ def test_a_context_that_cannot_be_uploaded_is_the_tasks_failure() -> None:
         ),
         ({"exitCode": 1, "tail": "connection refused\nError: while running runtime: exit status 1"}, BUILD_FAILED, "exit status 1"),
         ({"exitCode": 1, "tail": ""}, BUILD_FAILED, "the build failed"),
+        ({"exitCode": 1, "tail": "dd: no space left on device\nError: exit status 1"}, BUILD_FAILED, "the build failed"),
     ],
 )
 def test_a_build_that_failed_is_the_tasks_failure(result: dict[str, Any], reason: str, text: str) -> None:
@@ -148,10 +149,11 @@ def test_a_build_that_failed_is_the_tasks_failure(result: dict[str, Any], reason
     [
         {"exitCode": 125, "tail": "Error: creating build container: pinging container registry r: dial tcp: connection refused"},
         {"exitCode": 125, "tail": "Error: creating build container: initializing source docker://x: toomanyrequests: rate limit\n"},
+        {"exitCode": 125, "tail": "STEP 2/2: COPY . /x\nError: building at STEP: write /x: no space left on device"},
         {"exitCode": None, "error": {"code": "Internal", "message": "fork"}},
     ],
 )
-def test_a_base_image_that_cannot_be_pulled_is_no_failure_of_the_task(result: dict[str, Any]) -> None:
+def test_a_build_that_a_registry_or_the_node_ended_is_no_failure_of_the_task(result: dict[str, Any]) -> None:
     assert isinstance(decided(phase("build", **result)), Lost)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from multistep.errors import StoreError
 from tests.support.fake_volume import FakeVolume
-from tests.support.world import World
+from tests.support.world import World, manifest
 
 FULL = "default/t/trial-uid: No space left on device"
 WRITES = ["store_step a", "store_step c", "finish", "redact"]
@@ -61,6 +61,16 @@ async def test_the_trial_continues_when_there_is_room_and_no_phase_starts_twice(
     assert set(world.runner.starts.values()) == {1}
     assert len(world.cluster.runners) == 1
     assert world.now - since <= sum(durations.values()) + 5, "it is tried again with the queue's back-off, not the poll's"
+
+
+@pytest.mark.parametrize("at", WRITES)
+async def test_a_trial_does_not_miss_its_deadline_because_the_volume_is_full(at: str) -> None:
+    world, volume = await filled(at, durations={"a/agent": 600.0}, trial=manifest({"activeDeadlineSeconds": 1000}))
+    world.now += 2000
+    await world.reconcile(2)
+    volume.has_room = True
+    await world.run()
+    assert world.condition == ("Complete", "TrialComplete", "ran 3 steps")
 
 
 async def test_what_failed_after_a_long_phase_is_tried_again_soon_not_at_the_next_poll() -> None:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from multistep.api.task_toml import ArtifactConfig
-from multistep.errors import StoreError
+from multistep.errors import RunnerError, StoreError
 from multistep.store.tree import MAX_DEPTH
 from multistep.store.unpacking import MAX_NOTES
 from multistep.store.unpacking import unpack as keep_now
@@ -81,7 +81,7 @@ async def test_a_repeated_collection_gives_the_same_and_replaces_the_older(volum
 async def test_what_a_broken_collection_left_does_no_harm(volume: Volume) -> None:
     await keep(volume, tar(member("0/a", b"whole")))
     before = snapshot(trial_path(volume))
-    with pytest.raises(StoreError, match="cut short"):
+    with pytest.raises(RunnerError, match="cut short"):
         await keep(volume, tar(member("0/b", bytes(5000)))[:3000])
     assert snapshot(trial_path(volume)) == before
 
@@ -179,6 +179,11 @@ async def test_a_runner_that_contradicts_itself_gets_nothing_kept(volume: Volume
     collected = await keep(volume, tar(sent), (*TWO, kind), Step(artifacts=entries("/app/out")))
     assert collected.count == 0
     assert "the runner reported" in log(volume)
+
+
+async def test_a_download_that_is_no_tar_is_the_runners_error_and_not_the_volumes(volume: Volume) -> None:
+    with pytest.raises(RunnerError, match="the tar stream of collected files is invalid"):
+        await keep(volume, b"x" * 512)
 
 
 async def test_types_must_be_of_all_sources(volume: Volume) -> None:
