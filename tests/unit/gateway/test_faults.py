@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from multistep.errors import StepUnknownToGateway
 from multistep.gateway.dialects import blames_configuration
 from tests.support.model_answers import Api
+from tests.support.waiting import eventually
 from tests.unit.gateway.test_usage import APIS
 from tests.unit.gateway.world import World, request_of, step_of, token_for, world
 
@@ -173,14 +176,14 @@ async def test_an_agent_that_hangs_up_before_the_end_is_charged_what_the_provide
 
 async def test_an_agent_that_leaves_before_the_answer_is_charged_too(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
-        await leave_after(it, "-slow-500", 0.2)
+        await leave_when(it, "-slow-500", partial(has_requests, it, 1))
         usage = await it.admin.close(step_of())
         assert usage.input_tokens == it.model.entries[0].input > 0
 
 
 async def test_an_answer_that_does_not_end_within_the_drain_is_incomplete(tmp_path: Path) -> None:
     async with world(tmp_path, drain_seconds=0.3) as it:
-        await leave_after(it, "-slow-5000", 0.2)
+        await leave_when(it, "-slow-5000", partial(has_requests, it, 1))
         start = time.monotonic()
         usage = await it.admin.close(step_of())
         assert time.monotonic() - start < 3
@@ -189,9 +192,9 @@ async def test_an_answer_that_does_not_end_within_the_drain_is_incomplete(tmp_pa
 
 async def test_an_agent_that_leaves_the_queue_costs_nothing(tmp_path: Path) -> None:
     async with world(tmp_path, lane_requests=1) as it:
-        first = asyncio.create_task(it.call("messages", "-slow-600", token=token_for("messages", uid="first")))
-        await asyncio.sleep(0.2)
-        await leave_after(it, "-slow-600", 0.2)
+        first = asyncio.create_task(it.call("messages", "-slow-2000", token=token_for("messages", uid="first")))
+        await eventually(partial(has_requests, it, 1))
+        await leave_when(it, "-slow-2000", partial(has_queued, it, 1))
         usage = await it.admin.close(step_of())
         assert (usage.requests, usage.incomplete, usage.input_tokens) == (1, 0, 0)
         assert (await first).status == 200
@@ -214,12 +217,21 @@ async def test_the_usage_of_a_step_without_requests_is_unknown(tmp_path: Path) -
             await it.admin.close(step_of("nobody"))
 
 
-async def leave_after(it: World, suffix: str, seconds: float) -> None:
-    """Send a request and close the connection after this number of seconds."""
+async def leave_when(it: World, suffix: str, condition: Callable[[], Awaitable[bool]]) -> None:
+    """Send a request, and close the connection when the condition holds."""
     call = asyncio.create_task(it.call("messages", suffix))
-    await asyncio.sleep(seconds)
+    await eventually(condition)
     call.cancel()
     await asyncio.wait([call])
+
+
+async def has_requests(it: World, number: int) -> bool:
+    return len(it.model.entries) == number
+
+
+async def has_queued(it: World, number: int) -> bool:
+    async with it.http.get(f"http://127.0.0.1:{it.admin_port}/metrics") as answer:
+        return f"\nmultistep_gateway_requests_waiting {number}.0\n" in await answer.text()
 
 
 async def test_websockets_are_refused_with_426(tmp_path: Path) -> None:
