@@ -79,6 +79,9 @@ GEMINI_KEY = {"code": 400, "status": "INVALID_ARGUMENT", "message": "not valid",
         ([{"error": GEMINI_KEY}], True),  # streamGenerateContent without alt=sse
         ({"error": {**GEMINI_KEY, "details": [{"reason": "BAD_FIELD"}, "text"]}}, False),
         ({"error": {"type": "invalid_request_error", "code": "model_not_found", "message": "The model does not exist"}}, True),
+        ({"type": "error", "error": {"type": "not_found_error", "message": "model: claude-none"}}, True),
+        ({"error": {"code": 404, "status": "NOT_FOUND", "message": "models/none is not found for API version v1beta"}}, True),
+        ({"error": {"code": 403, "message": "You do not have permission to access the File models/none"}}, False),
         ({"error": {"type": "invalid_request_error", "code": None, "message": "max_tokens is too large"}}, False),
         ({"error": "Your credit balance"}, False),
         ([], False),
@@ -87,6 +90,34 @@ GEMINI_KEY = {"code": 400, "status": "INVALID_ARGUMENT", "message": "not valid",
 )
 def test_an_error_shows_whether_the_key_or_the_model_is_wrong(document: Any, blamed: bool) -> None:
     assert blames_configuration(json.dumps(document).encode()) == blamed
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "kind"),
+    [
+        ("/openai/v1/responses", {"model": "gpt-5", "input": "x", "conversation": "conv_none"}, 404, None),
+        ("/openai/v1/responses", {"model": "gpt-5", "input": "x"}, 404, "Configuration"),
+        ("/openai/v1/responses", {"model": "gpt-5", "input": "x", "conversation": "conv_none"}, 401, "Configuration"),
+        (
+            "/gemini/v1beta/models/gemini-2.5-pro:generateContent",
+            {"contents": [{"role": "user", "parts": [{"fileData": {"fileUri": "https://x/v1beta/files/none"}}]}]},
+            403,
+            None,
+        ),
+    ],
+)
+async def test_a_reference_to_nothing_is_no_misconfiguration(
+    tmp_path: Path, path: str, body: dict[str, Any], status: int, kind: str | None
+) -> None:
+    """An agent could send such a request, so that its trial is excluded instead of scored."""
+    async with world(tmp_path) as it:
+        it.model.faults = [f"-fail-{status}"]
+        token = token_for("gemini" if "gemini" in path else "responses")
+        headers = {"x-goog-api-key": token} if "gemini" in path else {"Authorization": f"Bearer {token}"}
+        async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json=body) as answer:
+            assert answer.status == status
+        failure = (await it.admin.close(step_of())).last_failure
+        assert (failure and failure.kind) == kind
 
 
 async def test_an_account_without_credit_is_no_failure_of_the_agent(tmp_path: Path) -> None:
