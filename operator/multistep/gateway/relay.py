@@ -117,8 +117,8 @@ class Relay:
     def _kind_of(self, status: int, body: bytes) -> Kind:
         """Return the kind of failure of an error.
 
-        Providers answer 403 or 404, too, if a file or a conversation does not exist. So if the request has such references, only the
-        answer's body shows that the configuration is wrong.
+        Providers answer 403 or 404, too, if a file or a conversation does not exist. So if the request has such references, only
+        the answer's body shows that the configuration is wrong.
         """
         if status in _ACCOUNT or (status in _ACCESS and not self._asked.opaque):
             return "Configuration"
