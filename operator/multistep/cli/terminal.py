@@ -149,6 +149,8 @@ def usage_text(usage: Usage) -> str:
         f"{_amount(usage.output_tokens)} output tokens",
         "unknown cost" if usage.cost_usd is None else f"${usage.cost_usd:.4f}",
     ]
+    parts += [plural(usage.requests, "request")] if usage.requests is not None else []
+    parts += [f"held {usage.held_seconds:.0f} s"] if (usage.held_seconds or 0.0) >= 1 else []
     missing = f", without {plural(usage.incomplete, 'request')} of unknown usage" if usage.incomplete else ""
     return f"used {', '.join(parts)}{missing}, counted by the {usage.source.lower()}"
 

@@ -19,7 +19,8 @@ _REQUEST_ERRORS: Final = frozenset(
     )
 )
 _CONFIGURATION_ERRORS: Final = frozenset(("API_KEY_INVALID", "billing_error", "invalid_api_key", "model_not_found"))
-_NO_CREDIT: Final = "Your credit balance is too low"  # start of Anthropic's message, whose type is invalid_request_error
+_CONFIGURATION_MESSAGES: Final = ("Your credit balance is too low", "model:", "models/")
+"""Starts of messages of Anthropic and Gemini whose type is that of other errors, too. An agent cannot choose a message's start."""
 _MAX_TOKENS: Final = 10_000_000  # more than any model generates for one answer
 _MAX_ANSWERS: Final = 128  # OpenAI's maximum; Gemini allows 8
 _NOT_JSON: Final = object()  # result for text that is not JSON; None is the result for the valid JSON document null
@@ -181,7 +182,7 @@ def blames_configuration(body: bytes) -> bool:
     details = error.get("details")
     named = [error, *(each for each in details if isinstance(each, Mapping))] if isinstance(details, list) else [error]
     given = {str(each.get(name)) for each in named for name in ("type", "code", "reason")}
-    return bool(given & _CONFIGURATION_ERRORS) or str(error.get("message")).startswith(_NO_CREDIT)
+    return bool(given & _CONFIGURATION_ERRORS) or str(error.get("message")).startswith(_CONFIGURATION_MESSAGES)
 
 
 def _largest(*limits: Any) -> int | None:

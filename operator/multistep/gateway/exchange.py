@@ -189,7 +189,7 @@ class Exchange:
             async with answer:
                 call = self._call
                 key = call.credential.key.get_secret_value()
-                return await Relay(self._client, answer, call.route.dialect, key, call.asked.strips_usage, self.finish).run()
+                return await Relay(self._client, answer, call.route.dialect, key, call.asked, self.finish).run()
         finally:
             if refusal is None:
                 self._lane.leave()

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from aiohttp import ClientError, ClientResponse, web
 from multidict import CIMultiDict
 
+from multistep.gateway.bodies import Asked
 from multistep.gateway.client_connection import ClientConnection
 from multistep.gateway.dialects import Dialect, Reading, Usage, blames_configuration
 from multistep.gateway.events import Event, EventReader
@@ -20,7 +21,8 @@ from multistep.gateway.headers import answer_headers
 from multistep.gateway.ledger import Kind, State
 
 REDACTED: Final = "[REDACTED]"
-_CONFIGURATION: Final = frozenset((401, 402, 403, 404))
+_ACCOUNT: Final = (401, 402)
+_ACCESS: Final = (403, 404)
 _MESSAGE_CHARACTERS: Final = 300
 _BROKEN: Final = (ClientError, TimeoutError, OSError)
 
@@ -32,16 +34,16 @@ class Finish(Protocol):
 
 
 class Relay:
-    """Forwards one answer. key: the provider's key, which must not reach the agent; strips_usage: remove the usage event."""
+    """Forwards one answer. key: the provider's key, which must not reach the agent; asked: the request."""
 
     def __init__(
-        self, client: ClientConnection, answer: ClientResponse, dialect: Dialect, key: str, strips_usage: bool, finish: Finish
+        self, client: ClientConnection, answer: ClientResponse, dialect: Dialect, key: str, asked: Asked, finish: Finish
     ) -> None:
         self._client = client
         self._answer = answer
         self._reading = Reading(dialect)
         self._key = key
-        self._strips_usage = strips_usage
+        self._asked = asked
         self._finish = finish
         self._recorded: Usage | None = None
         self._ended = False
@@ -96,7 +98,7 @@ class Relay:
     def _read(self, event: Event) -> bool:
         """Parse an event for its usage; return whether to forward the event to the agent."""
         self._reading.event(event.data)
-        return not (self._strips_usage and _only_usage(event.data))
+        return not (self._asked.strips_usage and _only_usage(event.data))
 
     async def _record_end(self) -> None:
         """Record the usage as soon as the answer's end is read, and again if a later event corrects the usage."""
@@ -110,10 +112,19 @@ class Relay:
 
     async def _record_error(self, body: bytes) -> None:
         status = self._answer.status
-        kind: Kind = "Provider" if status >= 500 or status == 408 else ""
-        if status in _CONFIGURATION or (status == 400 and blames_configuration(body)):
-            kind = "Configuration"
-        await self._finish("failed", status, Usage(), kind, message_of(body, self._key))
+        await self._finish("failed", status, Usage(), self._kind_of(status, body), message_of(body, self._key))
+
+    def _kind_of(self, status: int, body: bytes) -> Kind:
+        """Return the kind of failure of an error.
+
+        Providers answer 403 or 404, too, if a file or a conversation does not exist. So if the request has such references, only
+        the answer's body shows that the configuration is wrong.
+        """
+        if status in _ACCOUNT or (status in _ACCESS and not self._asked.opaque):
+            return "Configuration"
+        if status in (400, *_ACCESS) and blames_configuration(body):
+            return "Configuration"
+        return "Provider" if status >= 500 or status == 408 else ""
 
     async def _cut(self, response: web.StreamResponse, error: Exception | None) -> web.StreamResponse:
         why = f": {type(error).__name__}" if error else ""

@@ -13,7 +13,7 @@ from multistep.api.model import GROUP
 from multistep.engine.build_operations import AUTH, OUT, WORK
 from multistep.engine.builder import Limits
 from multistep.pods import container_status, runner_mount
-from multistep.pods.identity import CONTAINER
+from multistep.pods.identity import CONTAINER, label_value
 from multistep.pods.runner_mount import RUNNER
 from multistep.settings import Settings
 
@@ -22,6 +22,7 @@ _SOCKET: Final = "multistep/push"  # a name of its own, because the containers o
 CALLS: Final[Mapping[str, tuple[str, ...]]] = {CONTAINER: (RUNNER, "call"), PUSH: (RUNNER, "call", "--socket", _SOCKET)}
 LABEL_BUILD: Final = f"{GROUP}/build"
 ANNOTATION_BUILD: Final = f"{GROUP}/build"  # the build's whole digest, which is too long for a label
+LABEL_OPERATOR: Final = f"{GROUP}/operator"  # the lease of the operator that created the pod, as operators may share a namespace
 _NAME_DIGITS: Final = 40
 _INSTALL_DIR: Final = "/multistep-install"
 _BUILDER, _PUSHER = 1000, 65532  # user and group IDs
@@ -35,6 +36,15 @@ def pod_name(build: str) -> str:
 def build_of(pod: Mapping[str, Any]) -> str:
     """Return the digest of the build that a pod is for; "" if it is no builder's pod."""
     return str((pod["metadata"].get("annotations") or {}).get(ANNOTATION_BUILD, ""))
+
+
+def selector(settings: Settings) -> str:
+    """Return the label selector of the builders' pods that this operator created."""
+    return f"{LABEL_BUILD},{LABEL_OPERATOR}={_operator(settings)}"
+
+
+def _operator(settings: Settings) -> str:
+    return label_value(f"{settings.lease_namespace}.{settings.lease_name}")
 
 
 def push_ended(pod: Mapping[str, Any]) -> str:
@@ -64,7 +74,11 @@ def manifest(build: str, about: str, settings: Settings) -> dict[str, Any]:
         "metadata": {
             "name": pod_name(build),
             "namespace": namespace(settings),
-            "labels": {"app.kubernetes.io/managed-by": "multistep", LABEL_BUILD: build[:_NAME_DIGITS]},
+            "labels": {
+                "app.kubernetes.io/managed-by": "multistep",
+                LABEL_BUILD: build[:_NAME_DIGITS],
+                LABEL_OPERATOR: _operator(settings),
+            },
             "annotations": {ANNOTATION_BUILD: build, f"{GROUP}/built-for": about},
         },
         "spec": {

@@ -123,8 +123,7 @@ def _container(plan: ServicePlan, policy: str, mounts: tuple[PodMount, ...]) -> 
         "image": plan.image,
         **({"imagePullPolicy": policy} if policy else {}),
         **({} if plan.once else {"restartPolicy": "Always"}),
-        **({"command": [*map(_literal, service.entrypoint)]} if service.entrypoint is not None else {}),
-        **({"args": [*map(_literal, service.command)]} if service.command is not None else {}),
+        **_argv(service),
         "env": [*_environment(plan)],
         **({"workingDir": service.working_dir} if service.working_dir else {}),
         **({"stdin": True} if service.stdin else {}),
@@ -141,6 +140,18 @@ def _container(plan: ServicePlan, policy: str, mounts: tuple[PodMount, ...]) -> 
             "failureThreshold": plan.probe.failures,
         }
     return container
+
+
+def _argv(service: Service) -> dict[str, Any]:
+    """Return command and args of a service's container. In Kubernetes, an empty command is the image's entrypoint; in a compose
+    file, an empty entrypoint is none."""
+    entrypoint, command = service.entrypoint, service.command
+    if entrypoint == ():
+        entrypoint, command = command, None
+    return {
+        **({"command": [*map(_literal, entrypoint)]} if entrypoint is not None else {}),
+        **({"args": [*map(_literal, command)]} if command is not None else {}),
+    }
 
 
 def _environment(plan: ServicePlan) -> Iterator[dict[str, Any]]:

@@ -105,9 +105,10 @@ class OrphanRemoval:
             self._wanted[pod.uid] = trial.metadata.resource_version
 
     async def _check_builders(self) -> None:
-        """Delete the pods of builds that no trial waits for, and old logs of builds."""
+        """Delete this operator's pods of builds that no trial waits for, and old logs of builds. Another operator may build in the
+        same namespace: only it knows which of its builds trials wait for."""
         namespace, wanted, now = builder.namespace(self.settings), self.builds.wanted if self.builds else (), self.clock()
-        for metadata in await self.cluster.list_metadata(PODS, namespace, label_selector=builder.LABEL_BUILD):
+        for metadata in await self.cluster.list_metadata(PODS, namespace, label_selector=builder.selector(self.settings)):
             pod = pod_facts({"metadata": metadata})
             needed = builder.build_of({"metadata": metadata}) in wanted
             if orphans.builder_orphaned(pod.created_at, wanted=needed, deleting=pod.deleting, now=now, grace=_BUILDER_SECONDS):

@@ -12,6 +12,7 @@ from multistep.engine.journal import Journal, StepRun
 from multistep.engine.plan import TrialPlan
 
 _COMMAND: Final = "command"
+_MULTISTEP: Final = "multistep"  # the key of Multistep's own metadata, which no agent can set
 
 
 def agent_info(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
@@ -45,8 +46,17 @@ def agent_result(run: StepRun) -> dict[str, Any]:
         "cost_usd": usage.cost_usd,
         "model_usage": None,
         "rollout_details": None,
-        "metadata": None if run.metadata is None else dict(run.metadata),
+        "metadata": _metadata(run, usage),
     }
+
+
+def _metadata(run: StepRun, usage: Usage) -> dict[str, Any] | None:
+    """Return the agent's own metadata and, for a usage that the model gateway counted, what Harbor's fields do not have."""
+    own = None if run.metadata is None else {name: value for name, value in run.metadata.items() if name != _MULTISTEP}
+    if usage.source != "Gateway":
+        return own
+    counted = usage.model_dump(by_alias=True, include={"source", "prices", "requests", "incomplete", "held_seconds"})
+    return {**(own or {}), _MULTISTEP: counted}
 
 
 def own_version() -> str:

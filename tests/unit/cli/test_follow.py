@@ -244,6 +244,8 @@ async def test_an_absent_operator_is_reported(monkeypatch: pytest.MonkeyPatch, c
 def test_what_an_agent_used_is_one_line() -> None:
     known = Usage(input_tokens=12345, cached_tokens=45, output_tokens=6, cost_usd=0.25, source="Gateway")
     assert usage_text(known) == "used 12,345 input tokens (45 cached), 6 output tokens, $0.2500, counted by the gateway"
+    waited = known.model_copy(update={"requests": 1, "held_seconds": 75.4})
+    assert usage_text(waited).endswith("$0.2500, 1 request, held 75 s, counted by the gateway")
     text = usage_text(Usage(input_tokens=1, incomplete=2))
     assert text == (
         "used 1 input tokens (unknown cached), unknown output tokens, unknown cost, without 2 requests of unknown usage, "

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from multistep.errors import StepUnknownToGateway
 from multistep.gateway.dialects import blames_configuration
 from tests.support.model_answers import Api
+from tests.support.waiting import eventually
 from tests.unit.gateway.test_usage import APIS
 from tests.unit.gateway.world import World, request_of, step_of, token_for, world
 
@@ -76,6 +79,9 @@ GEMINI_KEY = {"code": 400, "status": "INVALID_ARGUMENT", "message": "not valid",
         ([{"error": GEMINI_KEY}], True),  # streamGenerateContent without alt=sse
         ({"error": {**GEMINI_KEY, "details": [{"reason": "BAD_FIELD"}, "text"]}}, False),
         ({"error": {"type": "invalid_request_error", "code": "model_not_found", "message": "The model does not exist"}}, True),
+        ({"type": "error", "error": {"type": "not_found_error", "message": "model: claude-none"}}, True),
+        ({"error": {"code": 404, "status": "NOT_FOUND", "message": "models/none is not found for API version v1beta"}}, True),
+        ({"error": {"code": 403, "message": "You do not have permission to access the File models/none"}}, False),
         ({"error": {"type": "invalid_request_error", "code": None, "message": "max_tokens is too large"}}, False),
         ({"error": "Your credit balance"}, False),
         ([], False),
@@ -84,6 +90,34 @@ GEMINI_KEY = {"code": 400, "status": "INVALID_ARGUMENT", "message": "not valid",
 )
 def test_an_error_shows_whether_the_key_or_the_model_is_wrong(document: Any, blamed: bool) -> None:
     assert blames_configuration(json.dumps(document).encode()) == blamed
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "kind"),
+    [
+        ("/openai/v1/responses", {"model": "gpt-5", "input": "x", "conversation": "conv_none"}, 404, None),
+        ("/openai/v1/responses", {"model": "gpt-5", "input": "x"}, 404, "Configuration"),
+        ("/openai/v1/responses", {"model": "gpt-5", "input": "x", "conversation": "conv_none"}, 401, "Configuration"),
+        (
+            "/gemini/v1beta/models/gemini-2.5-pro:generateContent",
+            {"contents": [{"role": "user", "parts": [{"fileData": {"fileUri": "https://x/v1beta/files/none"}}]}]},
+            403,
+            None,
+        ),
+    ],
+)
+async def test_a_reference_to_nothing_is_no_misconfiguration(
+    tmp_path: Path, path: str, body: dict[str, Any], status: int, kind: str | None
+) -> None:
+    """An agent could send such a request, so that its trial is excluded instead of scored."""
+    async with world(tmp_path) as it:
+        it.model.faults = [f"-fail-{status}"]
+        token = token_for("gemini" if "gemini" in path else "responses")
+        headers = {"x-goog-api-key": token} if "gemini" in path else {"Authorization": f"Bearer {token}"}
+        async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json=body) as answer:
+            assert answer.status == status
+        failure = (await it.admin.close(step_of())).last_failure
+        assert (failure and failure.kind) == kind
 
 
 async def test_an_account_without_credit_is_no_failure_of_the_agent(tmp_path: Path) -> None:
@@ -173,14 +207,14 @@ async def test_an_agent_that_hangs_up_before_the_end_is_charged_what_the_provide
 
 async def test_an_agent_that_leaves_before_the_answer_is_charged_too(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
-        await leave_after(it, "-slow-500", 0.2)
+        await leave_when(it, "-slow-500", partial(has_requests, it, 1))
         usage = await it.admin.close(step_of())
         assert usage.input_tokens == it.model.entries[0].input > 0
 
 
 async def test_an_answer_that_does_not_end_within_the_drain_is_incomplete(tmp_path: Path) -> None:
     async with world(tmp_path, drain_seconds=0.3) as it:
-        await leave_after(it, "-slow-5000", 0.2)
+        await leave_when(it, "-slow-5000", partial(has_requests, it, 1))
         start = time.monotonic()
         usage = await it.admin.close(step_of())
         assert time.monotonic() - start < 3
@@ -189,9 +223,9 @@ async def test_an_answer_that_does_not_end_within_the_drain_is_incomplete(tmp_pa
 
 async def test_an_agent_that_leaves_the_queue_costs_nothing(tmp_path: Path) -> None:
     async with world(tmp_path, lane_requests=1) as it:
-        first = asyncio.create_task(it.call("messages", "-slow-600", token=token_for("messages", uid="first")))
-        await asyncio.sleep(0.2)
-        await leave_after(it, "-slow-600", 0.2)
+        first = asyncio.create_task(it.call("messages", "-slow-2000", token=token_for("messages", uid="first")))
+        await eventually(partial(has_requests, it, 1))
+        await leave_when(it, "-slow-2000", partial(has_queued, it, 1))
         usage = await it.admin.close(step_of())
         assert (usage.requests, usage.incomplete, usage.input_tokens) == (1, 0, 0)
         assert (await first).status == 200
@@ -214,12 +248,21 @@ async def test_the_usage_of_a_step_without_requests_is_unknown(tmp_path: Path) -
             await it.admin.close(step_of("nobody"))
 
 
-async def leave_after(it: World, suffix: str, seconds: float) -> None:
-    """Send a request and close the connection after this number of seconds."""
+async def leave_when(it: World, suffix: str, condition: Callable[[], Awaitable[bool]]) -> None:
+    """Send a request, and close the connection when the condition holds."""
     call = asyncio.create_task(it.call("messages", suffix))
-    await asyncio.sleep(seconds)
+    await eventually(condition)
     call.cancel()
     await asyncio.wait([call])
+
+
+async def has_requests(it: World, number: int) -> bool:
+    return len(it.model.entries) == number
+
+
+async def has_queued(it: World, number: int) -> bool:
+    async with it.http.get(f"http://127.0.0.1:{it.admin_port}/metrics") as answer:
+        return f"\nmultistep_gateway_requests_waiting {number}.0\n" in await answer.text()
 
 
 async def test_websockets_are_refused_with_426(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from multistep.errors import ClusterError, NotFound, Unavailable
 from multistep.kube.protocols import Object
 from multistep.kube.resources import TRIALS, Resource
 from multistep.metrics import Metrics
+from multistep.pods import builder
 from multistep.reconcile.garbage_collector import OrphanRemoval
-from multistep.settings import Settings
+from multistep.settings import BuildSettings, Settings
 from multistep.store.bucket import Bucket
 from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
@@ -47,6 +48,17 @@ async def test_objects_that_users_created_are_never_deleted_whatever_their_label
     scene.pod("else", None, labels={"app.kubernetes.io/managed-by": "Helm"})
     await scene.once()
     assert scene.pods == {"theirs", "else"}
+
+
+async def test_builders_that_no_trial_waits_for_are_deleted_by_the_operator_that_created_them(scene: Scene, tmp_path: Path) -> None:
+    builds = BuildSettings(registry="registry.example/builds", namespace="builders")
+    one, other = (Settings(builds=builds, lease_namespace=name) for name in ("a", "b"))
+    for id, settings in (("1" * 64, one), ("2" * 64, other)):
+        pod = builder.manifest(id, "default/t", settings)
+        pod["metadata"]["creationTimestamp"] = datetime.fromtimestamp(NOW - 601, UTC).isoformat()
+        scene.cluster.put({**pod, "status": {}})
+    await OrphanRemoval(scene.cluster, Volume(tmp_path), one, Metrics(), clock=lambda: NOW).once()
+    assert scene.pods == {builder.pod_name("2" * 64)}
 
 
 async def test_the_pods_of_a_namesake_are_distinguished_by_uid(scene: Scene) -> None:

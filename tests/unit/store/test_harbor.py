@@ -8,11 +8,12 @@ import json
 import pytest
 
 from multistep.api.task_toml import TaskConfig, VerifierConfig
-from multistep.api.trial_status import ResumeStatus, TaskSourceStatus
+from multistep.api.trial_status import ResumeStatus, TaskSourceStatus, Usage
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.plan import TrialEnv
 from multistep.engine.rewards import StepException
 from multistep.store import harbor, harbor_log
+from multistep.store.harbor_agent import agent_result
 from tests.harbor.samples import BEGIN, DIGEST, SAMPLES, SECRET, SPEC, Sample, journal, run
 
 BY_NAME = {sample.name: sample for sample in SAMPLES}
@@ -152,3 +153,13 @@ def test_the_lock_has_the_images_as_the_kubelet_resolved_them() -> None:
     assert kwargs["verifier_image_ids"] == {"scaffold": apart.verifier_image_id}
     without = harbor.lock_json(sample.plan(), sample.trial(), journal(StepRun(name="scaffold")))["environment"]["kwargs"]
     assert without == {"image": "i", "image_id": None}
+
+
+def test_the_result_says_who_counted_the_tokens_and_with_which_prices() -> None:
+    counted = Usage(input_tokens=7, requests=2, incomplete=1, held_seconds=3.5, source="Gateway", prices="genai-prices 1.0")
+    facts = {"source": "Gateway", "prices": "genai-prices 1.0", "requests": 2, "incomplete": 1, "heldSeconds": 3.5}
+    own = {"turns": 3, "multistep": "forged"}
+    assert agent_result(StepRun("a", usage=counted, metadata=own))["metadata"] == {"turns": 3, "multistep": facts}
+    assert agent_result(StepRun("a", usage=counted))["metadata"] == {"multistep": facts}
+    assert agent_result(StepRun("a", usage=Usage(input_tokens=7), metadata=own))["metadata"] == {"turns": 3}
+    assert agent_result(StepRun("a"))["metadata"] is None
