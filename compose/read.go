@@ -304,7 +304,7 @@ func (r *reading) addLinks(services []Service) {
 func (r *reading) ports(key []string, service types.ServiceConfig) []string {
 	var found []string
 	for _, port := range service.Ports {
-		found = append(found, fmt.Sprintf("%d/%s", port.Target, orElse(port.Protocol, "tcp")))
+		found = append(found, fmt.Sprintf("%d/%s", port.Target, orElse(strings.ToLower(port.Protocol), "tcp")))
 	}
 	for _, exposed := range service.Expose {
 		number, protocol, _ := strings.Cut(exposed, "/")
@@ -312,7 +312,7 @@ func (r *reading) ports(key []string, service types.ServiceConfig) []string {
 			r.file.refuse(with(key, "expose"), "must be single ports; got %q", exposed)
 			continue
 		}
-		found = append(found, number+"/"+orElse(protocol, "tcp"))
+		found = append(found, number+"/"+orElse(strings.ToLower(protocol), "tcp"))
 	}
 	slices.Sort(found)
 	return slices.Compact(found)

@@ -43,6 +43,9 @@ func (r *reading) check(service types.ServiceConfig) {
 	if service.Name == mainService && len(service.CapDrop) > 0 {
 		refuse("cap_drop", "must be empty for main: its phases are started with the default capabilities")
 	}
+	if service.Name != mainService && service.Entrypoint != nil && len(service.Entrypoint) == 0 && len(service.Command) == 0 {
+		refuse("entrypoint", "is empty, so the image's command would run without the image's entrypoint: write the command")
+	}
 	if service.Scale != nil && *service.Scale != 1 {
 		refuse("scale", "must be 1, as services share one address; got %d", *service.Scale)
 	}

@@ -109,10 +109,11 @@ func replaceable(path []string) bool {
 		return false
 	}
 	switch path[2] {
-	case "environment", "command", "entrypoint", "image", "healthcheck":
+	case "environment", "command", "entrypoint", "image":
 		return true
 	}
-	return path[2] == "build" && len(path) > 3 && path[3] == "args"
+	below := strings.Join(path[2:min(len(path), 4)], ".")
+	return below == "build.args" || below == "healthcheck.test"
 }
 
 // placeholderStart and placeholderEnd enclose a variable whose value only the trial knows (engine/services.py).

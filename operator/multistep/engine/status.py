@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from multistep.api.agent_spec import BUILT_IN
 from multistep.api.egress import total as refused_total
 from multistep.api.image_status import ImageStatus
 from multistep.api.plural import plural
@@ -27,7 +28,7 @@ from multistep.api.trial_status import (
 from multistep.engine import failure_class as failures
 from multistep.engine import rewards
 from multistep.engine.deadlines import DEADLINE_EXCEEDED
-from multistep.engine.journal import Collected, Journal, StepRun
+from multistep.engine.journal import AGENT, Collected, Journal, StepRun
 from multistep.engine.pod_start import POD_STARTING, starting_message
 from multistep.engine.score import Score, known_score, outcome, step_passes, step_score, trial_score, verdict_of
 from multistep.engine.scoring import agent_may_have_caused, agent_used_deadline
@@ -139,7 +140,7 @@ def verifier_wanted(trial: MultiStepTrial, pod_name: str, image_user: str | None
 
 def complete(trial: MultiStepTrial, journal: Journal, results: str | None, now: float) -> TrialStatus:
     """Return the status of a Complete trial, whatever its reward. results: URL of the results."""
-    ended = _ended(trial.status, journal, results, now)
+    ended = _ended(trial, journal, results, now)
     return _with(trial, "Complete", "TrialComplete", _summary(journal) + summary(ended["tampering"]), now, **ended)
 
 
@@ -163,7 +164,7 @@ def failed(
     """Return the status of a Failed trial, which has no reward. journal: the trial's progress; None: status.steps stays as is."""
     ended: dict[str, Any] = {"completion_time": time(now), "current_step": None, "results": results}
     if journal:
-        ended = _ended(trial.status, journal, results, now)
+        ended = _ended(trial, journal, results, now)
     ended["rewards"] = ended["reward"] = ended["score_rule"] = None
     step = journal.steps[-1].name if journal and journal.steps else trial.status.current_step
     class_ = failures.of_failed(reason, journal, agent_acted=_agent_may_have_acted(trial.status))
@@ -293,34 +294,45 @@ def _summary(journal: Journal) -> str:
     return f"ran {ran}"
 
 
-def _ended(status: TrialStatus, journal: Journal, results: str | None, now: float) -> dict[str, Any]:
+def _ended(trial: MultiStepTrial, journal: Journal, results: str | None, now: float) -> dict[str, Any]:
     shown = bounded_rewards(journal.rewards)
     exception = journal.exception
     return {
         "steps": [step_status(run) for run in journal.steps],
-        "tampering": merged(status, journal),
+        "tampering": merged(trial.status, journal),
         "current_step": None,
         "completion_time": time(now),
         "rewards": shown,
         "reward": reward_text(shown),
         "exception": exception and TrialException(type=exception.type, message=bounded(exception.message)),
         "score_rule": journal.score_rule,
-        **_verdict(journal),
+        **_verdict(journal, hosted=_ran_hosted_agent(trial)),
         "usage": total([journal.setup_usage, *(run.usage for run in journal.steps)]),
         "results": results,
     }
 
 
-def _verdict(journal: Journal) -> dict[str, Any]:
-    """Return the failure, score and outcome of a Complete trial. It has no score after a failure that no agent can have caused."""
+def _ran_hosted_agent(trial: MultiStepTrial) -> bool:
+    """Return whether the trial, or the source of a regrade, ran an agent of Harbor or a class of the user's own."""
+    source = trial.status.regraded
+    return trial.spec.agent.hosted if source is None else source.agent.name not in BUILT_IN
+
+
+def _verdict(journal: Journal, *, hosted: bool) -> dict[str, Any]:
+    """Return the failure, score and outcome of a Complete trial. It has no score after a failure that no agent can have caused.
+
+    hosted: whether a hosted agent ran. Its code may raise any exception, also one of a type that otherwise only the task can cause.
+    """
     own = [run for run in journal.steps if run.trial is None]
     score = trial_score([verdict_of(run) for run in own], journal.score_rule) if journal.score_rule else None
     last = journal.steps[-1] if journal.steps else None
     exception, step = (last.exception, last.name) if last and last.exception else (journal.exception, None)
     if exception is None:
         return _scored(None, score, gate_failed=last is not None and last.gate_passed is False)
-    failure = TrialFailure(class_=failures.of_exception(exception.type, exception.phase), reason=exception.type, step=step)
-    return _scored(failure, score if agent_may_have_caused(exception, journal) else None)
+    by_agent = hosted and exception.phase == AGENT
+    class_ = "Agent" if by_agent else failures.of_exception(exception.type, exception.phase)
+    failure = TrialFailure(class_=class_, reason=exception.type, step=step)
+    return _scored(failure, score if by_agent or agent_may_have_caused(exception, journal) else None)
 
 
 def _scored(failure: TrialFailure | None, score: Score | None, *, gate_failed: bool = False) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from multistep.api.regrade import RegradeStatus, SourceAgent
+from multistep.api.score import ScoreRule
 from multistep.api.sweep import Scoring
 from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.api.trial_status import Durations, StepStatus, TrialStatus
@@ -253,6 +255,22 @@ def test_a_deadline_counts_only_against_an_agent_that_used_half_of_it() -> None:
     assert not agent_used_deadline(TrialStatus(steps=[working]), None, NOW)
     stopped = status.failed(trial(activeDeadlineSeconds=1), "Stopped", "stop", NOW)
     assert counted_score(facts(resource(stopped)), Scoring()) is None
+
+
+@pytest.mark.parametrize("type_", ["ValueError", "FileNotFoundError", "HealthcheckError", "OverflowError"])
+@pytest.mark.parametrize("regrade", [False, True])
+def test_whatever_a_hosted_agent_raises_is_its_own_failure(type_: str, regrade: bool) -> None:
+    def done(agent: str) -> TrialStatus:
+        steps = [StepRun("a", phase="artifacts", rewards={"reward": 1}, exception=StepException(type_, "", "agent"))]
+        journal = Journal(steps=steps, score_rule=ScoreRule(steps=2, strategy="Mean"), finished=True)
+        source = RegradeStatus(trial="s", uid="s", agent=SourceAgent(name=agent)) if regrade else None
+        spec = {"name": agent} if agent == "oracle" else {"importPath": agent}
+        made = trial(**({"agent": {"name": "nop"}, "regrade": {"trial": "s"}} if regrade else {"agent": spec}))
+        return status.complete(made.model_copy(update={"status": TrialStatus(regraded=source)}), journal, None, NOW)
+
+    hosted = done("mine:Agent")
+    assert (hosted.failure and hosted.failure.class_, hosted.score) == ("Agent", 0.5)
+    assert (failure := done("oracle").failure) and failure.class_ != "Agent"  # the task's own solution is missing or broken
 
 
 def test_a_failed_trial_counts_0_when_an_agent_did_it() -> None:

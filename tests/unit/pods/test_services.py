@@ -115,6 +115,12 @@ def test_a_service_is_a_native_sidecar_with_all_that_its_file_says() -> None:
     assert [each["mountPath"] for each in db["volumeMounts"]] == ["/data", "/etc/a", "/tmp", "/multistep", "/run/multistep-service"]
 
 
+def test_an_empty_entrypoint_is_not_the_images() -> None:
+    made = composed(Service("db", "redis", entrypoint=(), command=("serve", "x")))["spec"]["initContainers"]
+    db = next(each for each in made if each["name"] == "svc-db")
+    assert db["command"] == ["serve", "x"] and "args" not in db
+
+
 def test_volumes_are_filled_before_the_first_service_that_mounts_them() -> None:
     data = Mount("volume", "/own", "data")
     pod = composed(DB, Service("main", mounts=(data, Mount("volume", "/new", "new"))), files="eA==")

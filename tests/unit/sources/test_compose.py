@@ -177,6 +177,15 @@ def test_what_the_api_server_would_reject_is_refused(keys: str, message: str) ->
     assert str(error(f"services:\n  db:\n    image: x\n{text}\n")).endswith(message)
 
 
+def test_an_empty_entrypoint_needs_a_command() -> None:
+    assert "services.db.entrypoint: is empty" in str(error("services:\n  db:\n    image: x\n    entrypoint: []\n"))
+    assert service("    entrypoint: []\n    command: [a]\n").entrypoint == ()
+
+
+def test_protocols_of_ports_have_no_case() -> None:
+    assert service("    expose: [80/TCP]\n    ports: ['81:81/UDP']\n").ports == ("80/tcp", "81/udp")
+
+
 @pytest.mark.parametrize("keys", ["read_only: true", "cap_drop: [ALL]"])
 def test_what_the_container_of_the_trial_cannot_have_is_refused_for_main(keys: str) -> None:
     assert f"{FILE}:3: services.main.{keys.partition(':')[0]}: must be " in str(error(f"services:\n  main:\n    {keys}\n"))
@@ -207,7 +216,9 @@ def test_a_variable_without_a_value_is_the_trials() -> None:
     assert read.others[0].environment == {"K": placeholder("KEY"), "L": "", "M": placeholder("KEY")}
 
 
-@pytest.mark.parametrize("keys", ["user: '${KEY}'", "build: {context: '${KEY}'}", "ports: ['${KEY}:1']"])
+@pytest.mark.parametrize(
+    "keys", ["user: '${KEY}'", "build: {context: '${KEY}'}", "ports: ['${KEY}:1']", "healthcheck: {test: x, retries: '${KEY}'}"]
+)
 def test_a_variable_without_a_value_is_refused_where_the_trial_cannot_set_it(keys: str) -> None:
     text = str(error(f"services:\n  db:\n    image: x\n    {keys}\n"))
     assert f"{FILE}:4: services.db." in text and "uses ${KEY}, which is not set: add it to environment.env" in text
