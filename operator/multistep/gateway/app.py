@@ -51,7 +51,7 @@ async def running(settings: GatewaySettings) -> AsyncIterator[Running]:
         raise ValueError(f"{settings.admin_token_file}: the token has fewer than {MIN_TOKEN_BYTES} bytes")
     async with AsyncExitStack() as stack:
         services = await _services(settings, stack)
-        public = web.Application(client_max_size=settings.body_bytes)
+        public = web.Application()
         handlers = Public(services, keyring)
         public.router.add_get(STALLS_PATH, handlers.stalls)
         public.router.add_route("*", "/{path:.*}", handlers.handle)
@@ -89,7 +89,7 @@ async def _services(settings: GatewaySettings, stack: AsyncExitStack) -> Service
         budgets=Budgets(ledger.spent),
         lanes=lanes,
         credentials=Credentials(),
-        steps=Steps(await ledger.closed_steps()),
+        steps=Steps(await ledger.closed_steps(), settings.body_bytes),
         metrics=GatewayMetrics(lanes, settings.metrics_label_sets),
         loads=Loads(),
         stalls=Stalls(ledger, await ledger.stalls()),
