@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ async def running(settings: GatewaySettings) -> AsyncIterator[Running]:
         raise ValueError(f"{settings.admin_token_file}: the token has fewer than {MIN_TOKEN_BYTES} bytes")
     async with AsyncExitStack() as stack:
         services = await _services(settings, stack)
-        public = web.Application(client_max_size=settings.body_bytes)
+        public = web.Application()
         handlers = Public(services, keyring)
         public.router.add_get(STALLS_PATH, handlers.stalls)
         public.router.add_route("*", "/{path:.*}", handlers.handle)
@@ -65,7 +66,10 @@ async def running(settings: GatewaySettings) -> AsyncIterator[Running]:
 
 async def _beat(ledger: Ledger) -> None:
     while True:
-        await ledger.beat()
+        try:
+            await ledger.beat()
+        except sqlite3.Error as error:  # e.g. a full disk, which may get free again
+            _log.error("cannot record that the gateway runs: %s", error)
         await asyncio.sleep(_BEAT_SECONDS)
 
 
@@ -89,7 +93,7 @@ async def _services(settings: GatewaySettings, stack: AsyncExitStack) -> Service
         budgets=Budgets(ledger.spent),
         lanes=lanes,
         credentials=Credentials(),
-        steps=Steps(await ledger.closed_steps()),
+        steps=Steps(await ledger.closed_steps(), settings.body_bytes),
         metrics=GatewayMetrics(lanes, settings.metrics_label_sets),
         loads=Loads(),
         stalls=Stalls(ledger, await ledger.stalls()),

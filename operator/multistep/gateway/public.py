@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from aiohttp import web
@@ -77,8 +78,8 @@ class Public:
         if route is None:
             raise Refused(404, f"{request.method} {request.path[:200]} is not a path of a supported API")
         claims = self._claims(request, route.provider)
-        with self._services.steps.working(claims.key):
-            asked = await self._asked(request, route)
+        with self._services.steps.working(claims.key) as hold:
+            asked = await self._asked(request, route, hold)
             self._services.steps.refuse_closed(claims.key)  # the step may have been closed while the agent sent the body
             if claims.models and asked.model not in claims.models and (asked.model or route.counted):
                 raise Refused(403, f"this step may not use the model {asked.model[:200]!r}, only {', '.join(claims.models)}")
@@ -93,15 +94,19 @@ class Public:
         self._services.steps.refuse_closed(claims.key)
         return claims
 
-    async def _asked(self, request: web.Request, route: Route) -> Asked:
+    async def _asked(self, request: web.Request, route: Route, hold: Callable[[int], None]) -> Asked:
         if any(each.lower() != "identity" for each in request.headers.getall("Content-Encoding", [])):
             raise Refused(415, "a compressed body is not supported")
+        body = bytearray()
+        while piece := await request.content.readany():
+            hold(len(piece))
+            body += piece
+            if len(body) > self._services.settings.body_bytes:
+                raise Refused(413, f"the body exceeds {self._services.settings.body_bytes} bytes")
         try:
-            return read_body(await request.read(), route)
+            return read_body(bytes(body), route)
         except InvalidBody as error:
             raise Refused(400, str(error)) from error
-        except web.HTTPRequestEntityTooLarge as error:
-            raise Refused(413, f"the body exceeds {self._services.settings.body_bytes} bytes") from error
 
     async def _credential(self, claims: StepClaims, route: Route) -> Credential:
         credential = await self._services.credentials.get(claims.credential, self._services.settings.hold_seconds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -12,19 +12,24 @@ from multistep.gateway.refusal import Refused
 from multistep.gateway.tokens import StepKey
 
 MAX_OPEN: Final = 128
-"""Maximum number of a step's open requests. Each may hold a body and an answer in the gateway's memory, which one step must not
-fill."""
+"""Maximum number of a step's open requests."""
+MAX_BODIES: Final = 64 << 20
+"""Maximum bytes of the bodies of a step's open requests: one step must not fill the gateway's memory. If the gateway is killed for
+that, the open requests of all steps are lost, which gives their trials another attempt."""
 MAX_REQUESTS: Final = 20_000
 """Maximum number of a step's requests. Each is a row of the ledger."""
 
 
 class Steps:
-    """The closed steps, and each step's open requests. closed: the steps that the ledger already records as closed."""
+    """The closed steps, and each step's open requests. closed: the steps that the ledger already records as closed; body_bytes:
+    maximum of one body, which is always allowed."""
 
-    def __init__(self, closed: Iterable[StepKey]) -> None:
+    def __init__(self, closed: Iterable[StepKey], body_bytes: int = 0) -> None:
         self._closed = set(closed)
         self._open: defaultdict[StepKey, set[asyncio.Task[Any]]] = defaultdict(set)
         self._requests = Counter[StepKey]()
+        self._bodies = Counter[StepKey]()
+        self._max_bodies = max(MAX_BODIES, body_bytes)
 
     def close(self, step: StepKey) -> None:
         """Refuse further requests of this step."""
@@ -41,8 +46,11 @@ class Steps:
         return len(self._open.get(step, ()))
 
     @contextmanager
-    def working(self, step: StepKey) -> Iterator[None]:
-        """Count the current task as an open request of the step. Raises Refused if the step has too many."""
+    def working(self, step: StepKey) -> Iterator[Callable[[int], None]]:
+        """Count the current task as an open request of the step. Raises Refused if the step has too many.
+
+        Yields a function that counts further bytes of the request's body, and raises Refused if the step's bodies have too many.
+        """
         if self.open_requests(step) >= MAX_OPEN:
             raise Refused(429, f"this step already has {MAX_OPEN} open requests")
         if self._requests[step] >= MAX_REQUESTS:
@@ -51,9 +59,21 @@ class Steps:
         task = asyncio.current_task()
         assert task is not None
         self._open[step].add(task)
+        held = 0
+
+        def hold(count: int) -> None:
+            nonlocal held
+            held += count
+            self._bodies[step] += count
+            if self._bodies[step] > self._max_bodies:
+                raise Refused(429, f"the bodies of this step's open requests have more than {self._max_bodies} bytes")
+
         try:
-            yield
+            yield hold
         finally:
+            self._bodies[step] -= held
+            if not self._bodies[step]:
+                del self._bodies[step]
             self._open[step].discard(task)
             if not self._open[step]:
                 del self._open[step]

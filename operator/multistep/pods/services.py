@@ -29,7 +29,7 @@ def parts(services: PodServices, policy: str, runner: Mapping[str, Any], reserve
     policy: pull policy, "" for the default; runner: image that contains the runner, with its pull policy; reserved: ports that
     services must not use, with their purpose. Raises InvalidSpec for a service with such a port.
     """
-    _refuse_ports(services, reserved)
+    refuse_ports(services, reserved)
     mounts = plan_mounts(services)
     volumes = [_volume(each) for each in mounts.volumes]
     volumes += [{"name": _state(each), "emptyDir": {"sizeLimit": "64Mi"}} for each in services.order if not each.once]
@@ -51,14 +51,14 @@ def main_mounts(services: PodServices) -> list[dict[str, Any]]:
     return [_mount(each) for each in plan_mounts(services).of(MAIN)]
 
 
-def _refuse_ports(services: PodServices, reserved: Mapping[int, str]) -> None:
+def refuse_ports(services: PodServices, reserved: Mapping[int, str]) -> None:
+    """Raise InvalidSpec for a service with a port of the operator's own programs. reserved: these ports, with their purpose."""
     for service in (*(each.service for each in services.order), services.main):
         for port in service.ports:
             number, _, protocol = port.partition("/")
             if protocol == "tcp" and (purpose := reserved.get(int(number))) is not None:
-                raise InvalidSpec(
-                    f"services.{service.name}.ports: {number} is the port of {purpose}; all services share the pod's one network"
-                )
+                where = f"docker-compose.yaml:{service.line}: services.{service.name}.ports"
+                raise InvalidSpec(f"{where}: {number} is the port of {purpose}; all services share the pod's one network")
 
 
 def _volume(volume: Volume) -> dict[str, Any]:

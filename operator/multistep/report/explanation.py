@@ -12,20 +12,19 @@ _MAX_STEPS = 8  # maximum number of steps that the line names
 
 
 def explanation(
-    status: TrialStatus, steps: Sequence[StepRow], counts: float | None, scoring: Scoring, *, failure_class: str, reason: str
+    status: TrialStatus, steps: Sequence[StepRow], counts: float | None, scoring: Scoring, *, why: str, zeroed: bool
 ) -> str:
     """Return how the score ``counts`` was computed; "" for an active trial. steps: the steps that the trial ran itself;
-    failure_class, reason: as in Row."""
+    why: class and reason of the trial's failure; zeroed: whether it counts 0 because of evidence of tampering."""
     if status.completion_time is None:
         return ""
-    why = f"{failure_class}: {reason}"
     if counts is None:
         return f"excluded, {why}"
-    if reason == "Tampering":
-        return "0 by spec.scoring.tampering, as there is evidence of tampering"
     rule = status.score_rule
     if rule is None:
         return f"0, as the trial failed ({why})"
+    if zeroed:
+        return "0 by spec.scoring.tampering, as there is evidence of tampering"
     if scoring.strategy == "AsTask":
         return f"the task's own reward, by spec.scoring.strategy: {', '.join(_started(steps))}"
     every = [*_started(steps), *_not_reached(status, len(steps), rule.steps)]

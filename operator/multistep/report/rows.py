@@ -110,7 +110,7 @@ def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
         rewards=floats(status.rewards),
         counts=counts,
         passed=None if counts is None else known.passed and not zeroed,
-        how=explanation(status, steps, counts, scoring, failure_class=failure_class, reason=reason),
+        how=explanation(status, steps, counts, scoring, why=f"{failure_class}: {reason}", zeroed=zeroed),
         failure_class=failure_class,
         reason=reason,
         message=_message(status),

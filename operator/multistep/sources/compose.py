@@ -104,7 +104,7 @@ def _variables(environment: EnvironmentConfig) -> dict[str, str]:
         **({"MEMORY": f"{environment.memory_mb}M"} if environment.memory_mb else {}),
         **({"PREBUILT_IMAGE_NAME": environment.docker_image} if environment.docker_image else {}),
     }
-    return own | infra
+    return {"TEST_DIR": "/tests"} | own | infra  # Harbor's mapper writes TEST_DIR into the file of each Terminal-Bench task
 
 
 def _text(bundle: Bundle, path: str, field: str) -> str:

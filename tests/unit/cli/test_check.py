@@ -99,6 +99,21 @@ def test_all_that_a_compose_file_must_not_have_is_a_problem_with_key_and_line(ta
     assert invoke("check", task).exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("service", "shown"),
+    [
+        ("{image: x, expose: [9876]}", "problem: docker-compose.yaml:2: services.db.ports: 9876 is the port of the runner; "),
+        ("{build: ../tests}", "problem: environment/docker-compose.yaml:2: services.db.build.context: must be environment/ or "),
+        ("{build: ./db}", "warning: environment/db/Dockerfile: does not exist, so the cluster cannot build this image"),
+    ],
+)
+def test_what_the_pod_or_the_cluster_cannot_have_is_found(task: Path, invoke: Invoke, service: str, shown: str) -> None:
+    image.ensure_compose_reader()
+    (task / "environment").mkdir()
+    (task / "environment/docker-compose.yaml").write_text(f"services:\n  db: {service}\n")
+    assert shown in invoke("check", task).stdout
+
+
 def test_features_that_are_ignored_are_warnings_by_name(task: Path, invoke: Invoke) -> None:
     keys = 'gpus = 1\ngpu_types = ["RTX"]\nskills_dir = "/s"\nmcp_servers = [{name = "m", url = "http://x"}]\n[[steps]]'
     (task / "task.toml").write_text(TASK_TOML.replace("[[steps]]", keys))

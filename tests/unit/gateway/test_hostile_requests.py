@@ -17,7 +17,7 @@ from multistep.gateway.headers import upstream_headers
 from multistep.gateway.ledger import Ledger, Row
 from multistep.gateway.refusal import Refused
 from multistep.gateway.routes import find_route
-from multistep.gateway.steps import MAX_OPEN, MAX_REQUESTS, Steps
+from multistep.gateway.steps import MAX_BODIES, MAX_OPEN, MAX_REQUESTS, Steps
 from multistep.gateway.worst_case import worst_case
 from tests.support.waiting import eventually
 from tests.unit.gateway.test_stalls import reported
@@ -117,6 +117,30 @@ async def test_a_step_may_have_so_many_open_requests(tmp_path: Path) -> None:
     release.set()
     statuses = await asyncio.gather(*tasks)
     assert statuses == [200] * MAX_OPEN + [429, 429, 200] and await request("0") == 200
+
+
+async def test_the_bodies_of_a_steps_open_requests_may_have_so_many_bytes() -> None:
+    steps = Steps((), body_bytes=10)
+    with steps.working(step_of()) as hold, steps.working(step_of()) as other:
+        hold(MAX_BODIES)
+        with pytest.raises(Refused, match="more than 67108864 bytes"):
+            other(1)
+        with steps.working(step_of(step="1")) as of_another_step:
+            of_another_step(MAX_BODIES)
+    with steps.working(step_of()) as hold:
+        hold(MAX_BODIES)
+
+
+async def test_a_step_cannot_fill_the_gateways_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("multistep.gateway.steps.MAX_BODIES", 100_000)
+    async with world(tmp_path, lane_requests=1, drain_seconds=0.1, body_bytes=1 << 16) as it:
+        text, first = "x" * 60_000, asyncio.create_task(it.call("chat", "-slow-60000", text="x" * 60_000))
+        while not it.model.entries:
+            await asyncio.sleep(0.01)
+        seen = await it.call("chat", text=text)
+        assert (seen.status, b"more than 100000 bytes" in seen.body) == (429, True)
+        first.cancel()
+        await asyncio.wait([first])
 
 
 async def test_a_step_may_send_so_many_requests() -> None:

@@ -67,6 +67,12 @@ def test_a_row_shows_evidence_of_tampering_and_what_the_policy_makes_of_it(polic
 
 def test_a_failure_keeps_its_reason_beside_evidence() -> None:
     found = row(trial(failure=("Agent", "AgentTimeoutError"), tampering=EVIDENCE), Scoring(tampering="Zero"))
+    assert found.how == "0, as the trial failed (Agent: AgentTimeoutError)"
+    complete = trial(reward=1.0, tampering=EVIDENCE)
+    complete["status"]["failure"] = {"class": "Agent", "reason": "AgentTimeoutError"}
+    ended = row(complete, Scoring(tampering="Zero"))
+    assert (ended.reason, ended.counts) == ("AgentTimeoutError", 0.0)
+    assert ended.how == "0 by spec.scoring.tampering, as there is evidence of tampering"
     assert (found.reason, found.counts) == ("AgentTimeoutError", 0.0)
 
 

@@ -210,6 +210,21 @@ def test_variables_are_those_of_the_environments_table() -> None:
     assert service(keys, toml=toml).environment == {"PLAIN": "p", "K": "\ue000KEY\ue001", "C": "2"}
 
 
+def test_the_file_of_a_task_that_harbor_made_of_a_terminal_bench_task_is_read() -> None:
+    text = """\
+services:
+  main:
+    build: {context: "${CONTEXT_DIR}"}
+    image: ${MAIN_IMAGE_NAME}
+    command: ["sh", "-c", "sleep infinity"]
+    environment: ["TEST_DIR=${TEST_DIR}"]
+    deploy: {resources: {limits: {cpus: "${CPUS}", memory: "${MEMORY}"}}}
+"""
+    read = services(text, toml="[environment]\ncpus = 2\nmemory_mb = 64\n" + TOML)
+    assert read.main.environment == {"TEST_DIR": "/tests"} and not read.variables
+    assert (read.main.build, read.main.cpus, read.main.memory_bytes) == (Build("environment"), 2.0, 64 << 20)
+
+
 def test_a_variable_without_a_value_is_the_trials() -> None:
     read = services("services:\n  db:\n    image: x\n    environment: {K: '${KEY}', L: '${LATER:-}', M: '${KEY}'}\n")
     assert read.variables == {"KEY": f"{FILE}:4: services.db.environment.K"}

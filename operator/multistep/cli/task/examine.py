@@ -23,6 +23,7 @@ from multistep.cli.task.findings import Finding, Locator
 from multistep.cli.task.lint import lint
 from multistep.cli.task.reward_keys import reward_key_warnings
 from multistep.engine.devices import node_terms
+from multistep.engine.image_builds import needed
 from multistep.engine.make_plan import make_plan
 from multistep.engine.phase_networks import limits
 from multistep.engine.plan import StepPlan, TrialEnv, TrialPlan
@@ -30,9 +31,14 @@ from multistep.engine.templates import Unresolved, resolve
 from multistep.engine.unsupported import unsupported
 from multistep.engine.variables import compose_variables, template_tables, used_variables
 from multistep.errors import InvalidSpec, InvalidTask, SourceError
+from multistep.pods.services import refuse_ports
+from multistep.settings import Settings
 from multistep.sources.bundle import Bundle
 from multistep.sources.links import lookup
 from multistep.sources.task import CONFIG_FILE, Task, load_task
+
+_PROGRAMS = {"runner_port": "the runner", "agent_host_port": "the agent host"}
+_RESERVED_PORTS = {Settings.model_fields[field].default: program for field, program in _PROGRAMS.items()}
 
 
 @dataclass(frozen=True)
@@ -126,6 +132,7 @@ def _examined(
         if refused := [Finding(each.path, each.message) for each in parts if each.refused]:
             return Report(name, tuple(refused), tuple(warnings), variables=variables)
         plan = _plan(task, name, variables, verification, image)
+        warnings += _missing_dockerfiles(bundle, task, variables, verification)
     except (InvalidTask, InvalidSpec, SourceError) as error:
         found = [_problem(each) for each in (error.parts if isinstance(error, InvalidTask) else (error,))]
         return Report(name, tuple(found), tuple(warnings), variables=variables)
@@ -168,7 +175,20 @@ def _plan(task: Task, name: str, variables: Mapping[str, str], verification: boo
         verifier=VerifierSpec(disable=not verification),
     )
     env = TrialEnv(variables=dict.fromkeys(variables, ""))
-    return make_plan(task.config, task.layout, spec, env, name=name, egress="Sidecar")
+    plan = make_plan(task.config, task.layout, spec, env, name=name, egress="Sidecar")
+    if plan.services is not None:
+        refuse_ports(plan.services, _RESERVED_PORTS)
+    return plan
+
+
+def _missing_dockerfiles(bundle: Bundle, task: Task, variables: Mapping[str, str], verification: bool) -> Iterator[Finding]:
+    """Warn of Dockerfiles that a compose file names and that do not exist. Raises InvalidTask for other builds that must fail."""
+    spec = TrialSpec.model_construct(
+        task=TaskSource.model_construct(), environment=EnvironmentSpec(), verifier=VerifierSpec(disable=not verification)
+    )
+    for build in needed(task.config, task.layout, spec, dict.fromkeys(variables, "")):
+        if lookup(bundle, build.path) is None:
+            yield Finding(build.path, "does not exist, so the cluster cannot build this image")
 
 
 def _ineffective(table: Mapping[str, Any], config: TaskConfig) -> Iterator[Finding]:
