@@ -38,7 +38,7 @@ class Registries:
     def __init__(self, directory: Path, base: servers.Registry) -> None:
         place = servers.node()
         self.base = base
-        self.built = servers.registry_at(directory, f"{place.address}:{servers.free_port(place)}", private=True)
+        self.built = servers.registry_at(directory, f"{place.address}:{servers.free_port()}", private=True)
         self.host = self.built.host
         self._command = [*place.prefix, *servers.registry_command(self.built)]
         self._process: subprocess.Popen[bytes] | None = None

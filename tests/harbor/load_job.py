@@ -22,6 +22,7 @@ from harbor.models.job.result import JobResult
 from harbor.models.trial.config import TrialConfig
 from harbor.models.trial.result import TrialResult
 
+_HOST = "127.8.7.6"  # an address without other servers and connections, so that a free port stays free until the viewer listens
 _RETRIES = 8  # httpx waits 0, 0.5, 1, 2 ... 32 s before each: about a minute in all
 
 
@@ -34,13 +35,13 @@ def main(jobs: Path) -> None:
 @contextmanager
 def viewing(jobs: Path) -> Iterator[httpx.Client]:
     """Run `harbor view` and yield a client of its HTTP API."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
+    with socket.create_server((_HOST, 0)) as free:
         port = free.getsockname()[1]
-    command = [str(Path(sys.executable).with_name("harbor")), "view", str(jobs), "--jobs", "--port", str(port)]
+    command = [str(Path(sys.executable).with_name("harbor")), "view", str(jobs), "--jobs", "--host", _HOST, "--port", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=sys.stderr)
     try:
         transport = httpx.HTTPTransport(retries=_RETRIES)  # retries the connection until the viewer listens
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", transport=transport, timeout=60) as viewer:
+        with httpx.Client(base_url=f"http://{_HOST}:{port}", transport=transport, timeout=60) as viewer:
             yield viewer
     finally:
         process.terminate()

@@ -23,7 +23,7 @@ from localkube.config import load_config
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 240
-_PORTS_ON_NODE = range(20_000, 30_000)  # below the ranges of NodePorts and of ephemeral ports
+_PORTS = range(20_000, 30_000)  # below the ranges of NodePorts and of ephemeral ports
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ async def s3(place: Place = HERE) -> AsyncIterator[S3]:
     with tempfile.TemporaryDirectory(prefix="multistep-s3-") as made:
         directory = Path(made)
         (directory / "objects" / S3.bucket).mkdir(parents=True)
-        host = f"{place.address}:{free_port(place)}"
+        host = f"{place.address}:{free_port()}"
         command = ["versitygw", "--access", key, "--secret", secret, "--port", host, "posix", str(directory / "objects")]
         async with _running(place, command, host, directory / "log"):
             yield S3(host, directory / "objects", directory / "log", key, secret)
@@ -101,7 +101,7 @@ async def s3(place: Place = HERE) -> AsyncIterator[S3]:
 async def registry(place: Place = HERE, *, private: bool = False) -> AsyncIterator[Registry]:
     """Run an OCI registry without TLS. private: require a user and password."""
     with tempfile.TemporaryDirectory(prefix="multistep-registry-") as made:
-        found = registry_at(Path(made), f"{place.address}:{free_port(place)}", private=private)
+        found = registry_at(Path(made), f"{place.address}:{free_port()}", private=private)
         async with _running(place, registry_command(found), found.host, found.log):
             yield found
 
@@ -130,7 +130,7 @@ def registry_command(registry: Registry) -> list[str]:
 async def model(place: Place = HERE) -> AsyncIterator[Server]:
     """Run the scripted model server; see tests.support.fake_model."""
     with tempfile.TemporaryDirectory(prefix="multistep-model-") as made:
-        port, directory = free_port(place), Path(made)
+        port, directory = free_port(), Path(made)
         here = f"PYTHONPATH={ROOT}"  # needed, because a program in the node's namespaces starts in /
         command = ["env", here, sys.executable, "-m", "tests.support.fake_model", "--host", place.address, "--port", str(port)]
         async with _running(place, command, f"{place.address}:{port}", directory / "log"):
@@ -141,7 +141,7 @@ async def model(place: Place = HERE) -> AsyncIterator[Server]:
 async def git(place: Place = HERE) -> AsyncIterator[Server]:
     """Serve bare repositories and files in ``directory`` over HTTP; see tests.support.git_server."""
     with tempfile.TemporaryDirectory(prefix="multistep-git-") as made:
-        directory, host = Path(made) / "served", f"{place.address}:{free_port(place)}"
+        directory, host = Path(made) / "served", f"{place.address}:{free_port()}"
         directory.mkdir()
         command = [sys.executable, str(ROOT / "tests" / "support" / "git_server.py"), host, str(directory)]
         async with _running(place, command, host, Path(made) / "log"):
@@ -152,7 +152,7 @@ async def git(place: Place = HERE) -> AsyncIterator[Server]:
 async def prometheus(config: Mapping[str, Any], place: Place = HERE) -> AsyncIterator[Server]:
     """Run Prometheus with this configuration, in which paths are paths on the test's machine."""
     with tempfile.TemporaryDirectory(prefix="multistep-prometheus-") as made:
-        directory, host = Path(made), f"{place.address}:{free_port(place)}"
+        directory, host = Path(made), f"{place.address}:{free_port()}"
         (directory / "prometheus.yml").write_text(json.dumps(config))
         command = [
             "prometheus",
@@ -169,7 +169,7 @@ async def prometheus(config: Mapping[str, Any], place: Place = HERE) -> AsyncIte
 async def kube_state_metrics(config: Path, place: Place = HERE) -> AsyncIterator[Server]:
     """Run kube-state-metrics for custom resources only, with this configuration. It uses $KUBECONFIG."""
     with tempfile.TemporaryDirectory(prefix="multistep-ksm-") as made:
-        directory, port, own_port = Path(made), free_port(place), free_port(place)
+        directory, port, own_port = Path(made), free_port(), free_port()
         command = [
             "kube-state-metrics",
             f"--kubeconfig={os.environ['KUBECONFIG']}",
@@ -224,30 +224,33 @@ def _text(log: Path) -> str:
     return log.read_text(errors="replace")
 
 
-_taken: list[socket.socket] = []
+_reserved: list[socket.socket] = []
 
 
 @atexit.register
 def _release() -> None:
-    for each in _taken:
+    for each in _reserved:
         each.close()
 
 
-def free_port(place: Place) -> int:
-    """Return a free port.
+def free_port() -> int:
+    """Return a free port that no other test process gets before this one exits.
 
-    On the node, avoid the ephemeral port range, and reserve the port against other test processes: this process also binds the same
-    port of 127.0.0.1 until it exits.
+    A server stops and starts again on its port, so the port is not an ephemeral one, which any connection could take in between.
     """
-    if place == HERE:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return int(probe.getsockname()[1])
     while True:
-        port = random.choice(_PORTS_ON_NODE)
-        listener = socket.socket()
+        port = random.choice(_PORTS)
         with suppress(OSError):
-            listener.bind(("127.0.0.1", port))
-            _taken.append(listener)
+            _bind("127.0.0.1", port).close()
+            _reserved.append(_bind("127.0.0.2", port))  # no server listens there; what counts is that only one process can bind it
             return port
+
+
+def _bind(address: str, port: int) -> socket.socket:
+    listener = socket.socket()
+    try:
+        listener.bind((address, port))
+    except OSError:
         listener.close()
+        raise
+    return listener

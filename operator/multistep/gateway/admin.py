@@ -97,6 +97,8 @@ class Admin:
             return web.json_response({"error": "the step sent no request that this gateway knows of"}, status=404)
         usage = usage_of(rows, TABLE, self._services.stalls.seconds(step))
         last = None if await self._blames_request(step, usage.last_failure) else usage.last_failure
+        if last is not None:
+            last = last.model_copy(update={"answered": await self._services.ledger.answered(step.uid, last.model)})
         failures = {model: each for model, each in usage.failures.items() if not await self._blames_request(step, each)}
         usage = usage.model_copy(update={"last_failure": last, "failures": failures})
         return web.json_response(usage.model_dump(mode="json", by_alias=True))

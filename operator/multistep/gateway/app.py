@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -65,7 +66,10 @@ async def running(settings: GatewaySettings) -> AsyncIterator[Running]:
 
 async def _beat(ledger: Ledger) -> None:
     while True:
-        await ledger.beat()
+        try:
+            await ledger.beat()
+        except sqlite3.Error as error:  # e.g. a full disk, which may get free again
+            _log.error("cannot record that the gateway runs: %s", error)
         await asyncio.sleep(_BEAT_SECONDS)
 
 

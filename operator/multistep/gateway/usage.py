@@ -20,13 +20,15 @@ class LastFailure(_Model):
 
     status: HTTP status, 0 without an answer; model: the requested model; kind: the cause: Provider (infrastructure), Configuration
     (the key or the model is rejected, or the model's price is unknown), Budget (the trial's budget has no room for the request, or
-    no upper limit of its cost is known), SweepBudget (the sweep's budget has no room).
+    no upper limit of its cost is known), SweepBudget (the sweep's budget has no room). answered: whether the provider answered
+    another request of the trial for this model.
     """
 
     status: int
     model: str = ""
     kind: Literal["Provider", "Configuration", "Budget", "SweepBudget"]
     message: str
+    answered: bool = True
 
 
 class ModelUsage(_Model):

@@ -223,13 +223,18 @@ def _failure(usage: StepUsage, model: str | None) -> LastFailure | None:
     agents send requests for another model meanwhile, which may end later.
 
     An agent could request a model that does not exist, so that its trial is excluded instead of scored. So only a failed request
-    for the trial's own model shows that the trial is configured wrongly.
+    for the trial's own model shows that the trial is configured wrongly. It could also request a model that the provider always
+    refuses, so that it gets another attempt. So a model that the provider never answered in the trial is no evidence if the last
+    request for the trial's own model succeeded.
     """
     rejected = [each for each in usage.failures.values() if each.kind == "Configuration" and _is_of_trial(model, each.model)]
     last = usage.last_failure
     if rejected or last is None:
         return rejected[0] if rejected else None
-    return last if last.kind != "Configuration" or _is_of_trial(model, last.model) else None
+    if _is_of_trial(model, last.model) or last.kind in ("Budget", "SweepBudget"):
+        return last
+    worked = any(_is_of_trial(model, name) and name not in usage.failures for name in usage.models)
+    return last if last.kind == "Provider" and (last.answered or not worked) else None
 
 
 def _is_of_trial(model: str | None, requested: str) -> bool:

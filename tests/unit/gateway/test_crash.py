@@ -20,7 +20,7 @@ from multistep.gateway.dialects import Usage
 from multistep.gateway.prices import cost_usd
 from multistep.gateway.settings import GatewaySettings
 from tests.support.fake_model import fake_model
-from tests.support.servers import HERE, ROOT, free_port
+from tests.support.servers import ROOT, free_port
 from tests.unit.gateway.world import ADMIN_TOKEN, MODELS, Seen, World, step_of, token_for, write_secrets
 
 STREAMS, REQUESTS = 20, 6
@@ -42,6 +42,7 @@ class Process:
         )
         async with asyncio.timeout(60):
             while not (await self._answers() and await self._accepts()):
+                assert self.running.returncode is None, "the gateway ended"
                 await asyncio.sleep(0.05)
 
     async def stop(self, number: signal.Signals) -> int:
@@ -70,7 +71,7 @@ class Process:
 @asynccontextmanager
 async def process(directory: Path) -> AsyncIterator[tuple[World, Process]]:
     """Run a gateway in its own process, in front of a fake model; yield clients of both ports, and the process."""
-    port, admin_port = free_port(HERE), free_port(HERE)
+    port, admin_port = free_port(), free_port()
     given = {**write_secrets(directory), "port": port, "admin_port": admin_port}
     variables = {f"MULTISTEP_GATEWAY_{name.upper()}": str(value) for name, value in given.items()}
     environment = {**os.environ, **variables, "PYTHONPATH": str(ROOT / "operator")}

@@ -3,6 +3,7 @@ gateway's downtimes."""
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from pathlib import Path
@@ -58,6 +59,26 @@ async def test_the_time_from_the_last_beat_to_the_next_start_is_a_downtime(tmp_p
         assert before <= began <= ended <= time.time()
         ledger.stop()
     assert len(ledger.downtimes) == 2
+
+
+async def test_a_beat_that_cannot_be_written_is_logged_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("multistep.gateway.app._BEAT_SECONDS", 0.001)
+    beat, failures = Ledger.beat, iter([True])
+
+    async def failing(ledger: Ledger) -> None:
+        if next(failures, False):
+            raise sqlite3.OperationalError("disk full")
+        await beat(ledger)
+
+    monkeypatch.setattr(Ledger, "beat", failing)
+    async with world(tmp_path, register=False) as it:
+        while "disk full" not in caplog.text:
+            await it.admin.downtimes()
+        await asyncio.sleep(0.05)
+    async with world(tmp_path, register=False) as it:
+        assert len(await it.admin.downtimes()) == 1
 
 
 async def test_the_gateway_reports_its_downtimes_to_the_operator(tmp_path: Path) -> None:

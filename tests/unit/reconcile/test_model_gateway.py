@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -278,6 +278,28 @@ async def test_a_rejected_model_is_evidence_though_a_request_for_another_model_e
             await here.send("chat", model, stream=False, token=token)
         failure = reported(await gateway(here).close(asked, "a")).failure
     assert failure is not None and failure.kind == "Configuration"
+
+
+@pytest.mark.parametrize(
+    ("models", "kind"),
+    [
+        (("gpt-5", "gpt-4o-mini-fail-500"), None),  # the provider may always refuse this model
+        (("gpt-4o-mini-fail-500",), "Provider"),
+        (("gpt-5", "gpt-5-fail-500"), None),
+        (("gpt-5", "o3", "o3"), "Provider"),
+    ],
+)
+async def test_a_model_that_the_provider_never_answers_gets_no_agent_another_attempt(
+    tmp_path: Path, models: Sequence[str], kind: str | None
+) -> None:
+    asked = parse_trial({**manifest({"agent": {"name": "codex", "model": "openai/gpt-5"}}), "status": {"attempt": 1}})
+    async with world(tmp_path) as here:
+        token = (await gateway(here).variables(asked, hosted(f"{here.model.url}/v1"), CALL))["OPENAI_API_KEY"]
+        for number, model in enumerate(models):
+            here.model.faults = ["-fail-500"] if number == 2 else []
+            await here.send("chat", model, stream=False, token=token)
+        failure = reported(await gateway(here).close(asked, "a")).failure
+    assert (failure and failure.kind) == kind
 
 
 async def test_the_trials_limits_are_the_budget_of_all_its_steps(tmp_path: Path) -> None:
