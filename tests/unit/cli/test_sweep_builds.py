@@ -8,10 +8,11 @@ import pytest
 
 from multistep.cli.image.engines import Command, Localkube
 from multistep.cli.image.kubeconfig import CurrentCluster
+from tests.unit.report.samples import trial
 
 from .conftest import TASK_TOML, Invoke
 from .fakes import CliCluster
-from .test_sweep_run import GOOD, LOSSY, made
+from .test_sweep_run import GOOD, LOSSY, RUNNING, made
 
 
 class Programs(Localkube):
@@ -77,3 +78,16 @@ def test_a_cluster_that_takes_no_image_aborts_the_sweep(
     result = invoke("sweep", "run", tasks)
     assert result.exit_code == 2 and cluster.of("TrialSweep") == []
     assert "`/bin/false` failed" in result.stderr
+
+
+def test_the_reasons_of_excluded_trials_are_named_at_the_end(invoke: Invoke, cluster: CliCluster) -> None:
+    cluster.story = [LOSSY]
+    uid = cluster.put("TrialSweep", "s", status=RUNNING)["metadata"]["uid"]
+    owner = {"apiVersion": "multistep.dev/v1alpha1", "kind": "TrialSweep", "name": "s", "uid": uid, "controller": True}
+    for attempt, task in enumerate(["t-6", "t-6", *(f"t-{number}" for number in range(6))], 1):
+        made = trial(task, attempt=attempt, ended="Failed", failure=("Task", "ImageBuildFailed"))
+        made["metadata"] |= {"labels": {"multistep.dev/sweep": "s"}, "ownerReferences": [owner]}
+        cluster.objects["MultiStepTrial", f"{task}-{attempt}"] = made
+    told = invoke("sweep", "status", "s", "--follow").stderr.splitlines()
+    assert told[-6] == "task t-0: 1 trial excluded: ImageBuildFailed"
+    assert told[-1] == "2 more tasks or reasons: multistep sweep report s"

@@ -16,6 +16,7 @@ from multistep.cli.dataset.registry import DatasetOptions
 from multistep.cli.exits import Exit
 from multistep.cli.image.images import BuildFailed
 from multistep.cli.options import ModelOptions, Target
+from multistep.cli.sweep.excluded_trials import excluded_trials
 from multistep.cli.sweep.follow_sweep import follow_sweep
 from multistep.cli.sweep.sweep_manifest import (
     SweepOptions,
@@ -197,7 +198,7 @@ class SweepSession:
                 print_err(f"submitted; follow: multistep sweep status --follow {name} -n {namespace}")
             else:
                 print_err(f"sweep {name} in namespace {namespace}")
-                status = await follow_sweep(connected, namespace, name)
+                status = await _followed(connected, namespace, name)
         if self.detach and not self.as_json:
             print(name)
             return Exit.OK
@@ -215,9 +216,17 @@ async def show_sweep(connected: Cluster, namespace: str, name: str, *, until_fin
     """Print a sweep's status. until_finished: first follow the sweep until it finishes, and return the exit code of its outcome."""
     status = parse_sweep_status(await existing_sweep(connected, namespace, name))
     if until_finished:
-        status = await follow_sweep(connected, namespace, name)
+        status = await _followed(connected, namespace, name)
     code = _shown(namespace, name, status, as_json=as_json)
     return code if until_finished else Exit.OK
+
+
+async def _followed(connected: Cluster, namespace: str, name: str) -> SweepStatus:
+    """Follow a sweep until it finishes. Print why trials are excluded, such as an image that the cluster could not build."""
+    status = await follow_sweep(connected, namespace, name)
+    for text in await excluded_trials(connected, namespace, name) if status.excluded else ():
+        print_err(text)
+    return status
 
 
 def _shown(namespace: str, name: str, status: SweepStatus, *, as_json: bool) -> Exit:

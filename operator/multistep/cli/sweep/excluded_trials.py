@@ -1,0 +1,37 @@
+"""The excluded trials of a sweep and why they are excluded, for the end of `sweep run`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from multistep.api.plural import plural
+from multistep.cli.cluster import Cluster
+from multistep.cli.sweep import sweep_rows
+from multistep.errors import ClusterError
+from multistep.report.rows import Row
+
+_SHOWN = 5
+
+
+async def excluded_trials(cluster: Cluster, namespace: str, sweep: str) -> list[str]:
+    """Return why trials of a sweep are excluded, one text for each task and reason; [] if its trials cannot be listed."""
+    try:
+        _, rows = await sweep_rows.read(cluster, namespace, sweep)
+    except ClusterError:
+        return []
+    return texts(sweep, rows)
+
+
+def texts(sweep: str, rows: Iterable[Row]) -> list[str]:
+    """Return why trials are excluded, one text for each task and reason."""
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for each in rows:
+        if each.excluded:
+            groups[each.task, each.reason].append(each)
+    found = [
+        ": ".join(filter(None, [f"task {task}", f"{plural(len(group), 'trial')} excluded", reason, group[0].message]))
+        for (task, reason), group in sorted(groups.items())
+    ]
+    more = len(found) - _SHOWN
+    return found if more <= 0 else [*found[:_SHOWN], f"{more} more tasks or reasons: multistep sweep report {sweep}"]
