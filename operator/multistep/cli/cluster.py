@@ -67,18 +67,21 @@ async def connect(target: Target) -> AsyncIterator[Cluster]:
 @asynccontextmanager
 async def connect_client(target: Target) -> AsyncIterator[Client]:
     """Connect as ``connect`` does, but return the Client, for commands that call methods that ``Cluster`` lacks."""
+    async with await open_client(target, FIELD_MANAGER) as client, _silence_reported(client):
+        yield client
+
+
+async def open_client(target: Target, field_manager: str) -> Client:
+    """Return a client whose writes the API server rejects if they have unknown fields. Raises Unavailable, with the reason, if the
+    kubeconfig is not usable."""
     try:
-        client = await Client.connect(
-            kubeconfig=target.kubeconfig, context=target.context, field_manager=FIELD_MANAGER, strict=True
-        )
+        return await Client.connect(kubeconfig=target.kubeconfig, context=target.context, field_manager=field_manager, strict=True)
     except Unavailable as error:
         reason = fault(target.kubeconfig, target.context)
         if not reason and current_cluster(target.kubeconfig, target.context):
             raise
         reason = reason or "no kubeconfig names a cluster"
         raise Unavailable(f"{reason}: set $KUBECONFIG, or use --kubeconfig and --context") from error
-    async with client, _silence_reported(client):
-        yield client
 
 
 @asynccontextmanager

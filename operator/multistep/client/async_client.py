@@ -14,7 +14,8 @@ from urllib.parse import quote
 from multistep.api import labels
 from multistep.api.conditions import is_finished
 from multistep.api.sweep import parse_sweep
-from multistep.cli.cluster import existing_sweep
+from multistep.cli.cluster import existing_sweep, open_client
+from multistep.cli.options import Target
 from multistep.cli.sweep.run_sweep import create_sweep
 from multistep.cli.trial.fetch import download, read_part
 from multistep.client.rollout import Rollout
@@ -45,13 +46,12 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
 
     def __init__(self, *, namespace: str | None = None, kubeconfig: str | None = None, context: str | None = None) -> None:
         """namespace, kubeconfig, context: as the options of `multistep`; by default those of the current kubeconfig."""
-        self._options = {"kubeconfig": kubeconfig, "context": context}
-        self._namespace = namespace
+        self._target = Target(kubeconfig, context, namespace)
         self._cluster: Cluster
         self._leased: dict[str, tuple[AsyncRun, asyncio.Task[None]]] = {}
 
     async def __aenter__(self) -> Self:
-        self._cluster = await Cluster.connect(field_manager=_FIELD_MANAGER, strict=True, **self._options)
+        self._cluster = await open_client(self._target, _FIELD_MANAGER)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -65,7 +65,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
     @property
     def namespace(self) -> str:
         """Return the namespace in which sweeps are created."""
-        return self._namespace or self._cluster.namespace
+        return self._target.namespace or self._cluster.namespace
 
     async def submit(
         self,

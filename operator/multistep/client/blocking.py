@@ -31,11 +31,15 @@ class Client(AbstractContextManager["Client"]):
     def __init__(self, *, namespace: str | None = None, kubeconfig: str | None = None, context: str | None = None) -> None:
         """namespace, kubeconfig, context: as the options of `multistep`; by default those of the current kubeconfig."""
         self._client = AsyncClient(namespace=namespace, kubeconfig=kubeconfig, context=context)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="multistep-client", daemon=True)
+        self._loop: asyncio.AbstractEventLoop
+        self._thread: threading.Thread
+        self._running = False  # whether the thread runs: inside of the ``with`` block
 
     def __enter__(self) -> Self:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="multistep-client", daemon=True)
         self._thread.start()
+        self._running = True
         try:
             self._wait(self._client.__aenter__())
         except BaseException:
@@ -67,7 +71,11 @@ class Client(AbstractContextManager["Client"]):
         self._wait(self._client.fetch(rollout, directory))
 
     def _wait(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine in the client's thread; Ctrl-C cancels it."""
+        """Run a coroutine in the client's thread; Ctrl-C cancels it. Raises RuntimeError outside of the ``with`` block, where no
+        thread would run it."""
+        if not self._running:
+            coroutine.close()
+            raise RuntimeError("the client is not connected: use it inside of `with Client() as client:`")
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
@@ -76,6 +84,7 @@ class Client(AbstractContextManager["Client"]):
             raise
 
     def _end(self) -> None:
+        self._running = False
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

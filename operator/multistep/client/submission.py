@@ -27,6 +27,9 @@ def submission(
 ) -> SweepSubmission:
     """Return the sweep with its objects. fields: the spec's fields other than tasks and agents. Raises UsageError if a task's image
     is missing, InvalidSpec if a field is invalid."""
+    for argument, value in (("tasks", tasks), ("agents", agents)):
+        if isinstance(value, str | Path | Mapping):
+            raise UsageError(f"{argument}: must be a list, such as [{value!r}]")
     given = [entry for each in tasks for entry in _tasks(each)]
     given_image = TrialImage(image) if image else None
     images = {each.name: given_image for each in given if isinstance(each, TaskDirectory) and given_image}

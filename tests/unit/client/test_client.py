@@ -194,3 +194,25 @@ def test_completions_become_trials_of_their_task_and_lost_ones_are_masked_for_tr
     assert found == [1.0, None, 0.0, 0.25]
     assert played.submitted == [(Path("tasks/t"), ["a", "c"]), ({"name": "u", "inline": {"config": {}}}, ["b", "d\ufffd"])]
     assert [each and each.outcome for each in reward.rollouts] == ["Passed", "Excluded", "NotPassed", "NotPassed"]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_blocking_client_outside_of_its_block_is_an_error_and_does_not_hang(cluster: FakeCluster, ended: bool) -> None:
+    client = Client()
+    if ended:
+        with client:
+            pass
+    with pytest.raises(RuntimeError, match="use it inside of `with Client"):
+        client.submit([TASK])
+
+
+@pytest.mark.parametrize("given", [{"tasks": "tasks/hello"}, {"tasks": TASK}, {"tasks": [TASK], "agents": "oracle"}])
+async def test_one_task_or_agent_that_is_not_in_a_list_is_an_error(client: AsyncClient, given: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=f"^{list(given)[-1]}: must be a list, such as "):
+        await client.submit(**given)
+
+
+async def test_a_client_names_the_kubeconfig_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=f"kubeconfig {tmp_path}/none does not exist"):
+        async with AsyncClient(kubeconfig=f"{tmp_path}/none"):
+            pass
