@@ -98,6 +98,7 @@ class Situation:
 
     verifier: the pod that status.verifier names, while a step is verified separately. violation: the protocol violation of the
     last exec session; None if that session had none. compares_verdicts: whether the verifier runs only to compare its verdict.
+    verified_apart: whether the current step is verified in a pod of its own only.
     """
 
     trial: MultiStepTrial
@@ -108,6 +109,7 @@ class Situation:
     verifier: PodFacts | None = None
     violation: ProtocolViolation | None = None
     compares_verdicts: bool = False
+    verified_apart: bool = False
 
 
 @dataclass(frozen=True)

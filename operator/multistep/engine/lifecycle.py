@@ -37,7 +37,7 @@ from multistep.engine.decisions import (
     Wait,
 )
 from multistep.engine.evictions import own_usage_exception
-from multistep.engine.journal import AGENT, AGENT_SETUP
+from multistep.engine.journal import AGENT, AGENT_SETUP, VERIFIER
 from multistep.engine.pod_start import START_RULES
 from multistep.engine.service_failures import KILLED_FROM_OUTSIDE, service_ended
 from multistep.engine.suspensions import SUSPENDED, SWEEP_BUDGET_SPENT, is_suspended, must_have_no_pod, prestarts
@@ -157,9 +157,11 @@ def _died(s: Situation, type_: str, message: str) -> Decision:
 
 
 def _charged_phase(s: Situation) -> str | None:
-    """Return the phase to blame for the end of the agent's container; None for the running phase. While a separate verifier runs,
-    it is AGENT, because only processes of the agent run in this container then."""
-    return AGENT if s.trial.status.verifier is not None else None
+    """Return the phase to blame for the end of a container; None for the running phase. For the agent's container it is AGENT while
+    the step is verified in another pod, because only processes of the agent run in this container then."""
+    status, verifiers = s.trial.status, s.pod is s.verifier
+    verifying = bool(status.steps) and status.steps[-1].phase == VERIFIER.capitalize()
+    return AGENT if not verifiers and (status.verifier is not None or (s.verified_apart and verifying)) else None
 
 
 def _pod_taken(s: Situation) -> Decision | None:

@@ -15,6 +15,7 @@ from multistep.engine.decisions import PodFacts
 from multistep.engine.journal import Journal
 from multistep.engine.plan import TrialPlan
 from multistep.engine.redaction import redacted
+from multistep.engine.script import verified_apart
 from multistep.engine.status_conditions import Phase
 from multistep.kube.protocols import Cluster, Object
 from multistep.loglines import also_about
@@ -131,7 +132,7 @@ class TrialContext(ABC):
 
     async def _write(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
         if self._loaded is not None:
-            new = redacted(new, harbor.secrets(self._loaded.env, self._loaded.task.config))
+            new = redacted(new, harbor.secrets(self._loaded.env, self._loaded.task.config, self._loaded.task.layout))
         await self._writer.write(new, before=before)
         self._t.model_slots.observe(self._trial)
 
@@ -159,6 +160,12 @@ class TrialContext(ABC):
         """Return whether the current step is verified in place, and its verifier's pod is only for a second verdict."""
         steps = self._loaded.plan.steps if self._loaded else ()
         return any(each.name == self._trial.status.current_step and each.compares_verdicts for each in steps)
+
+    @property
+    def _verified_apart(self) -> bool:
+        """Return whether the current step is verified in a pod of its own only."""
+        steps = self._loaded.plan.steps if self._loaded else ()
+        return any(each.name == self._trial.status.current_step and verified_apart(each) for each in steps)
 
     @property
     def _plan(self) -> TrialPlan:

@@ -156,6 +156,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             verifier=self._verifier,
             violation=self._t.hints.of(self._key, trial.status.pod_uid).violation,
             compares_verdicts=self._compares_verdicts,
+            verified_apart=self._verified_apart,
         )
 
     async def _act(self, decision: decisions.Decision) -> Result:

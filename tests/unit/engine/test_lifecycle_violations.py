@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from multistep.api.trial_status import (
-    VerifierStatus,
-)
+from multistep.api.trial_status import StepStatus, VerifierStatus
 from multistep.engine import pod_start
 from multistep.engine.decisions import (
     Drive,
@@ -96,4 +94,16 @@ def test_the_end_of_the_agents_container_while_another_pod_verifies_is_charged_t
     verified = began(current_step="a", container_id="c", verifier=VerifierStatus(pod_name="t-1-v0", pod_uid="v"))
     verifier = pod(name="t-1-v0", uid="v", container_id="d", **verifiers)
     decision = decide(Situation(verified, pod(container_id="c", **agents), "t-1", NOW, 60.0, verifier=verifier))
+    assert isinstance(decision, PhaseDied) and decision.phase == charged
+
+
+@pytest.mark.parametrize(
+    ("phase", "apart", "charged"), [("Verifier", True, "agent"), ("Verifier", False, None), ("Setup", True, None)]
+)
+def test_the_end_of_the_agents_container_before_or_after_another_pod_verifies_is_charged_to_the_agent(
+    phase: str, apart: bool, charged: str | None
+) -> None:
+    verified = began(current_step="a", container_id="c", steps=[StepStatus(name="a", phase=phase)])
+    ended = pod(container_id="c", terminated=True, exit_code=2)
+    decision = decide(Situation(verified, ended, "t-1", NOW, 60.0, verified_apart=apart))
     assert isinstance(decision, PhaseDied) and decision.phase == charged
