@@ -94,7 +94,7 @@ class Drive:
     def shown(self) -> TrialStatus:
         """Return the steps and tampering findings as the status shows them, without secrets."""
         steps, found = [step_status(run) for run in self.journal.steps], merged(self.trial.status, self.journal)
-        secrets = harbor.secrets(self.loaded.env, self.loaded.task.config)
+        secrets = harbor.secrets(self.loaded.env, self.loaded.task.config, self.loaded.task.layout)
         return redacted(TrialStatus(steps=steps, tampering=found), secrets)
 
     def step(self, index: int) -> StepPlan:

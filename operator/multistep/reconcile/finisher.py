@@ -61,7 +61,7 @@ class Finisher:
         key = TrialKey.of(trial)
         files = {**logs, **harbor.files(loaded.plan, trial, journal, now, failure=failure)}
         await self._volume.finish(key, files, harbor.directories(loaded.plan, journal))
-        secrets = harbor.secrets(loaded.env, loaded.task.config)
+        secrets = harbor.secrets(loaded.env, loaded.task.config, loaded.task.layout)
         await self._volume.redact(key, secrets)
         await self._write_evidence(trial, loaded, journal, failure, secrets)
         if self._shipping is None and await self._volume.collections.pointers(key):

@@ -132,7 +132,7 @@ class TrialContext(ABC):
 
     async def _write(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
         if self._loaded is not None:
-            new = redacted(new, harbor.secrets(self._loaded.env, self._loaded.task.config))
+            new = redacted(new, harbor.secrets(self._loaded.env, self._loaded.task.config, self._loaded.task.layout))
         await self._writer.write(new, before=before)
         self._t.model_slots.observe(self._trial)
 

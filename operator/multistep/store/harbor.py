@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from multistep.api.agent_spec import AgentSpec
+from multistep.api.layout import TaskLayout
 from multistep.api.model import GROUP, VERSION, EnvVar
 from multistep.api.task_toml import TaskConfig
 from multistep.api.trial import PLURAL, MultiStepTrial
@@ -21,6 +22,7 @@ from multistep.engine.plan import TrialEnv, TrialPlan
 from multistep.engine.rewards import StepException
 from multistep.engine.tampering import merged
 from multistep.engine.templates import Unresolved, resolve
+from multistep.engine.variables import compose_variables
 from multistep.store.harbor_agent import agent_info, agent_result
 from multistep.store.harbor_log import iso, trial_log
 from multistep.store.redact import MARK
@@ -143,12 +145,14 @@ def exception_txt(journal: Journal, *, failure: StepException | None = None) -> 
     return None if exception is None else _traceback(exception)
 
 
-def secrets(env: TrialEnv, config: TaskConfig) -> set[str]:
+def secrets(env: TrialEnv, config: TaskConfig, layout: TaskLayout | None = None) -> set[str]:
     """Return the values to redact (Harbor 0.25, end of a trial): those of variables with secret-like names in the agent's env
-    and in the verifier env of task and trial, except switches such as "1" and "true"."""
+    and in the verifier env of task and trial, except switches such as "1" and "true". Also those of variables that the task's
+    compose files use, because the results have the output of services."""
+    composed = {name: env.variables[name] for name in (compose_variables(layout) if layout else ()) if name in env.variables}
     found = (
         each
-        for values in (env.agent, env.credentials, config.verifier.env, env.verifier)
+        for values in (env.agent, env.credentials, config.verifier.env, env.verifier, composed)
         for each in _sensitive_values(values, env.variables)
     )
     return {value for value in found if value and value.strip().lower() not in _SWITCHES}

@@ -7,6 +7,8 @@ import json
 
 import pytest
 
+from multistep.api.layout import TaskLayout
+from multistep.api.services import Services
 from multistep.api.task_toml import TaskConfig, VerifierConfig
 from multistep.api.trial_status import ResumeStatus, TaskSourceStatus, Usage
 from multistep.engine.journal import Journal, StepRun
@@ -41,6 +43,12 @@ def test_secrets_are_those_of_agent_and_verifier_but_no_switches_and_no_other_ta
         verifier={"TOKEN": "verifier's"},
     )
     assert harbor.secrets(env, config) == {"resolved", "default", "agent's", "verifier's"}
+
+
+def test_secrets_of_services_are_redacted_because_their_output_is_stored() -> None:
+    compose = Services("environment/docker-compose.yaml", (), variables={"API_KEY": "3", "MODE": "4", "LATER_KEY": "5"})
+    env = TrialEnv(variables={"API_KEY": "service's", "MODE": "fast", "SOME_KEY": "only a variable"})
+    assert harbor.secrets(env, TaskConfig(), TaskLayout(compose=compose)) == {"service's"}
 
 
 def test_no_value_of_a_secret_is_in_the_config() -> None:
