@@ -52,7 +52,9 @@ def test_wide_has_more_columns_and_all_namespaces_one_for_them(invoke: Invoke, c
 
 @pytest.mark.parametrize(("kind", "columns"), [(crds.TRIAL, trial_list.COLUMNS), (crds.SWEEP, manage.COLUMNS)])
 def test_the_columns_are_those_of_the_crd(kind: crds.Kind, columns: tuple[Column, ...]) -> None:
-    assert [(each.head, each.wide) for each in columns] == [(name.upper(), priority > 0) for name, _, _, priority, _ in kind.columns]
+    assert [(each.head, each.wide) for each in columns] == [
+        (name.upper(), priority > 0) for name, _, _, priority, _ in kind.columns
+    ]
 
 
 @pytest.mark.parametrize(
