@@ -110,7 +110,8 @@ ATTEMPTS = (
     Failure(
         "ContainerEnded",
         "Infrastructure",
-        "the container was killed from outside (status 137 without OOMKilled, or 255), or ended before the first step started",
+        "the container was killed from outside (status 137 without OOMKilled, or 255), could not be started by the node, or ended "
+        "before the first step started",
         "read the message; check the node",
     ),
     Failure(

@@ -53,6 +53,7 @@ _VIOLATION_SECONDS = 60
 _VIOLATION_TIMES = 5
 # Replaces _VIOLATION_SECONDS for killed exec sessions. It is longer than a container's termination, which also kills sessions.
 _EXEC_KILLED_SECONDS = 90
+_NEVER_RAN = frozenset({"StartError", "ContainerCannotRun"})  # the container runtime could not start the container
 _NAME_TAKEN_SECONDS = 60  # within this time, garbage collection deletes the pod of an earlier trial of the same name
 _FORBIDDEN_SECONDS = 60  # within this time, a new namespace gets its ServiceAccount; later rejections are due to a policy
 
@@ -187,7 +188,8 @@ def _container_ended(s: Situation) -> Decision | None:
     ended = f"the trial's container {how}"
     if s.pod.exit_reason == "OOMKilled":
         return _died(s, "OutOfMemoryError", f"{ended}: it used more than its memory limit{_limit_and_phase(s)}")
-    killed_inside = s.pod.exit_code is not None and s.pod.exit_code not in KILLED_FROM_OUTSIDE
+    ran = s.pod.exit_reason not in _NEVER_RAN
+    killed_inside = ran and s.pod.exit_code is not None and s.pod.exit_code not in KILLED_FROM_OUTSIDE
     if killed_inside and (s.trial.status.agent_acted or s.trial.status.resumed is not None):
         return _died(s, "ContainerKilledError", f"{ended}: a process in it stopped process 1")
     if not s.trial.status.has_own_step:

@@ -216,6 +216,26 @@ def test_likely_mistakes_are_warnings_with_their_place(task: Path, invoke: Invok
     assert invoke("check", task).exit_code == 0 and invoke("check", "--strict", task).exit_code == 1
 
 
+@pytest.mark.parametrize(
+    ("table", "warning"),
+    [
+        ("[steps.agent]\ntimeout_sec = -5", "task.toml:10 (step a): steps[0].agent.timeout_sec: is -5: it must be above 0"),
+        ("[steps.verifier]\ntimeout_sec = 0", "task.toml:10 (step a): steps[0].verifier.timeout_sec: is 0: it must be above 0"),
+        ("[agent]\ntimeout_sec = 0.0", "task.toml:10: agent.timeout_sec: is 0: it must be above 0"),
+    ],
+)
+def test_a_timeout_without_time_is_a_warning(task: Path, invoke: Invoke, table: str, warning: str) -> None:
+    (task / "task.toml").write_text(TASK_TOML + table)
+    assert f"warning: {warning}" in invoke("check", task).stdout
+
+
+@pytest.mark.parametrize("line", ["cpus = -0.5", "memory_mb = -512", "gpus = -1", "build_timeout_sec = 0"])
+def test_a_number_that_no_pod_can_have_is_a_warning(task: Path, invoke: Invoke, line: str) -> None:
+    (task / "task.toml").write_text(TASK_TOML.replace("[environment]", f"[environment]\n{line}"))
+    (found,) = warnings_of(task, invoke)
+    assert found.startswith(f"task.toml:5: is {line.rpartition(' ')[2]}: ")
+
+
 def test_a_missing_solution_is_a_warning_unless_the_steps_share_one(task: Path, invoke: Invoke) -> None:
     (task / "steps/a/solution/solve.sh").unlink()
     (task / "steps/a/solution").rmdir()

@@ -64,6 +64,11 @@ VERIFIERS: dict[str, Row] = {
         judge(service=ServiceEnd("db", "ended with status 137 (Error)", 137)),
         FailAttempt("ServiceKilled", f"{OF_A}service db ended with status 137 (Error)"),
     ),
+    "never started by the node": (
+        judging(),
+        judge(running=False, terminated=True, exit_code=128, exit_reason="StartError", exit_message="cgroup"),
+        FailAttempt("ContainerEnded", f"{OF_A}the trial's container ended with status 128 (StartError): cgroup"),
+    ),
     "the runner could not be brought": (
         judging(),
         judge(running=False, terminated=True, exit_code=1, exit_reason="Error", init_failed=True),

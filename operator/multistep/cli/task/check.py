@@ -17,7 +17,8 @@ Examples:
 
 Each problem and warning starts with its place, FILE:LINE, and the name of its step. Warnings are about what has no effect,
 such as a misspelt key, and about likely mistakes: scripts without a shebang or with CRLF line endings, a workdir that the
-Dockerfile does not name, an empty instruction, a missing solution, rewards without the key reward or no reward at all.
+Dockerfile does not name, an empty instruction, a missing solution, a timeout of 0, rewards without the key reward or no reward
+at all.
 
 \b
 Exit codes:

@@ -1,4 +1,4 @@
-"""Warns of likely mistakes in a valid task: in scripts, instructions, solutions, rewards and the workdir. Pure functions."""
+"""Warns of likely mistakes in a valid task: in numbers, scripts, instructions, solutions, rewards, the workdir. Pure functions."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def lint(bundle: Bundle, table: Mapping[str, Any]) -> list[Finding]:
 def _lint(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
     steps = [step.name for step in config.steps or []]
     directories = [f"steps/{name}/" for name in steps] or [""]
+    yield from _numbers(config)
     yield from _workdir(bundle, config)
     for directory in directories:
         yield from _instruction(bundle, f"{directory}instruction.md")
@@ -40,6 +41,23 @@ def _lint(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
     for directory in dict.fromkeys((*directories, "")):
         yield from _shebangs(bundle, directory)
     yield from _line_endings(bundle)
+
+
+def _numbers(config: TaskConfig) -> Iterator[Finding]:
+    """Warn of timeouts that leave no time, and of negative resources. Harbor's format allows both."""
+    environment = config.environment
+    timeouts = {"agent": config.agent.timeout_sec, "verifier": config.verifier.timeout_sec}
+    for index, step in enumerate(config.steps or []):
+        timeouts |= {f"steps[{index}].agent": step.agent.timeout_sec, f"steps[{index}].verifier": step.verifier.timeout_sec}
+    timeouts = {f"{table}.timeout_sec": seconds for table, seconds in timeouts.items()}
+    for key, seconds in {**timeouts, "environment.build_timeout_sec": environment.build_timeout_sec}.items():
+        if seconds is not None and seconds <= 0:
+            yield Finding(key, f"is {seconds:g}: it must be above 0, or the timeout is reached at once")
+    for name in ("cpus", "memory_mb", "storage_mb", "gpus"):
+        if (getattr(environment, name) or 0) < 0:
+            yield Finding(
+                f"environment.{name}", f"is {getattr(environment, name):g}: the API server rejects a pod with a negative resource"
+            )
 
 
 def _workdir(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
