@@ -95,6 +95,7 @@ def _options(agent: str, options: ModelOptions) -> Manifest:
         version=options.version,
         kwargs=dict(_kwarg(each) for each in options.kwargs) or None,
         credentials=[_credential(each, options.model) for each in options.keys] or None,
+        access=options.access,
         baseURL=options.base_url,
         limits=_limits(options) or None,
         preinstalled=options.preinstalled or None,
