@@ -403,6 +403,34 @@ func TestOnlyTheKubeletReachesThePod(t *testing.T) {
 	}
 }
 
+// Servers such as nginx keep the socket of their resolver.
+func TestLookupsOfAKeptSocketFollowTheNetwork(t *testing.T) {
+	s := start(t)
+	conn, err := net.Dial("udp", node+":53")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	for _, each := range []struct {
+		change     func()
+		good, evil int
+	}{
+		{func() { s.none() }, dns.RcodeNameError, dns.RcodeNameError},
+		{s.public, dns.RcodeSuccess, dns.RcodeSuccess},
+		{func() { s.allow(goodName) }, dns.RcodeSuccess, dns.RcodeNameError},
+		{func() { s.none() }, dns.RcodeNameError, dns.RcodeNameError},
+	} {
+		each.change()
+		for name, want := range map[string]int{goodName: each.good, evilName: each.evil} {
+			client := &dns.Client{Timeout: 2 * time.Second}
+			answer, _, err := client.ExchangeWithConn(new(dns.Msg).SetQuestion(dns.Fqdn(name), dns.TypeA), &dns.Conn{Conn: conn})
+			if err != nil || answer.Rcode != want {
+				t.Errorf("%s: %v %v, want %s", name, answer, err, dns.RcodeToString[want])
+			}
+		}
+	}
+}
+
 // A process may keep a socket from a phase with another network: a peer must not reach it any more.
 func TestASwitchCutsWhatComesIn(t *testing.T) {
 	for name, network := range map[string]string{"UDP": "udp", "TCP": "tcp"} {

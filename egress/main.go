@@ -149,6 +149,9 @@ func (s *sidecar) change(wanted policy.Policy) (refusals.Report, error) {
 	if err := s.force(wanted); err != nil {
 		return refusals.Report{}, err
 	}
+	if err := s.firewall.ForgetLookups(); err != nil {
+		log.Print(err) // sockets that processes keep look up names as before the switch
+	}
 	log.Printf("%s, %d hosts, gateway %v, in %v", wanted.Mode, len(wanted.Hosts), wanted.Gateway, time.Since(started).Round(time.Microsecond))
 	return s.refused.Take(), nil
 }

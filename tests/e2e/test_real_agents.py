@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections import Counter
@@ -10,12 +11,15 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.given import Given, reward_for_text, tree
+from tests.e2e.given import Given, reward_for_text
 from tests.e2e.test_agents import KEY, ledger
 from tests.e2e.test_cli import multistep
+from tests.harbor.environment import harbor_python
 from tests.support import servers
 
 STEPS = ("one", "two", "three")
+TRAJECTORIES = {f"steps/{name}/agent/trajectory.json" for name in STEPS}
+LOAD_TRIAL = Path(__file__).parents[1] / "harbor/load_trial.py"
 TASK = """\
 [task]
 name = "tests/gates"
@@ -124,16 +128,16 @@ async def test_a_real_agent_completes_a_task_of_gates_with_its_tools_and_its_usa
 ) -> None:
     image = () if agent == "terminus-2" else ("--agent-image", await image_of(agent))
     task = with_tools(gates(tmp_path / "gates"))
-    files = await completed(given, model, task, agent, "--base-url", f"{model.url}{path}", *options, *image)
-    assert all(json.loads(files[f"steps/{name}/agent/trajectory.json"])["schema_version"].startswith("ATIF") for name in STEPS)
+    found = await completed(given, model, task, agent, "--base-url", f"{model.url}{path}", *options, *image)
+    assert found == TRAJECTORIES
     asked = "".join(entry["body"] for entry in await ledger(model))
     assert SKILL in asked, "the agent does not offer the task's skill to its model"
     assert tool in asked, "the agent does not offer the task's MCP server to its model"
 
 
-async def completed(given: Given, model: servers.Server, task: Path, agent: str, *options: str) -> dict[str, bytes]:
-    """Run the task with this agent. Check its rewards, and compare its usage with what the model charged. Return the result
-    files' contents by path."""
+async def completed(given: Given, model: servers.Server, task: Path, agent: str, *options: str) -> set[str]:
+    """Run the task with this agent. Check its rewards, compare its usage with what the model charged, and load its results with
+    Harbor's models. Return the paths of the trajectories."""
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}}
     await given.applied({**secret, "data": {"key": base64.b64encode(KEY.encode()).decode()}})
     out = task.parent / "out"
@@ -142,8 +146,9 @@ async def completed(given: Given, model: servers.Server, task: Path, agent: str,
     assert code == 0, shown + err
     status = (await given.get("real"))["status"]
     assert status["rewards"] == {"reward": 1.0} and counted(status["steps"]) == await charged(model)
-    files = tree(out)
-    result = json.loads(files["result.json"])
+    result = json.loads((out / "result.json").read_text())
     used = [step["agent_result"]["n_input_tokens"] for step in result["step_results"]]
     assert result["agent_info"]["name"] == agent and used == [step["usage"]["inputTokens"] for step in status["steps"]]
-    return files
+    loaded = await asyncio.to_thread(harbor_python().run, LOAD_TRIAL, out)
+    assert loaded.returncode == 0, loaded.stderr[-4000:]
+    return set(json.loads(loaded.stdout))

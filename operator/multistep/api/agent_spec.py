@@ -147,6 +147,15 @@ class AgentSpec(Model):
         return self
 
     @model_validator(mode="after")
+    def _gateway_has_a_key(self) -> Self:
+        if self.name in harbor_agents.NEED_MODEL and self.access == "Gateway" and not self.credentials:
+            raise ValueError(
+                f"credentials must hold the provider's key (--key-from-secret), without which {self.name} cannot use its model; "
+                "access must be Direct (--access Direct) if it needs no key or gets it in another way"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _gateway_knows_the_provider(self) -> Self:
         if not self.uses_gateway:
             return self

@@ -168,10 +168,14 @@ class _Printer:
 
 
 AGE = "age"
+REASON = "reason"  # of the condition Ready
 
 
 def field_of(found: Object, path: str) -> Any:
-    """Return the field of an object at a path of names; None if it is unset."""
+    """Return the field of an object at a path of names, or its REASON; None if it is unset."""
+    if path == REASON:
+        conditions = field_of(found, "status.conditions") or ()
+        return next((each.get("reason") for each in conditions if each.get("type") == "Ready"), None)
     value: Any = found
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None

@@ -34,6 +34,7 @@ class ModelOptions:
     keys: Sequence[str] = ()
     kwargs: Sequence[str] = ()
     base_url: str | None = None
+    access: str | None = None
     preinstalled: bool = False
     images: Sequence[str] = ()
     max_cost: float | None = None
@@ -168,6 +169,11 @@ def hosted_options(function: F) -> F:
         ),
         *_BUDGETS,
         click.option("--preinstalled", is_flag=True, help="The image holds the agent's program: install nothing."),
+        click.option(
+            "--access",
+            type=click.Choice(("Gateway", "Direct"), case_sensitive=False),
+            help="Gateway (default): the agent never has the key, and its tokens are counted. Direct: it calls the provider itself.",
+        ),
         click.option("--base-url", metavar="URL", help="URL of the model's API; default: the provider's."),
         click.option("--agent-version", "version", metavar="VERSION", help="Version of the agent's program."),
         click.option(

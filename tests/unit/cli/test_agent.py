@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from multistep.api import harbor_agents
+from multistep.api.agent_spec import AgentSpec
 from multistep.cli.agent.programs import PROGRAMS, files_of
 from multistep.cli.options import ModelOptions
 from multistep.cli.trial.agent_choice import agent_entry, check_images, check_keys
@@ -128,6 +129,18 @@ def test_two_keys_of_one_agent_need_their_variables() -> None:
 
 @pytest.mark.parametrize("command", ["run", "package"])
 def test_an_agent_that_cannot_resume_is_refused_before_anything_is_built(command: str, invoke: Invoke) -> None:
-    agent = ("--agent", "mini-swe-agent", "--model", "openai/gpt-5", "--resume")
+    agent = ("--agent", "mini-swe-agent", "--model", "openai/gpt-5", "--access", "direct", "--resume")
     result = invoke(command, "examples/hello-multi-step-advanced", *agent)
     assert result.exit_code == 2 and "mini-swe-agent cannot resume a trajectory" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "package"])
+def test_an_agent_without_a_key_is_refused_before_anything_is_built(command: str, invoke: Invoke) -> None:
+    """Its trials would all score 0."""
+    result = invoke(command, "examples/hello-multi-step-advanced", "--agent", "codex", "--model", "openai/gpt-5")
+    assert result.exit_code == 2 and "credentials must hold the provider's key (--key-from-secret)" in result.stderr
+
+
+def test_an_agent_with_direct_access_needs_no_key() -> None:
+    entry = agent_entry("codex", ModelOptions(model="openai/gpt-5", access="Direct"))
+    assert AgentSpec.model_validate(entry).access == "Direct"

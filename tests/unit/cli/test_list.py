@@ -8,7 +8,9 @@ from typing import Any, get_args
 
 import pytest
 
+from hack.generate import crds
 from multistep.api.score import Outcome
+from multistep.cli.listing import Column
 from multistep.cli.sweep import manage
 from multistep.cli.trial import list as trial_list
 from multistep.engine.status_conditions import Phase
@@ -41,10 +43,18 @@ def test_trials_are_a_table_with_the_columns_of_kubectl(invoke: Invoke, cluster:
 
 
 def test_wide_has_more_columns_and_all_namespaces_one_for_them(invoke: Invoke, cluster: CliCluster) -> None:
-    put(cluster, "t")
+    conditions = [{"type": "Complete", "reason": "No"}, {"type": "Ready", "status": "False", "reason": "Unschedulable"}]
+    put(cluster, "t", {**RUNNING, "conditions": conditions})
     head, row = invoke("list", "-A", "-o", "wide").stdout.splitlines()
-    assert head.split()[:2] == ["NAMESPACE", "NAME"] and head.split()[-3:] == ["STEP", "POD", "NODE"]
-    assert row.split()[0] == "default" and row.split()[-3:] == ["a", "t-1", "-"]
+    assert head.split()[:2] == ["NAMESPACE", "NAME"] and head.split()[-4:] == ["STEP", "POD", "NODE", "REASON"]
+    assert row.split()[0] == "default" and row.split()[-4:] == ["a", "t-1", "-", "Unschedulable"]
+
+
+@pytest.mark.parametrize(("kind", "columns"), [(crds.TRIAL, trial_list.COLUMNS), (crds.SWEEP, manage.COLUMNS)])
+def test_the_columns_are_those_of_the_crd(kind: crds.Kind, columns: tuple[Column, ...]) -> None:
+    assert [(each.head, each.wide) for each in columns] == [
+        (name.upper(), priority > 0) for name, _, _, priority, _ in kind.columns
+    ]
 
 
 @pytest.mark.parametrize(

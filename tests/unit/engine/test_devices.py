@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.api.devices import GPU_TYPES, TPU_TYPES
+from multistep.api.services import Service
 from multistep.api.task_toml import EnvironmentConfig
 from multistep.api.trial_spec import ResourcesSpec
-from multistep.engine.devices import affinity, node_terms, resources, with_overrides
+from multistep.engine.devices import affinity, node_terms, resources, with_limits, with_overrides
 from multistep.errors import InvalidTask
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -49,6 +50,13 @@ def test_a_trials_resources_replace_the_tasks_one_by_one() -> None:
     found = with_overrides(task, ResourcesSpec.model_validate({"cpus": 2, "gpus": 0, "tpu": {"type": "v4", "topology": "2x2x1"}}))
     assert resources(found)["limits"] == {"cpu": "2", "memory": "512Mi", "google.com/tpu": "4"}
     assert with_overrides(task, ResourcesSpec()) == task
+
+
+def test_limits_of_main_in_a_compose_file_replace_the_tasks_one_by_one() -> None:
+    task = environment(cpus=1, memory_mb=512)
+    found = with_limits(task, Service("main", cpus=0.5))
+    assert resources(found)["limits"] == {"cpu": "0.5", "memory": "512Mi"}
+    assert resources(with_limits(task, Service("main", memory_bytes=(64 << 20) + 1)))["limits"] == {"cpu": "1", "memory": "65Mi"}
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_a_pod_template_may_choose_the_host_name() -> None:
 def agents_pod(how: str, verifier: bool = False) -> Object:
     """Return the spec of a pod of a trial whose agent has an image. how: how the image is mounted; verifier: whether the pod is the
     verifier's."""
-    agent = {"name": "codex", "model": "openai/gpt-5", "image": "registry.example/codex:1"}
+    agent = {"name": "codex", "model": "openai/gpt-5", "access": "Direct", "image": "registry.example/codex:1"}
     trial = parse_trial({**world.manifest({"agent": agent}), "status": {"attempt": 1, "podName": "t-1"}})
     settings = Settings(operator_image="op:1", agent_host_image="host:1", agent_image_mount=how)
     separate = VerifierStatus(pod_name="t-1-v") if verifier else None

@@ -89,7 +89,7 @@ def _kill_sidecar(world: World) -> None:
     world.cluster.set_pod_status(KEY[0], name, initContainerStatuses=[restarted])
 
 
-HOSTED: Json = {"agent": {"name": "terminus-2", "model": "openai/m"}}
+HOSTED: Json = {"agent": {"name": "terminus-2", "model": "openai/m", "access": "Direct"}}
 HOSTED_OPTIONS: Mapping[str, Any] = {
     "settings": {"agent_host_image": "agent-host"},
     "durations": {"/host/agent-setup": 20.0, "a/host/agent": 100.0, "b/host/agent": 100.0},

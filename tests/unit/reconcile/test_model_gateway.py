@@ -257,7 +257,7 @@ async def test_a_gateway_with_none_of_the_operators_signing_keys_is_waited_for(t
 )
 async def test_a_rejected_model_is_evidence_only_if_it_is_the_trials(tmp_path: Path, model: str, kind: str | None) -> None:
     """Only the trial's own model counts: otherwise an agent could avoid a score by requesting a model that does not exist."""
-    spec = {"agent": {"name": "codex", "model": "openai/gpt-5-fail-401"}}
+    spec = {"agent": {"name": "codex", "model": "openai/gpt-5-fail-401", "access": "Direct"}}
     asked = parse_trial({**manifest(spec), "status": {"attempt": 1}})
     async with world(tmp_path) as here:
         variables = await gateway(here).variables(asked, hosted(f"{here.model.url}/v1"), CALL)
@@ -271,7 +271,8 @@ async def test_a_rejected_model_is_evidence_though_a_request_for_another_model_e
     tmp_path: Path, rejected: str, later: str
 ) -> None:
     """Some agents request a small model for titles at the same time. Which of the two requests ends last is chance."""
-    asked = parse_trial({**manifest({"agent": {"name": "opencode", "model": f"openai/{rejected}"}}), "status": {"attempt": 1}})
+    spec = {"agent": {"name": "opencode", "model": f"openai/{rejected}", "access": "Direct"}}
+    asked = parse_trial({**manifest(spec), "status": {"attempt": 1}})
     async with world(tmp_path) as here:
         token = (await gateway(here).variables(asked, hosted(f"{here.model.url}/v1"), CALL))["OPENAI_API_KEY"]
         for model in (rejected, later):
@@ -292,7 +293,8 @@ async def test_a_rejected_model_is_evidence_though_a_request_for_another_model_e
 async def test_a_model_that_the_provider_never_answers_gets_no_agent_another_attempt(
     tmp_path: Path, models: Sequence[str], kind: str | None
 ) -> None:
-    asked = parse_trial({**manifest({"agent": {"name": "codex", "model": "openai/gpt-5"}}), "status": {"attempt": 1}})
+    spec = {"agent": {"name": "codex", "model": "openai/gpt-5", "access": "Direct"}}
+    asked = parse_trial({**manifest(spec), "status": {"attempt": 1}})
     async with world(tmp_path) as here:
         token = (await gateway(here).variables(asked, hosted(f"{here.model.url}/v1"), CALL))["OPENAI_API_KEY"]
         for number, model in enumerate(models):

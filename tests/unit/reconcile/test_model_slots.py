@@ -39,7 +39,7 @@ class Woken(list[Key]):
 
 
 def trial(name: str, sweep: str = "s", *, model: str = MODEL, pod: bool = False, finished: bool = False) -> MultiStepTrial:
-    found = manifest({"agent": {"name": "terminus-2", "model": model}})
+    found = manifest({"agent": {"name": "terminus-2", "model": model, "access": "Direct"}})
     found["metadata"] |= {"name": name, "labels": {SWEEP: sweep}, "uid": name}
     status: dict[str, Any] = {"podUID": "u"} if pod else {}
     if finished:
@@ -251,7 +251,7 @@ async def test_a_new_leader_counts_the_active_trials_before_it_starts_others(tmp
     app = App(Settings(results_dir=tmp_path, models=[ModelLimit(model="openai/m", max_active=3)]))
     cluster = FakeCluster(pods_run=False)
     for name, model, pod in (("a", "openai/m", True), ("b", "openai/m", False), ("c", "openai/m", True), ("d", "openai/x", True)):
-        found = manifest({"agent": {"name": "terminus-2", "model": model}})
+        found = manifest({"agent": {"name": "terminus-2", "model": model, "access": "Direct"}})
         cluster.put({**found, "metadata": {**found["metadata"], "name": name}, "status": {"podUID": "u"} if pod else {}})
     cluster.put({**manifest({"agent": {"model": 1}}), "status": {"podUID": "u"}})  # cannot be parsed
     app.reconciler = Reconciler(cluster, app.volume, app.settings, app.metrics)

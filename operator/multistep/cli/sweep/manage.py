@@ -9,7 +9,7 @@ import click
 
 from multistep.api.plural import plural
 from multistep.cli.deleting import confirm, delete_all, yes_option
-from multistep.cli.listing import AGE, Column, Listing, ListOptions, any_of, field_of, list_options, phase_option
+from multistep.cli.listing import AGE, REASON, Column, Listing, ListOptions, any_of, field_of, list_options, phase_option
 from multistep.cli.options import Target, complete_sweeps, kubeconfig_options, namespace_option, output_option
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ COLUMNS: Final = (
     Column("COUNTED", "status.trials.counted", wide=True),
     Column("RETRIED", "status.trials.retried", wide=True),
     Column("POD-HOURS", "status.podHours", wide=True),
+    Column("REASON", REASON, wide=True),
 )
 
 

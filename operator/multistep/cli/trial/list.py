@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from multistep.cli.listing import AGE, Column, Listing, ListOptions, any_of, field_of, list_options, phase_option
+from multistep.cli.listing import AGE, REASON, Column, Listing, ListOptions, any_of, field_of, list_options, phase_option
 from multistep.cli.options import Target, complete_sweeps
 
 _EPILOG = """\b
@@ -40,6 +40,7 @@ COLUMNS: Final = (
     Column("STEP", "status.currentStep", wide=True),
     Column("POD", "status.podName", wide=True),
     Column("NODE", "status.nodeName", wide=True),
+    Column("REASON", REASON, wide=True),
 )
 
 
