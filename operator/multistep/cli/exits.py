@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from multistep.errors import MultistepError, StoreError, Unavailable
+from multistep.errors import ClusterError, MultistepError, StoreError, Unavailable
 
 
 class Exit(IntEnum):
@@ -35,4 +35,5 @@ def exit_of(error: MultistepError) -> Exit:
         return Exit.INTERRUPTED
     if isinstance(error, Gone):
         return Exit.FAILED
-    return Exit.UNREACHABLE if isinstance(error, Unavailable | StoreError) else Exit.BAD_INPUT
+    rejected = isinstance(error, ClusterError) and error.status == 401  # the credentials, not the input
+    return Exit.UNREACHABLE if rejected or isinstance(error, Unavailable | StoreError) else Exit.BAD_INPUT

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from multistep.engine.operations import Healthcheck, Launch, Script
-from multistep.engine.scope import Scope, healthcheck_failure
+from multistep.engine.scope import Scope, failed, healthcheck_failure
 from multistep.engine.services import PodServices
 
 
 def start_main(scope: Scope, services: PodServices | None, env: Mapping[str, str]) -> Script[str | None]:
-    """Start main's command and wait until main is healthy. Return why main is not healthy; None if it is."""
+    """Start main's command and wait until main is healthy. Return why it was not started or is not healthy; None if it is."""
     if services is None:
         return None
     if services.background:
-        yield Launch(scope.id("main-command"), services.background, env=env, where=scope.where)
+        record = yield Launch(scope.id("main-command"), services.background, env=env, where=scope.where)
+        if (fault := failed(record)) is not None:
+            return f"services.main.command: cannot be started: {fault.message}"
     check = services.main.healthcheck
     if check is None:
         return None

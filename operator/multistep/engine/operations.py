@@ -121,7 +121,7 @@ class Healthcheck:
 
 @dataclass(frozen=True)
 class Launch:
-    """Start a command that runs in the background until the pod is deleted. The record only shows that the command was started."""
+    """Start a command that runs in the background until the pod is deleted. The record only shows whether it was started."""
 
     id: str
     argv: tuple[str, ...]

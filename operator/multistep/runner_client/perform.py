@@ -37,6 +37,8 @@ HOST_PROGRAM = "multistep-host"
 Contents = Callable[[Content], Body]
 _FINAL = frozenset({"Upload", DISK_FULL, "TooLarge"})  # errors that a retry of the upload cannot fix; other errors are retried
 
+_LAUNCH_SECONDS = 0.2  # within this time, the runner reports that a command cannot be started
+
 
 async def perform(session: Session, operation: Operation, contents: Contents, wait_seconds: float) -> Record:
     """Perform an operation that needs only the runner, and return its record. A phase that runs longer than wait_seconds continues:
@@ -54,8 +56,10 @@ async def perform(session: Session, operation: Operation, contents: Contents, wa
         case Healthcheck():
             return await session.healthcheck(_healthcheck(operation), wait_seconds)
         case Launch():
-            await session.start(start_request(Start(f"{operation.id}-process", operation.argv, env=operation.env)))
-            return await session.note(operation.id, {})
+            request = start_request(Start(f"{operation.id}-process", operation.argv, env=operation.env))
+            started = await session.start(request, _LAUNCH_SECONDS)
+            fault = (started.result or {}).get("error") if started.done else None
+            return await session.note(operation.id, {"error": fault} if fault else {})
         case Note():
             return await session.note(operation.id, operation.data)
         case Admit():

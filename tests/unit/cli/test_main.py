@@ -39,6 +39,7 @@ _CONTEXT = click.Context(cli)
         (NotFound("x"), 2),
         (Conflict("x"), 2),
         (ClusterError("forbidden", status=403), 2),
+        (ClusterError("unauthorized", status=401), 4),
         (Gone("x"), 3),
         (Unavailable("x"), 4),
         (StoreError("x"), 4),

@@ -142,6 +142,10 @@ def test_package_refuses_nothing_that_the_operator_is_to_refuse(task: Path, invo
         (["--agent", "command"], "requires a command"),
         (["--agent", "nop", "--", "bash"], "requires a command"),
         (["--agent", "nobody"], "--agent nobody: no such agent"),
+        (
+            ["--agent", "codex@openai/gpt-5"],
+            "--agent codex@openai/gpt-5: AGENT@MODEL is for sweeps; for one trial give --agent codex --model openai/gpt-5",
+        ),
         (["--agent", "claude-cod", "--model", "a/b"], "did you mean 'claude-code'?"),
         (["--agent", "claude-code"], "--agent claude-code needs a model: --model PROVIDER/NAME"),
         (["--agent", "oracle", "--model", "a/b"], "--agent oracle uses no model"),

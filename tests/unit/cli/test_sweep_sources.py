@@ -11,6 +11,14 @@ from .conftest import Invoke
 from .fakes import CliCluster
 
 
+def test_an_agent_without_its_model_is_reported_with_its_form(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    result = invoke("sweep", "run", task, "--agent", "claude-code")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "error: --agent claude-code: needs a model: --agent claude-code@PROVIDER/NAME\n",
+    )
+
+
 @pytest.mark.parametrize(
     ("names", "reported"),
     [

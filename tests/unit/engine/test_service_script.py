@@ -37,6 +37,13 @@ def test_a_trial_whose_main_is_not_healthy_has_no_steps() -> None:
     assert "services.main.healthcheck: failed after 5 attempts" in played.journal.exception.message
 
 
+def test_a_trial_whose_main_has_a_command_that_does_not_exist_has_no_steps() -> None:
+    missing = {"error": {"code": "NotFound", "message": "serve: no such program"}}
+    played = play(plan(IMAGE + ONE, compose=COMPOSED), {"/main-command": missing})
+    assert not played.journal.steps and played.journal.exception
+    assert "services.main.command: cannot be started: serve: no such program" in played.journal.exception.message
+
+
 def test_a_file_that_says_nothing_of_main_adds_no_operation() -> None:
     assert play(plan(IMAGE + ONE, compose=QUIET)).ids == play(plan(IMAGE + ONE)).ids
 

@@ -66,6 +66,16 @@ async def test_a_trial_does_not_wait_for_evidence_of_a_service_that_stays_down(f
     assert world.condition[0] == "Complete"
 
 
+async def test_a_main_whose_command_does_not_exist_fails_the_trial() -> None:
+    trial = copy.deepcopy(SCENARIOS["with a service"].options["trial"])
+    files = trial["spec"]["task"]["inline"]["files"]
+    files["environment/docker-compose.yaml"] = "services: {db: {image: redis}, main: {command: serve}}"
+    missing = {"exitCode": None, "error": {"code": "NotFound", "message": "no program serve"}}
+    world = World(trial=trial, results={"/main-command-process": missing})
+    await world.run()
+    assert world.condition[0] == "Failed" and "cannot be started: no program serve" in world.condition[2]
+
+
 async def test_hooks_artifacts_and_output_come_from_the_services_container() -> None:
     world = World(**SCENARIOS["with a service"].options)
     await world.run()

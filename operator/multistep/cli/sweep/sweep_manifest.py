@@ -11,6 +11,7 @@ from pathlib import Path
 
 import yaml
 
+from multistep.api import harbor_agents
 from multistep.api.agent_spec import PLAIN
 from multistep.api.model import API_VERSION
 from multistep.api.sweep import SWEEP_KIND, parse_sweep
@@ -202,6 +203,8 @@ def _agent(text: str, options: ModelOptions, env: Sequence[Manifest]) -> Manifes
         return {"name": name if separator else dns_label(label(hosted)), "agent": {**hosted, **optional(env=list(env) or None)}}
     if not separator:
         if name not in PLAIN:
+            if name in harbor_agents.NAMES:
+                raise UsageError(f"--agent {text}: needs a model: --agent {text}@PROVIDER/NAME")
             plain = ", ".join(PLAIN)
             raise UsageError(f"--agent {text}: must be {plain}, AGENT@MODEL, or NAME=COMMAND for a command of your own")
         return {"name": name, "agent": agent_entry(name, ModelOptions(), env=env)}

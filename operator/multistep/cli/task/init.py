@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -34,4 +35,4 @@ def init(directory: Path, steps: str) -> None:
     names = [each.strip() for each in steps.split(",")]
     scaffold(directory, names)
     click.echo(directory)
-    print_err(f"created a task with {plural(len(names), 'step')}; next: multistep check {directory}")
+    print_err(f"created a task with {plural(len(names), 'step')}; next: multistep check {shlex.quote(str(directory))}")

@@ -78,6 +78,10 @@ def label(entry: Manifest) -> str:
 def _identity(agent: str, model: str | None) -> Manifest:
     if ":" in agent:
         return {"importPath": agent}
+    name, separator, suffix = agent.partition("@")
+    if separator and name in harbor_agents.NAMES:
+        right = f"--agent {name} --model {suffix or 'PROVIDER/NAME'}"
+        raise UsageError(f"--agent {agent}: AGENT@MODEL is for sweeps; for one trial give {right}")
     if agent not in harbor_agents.NAMES:
         hint = harbor_agents.suggestion(agent, (*BUILT_IN, *harbor_agents.NAMES))
         raise UsageError(
