@@ -93,6 +93,11 @@ class Service:
     restarts: bool = False
     line: int = 0
 
+    @property
+    def pulled_image(self) -> str:
+        """Return the image to pull; "" if the service has a build, because an image beside it only names what is built."""
+        return self.image if self.build is None else ""
+
 
 @dataclass(frozen=True)
 class Host:

@@ -150,6 +150,16 @@ _BUDGETS = (
 )  # in reverse order, because --help lists the last added option first
 
 
+_API = (
+    click.option(
+        "--access",
+        type=click.Choice(("Gateway", "Direct"), case_sensitive=False),
+        help="Gateway (default): the agent never has the key, and its tokens are counted. Direct: it has the key itself.",
+    ),
+    click.option("--base-url", metavar="URL", help="URL of the model's API; default: the provider's."),
+)
+
+
 def hosted_options(function: F) -> F:
     """Add the options for agents of Harbor, apart from --model. The function receives them and ``model`` as one ModelOptions."""
 
@@ -169,12 +179,7 @@ def hosted_options(function: F) -> F:
         ),
         *_BUDGETS,
         click.option("--preinstalled", is_flag=True, help="The image holds the agent's program: install nothing."),
-        click.option(
-            "--access",
-            type=click.Choice(("Gateway", "Direct"), case_sensitive=False),
-            help="Gateway (default): the agent never has the key, and its tokens are counted. Direct: it calls the provider itself.",
-        ),
-        click.option("--base-url", metavar="URL", help="URL of the model's API; default: the provider's."),
+        *_API,
         click.option("--agent-version", "version", metavar="VERSION", help="Version of the agent's program."),
         click.option(
             "--agent-kwarg",

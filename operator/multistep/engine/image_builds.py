@@ -65,7 +65,7 @@ def _environment(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, variab
     """Yield the builds of the trial's image and of the services in environment/."""
     content, compose = Content("environment"), layout.compose
     main = compose.main if compose else Service(MAIN)
-    named = config.environment.docker_image or main.image
+    named = config.environment.docker_image or main.pulled_image
     if layout.dockerfile and not (spec.environment.image or named) and main.build in (None, FROM_DOCKERFILE):
         yield ImageBuild(ENVIRONMENT, content, ENVIRONMENT)
     if compose is None:

@@ -29,7 +29,7 @@ def trial_image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, images:
             f"spec.environment.image: the image of main must be built from {main.build.context}/{main.build.dockerfile}; "
             f"{BUILDS_OFF}, or build it, and name the image here"
         )
-    if image := (main.image if main else "") or config.environment.docker_image or images.get(ENVIRONMENT):
+    if image := (main.pulled_image if main else "") or config.environment.docker_image or images.get(ENVIRONMENT):
         return image
     if layout.dockerfile:
         raise InvalidSpec(

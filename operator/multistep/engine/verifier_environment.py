@@ -90,10 +90,12 @@ def _image(verifier: VerifierConfig, files: StepLayout, tests: str, where: str) 
     ``tests``. verifier: the verifier's table of the task or the step in task.toml; where: path of this table."""
     services, named = files.tests_compose, verifier.environment.docker_image if verifier.environment else None
     main = services.main if services else Service(MAIN)
-    if main.image or named:
-        return main.image or named, services, tests
+    if main.pulled_image or named:
+        return main.pulled_image or named, services, tests
     if files.tests_dockerfile and main.build in (None, Build(tests)):
         return None, services, tests
+    if main.image:
+        return main.image, services, tests
     if services:
         text = "main has no image, and no Dockerfile beside the file to build it from; name one as services.main.image"
         raise InvalidSpec(f"{tests}/docker-compose.yaml: {text}, or in `[{where}].docker_image` of task.toml")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hack import image
 from multistep.cli.image.engines import Command, Localkube
 from multistep.cli.image.kubeconfig import CurrentCluster
 from tests.unit.report.samples import trial
@@ -78,6 +79,14 @@ def test_a_cluster_that_takes_no_image_aborts_the_sweep(
     result = invoke("sweep", "run", tasks)
     assert result.exit_code == 2 and cluster.of("TrialSweep") == []
     assert "`/bin/false` failed" in result.stderr
+
+
+def test_a_build_that_the_compose_file_changes_is_left_to_the_cluster(tasks: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    image.ensure_compose_reader()
+    (tasks / "good/environment/docker-compose.yaml").write_text("services: {main: {build: {context: ., target: dev}}}\n")
+    result = invoke("sweep", "run", tasks / "good", "--name", "s")
+    assert "the compose file has a build of its own for main: the cluster builds it" in result.stderr, result.stderr
+    assert "environment" not in made(cluster)["spec"]["tasks"][0]
 
 
 def test_the_reasons_of_excluded_trials_are_named_at_the_end(invoke: Invoke, cluster: CliCluster) -> None:

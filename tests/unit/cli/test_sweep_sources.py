@@ -11,6 +11,16 @@ from .conftest import Invoke
 from .fakes import CliCluster
 
 
+def test_another_namespace_than_that_of_the_file_is_rejected(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    spec = {"tasks": [{"name": "t", "inline": {"config": {}}}], "agents": [{"name": "o", "agent": {"name": "oracle"}}]}
+    metadata = {"name": "s", "namespace": "a"}
+    file = task.parent / "sweep.yaml"
+    file.write_text(yaml.safe_dump({"kind": "TrialSweep", "metadata": metadata, "spec": spec}))
+    result = invoke("sweep", "run", file, "-n", "b")
+    assert (result.exit_code, result.stderr) == (2, f"error: --namespace b: the sweep in {file} has namespace a\n")
+    assert invoke("sweep", "run", file, "-n", "a", "--detach").exit_code == 0
+
+
 def test_an_agent_without_its_model_is_reported_with_its_form(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     result = invoke("sweep", "run", task, "--agent", "claude-code")
     assert (result.exit_code, result.stderr) == (

@@ -78,6 +78,18 @@ def test_the_images_of_services_are_built_from_their_directories() -> None:
     assert build_id(main, CONTEXT, "linux/amd64") == build_id(same, CONTEXT, "linux/amd64"), "one build for both"
 
 
+def test_an_image_beside_a_build_of_main_names_what_is_built() -> None:
+    compose = composed(Service(MAIN, image="task:latest", build=Build("environment")))
+    (built,) = builds("", dockerfile=True, root=FILES, compose=compose)
+    assert built == ImageBuild("environment", Content("environment"), "environment")
+    found = plan("", dockerfile=True, root=FILES, compose=compose, images={"environment": "r@sha256:1"})
+    assert found.image == "r@sha256:1"
+    judge = Service(MAIN, image="judge:latest", build=Build("tests"))
+    assert builds(SEPARATE, root=replace(BUILT, tests_compose=composed(judge, directory="tests"))) == [TESTS_OF_TASK]
+    other = replace(judge, build=Build("tests/judge"))
+    assert builds(SEPARATE, root=replace(BUILT, tests_compose=composed(other, directory="tests"))) == []
+
+
 def test_an_image_that_the_trial_names_for_a_service_is_not_built() -> None:
     compose = composed(service(MAIN, "environment/app"), service("db", "environment/db"))
     spec = {"environment": {"image": "i", "serviceImages": {"db": "d"}}}

@@ -153,7 +153,9 @@ async def test_a_failure_of_the_provider_is_no_reward_and_its_own_class() -> Non
     assert failure is not None and (failure.class_, world.status.score, world.status.rewards) == ("Provider", None, None)
 
 
-@pytest.mark.parametrize("agent", [{"importPath": "my.agents:Mine", "model": "openai/m"}, {"name": "claude-code", "access": "Direct"}])
+@pytest.mark.parametrize(
+    "agent", [{"importPath": "my.agents:Mine", "model": "openai/m"}, {"name": "claude-code", "access": "Direct"}]
+)
 async def test_an_agents_user_that_the_image_lacks_is_the_tasks_failure_without_a_score(agent: dict[str, str]) -> None:
     lacks = {"/agent-setup-admit": {"error": {"code": "NoSuchUser", "message": "no user x"}}}
     world = World(trial=manifest({"agent": agent}), **{**HOSTED_OPTIONS, "results": lacks})

@@ -11,7 +11,8 @@ _EPILOG = """\b
 Examples:
   multistep agent list
   multistep agent build claude-code
-  multistep run my-task --agent claude-code --model anthropic/claude-sonnet-4-5 --agent-image IMAGE
+  multistep run my-task --agent claude-code --model anthropic/claude-sonnet-4-5 --agent-image IMAGE \\
+    --key-from-secret keys:anthropic
 """
 
 _LIST_EPILOG = """\b

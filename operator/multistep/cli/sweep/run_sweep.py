@@ -116,7 +116,7 @@ class SweepSession:
 
     def _run_file(self) -> Exit:
         path = next(each for each in self.sources if each.is_file())
-        given = {
+        options = {
             **{"--agent": self.agents, "--attempts": self.attempts, "--parallelism": self.parallelism, "--name": self.name},
             **{
                 "--timeout-multiplier": self.timeout_multiplier,
@@ -130,9 +130,11 @@ class SweepSession:
         }
         if len(self.sources) > 1:
             raise UsageError(f"{path} is a file: give one file alone, or directories only")
-        if wrong := [name for name, value in given.items() if value]:
+        if wrong := [name for name, value in options.items() if value]:
             raise UsageError(f"{wrong[0]} applies to directories of tasks only: set it in {path}")
-        sweep_of_file(path)
+        own, given = sweep_of_file(path).sweep["metadata"].get("namespace"), self.target.namespace
+        if own and given and own != given:
+            raise UsageError(f"--namespace {given}: the sweep in {path} has namespace {own}")
         return asyncio.run(self._submit(lambda namespace: sweep_of_file(path, namespace)))
 
     def _run_tasks(self, tasks: Sequence[TaskDirectory | Manifest], name: str) -> Exit:

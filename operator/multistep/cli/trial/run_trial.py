@@ -26,8 +26,10 @@ from multistep.cli.trial.outcome import outcome
 from multistep.cli.trial.submit import Submission, TrialOptions, existing_image, make_request, make_submission, submit
 from multistep.cli.values import Values, given_values
 from multistep.engine.branching import branch_of
+from multistep.engine.image_builds import FROM_DOCKERFILE
 from multistep.errors import InvalidTask, MultistepError, Unavailable, UsageError
 from multistep.kube.resources import TRIALS
+from multistep.sources.task import load_task
 
 
 @dataclass(frozen=True)
@@ -174,8 +176,13 @@ def check_used(given: Collection[str], used: Collection[str], *, agents: Sequenc
 def built_image(directory: TaskDirectory, task: Path, target: Target, *, verbose: bool) -> TrialImage | None:
     """Build the image of a task's Dockerfile, and load it into a local cluster. task: the path that the user gave, for messages.
 
-    Return None if the cluster must build the image: because the cluster is not local, or this machine has no container engine.
+    Return None if the cluster must build the image: because the compose file changes the build, the cluster is not local, or this
+    machine has no container engine.
     """
+    compose = load_task(directory.bundle(), verification=False).layout.compose
+    if compose is not None and compose.main.build not in (None, FROM_DOCKERFILE):
+        _leave_to_cluster(task, "the compose file has a build of its own for main")
+        return None
     planned = plan_build(directory)
     current = current_cluster(target.kubeconfig, target.context)
     if current is None or not (current.localkube or current.kind):
