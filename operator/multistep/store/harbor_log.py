@@ -70,8 +70,8 @@ def _line(text: str) -> str:
 
 
 def iso(seconds: float | None) -> str | None:
-    """Return a time in the format of Harbor's files; None for None. seconds: since the epoch. The range is limited, because a runner
-    may report any number."""
+    """Return a time in the format of Harbor's files; None for None. seconds: since the epoch. The range is limited, because a
+    runner may report any number."""
     if seconds is None:
         return None
     return datetime.fromtimestamp(min(max(seconds, 0.0), LATEST), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
