@@ -18,7 +18,7 @@ from multistep.errors import RunnerError
 
 MAX_ID_CHARACTERS = 1024
 MAX_TEXT_CHARACTERS = 64 * 1024  # limit of each text in a result; the longest text is the tail of a phase's output
-MAX_RECORDS = 10_000
+MAX_RECORDS = 30_000  # for 1,000 steps, the most that a task may have
 MAX_GROUPS = 65_537  # Linux's limit of supplementary groups, plus the user's primary group
 MAX_INTEGER = 2**53  # largest integer up to which JSON numbers (doubles) are exact
 

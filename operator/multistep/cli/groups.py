@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from typing import Final
 
 import click
+
+ELSEWHERE: Final = {
+    "get": "list",
+    "describe": "show",
+    "status": "show",
+    "exec": "shell",
+    "job": "sweep",
+    "trial": "run",
+    "start": "run",
+    "lint": "check",
+    "resume": "retry",
+}
+"""The command that does what a command of this name does in kubectl, argo or harbor."""
 
 
 class SuggestingGroup(click.Group):
@@ -19,6 +33,8 @@ class SuggestingGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            if similar := get_close_matches(args[0], self.list_commands(ctx)):
+            names = self.list_commands(ctx)
+            known = [each for each in names if each == ELSEWHERE.get(args[0])]
+            if similar := known or get_close_matches(args[0], names):
                 raise click.UsageError(f"{error.message} Did you mean {' or '.join(similar[:2])}?", ctx) from None
             raise

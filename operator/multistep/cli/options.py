@@ -220,7 +220,7 @@ def dataset_options(function: F) -> F:
             "include",
             multiple=True,
             metavar="PATTERN",
-            help="Only tasks of the dataset whose name matches; repeatable.",
+            help="Only tasks whose directory's name matches; repeatable.",
         ),
         click.option(
             "--registry", metavar="URL|FILE", help="The dataset's registry.json, as --registry-url and --registry-path of Harbor."

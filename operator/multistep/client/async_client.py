@@ -47,11 +47,11 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
     def __init__(self, *, namespace: str | None = None, kubeconfig: str | None = None, context: str | None = None) -> None:
         """namespace, kubeconfig, context: as the options of `multistep`; by default those of the current kubeconfig."""
         self._target = Target(kubeconfig, context, namespace)
-        self._cluster: Cluster
+        self._connected: Cluster | None = None
         self._leased: dict[str, tuple[AsyncRun, asyncio.Task[None]]] = {}
 
     async def __aenter__(self) -> Self:
-        self._cluster = await open_client(self._target, _FIELD_MANAGER)
+        self._connected = await open_client(self._target, _FIELD_MANAGER)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -61,6 +61,13 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
                 await _stopped(run)
         finally:
             await self._cluster.__aexit__(None, None, None)
+            self._connected = None
+
+    @property
+    def _cluster(self) -> Cluster:
+        if self._connected is None:
+            raise RuntimeError("the client is not connected: use it inside of `async with AsyncClient() as client:`")
+        return self._connected
 
     @property
     def namespace(self) -> str:

@@ -87,7 +87,10 @@ def _same(one: Number | None, other: Number | None) -> bool:
 
 
 def _shown(reward: Number | None) -> str:
-    return "none" if reward is None else f"{reward:.6g}"
+    try:
+        return "none" if reward is None else f"{reward:.6g}"
+    except OverflowError:  # an integer that is too large for a float
+        return "too large" if reward and reward > 0 else "too small"
 
 
 def interrupted(status: TrialStatus, plan: TrialPlan) -> Sequence[Tampering]:

@@ -10,11 +10,14 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import AttemptStatus, StepStatus, TrialStatus
 
 Value = str | int | float
+_LATEST: Final = 2**63 / 1e9
+"""The latest time of a span that OTLP can hold. A runner may report any time."""
 
 
 @dataclass(frozen=True)
@@ -76,15 +79,16 @@ def _of_attempt(trial: MultiStepTrial, attempt: AttemptStatus, steps: Sequence[S
 
 
 def _of_step(trial: MultiStepTrial, attempt: int, step: StepStatus, parent: str, within: tuple[float, float]) -> Iterator[Span]:
-    start = _seconds(step.start_time) or within[0]
+    start = min(_seconds(step.start_time) or within[0], _LATEST)
     phases = {name: each for name, each in (step.durations.model_dump() if step.durations else {}).items() if each is not None}
-    end = max(_seconds(step.completion_time) or within[1], start + sum(phases.values()))
+    end = min(max(start, _seconds(step.completion_time) or within[1], start + sum(phases.values())), _LATEST)
     id, error = _id(trial, attempt, step.name), step.exception.type if step.exception else ""
     yield Span(id, parent, f"step {step.name}", start, end, {"multistep.step": step.name, **_rewards(step.rewards)}, error)
     for phase, seconds in phases.items():
         failed = step.exception is not None and step.exception.phase == phase
-        yield Span(_id(trial, attempt, step.name, phase), id, phase, start, start + seconds, error=error if failed else "")
-        start += seconds
+        ended = min(max(start, start + seconds), _LATEST)
+        yield Span(_id(trial, attempt, step.name, phase), id, phase, start, ended, error=error if failed else "")
+        start = ended
 
 
 def _of_trial(trial: MultiStepTrial) -> dict[str, Value]:

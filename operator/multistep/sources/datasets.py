@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from packaging.version import InvalidVersion, Version
 
 from multistep.errors import SourceError
 from multistep.sources.reasons import NOT_FOUND
 
+_T = TypeVar("_T")
 REGISTRY_BYTES: Final = 16 << 20
 HUB: Final = (
     "is in Harbor's hosted hub, from which Multistep does not read: run `harbor download {name}`, "
@@ -108,11 +109,17 @@ def select(dataset: Dataset, selection: Selection, what: str, local_name: Callab
     tasks = [_task(row, f"{where}: tasks[{number}]", local_name) for number, row in enumerate(dataset.tasks)]
     if not tasks:
         raise SourceError(f"{where} has no tasks", reason=NOT_FOUND)
-    found = [each for each in tasks if not selection.include or _matches(each, selection.include)]
+    return chosen(tasks, selection, where, lambda each: each.name)
+
+
+def chosen(tasks: Sequence[_T], selection: Selection, where: str, name: Callable[[_T], str]) -> list[_T]:
+    """Return those of the tasks that the selection's patterns and limit choose. Raises SourceError if none is left. where: the
+    tasks' origin, for messages; name: returns the name that patterns match."""
+    found = [each for each in tasks if not selection.include or _matches(name(each), selection.include)]
     if not found:
-        names = _some(each.name for each in tasks)
+        names = _some(map(name, tasks))
         raise SourceError(f"{where}: no task matches {_some(selection.include)}; it has {names}", reason=NOT_FOUND)
-    found = [each for each in found if not _matches(each, selection.exclude)][: selection.limit]
+    found = [each for each in found if not _matches(name(each), selection.exclude)][: selection.limit]
     if not found:
         raise SourceError(f"{where}: all tasks are excluded", reason=NOT_FOUND)
     return found
@@ -174,8 +181,8 @@ def _last_part(path: str) -> str:
     return PurePosixPath(path).name
 
 
-def _matches(task: DatasetTask, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(task.name, pattern) for pattern in patterns)
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _number(version: str) -> Version | None:

@@ -11,6 +11,7 @@ from multistep.api.trial import MultiStepTrial
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.plan import TrialPlan
 from multistep.engine.rewards import StepException
+from multistep.engine.status_conditions import LATEST
 
 
 def trial_log(plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None) -> str:
@@ -69,7 +70,8 @@ def _line(text: str) -> str:
 
 
 def iso(seconds: float | None) -> str | None:
-    """Return a time in the format of Harbor's files; None for None. seconds: since the epoch."""
+    """Return a time in the format of Harbor's files; None for None. seconds: since the epoch. The range is limited, because a runner
+    may report any number."""
     if seconds is None:
         return None
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return datetime.fromtimestamp(min(max(seconds, 0.0), LATEST), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -162,7 +162,7 @@ def test_a_repository_that_is_away_is_reported_before_anything_is_submitted(
         (("-d", "bench", "--registry", "http://127.0.0.1:1/r.json"), "127.0.0.1:1 cannot be reached"),
         (("-d", "bench", "--registry", "FILE", "tasks/"), "one of these"),
         ((), "give directories of tasks, a file with a sweep, or --dataset NAME: one of these"),
-        (("tasks/", "--task", "a*"), "--registry, --task, --exclude and --limit apply to --dataset only"),
+        ((".", "--registry", "FILE"), "--registry applies to --dataset only"),
     ],
 )
 def test_what_cannot_be_is_reported_with_what_to_do(

@@ -94,3 +94,12 @@ def test_a_group_lists_its_commands_with_whole_summaries_and_suggests_names(grou
     shown = invoke(group, "--help").output
     assert "..." not in shown.partition("Commands:")[2].partition("Examples:")[0]
     assert "Did you mean" in invoke(group, {"sweep": "stats", "agent": "bild", "dataset": "lst"}[group]).output
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [(["get", "trials"], "list"), (["describe", "x"], "show"), (["job", "start"], "sweep"), (["sweep", "get"], "list")],
+)
+def test_a_command_of_kubectl_or_harbor_is_answered_with_its_name_here(words: list[str], meant: str, invoke: Invoke) -> None:
+    result = invoke(*words)
+    assert result.exit_code == 2 and f"Did you mean {meant}?" in result.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,52 @@ import yaml
 
 from .conftest import Invoke
 from .fakes import CliCluster
+
+
+@pytest.mark.parametrize(
+    ("options", "tasks"),
+    [
+        (["--task", "my-*"], ["my-task"]),
+        (["--exclude", "my-*"], ["a", "b"]),
+        (["--limit", "2"], ["a", "b"]),
+        (["--task", "?", "--exclude", "b"], ["a"]),
+        ([], ["a", "b", "my-task"]),
+    ],
+)
+def test_patterns_and_a_limit_select_directories(
+    task: Path, invoke: Invoke, cluster: CliCluster, options: list[str], tasks: list[str]
+) -> None:
+    for name in ("a", "b"):
+        shutil.copytree(task, task.parent / name)
+    for each in ("a", "b", "my-task"):
+        toml = task.parent / each / "task.toml"
+        toml.write_text(toml.read_text().replace("org/My_Task", f"org/{each}"))
+    result = invoke("sweep", "run", task.parent, "--detach", *options)
+    assert result.exit_code == 0, result.stderr
+    (sweep,) = cluster.of("TrialSweep")
+    assert [each["name"] for each in sweep["spec"]["tasks"]] == tasks
+    assert (f"{len(tasks)} of 3 tasks\n" in result.stderr) == (len(tasks) < 3)
+
+
+def test_a_pattern_that_no_directory_matches_is_reported_with_their_names(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    result = invoke("sweep", "run", task, "--task", "x*")
+    assert (result.exit_code, result.stderr) == (2, f"error: {task}: no task matches 'x*'; it has 'my-task'\n")
+
+
+def test_patterns_do_not_apply_to_a_file(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    file = task.parent / "sweep.yaml"
+    file.write_text("")
+    assert "--task applies to directories of tasks only" in invoke("sweep", "run", file, "--task", "x").stderr
+
+
+def test_another_namespace_than_that_of_the_file_is_rejected(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    spec = {"tasks": [{"name": "t", "inline": {"config": {}}}], "agents": [{"name": "o", "agent": {"name": "oracle"}}]}
+    metadata = {"name": "s", "namespace": "a"}
+    file = task.parent / "sweep.yaml"
+    file.write_text(yaml.safe_dump({"kind": "TrialSweep", "metadata": metadata, "spec": spec}))
+    result = invoke("sweep", "run", file, "-n", "b")
+    assert (result.exit_code, result.stderr) == (2, f"error: --namespace b: the sweep in {file} has namespace a\n")
+    assert invoke("sweep", "run", file, "-n", "a", "--detach").exit_code == 0
 
 
 def test_an_agent_without_its_model_is_reported_with_its_form(task: Path, invoke: Invoke, cluster: CliCluster) -> None:

@@ -206,6 +206,13 @@ def test_a_blocking_client_outside_of_its_block_is_an_error_and_does_not_hang(cl
         client.submit([TASK])
 
 
+async def test_an_asynchronous_client_outside_of_its_block_is_an_error(cluster: FakeCluster) -> None:
+    async with AsyncClient() as client:
+        pass
+    with pytest.raises(RuntimeError, match="use it inside of `async with AsyncClient"):
+        await client.submit([TASK])
+
+
 @pytest.mark.parametrize("given", [{"tasks": "tasks/hello"}, {"tasks": TASK}, {"tasks": [TASK], "agents": "oracle"}])
 async def test_one_task_or_agent_that_is_not_in_a_list_is_an_error(client: AsyncClient, given: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=f"^{list(given)[-1]}: must be a list, such as "):

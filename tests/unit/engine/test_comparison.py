@@ -123,6 +123,14 @@ def test_without_a_first_verdict_there_is_no_second_one() -> None:
         assert found(played) == []
 
 
+def test_a_reward_that_is_too_large_for_a_float_can_be_compared() -> None:
+    huge = rewarded(json='{"reward": -' + "9" * 400 + ', "style": ' + "9" * 400 + "}")
+    played = play(plan(SINGLE, BOTH), {"task/verifier": huge, "task/verifier/verifier": rewarded(txt="1")})
+    assert found(played) == [
+        ("task", "VerdictsDiffer", "reward: too small in place, 1 in a fresh pod, style: too large in place, none in a fresh pod")
+    ]
+
+
 def test_a_step_with_a_separate_environment_of_its_own_is_verified_only_there() -> None:
     ids = play(plan(APART, BOTH)).ids
     assert "a/snapshot" not in ids and "b/snapshot" in ids

@@ -134,3 +134,11 @@ def test_a_kept_step_is_a_span_of_the_attempt_that_ran_it() -> None:
         ("step b", "attempt 1", 15, 20),
         ("step b", "attempt 2", 42, 50.5),
     ]
+
+
+@pytest.mark.parametrize("seconds", [-(2.0**53), 2.0**53])
+def test_any_duration_that_a_runner_reports_has_a_span_that_can_be_sent(seconds: float) -> None:
+    step = {"name": "a", "startTime": "9999-01-01T00:00:00Z", "durations": {"setup": seconds, "agent": seconds}}
+    found = spans(trial(attempt=1, completionTime=at(9), steps=[step]))
+    assert [each.name for each in found[2:]] == ["step a", "setup", "agent"]
+    assert all(0 <= each.start <= each.end <= 2**63 / 1e9 for each in found)

@@ -78,6 +78,11 @@ def test_the_result_of_a_healthcheck_is_read() -> None:
     assert (result.healthy, result.attempts) == (False, 3)
 
 
+def test_the_records_of_the_longest_task_are_no_violation() -> None:
+    records = [{**RECORD, "id": f"1/{step}/{operation}", "result": {}} for step in range(1000) for operation in range(20)]
+    assert len(Hello.from_json({**HELLO, "records": records}).records) == 20_000
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -126,6 +126,15 @@ def test_what_a_hostile_verifier_wrote_makes_no_file_unreadable() -> None:
     assert all(line.startswith("2027-") for line in texts["trial.log"].splitlines())
 
 
+@pytest.mark.parametrize(("seconds", "year"), [(-(2.0**53), "1970"), (2.0**53, "9999")])
+def test_any_time_that_a_runner_reports_can_be_written(seconds: float, year: str) -> None:
+    sample = Sample("s", journal(run("scaffold", BEGIN, timings={"agent": (seconds, seconds)})))
+    files = harbor.files(sample.plan(), sample.trial(), sample.journal, BEGIN)
+    assert f"\n{year}-".encode() in b"\n" + files["trial.log"]
+    span = json.loads(files["result.json"])["step_results"][0]["agent_execution"]
+    assert span["started_at"].startswith(year)
+
+
 def test_the_log_reports_in_order_what_happened() -> None:
     sample = BY_NAME["early-stop"]
     lines = harbor_log.trial_log(sample.plan(), sample.trial(), sample.journal, BEGIN + 30).splitlines()

@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from multistep.errors import SourceError, Unavailable, UsageError
-from multistep.sources.datasets import HUB, REGISTRY_BYTES, Dataset, DatasetTask, Selection, find, parse, select
+from multistep.sources.datasets import HUB, REGISTRY_BYTES, Dataset, DatasetTask, Selection, chosen, find, parse, select
 from multistep.sources.fetch.request import Request, Rules
+
+if TYPE_CHECKING:
+    from multistep.cli.task.task_directory import TaskDirectory
 
 _FILE = "registry.json"
 
@@ -77,6 +80,11 @@ class DatasetOptions:
             raise UsageError(f"dataset {name!r} {HUB.format(name=self.dataset)}")
         selection = Selection(name, version, list(self.include), list(self.exclude), self.limit)
         return Registry.read(required(self.registry, name)).select(selection)
+
+    def of_directories(self, tasks: Sequence[TaskDirectory], where: str) -> list[TaskDirectory]:
+        """Return those of the tasks whose directories the patterns and the limit select. Raises SourceError if no task is left."""
+        selection = Selection("", "", list(self.include), list(self.exclude), self.limit)
+        return chosen(tasks, selection, where, lambda each: each.directory_name)
 
 
 def required(place: str | None, name: str = "NAME") -> str:

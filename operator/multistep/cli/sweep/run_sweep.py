@@ -75,11 +75,14 @@ class SweepSession:
             raise UsageError("give directories of tasks, a file with a sweep, or --dataset NAME: one of these")
         if self.chosen.dataset:
             return self._run_dataset()
-        if self.chosen != DatasetOptions():
-            raise UsageError("--registry, --task, --exclude and --limit apply to --dataset only")
+        if self.chosen.registry:
+            raise UsageError("--registry applies to --dataset only")
         if any(each.is_file() for each in self.sources):
             return self._run_file()
-        tasks = find_tasks(self.sources)
+        found = find_tasks(self.sources)
+        tasks = self.chosen.of_directories(found, ", ".join(map(str, self.sources)))
+        if len(tasks) < len(found):
+            print_err(f"{len(tasks)} of {len(found)} tasks")
         return self._run_tasks(tasks, self.name or new_sweep_name(tasks))
 
     def _run_dataset(self) -> Exit:
@@ -116,7 +119,7 @@ class SweepSession:
 
     def _run_file(self) -> Exit:
         path = next(each for each in self.sources if each.is_file())
-        given = {
+        options = {
             **{"--agent": self.agents, "--attempts": self.attempts, "--parallelism": self.parallelism, "--name": self.name},
             **{
                 "--timeout-multiplier": self.timeout_multiplier,
@@ -127,12 +130,15 @@ class SweepSession:
             **{"--agent-file": self.agent_files, "--agent-env-from-secret": self.secret_agent_env},
             **{"--queue": self.queue, "--budget": self.budget, "the options of a model": self.model.given},
             "--override-*": self.resources,
+            **{"--task": self.chosen.include, "--exclude": self.chosen.exclude, "--limit": self.chosen.limit},
         }
         if len(self.sources) > 1:
             raise UsageError(f"{path} is a file: give one file alone, or directories only")
-        if wrong := [name for name, value in given.items() if value]:
+        if wrong := [name for name, value in options.items() if value]:
             raise UsageError(f"{wrong[0]} applies to directories of tasks only: set it in {path}")
-        sweep_of_file(path)
+        own, given = sweep_of_file(path).sweep["metadata"].get("namespace"), self.target.namespace
+        if own and given and own != given:
+            raise UsageError(f"--namespace {given}: the sweep in {path} has namespace {own}")
         return asyncio.run(self._submit(lambda namespace: sweep_of_file(path, namespace)))
 
     def _run_tasks(self, tasks: Sequence[TaskDirectory | Manifest], name: str) -> Exit:
