@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"runtime"
 	"strings"
@@ -170,6 +171,25 @@ func TestCIDRsAllowEveryProtocolToTheirAddresses(t *testing.T) {
 	if err := udp(evil + ":5353"); err == nil {
 		t.Error("UDP to another address passes")
 	}
+}
+
+func TestAPolicyMayListAsManyAddressesAsItsLimit(t *testing.T) {
+	s := start(t)
+	hosts := []string{evil, "::/1", "255.255.255.255", "192.0.2.0/24", "192.0.2.128/25"}
+	for number := 0; len(hosts) < policy.MaxHosts; number += 2 { // with gaps, so that they cannot be joined to one range
+		hosts = append(hosts, netip.AddrFrom4([4]byte{11, byte(number >> 16), byte(number >> 8), byte(number)}).String())
+	}
+	s.allow(hosts...)
+	if err := udp(evil + ":5353"); err != nil {
+		t.Errorf("UDP: %v", err)
+	}
+	got, err := get(evil, "whatever")
+	wantAnswer(t, got, err, evil)
+	if err := udp(good + ":5353"); err == nil {
+		t.Error("UDP passes to an address that is not listed")
+	}
+	got, err = get(good, goodName)
+	wantRefusal(t, got, err)
 }
 
 func TestDNSAnswersOnlyAddressesOfAllowedNames(t *testing.T) {

@@ -86,16 +86,6 @@ func address(of side, wanted netip.Addr) rule {
 	return slices.Concat(family(number), equals(at, wanted.AsSlice()))
 }
 
-func within(of side, prefix netip.Prefix) rule {
-	number, at := addressAt(of, prefix.Addr().Is4())
-	mask := make([]byte, at.Len)
-	for bit := range prefix.Bits() {
-		mask[bit/8] |= 1 << (7 - bit%8)
-	}
-	cut := &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: at.Len, Mask: mask, Xor: make([]byte, at.Len)}
-	return slices.Concat(family(number), rule{at}, equals(cut, prefix.Addr().AsSlice()))
-}
-
 // markFlow marks a connection of the sidecar, so that flowMarked matches the packets that arrive for it.
 func markFlow() rule {
 	return rule{

@@ -3,12 +3,14 @@ package firewall
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"multistep.dev/egress/internal/policy"
@@ -22,6 +24,7 @@ const (
 	tableName   = "multistep_egress"
 	chainName   = "leaving"
 	countedSize = 256
+	bufferBytes = 4 << 20
 )
 
 // Firewall replaces the rules of the pod. Nodes: addresses from which the kubelet's probes may come; Probes: ports of the probes;
@@ -35,7 +38,7 @@ type Firewall struct {
 
 // Apply puts rules in force. In one transaction, it replaces all former rules, including those of an earlier process.
 func (f *Firewall) Apply(rules *policy.Rules) error {
-	conn, err := nftables.New()
+	conn, err := nftables.New(nftables.WithSockOptions(buffers))
 	if err != nil {
 		return fmt.Errorf("nftables: %w", err)
 	}
@@ -47,14 +50,23 @@ func (f *Firewall) Apply(rules *policy.Rules) error {
 	if err != nil {
 		return fmt.Errorf("nftables: %w", err)
 	}
+	allowed, err := addListed(conn, table, rules.Prefixes)
+	if err != nil {
+		return fmt.Errorf("nftables: %w", err)
+	}
 	f.redirect(conn, table, rules)
-	f.leave(conn, table, rules, counted)
-	f.enter(conn, table, rules)
+	f.leave(conn, table, rules, allowed, counted)
+	f.enter(conn, table, rules, allowed)
 	chain(conn, table, "forwarded", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter, nftables.ChainPolicyDrop)
 	if err := conn.Flush(); err != nil {
 		return fmt.Errorf("nftables: %w (the container needs NET_ADMIN, the node nf_tables with nat, fib, conntrack and its marks)", err)
 	}
 	return nil
+}
+
+// buffers makes room for a whole policy in the socket. The sidecar's NET_ADMIN allows more than the node's default.
+func buffers(socket *netlink.Conn) error {
+	return errors.Join(socket.SetWriteBuffer(bufferBytes), socket.SetReadBuffer(bufferBytes))
 }
 
 // Count adds the packets that the rules refused since they were put in force. It does not count redirected TCP connections, which
@@ -112,7 +124,7 @@ func (f *Firewall) redirect(conn *nftables.Conn, table *nftables.Table, rules *p
 	add(protocol(unix.IPPROTO_TCP), redirectTo(f.Proxy))
 }
 
-func (f *Firewall) leave(conn *nftables.Conn, table *nftables.Table, rules *policy.Rules, counted map[byte]*nftables.Set) {
+func (f *Firewall) leave(conn *nftables.Conn, table *nftables.Table, rules *policy.Rules, allowed, counted map[byte]*nftables.Set) {
 	from := chain(conn, table, chainName, nftables.ChainTypeFilter, nftables.ChainHookOutput, nftables.ChainPriorityFilter, nftables.ChainPolicyDrop)
 	add := adder(conn, from)
 	if rules.Public {
@@ -125,8 +137,8 @@ func (f *Firewall) leave(conn *nftables.Conn, table *nftables.Table, rules *poli
 		add(address(destination, node), protocol(unix.IPPROTO_TCP), port(source, probe), reply(), verdict(expr.VerdictAccept))
 	})
 	neighbours(add)
-	for _, prefix := range rules.Prefixes {
-		add(within(destination, prefix), verdict(expr.VerdictAccept))
+	for version, set := range allowed {
+		add(listed(destination, version, set), verdict(expr.VerdictAccept))
 	}
 	count(add, counted)
 	add(protocol(unix.IPPROTO_TCP), counts(), []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
@@ -135,7 +147,7 @@ func (f *Firewall) leave(conn *nftables.Conn, table *nftables.Table, rules *poli
 
 // enter lets in what belongs to the sidecar's connections and to listed addresses; in public, to all connections of the pod. A process
 // may keep a socket from a phase with another network: its peer must not reach it any more.
-func (f *Firewall) enter(conn *nftables.Conn, table *nftables.Table, rules *policy.Rules) {
+func (f *Firewall) enter(conn *nftables.Conn, table *nftables.Table, rules *policy.Rules, allowed map[byte]*nftables.Set) {
 	to := chain(conn, table, "entering", nftables.ChainTypeFilter, nftables.ChainHookInput, nftables.ChainPriorityFilter, nftables.ChainPolicyDrop)
 	add := adder(conn, to)
 	add(loopback(), verdict(expr.VerdictAccept))
@@ -143,8 +155,8 @@ func (f *Firewall) enter(conn *nftables.Conn, table *nftables.Table, rules *poli
 		add(established(), verdict(expr.VerdictAccept))
 	}
 	add(established(), flowMarked(), verdict(expr.VerdictAccept))
-	for _, prefix := range rules.Prefixes {
-		add(established(), within(source, prefix), verdict(expr.VerdictAccept))
+	for version, set := range allowed {
+		add(established(), listed(source, version, set), verdict(expr.VerdictAccept))
 	}
 	f.eachProbe(func(node netip.Addr, probe uint16) {
 		add(address(source, node), protocol(unix.IPPROTO_TCP), port(destination, probe), verdict(expr.VerdictAccept))

@@ -18,7 +18,7 @@ from multistep.api.problems import problems
 from multistep.errors import InvalidTask
 
 NetworkMode = Literal["no-network", "public", "allowlist"]
-AllowedHosts = Annotated[list[Annotated[str, AfterValidator(names.allowed_host)]] | None, Field()]
+AllowedHosts = Annotated[list[Annotated[str, AfterValidator(names.allowed_host)]] | None, Field(max_length=10_000)]
 Env = dict[str, str]
 User = str | int
 

@@ -1,0 +1,84 @@
+package firewall
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// maxElements is the maximum number of elements in one message to the kernel, which has 64 KiB for them.
+const maxElements = 500
+
+// addListed adds the sets of the listed addresses, so that the number of rules does not depend on that of addresses: the kernel answers
+// each rule, and has little space for answers. It returns the sets by address family; a family without listed addresses has none.
+func addListed(conn *nftables.Conn, table *nftables.Table, prefixes []netip.Prefix) (map[byte]*nftables.Set, error) {
+	sets := map[byte]*nftables.Set{}
+	for family, each := range map[byte]struct {
+		name string
+		kind nftables.SetDatatype
+	}{
+		unix.NFPROTO_IPV4: {"listed4", nftables.TypeIPAddr},
+		unix.NFPROTO_IPV6: {"listed6", nftables.TypeIP6Addr},
+	} {
+		elements := elementsOf(prefixes, family == unix.NFPROTO_IPV4)
+		if len(elements) == 0 {
+			continue
+		}
+		set := &nftables.Set{Table: table, Name: each.name, KeyType: each.kind, Interval: true}
+		if err := conn.AddSet(set, nil); err != nil {
+			return nil, err
+		}
+		for chunk := range slices.Chunk(elements, maxElements) {
+			if err := conn.SetAddElements(set, chunk); err != nil {
+				return nil, err
+			}
+		}
+		sets[family] = set
+	}
+	return sets, nil
+}
+
+// elementsOf returns the first address of each range of addresses, and the address after it. Ranges that overlap or meet are one
+// range, because a set must not have overlapping ranges.
+func elementsOf(prefixes []netip.Prefix, is4 bool) []nftables.SetElement {
+	chosen := slices.DeleteFunc(slices.Clone(prefixes), func(each netip.Prefix) bool { return each.Addr().Is4() != is4 })
+	slices.SortFunc(chosen, func(one, other netip.Prefix) int { return one.Addr().Compare(other.Addr()) })
+	var elements []nftables.SetElement
+	var after netip.Addr // the address after the current range; invalid if the range has the last address
+	for number, each := range chosen {
+		first, next := each.Masked().Addr(), lastOf(each).Next()
+		if number > 0 && (!after.IsValid() || first.Compare(after) <= 0) {
+			if after.IsValid() && (!next.IsValid() || after.Less(next)) {
+				after = next
+			}
+			continue
+		}
+		if number > 0 {
+			elements = append(elements, nftables.SetElement{Key: after.AsSlice(), IntervalEnd: true})
+		}
+		elements, after = append(elements, nftables.SetElement{Key: first.AsSlice()}), next
+	}
+	if len(elements) > 0 && after.IsValid() {
+		elements = append(elements, nftables.SetElement{Key: after.AsSlice(), IntervalEnd: true})
+	}
+	return elements
+}
+
+// lastOf returns the last address of a prefix.
+func lastOf(prefix netip.Prefix) netip.Addr {
+	bytes := prefix.Addr().AsSlice()
+	for bit := prefix.Bits(); bit < len(bytes)*8; bit++ {
+		bytes[bit/8] |= 1 << (7 - bit%8)
+	}
+	last, _ := netip.AddrFromSlice(bytes)
+	return last
+}
+
+// listed matches packets whose address on one side is in a set of addListed.
+func listed(of side, version byte, set *nftables.Set) rule {
+	number, at := addressAt(of, version == unix.NFPROTO_IPV4)
+	return slices.Concat(family(number), rule{at, &expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID}})
+}
