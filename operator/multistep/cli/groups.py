@@ -1,4 +1,4 @@
-"""Command groups that suggest the command that a user most likely meant."""
+"""Command groups that suggest the command that a user most likely meant, and commands whose COMMAND follows `--`."""
 
 from __future__ import annotations
 
@@ -38,3 +38,17 @@ class SuggestingGroup(click.Group):
             if similar := known or get_close_matches(args[0], names):
                 raise click.UsageError(f"{error.message} Did you mean {' or '.join(similar[:2])}?", ctx) from None
             raise
+
+
+class TrialCommand(click.Command):
+    """A command with the arguments TASK and COMMAND. COMMAND must follow `--`: else the second directory of `run tasks/*` would be
+    the program of an agent."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        after = args[args.index("--") + 1 :] if "--" in args else []
+        rest = super().parse_args(ctx, args)
+        command: tuple[str, ...] = ctx.params.get("command") or ()
+        if len(after) < len(command) and not ctx.resilient_parsing:
+            text = f"Got unexpected extra argument ({command[0]}). COMMAND follows --; for several tasks: sweep run"
+            raise click.UsageError(text, ctx)
+        return rest

@@ -172,3 +172,16 @@ def test_a_secret_keeps_any_value() -> None:
     secret = manifests.secret_of("t-variables", {"A": "x=y\n\udcff"}, "n")
     assert secret["metadata"] == {"name": "t-variables", "namespace": "n"}
     assert secret["data"] == {"A": "eD15Cv8="}
+
+
+@pytest.mark.parametrize("words", [["other-task"], ["echo", "--", "hi"], ["--agent", "command", "echo", "hi"]])
+def test_a_command_without_dashes_before_it_is_rejected(task: Path, invoke: Invoke, words: list[str]) -> None:
+    result = invoke("package", task, *words)
+    assert result.exit_code == 2 and "COMMAND follows --; for several tasks: sweep run" in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("words", [["--", "echo", "--", "hi"], ["--agent", "command", "--", "echo", "--", "hi"]])
+def test_a_command_may_contain_dashes(task: Path, invoke: Invoke, words: list[str]) -> None:
+    *_, trial = _documents(invoke("package", task, *words).stdout)
+    assert trial["spec"]["agent"]["command"] == ["echo", "--", "hi"]

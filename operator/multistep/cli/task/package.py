@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from multistep.cli.groups import TrialCommand
 from multistep.cli.options import image_options, namespace_option, task_argument, trial_options
 
 _EPILOG = """\b
@@ -34,7 +35,7 @@ Dockerfile and no image gets the image name that `multistep build` gives it: bui
 """
 
 
-@click.command(epilog=_EPILOG)
+@click.command(cls=TrialCommand, epilog=_EPILOG)
 @task_argument
 @namespace_option
 @image_options

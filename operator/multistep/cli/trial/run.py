@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from multistep.cli.groups import TrialCommand
 from multistep.cli.options import (
     Target,
     agent_env_option,
@@ -46,7 +47,7 @@ Exit codes:
 """
 
 
-@click.command(epilog=_EPILOG)
+@click.command(cls=TrialCommand, epilog=_EPILOG)
 @task_argument
 @click.option("--results", type=click.Path(path_type=Path), metavar="DIR", help="Fetch the results into this new directory.")
 @click.option(
