@@ -90,6 +90,7 @@ class Simulation:
         self._held = held
         self._verdict = rewarded(json.dumps(rewards))
         self._uids: dict[str, str] = {}  # pod uid by pod name
+        self._containers: dict[str, list[Json]] = {}  # by pod name: the status of its containers, as KWOK wrote it
         self._runners: dict[str, SimulatedRunner] = {}  # runner by pod uid
         self._working: dict[str, tuple[SimulatedRunner, str]] = {}  # by pod name: the runner whose agent runs, and the phase's id
         self._probed: set[str] = set()  # pods with a readiness probe in progress
@@ -164,10 +165,14 @@ class Simulation:
                 await asyncio.sleep(PROBE_SECONDS)
 
     async def _report(self, pod: str, runner: SimulatedRunner, ready: bool) -> None:
+        while pod in self._uids and pod not in self._containers:  # the watch has not reported yet that the pod runs
+            await asyncio.sleep(0.05)
+        containers = [{**each, "ready": ready} for each in self._containers.get(pod, [])]
         conditions = [{"type": type_, "status": str(ready)} for type_ in ("Ready", "ContainersReady")]
+        status = {"conditions": conditions, "containerStatuses": containers}
         path = PODS.path(self._namespace, pod, "status")
         metadata = {"name": pod, "namespace": self._namespace, "uid": runner.pod_uid}
-        body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": {"conditions": conditions}}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": status}
         await self._client._http.send("apply", PODS, path, {"fieldManager": "kubelet", "force": "true"}, body)
 
     async def _watch(self) -> None:
@@ -177,11 +182,14 @@ class Simulation:
                 self._forget(metadata["name"])
             else:
                 self._uids[metadata["name"]] = metadata["uid"]
+                if running := event.object.get("status", {}).get("containerStatuses"):
+                    self._containers[metadata["name"]] = running
 
     def _forget(self, pod: str) -> None:
         self._runners.pop(self._uids.pop(pod, ""), None)
         self._working.pop(pod, None)
         self._ready.pop(pod, None)
+        self._containers.pop(pod, None)
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -22,7 +22,18 @@ def test_the_status_names_a_few_sources_and_shortens_them_first() -> None:
 
 def test_a_reward_file_that_changed_while_it_was_read_is_no_reward() -> None:
     capture = Capture(data=b"1", size=1, truncated=False, changed=True)
-    result = PhaseResult.__new__(PhaseResult)
-    object.__setattr__(result, "captures", {REWARD_TXT: capture})
+    result = PhaseResult(
+        exit_code=0,
+        signal=None,
+        timed_out=False,
+        error=None,
+        tail="",
+        output_bytes=0,
+        output_truncated=False,
+        oom_kills=0,
+        memory_limit=None,
+        duration_seconds=1.0,
+        captures={REWARD_TXT: capture},
+    )
     with pytest.raises(RewardError, match="changed while it was read"):
         verification._captured(result, REWARD_TXT)
