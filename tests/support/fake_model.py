@@ -132,7 +132,8 @@ class FakeModel:
         if "-credit" in entry.faults:
             return self._refuse(entry, 400, "Your credit balance is too low to access the Anthropic API.")
         if "-quota" in entry.faults:
-            return self._refuse(entry, 429, "You exceeded your current quota.", "insufficient_quota", retry="-retry" in entry.faults)
+            text, retry = "You exceeded your current quota.", "-quota-retry" in entry.faults
+            return self._refuse(entry, 429, text, "insufficient_quota", retry=retry)
         if "-echo" in entry.faults:
             return self._refuse(entry, 400, json.dumps(entry.headers))
         if "-drop" in entry.faults:
@@ -156,9 +157,7 @@ class FakeModel:
         self._refused[entry.key, entry.model] += 1
         return int(found[1]) if self._refused[entry.key, entry.model] <= int(found[2] or 10**9) else None
 
-    def _refuse(
-        self, entry: Entry, status: int, message: str = "", kind: str = "api_error", *, retry: bool = True
-    ) -> web.Response:
+    def _refuse(self, entry: Entry, status: int, message: str = "", kind: str = "api_error", *, retry: bool = True) -> web.Response:
         entry.status, entry.outcome = status, "refused"
         error = {"type": kind, "message": message or _MESSAGES.get(status, "Internal server error")}
         headers = {"Retry-After": f"{self.retry_after:g}"} if status in _LIMITS and retry else {}
