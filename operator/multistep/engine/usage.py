@@ -55,7 +55,8 @@ def of_all_attempts(status: TrialStatus) -> Usage | None:
     """Return a trial's usage, summed over all attempts; None if it is unknown. status.usage has that of the last attempt, with the
     setup of a hosted agent, once the trial has finished."""
     kept = status.resumed.attempts if status.resumed else []
-    counted = {(runner, each.name) for runner, each in with_runner(status.attempt or 1, kept, status.steps)} if status.usage else set()
+    last = with_runner(status.attempt or 1, kept, status.steps) if status.usage else []
+    counted = {(runner, each.name) for runner, each in last}
     ran = [(runner, each) for runner, steps in status.steps_by_attempt().items() for each in steps]
     return total([status.usage, *(each.usage for runner, each in ran if (runner, each.name) not in counted)])
 
