@@ -311,8 +311,8 @@ func TestABadRequestChangesNothing(t *testing.T) {
 		{Policy: policy.Policy{Mode: policy.Public}},
 		{ID: "y", Policy: policy.Policy{Mode: policy.Allowlist, Hosts: []string{"10.0.0.0/99"}}},
 	} {
-		if answer := s.request(bad); answer.Error == "" {
-			t.Errorf("%+v was accepted", bad)
+		if answer := s.request(bad); answer.Error == "" || answer.InvalidHosts != (len(bad.Hosts) > 0) {
+			t.Errorf("%+v: got %+v", bad, answer)
 		}
 	}
 	got, err := get(good, "whatever")

@@ -11,7 +11,8 @@ MultistepError
 │   ├── ContradictoryRecords  the runner's records lack or contradict records in the trial's status
 │   ├── RunnerError    the runner answered with an error
 │   ├── NoCommonProtocol  operator and runner share no protocol version
-│   └── EgressError    the egress sidecar refused to switch the network, or restarted
+│   └── EgressError    the egress sidecar restarted
+│       └── EgressRefused  the egress sidecar refused to switch the network
 ├── StoreError         results could not be written or read
 ├── CheckpointLost     the checkpoint from which an attempt continues is missing or was changed
 ├── CollectionCut      a download exceeds its size limit or timeout; the received part is kept, the rest is reported
@@ -111,7 +112,18 @@ class NoCommonProtocol(PodError):
 
 
 class EgressError(PodError):
-    """A pod's egress sidecar refused to switch the network, or restarted."""
+    """A pod's egress sidecar restarted."""
+
+
+class EgressRefused(EgressError):
+    """A pod's egress sidecar refused to switch the network, or gave an invalid answer.
+
+    invalid_hosts: whether it rejects the list of hosts, which a retry does not change.
+    """
+
+    def __init__(self, message: str, *, invalid_hosts: bool = False) -> None:
+        super().__init__(message)
+        self.invalid_hosts = invalid_hosts
 
 
 class StoreError(MultistepError):

@@ -11,6 +11,7 @@ suffixes of the model's name select faults:
     -slow-MS          waits MS milliseconds before each event, or before an answer that is not streamed
     -cap-N-MS         handles N concurrent requests, each for MS milliseconds, and rejects others with 429
     -credit           answers 400, as Anthropic does if the account has no credit
+    -quota[-retry]    answers 429, as OpenAI does if the account has no credit; with -retry it sends a Retry-After
     -echo             answers 400 with the request's headers in the message
 
 PUT /_faults sets a list of such suffixes; each later request gets the next one, and after the last one
@@ -130,6 +131,9 @@ class FakeModel:
             return self._refuse(entry, status)
         if "-credit" in entry.faults:
             return self._refuse(entry, 400, "Your credit balance is too low to access the Anthropic API.")
+        if "-quota" in entry.faults:
+            text, retry = "You exceeded your current quota.", "-quota-retry" in entry.faults
+            return self._refuse(entry, 429, text, "insufficient_quota", retry=retry)
         if "-echo" in entry.faults:
             return self._refuse(entry, 400, json.dumps(entry.headers))
         if "-drop" in entry.faults:
@@ -153,10 +157,10 @@ class FakeModel:
         self._refused[entry.key, entry.model] += 1
         return int(found[1]) if self._refused[entry.key, entry.model] <= int(found[2] or 10**9) else None
 
-    def _refuse(self, entry: Entry, status: int, message: str = "") -> web.Response:
+    def _refuse(self, entry: Entry, status: int, message: str = "", kind: str = "api_error", *, retry: bool = True) -> web.Response:
         entry.status, entry.outcome = status, "refused"
-        error = {"type": "api_error", "message": message or _MESSAGES.get(status, "Internal server error")}
-        headers = {"Retry-After": f"{self.retry_after:g}"} if status in _LIMITS else {}
+        error = {"type": kind, "message": message or _MESSAGES.get(status, "Internal server error")}
+        headers = {"Retry-After": f"{self.retry_after:g}"} if status in _LIMITS and retry else {}
         return web.json_response({"type": "error", "error": error}, status=status, reason="Refused", headers=headers)
 
     async def _answer(self, request: web.Request, entry: Entry, found: Answer) -> web.StreamResponse:

@@ -29,11 +29,12 @@ type Request struct {
 }
 
 // Answer confirms that the requested policy is in force. Boot: the id of the sidecar's process, which starts with no network;
-// Report: the attempts that were refused since the previous switch.
+// Report: the attempts that were refused since the previous switch; InvalidHosts: whether the error is in the policy's hosts.
 type Answer struct {
 	Boot string `json:"boot"`
 	refusals.Report
-	Error string `json:"error,omitempty"`
+	Error        string `json:"error,omitempty"`
+	InvalidHosts bool   `json:"invalidHosts,omitempty"`
 }
 
 // Control switches policies, one request after the other. Switch: puts a policy in force, and returns the attempts that were
@@ -59,7 +60,7 @@ func (c *Control) Do(request Request) Answer {
 	}
 	report, err := c.Switch(request.Policy)
 	if err != nil {
-		return Answer{Boot: c.Boot, Error: err.Error()}
+		return Answer{Boot: c.Boot, Error: err.Error(), InvalidHosts: errors.Is(err, policy.ErrHosts)}
 	}
 	c.last, c.given = request, Answer{Boot: c.Boot, Report: report}
 	return c.given

@@ -2,6 +2,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -16,6 +17,9 @@ const (
 
 // MaxHosts is the maximum number of entries in a policy.
 const MaxHosts = 10_000
+
+// ErrHosts is an error in a policy's hosts, which no retry mends.
+var ErrHosts = errors.New("hosts")
 
 // Policy is a policy that the operator requests. Hosts: names, wildcards ("*.NAME"), addresses and CIDRs, in lower case; only with
 // mode Allowlist. Gateway: whether the model gateway can be reached, even with mode NoNetwork.
@@ -47,9 +51,9 @@ func Compile(wanted Policy, gateway *Endpoint) (*Rules, error) {
 	case wanted.Mode != Public && wanted.Mode != NoNetwork && wanted.Mode != Allowlist:
 		return nil, fmt.Errorf("mode: must be %s, %s or %s; got %q", Public, NoNetwork, Allowlist, wanted.Mode)
 	case wanted.Mode != Allowlist && len(wanted.Hosts) > 0:
-		return nil, fmt.Errorf("hosts: only with mode %s; got mode %s", Allowlist, wanted.Mode)
+		return nil, fmt.Errorf("%w: only with mode %s; got mode %s", ErrHosts, Allowlist, wanted.Mode)
 	case len(wanted.Hosts) > MaxHosts:
-		return nil, fmt.Errorf("hosts: at most %d; got %d", MaxHosts, len(wanted.Hosts))
+		return nil, fmt.Errorf("%w: at most %d; got %d", ErrHosts, MaxHosts, len(wanted.Hosts))
 	case wanted.Gateway && gateway == nil:
 		return nil, fmt.Errorf("gateway: this pod knows no model gateway")
 	}
@@ -72,14 +76,14 @@ func (r *Rules) add(host string) error {
 	if strings.Contains(host, "/") {
 		prefix, err := netip.ParsePrefix(host)
 		if err != nil {
-			return fmt.Errorf("hosts: %q is not a CIDR", host)
+			return fmt.Errorf("%w: %q is not a CIDR", ErrHosts, host)
 		}
 		r.Prefixes = append(r.Prefixes, prefix.Masked())
 		return nil
 	}
 	suffix, wildcard := strings.CutPrefix(host, "*.")
 	if name := Normalize(suffix); name == "" || strings.Contains(name, "*") {
-		return fmt.Errorf("hosts: %q is not a host name", host)
+		return fmt.Errorf("%w: %q is not a host name", ErrHosts, host)
 	}
 	if wildcard {
 		r.suffixes = append(r.suffixes, "."+Normalize(suffix))

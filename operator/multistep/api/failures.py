@@ -104,7 +104,7 @@ ATTEMPTS = (
     Failure(
         "RunnerInstallFailed",
         "Infrastructure",
-        "the init container that installs the runner failed",
+        "an init container failed: the one that installs the runner, or one of the pod template",
         "read the message; check the operator's image and the pod template",
     ),
     Failure(
@@ -134,6 +134,13 @@ ATTEMPTS = (
         "the [egress sidecar](../how-to/egress.md) of a pod was killed from outside (status 137 without OOMKilled, or 255), or "
         "ended before the first step: what ran meanwhile had no network",
         "check the node",
+    ),
+    Failure(
+        "EgressRefused",
+        "Infrastructure",
+        "the egress sidecar refused to switch the network five times in a row, for at least 60 s (InvalidSpec if it rejects the "
+        "task's `allowed_hosts`)",
+        "read the message; check the node's kernel and the operator's image",
     ),
     Failure(
         AGENT_SETUP_FAILED,
@@ -246,8 +253,8 @@ FAILED = (
     Failure(
         SERVICE_FAILED,
         "Task",
-        "a service of the task's compose file ended, ran out of memory or did not become healthy before the first step; the "
-        "message names it",
+        "a service of the task's compose file ended, ran out of memory or did not become healthy before the first step, or the "
+        "files of its image could not be copied to its volumes; the message names it",
         "read its output: `multistep logs TRIAL --service NAME`",
     ),
     Failure(
@@ -284,7 +291,7 @@ FAILED = (
     Failure(
         "ModelAccessDenied",
         "Configuration",
-        "the provider rejects the key, or does not know the model",
+        "the provider rejects the key, does not know the model, or the account has no credit",
         "check `spec.agent.model` and the Secret that the message names",
     ),
     Failure(

@@ -168,11 +168,14 @@ class _Printer:
 
 
 AGE = "age"
+AGENT = "agent"  # spec.agent.name, or the class's name in spec.agent.importPath
 REASON = "reason"  # of the condition Ready
 
 
 def field_of(found: Object, path: str) -> Any:
-    """Return the field of an object at a path of names, or its REASON; None if it is unset."""
+    """Return the field of an object at a path of names, or its AGENT or REASON; None if it is unset."""
+    if path == AGENT:
+        return field_of(found, "spec.agent.name") or str(field_of(found, "spec.agent.importPath") or "").rpartition(":")[2]
     if path == REASON:
         conditions = field_of(found, "status.conditions") or ()
         return next((each.get("reason") for each in conditions if each.get("type") == "Ready"), None)

@@ -47,7 +47,8 @@ class PodFacts:
     running: bool = False
     ready: bool = False
     terminated: bool = False
-    init_failed: bool = False  # the init container that installs the runner failed, so no other container started
+    init_failed: bool = False  # an init container failed that is neither a service nor the egress sidecar, so main did not start
+    unfilled: str = ""  # service whose volumes the failed init container fills from its image; main: the trial's container
     exit_code: int | None = None
     exit_reason: str = ""
     exit_message: str = ""
@@ -68,15 +69,15 @@ class PodFacts:
     egress_out_of_memory: bool = False
 
 
-ViolationReason: TypeAlias = Literal["RunnerBroken", "Tampered", "ExecSessionsKilled"]
+ViolationReason: TypeAlias = Literal["RunnerBroken", "Tampered", "ExecSessionsKilled", "EgressRefused", "InvalidSpec"]
 
 
 @dataclass(frozen=True)
 class ProtocolViolation:
-    """A series of failed exec sessions with a pod's runner that no infrastructure failure explains.
+    """A series of failed exec sessions with a pod's runner or its egress sidecar that no broken connection explains.
 
     message: error of the last session; since: time of the first failure, in seconds since the epoch; times: number of failed
-    sessions in a row; reason: failure reason of the trial if the series gets too long.
+    sessions in a row; reason: failure reason of the trial or its attempt if the series gets too long.
     """
 
     message: str

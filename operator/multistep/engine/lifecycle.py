@@ -39,13 +39,15 @@ from multistep.engine.decisions import (
 from multistep.engine.evictions import own_usage_exception
 from multistep.engine.journal import AGENT, AGENT_SETUP, VERIFIER
 from multistep.engine.pod_start import START_RULES
-from multistep.engine.service_failures import KILLED_FROM_OUTSIDE, service_ended
+from multistep.engine.service_failures import KILLED_FROM_OUTSIDE, service_ended, volumes_unfilled
 from multistep.engine.suspensions import SUSPENDED, SWEEP_BUDGET_SPENT, is_suspended, must_have_no_pod, prestarts
 
 _WHAT_FAILED: Mapping[ViolationReason, str] = {
     "RunnerBroken": "the runner violated its protocol",
     "Tampered": "the runner's records contradicted the status",
     "ExecSessionsKilled": "a process in the container killed the exec session",
+    "EgressRefused": "the switch of the network failed",
+    "InvalidSpec": "the egress sidecar rejected the task's allowed_hosts",
 }
 _NEXT_ATTEMPT = Backoff(first=1.0, last=60.0)
 # A trial fails after this time and at least this number of violations in a row: a terminating container may cause fewer violations.
@@ -183,13 +185,15 @@ def _container_ended(s: Situation) -> Decision | None:
         return None
     details = f": {s.pod.exit_message}" if s.pod.exit_message else ""
     how = f"ended with status {s.pod.exit_code} ({s.pod.exit_reason or 'no reason given'}){details}"
+    ran = s.pod.exit_reason not in _NEVER_RAN
+    killed_inside = ran and s.pod.exit_code is not None and s.pod.exit_code not in KILLED_FROM_OUTSIDE
+    if s.pod.unfilled and killed_inside:
+        return volumes_unfilled(s.pod.unfilled, how)
     if s.pod.init_failed:
         return FailAttempt("RunnerInstallFailed", f"the init container of pod {s.pod.name} {how}")
     ended = f"the trial's container {how}"
     if s.pod.exit_reason == "OOMKilled":
         return _died(s, "OutOfMemoryError", f"{ended}: it used more than its memory limit{_limit_and_phase(s)}")
-    ran = s.pod.exit_reason not in _NEVER_RAN
-    killed_inside = ran and s.pod.exit_code is not None and s.pod.exit_code not in KILLED_FROM_OUTSIDE
     if killed_inside and (s.trial.status.agent_acted or s.trial.status.resumed is not None):
         return _died(s, "ContainerKilledError", f"{ended}: a process in it stopped process 1")
     if not s.trial.status.has_own_step:
@@ -289,14 +293,16 @@ def _paused(s: Situation) -> Decision | None:
 
 def _runner_broken(s: Situation) -> Decision | None:
     """Fail a trial whose runner violates the protocol repeatedly. The runner's records cannot be trusted any more, and a retry
-    would give a second chance to an agent that replaced the runner."""
+    would give a second chance to an agent that replaced the runner. Fail only the attempt if the egress sidecar, which no agent
+    reaches, refuses repeatedly to switch the network."""
     violation = s.violation
     if violation is None or violation.times < _VIOLATION_TIMES:
         return None
     seconds = _EXEC_KILLED_SECONDS if violation.reason == "ExecSessionsKilled" else _VIOLATION_SECONDS
     if s.now < violation.since + seconds:
         return None
-    return Fail(violation.reason, f"{_WHAT_FAILED[violation.reason]} {violation.times} times in a row; last: {violation.message}")
+    message = f"{_WHAT_FAILED[violation.reason]} {violation.times} times in a row; last: {violation.message}"
+    return (FailAttempt if violation.reason == "EgressRefused" else Fail)(violation.reason, message)
 
 
 _LIFE_RULES: tuple[Rule, ...] = (

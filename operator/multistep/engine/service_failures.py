@@ -37,6 +37,11 @@ def service_ended(s: Situation) -> Decision | None:
     return PhaseDied(type_, message, AGENT if by_agent else None)
 
 
+def volumes_unfilled(service: str, how: str) -> Fail:
+    """Return the end of a trial with a volume to which the files of a service's image cannot be copied: every pod would fail so."""
+    return Fail(SERVICE_FAILED, f"the volumes of service {service}: the copy of its image's files {how}", "EnvironmentStartError")
+
+
 def agent_ran(status: TrialStatus) -> bool:
     """Return whether an agent has run in the trial's pod, so that the agent's processes may still run."""
     if status.agent_setup_time is not None:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from multistep.api.records import Fields
-from multistep.api.trial_status import Usage
+from multistep.api.step_runs import with_runner
+from multistep.api.trial_status import TrialStatus, Usage
 
 _AMOUNTS: Final = ("input_tokens", "cached_tokens", "output_tokens", "cost_usd", "requests", "incomplete", "held_seconds")
 
@@ -48,6 +49,16 @@ def total(steps: Iterable[Usage | None]) -> Usage | None:
     sources = {each.source for each in known}
     summed = _usage([_sum([getattr(each, name) for each in known]) for name in _AMOUNTS])
     return summed.model_copy(update={"source": sources.pop() if len(sources) == 1 else "Agent", "prices": known[-1].prices})
+
+
+def of_all_attempts(status: TrialStatus) -> Usage | None:
+    """Return a trial's usage, summed over all attempts; None if it is unknown. status.usage has that of the last attempt, with the
+    setup of a hosted agent, once the trial has finished."""
+    kept = status.resumed.attempts if status.resumed else []
+    last = with_runner(status.attempt or 1, kept, status.steps) if status.usage else []
+    counted = {(runner, each.name) for runner, each in last}
+    ran = [(runner, each) for runner, steps in status.steps_by_attempt().items() for each in steps]
+    return total([status.usage, *(each.usage for runner, each in ran if (runner, each.name) not in counted)])
 
 
 def _usage(amounts: Sequence[float | None]) -> Usage:

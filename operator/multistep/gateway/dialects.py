@@ -18,7 +18,8 @@ _REQUEST_ERRORS: Final = frozenset(
         *("content_policy_violation", "image_parse_error", "invalid_image", "INVALID_ARGUMENT", "FAILED_PRECONDITION", "NOT_FOUND"),
     )
 )
-_CONFIGURATION_ERRORS: Final = frozenset(("API_KEY_INVALID", "billing_error", "invalid_api_key", "model_not_found"))
+_NO_CREDIT: Final = "insufficient_quota"
+_CONFIGURATION_ERRORS: Final = frozenset(("API_KEY_INVALID", "billing_error", _NO_CREDIT, "invalid_api_key", "model_not_found"))
 _CONFIGURATION_MESSAGES: Final = ("Your credit balance is too low", "model:", "models/")
 """Starts of messages of Anthropic and Gemini whose type is that of other errors, too. An agent cannot choose a message's start."""
 _MAX_TOKENS: Final = 10_000_000  # more than any model generates for one answer
@@ -183,6 +184,12 @@ def blames_configuration(body: bytes) -> bool:
     named = [error, *(each for each in details if isinstance(each, Mapping))] if isinstance(details, list) else [error]
     given = {str(each.get(name)) for each in named for name in ("type", "code", "reason")}
     return bool(given & _CONFIGURATION_ERRORS) or str(error.get("message")).startswith(_CONFIGURATION_MESSAGES)
+
+
+def has_no_credit(body: bytes) -> bool:
+    """Return whether a 429 shows that the account has no credit, so that a later request fails, too."""
+    error = _part(_parsed(body), "error")
+    return _NO_CREDIT in (error.get("code"), error.get("type"))
 
 
 def _largest(*limits: Any) -> int | None:

@@ -1,7 +1,7 @@
 """One request that passed all checks: queue and send it, relay the answer, and record it in the ledger.
 
-The gateway sends a request again only if the provider refused it (429, 503, 529; no provider charges for these answers), or if no
-connection could be made. Before each attempt the request waits in the queue.
+The gateway sends a request again only if the provider refused it (429, 503, 529; no provider charges for these answers) for another
+reason than an account without credit, or if no connection could be made. Before each attempt the request waits in the queue.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from multistep.gateway.bodies import Asked
 from multistep.gateway.budgets import Budgets, BudgetSpent, Reservation
 from multistep.gateway.client_connection import ClientConnection
 from multistep.gateway.credentials import Credential, Credentials
-from multistep.gateway.dialects import Usage
+from multistep.gateway.dialects import Usage, has_no_credit
 from multistep.gateway.fair_queue import HoldExpired, Lanes, stopwatch
 from multistep.gateway.headers import upstream_headers, upstream_query
 from multistep.gateway.ledger import Kind, Ledger, Row, Spent, State, settled
@@ -247,6 +247,9 @@ class Exchange:
             body = b""
         pause = _advised_pause(answer)
         message = f"{answer.status} {message_of(body, self._call.credential.key.get_secret_value())}"
+        if answer.status == 429 and pause is None and has_no_credit(body):  # with a Retry-After, it is a limit by the minute
+            await self.finish("failed", answer.status, Usage(), "Configuration", message)
+            raise Refused(400, f"the provider refused the request: {message}")
         return _Refusal(answer.status, self._pause_without_advice() if pause is None else pause, message)
 
     def _pause_without_advice(self) -> float:

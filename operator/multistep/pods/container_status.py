@@ -39,12 +39,12 @@ def failed_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def ended_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return how the first failed init container ended, except the egress sidecar and services (pods.services_status); None if none
-    failed."""
+    """Return how the first failed init container ended, with its name, except the egress sidecar and services
+    (pods.services_status); None if none failed."""
     for each in status.get("initContainerStatuses") or []:
         if each["name"] == _SIDECAR or each["name"].startswith(CONTAINER_PREFIX):
             continue
         ended = (each.get("state") or {}).get("terminated")
         if ended and ended.get("exitCode"):
-            return dict(ended)
+            return {"name": each["name"], **ended}
     return None

@@ -8,7 +8,7 @@ from typing import Any
 
 from multistep.engine.decisions import PodFacts
 from multistep.kube.shard import LABEL_SHARD
-from multistep.pods import agent_host, container_status, egress, kueue, runner_mount, services_status
+from multistep.pods import agent_host, container_status, egress, kueue, runner_mount, services, services_status
 from multistep.pods.identity import CONTAINER, LABEL_ATTEMPT, ROOT, owner_uid
 
 _EXIT_MESSAGE_CHARACTERS = 500
@@ -37,7 +37,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         deleting=bool(metadata.get("deletionTimestamp")),
         reason=status.get("reason") or "",
         ready=_ready(status, conditions),
-        init_failed=container_status.ended_init(status) is not None,
+        **_failed_init(status),
         container_id=str(container.get("containerID") or "")[:_CONTAINER_ID_CHARACTERS],
         image_id=_image_id(container),
         runner_image_id=next(filter(None, map(_image_id, installers)), ""),
@@ -61,6 +61,11 @@ def _ready(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
     own = [each for each in own if each]
     whole = (conditions.get("Ready") or {}).get("status") == "True"
     return whole or (bool(own) and all(each.get("ready") for each in own))
+
+
+def _failed_init(status: Mapping[str, Any]) -> dict[str, Any]:
+    ended = container_status.ended_init(status)
+    return {"init_failed": ended is not None, "unfilled": services.filled_by(ended["name"]) if ended else ""}
 
 
 def _scheduling(conditions: Mapping[str, Any]) -> dict[str, Any]:

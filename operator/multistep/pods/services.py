@@ -9,13 +9,23 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from multistep.api.services import MAIN, Service
-from multistep.engine.services import FILES_VOLUME, PodMount, PodServices, ServicePlan, Volume, plan_mounts
+from multistep.engine.services import (
+    CONTAINER_PREFIX,
+    FILES_VOLUME,
+    PodMount,
+    PodServices,
+    ServicePlan,
+    Volume,
+    plan_mounts,
+)
 from multistep.errors import InvalidSpec
 from multistep.pods import runner_mount
 from multistep.pods.runner_mount import RUNNER
 
 _COPY_DIR: Final = "/multistep-volumes"
 _FILES_DIR: Final = "/multistep-files"
+_FILL: Final = "fill-"
+_FILL_FILES: Final = "fill-files"  # no service: names of their containers have CONTAINER_PREFIX
 _CHUNK: Final = 96 << 10  # size of one command-line argument in bytes; Linux allows at most 128 KiB
 _STATE: Final = "multistep-service"
 _STATE_DIR: Final = "/run/multistep-service"
@@ -61,6 +71,12 @@ def refuse_ports(services: PodServices, reserved: Mapping[int, str]) -> None:
                 raise InvalidSpec(f"{where}: {number} is the port of {purpose}; all services share the pod's one network")
 
 
+def filled_by(container: str) -> str:
+    """Return the service whose volumes this init container fills from the service's image; "" if it fills none."""
+    name = container.removeprefix(_FILL)
+    return "" if name == container or container == _FILL_FILES else name.removeprefix(CONTAINER_PREFIX)
+
+
 def _volume(volume: Volume) -> dict[str, Any]:
     given = {
         **({"medium": "Memory"} if volume.memory else {}),
@@ -82,7 +98,7 @@ def _files(packed: str) -> dict[str, Any]:
     """Return the init container that writes the task's files into their volume."""
     chunks = [packed[start : start + _CHUNK] for start in range(0, len(packed), _CHUNK)]
     return {
-        "name": "fill-files",
+        "name": _FILL_FILES,
         "command": [RUNNER, "unpack", _FILES_DIR, *chunks],
         "volumeMounts": [runner_mount.mount(), {"name": FILES_VOLUME, "mountPath": _FILES_DIR}],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
@@ -98,10 +114,11 @@ def _copies(name: str, image: str, policy: str, mounts: tuple[PodMount, ...]) ->
     volumes = [{"name": each.volume.name, "mountPath": f"{_COPY_DIR}/{each.volume.name}"} for each in copied]
     return [
         {
-            "name": f"fill-{name}"[:63].rstrip("-"),
+            "name": f"{_FILL}{name}"[:63].rstrip("-"),
             "image": image,
             **({"imagePullPolicy": policy} if policy else {}),
             "command": [RUNNER, "populate", *pairs],
+            "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": [runner_mount.mount(), *volumes],
             "securityContext": {
                 "runAsUser": 0,

@@ -11,7 +11,7 @@ from multistep.api.records import Record
 from multistep.engine import egress as rules
 from multistep.engine.decisions import PodFacts
 from multistep.engine.operations import SwitchNetwork, place_of
-from multistep.errors import EgressError, StreamLost
+from multistep.errors import EgressError, EgressRefused, RunnerError, StreamLost
 from multistep.kube.protocols import Cluster, ExecStream
 from multistep.pods import egress
 from multistep.reconcile.drive import Drive
@@ -31,9 +31,9 @@ class NetworkSwitch:
         """Switch the network, and add the answer to the runner's records. Idempotent: the sidecar gives the same answer to a
         repeated request.
 
-        Raises EgressError if the sidecar refuses, or has restarted since an earlier switch: a restarted sidecar closes the network,
-        so processes lacked their network meanwhile. When the kubelet reports how the sidecar ended, engine.lifecycle ends the
-        attempt.
+        Raises EgressRefused if the sidecar refuses, EgressError if it has restarted since an earlier switch: a restarted sidecar
+        closes the network, so processes lacked their network meanwhile. When the kubelet reports how the sidecar ended,
+        engine.lifecycle ends the attempt.
         """
         pod = drive.pod(operation.where)
         try:
@@ -42,10 +42,10 @@ class NetworkSwitch:
         except TimeoutError:
             raise StreamLost(f"the egress sidecar of pod {pod.name} did not answer within {self._timeout:g} s") from None
         if (error := answer.get("error")) is not None:
-            raise EgressError(f"the egress sidecar of pod {pod.name} refuses {operation.network.mode}: {str(error)[:500]}")
-        rules.refused(answer)  # raises an error if the answer is invalid
+            message = f"the egress sidecar of pod {pod.name} refuses {operation.network.mode}: {str(error)[:500]}"
+            raise EgressRefused(message, invalid_hosts=answer.get("invalidHosts") is True)
         former = {rules.boot(each.result) for each in drive.records.values() if _is_switch(each, operation)}
-        if former - {rules.boot(answer)}:
+        if former - {_boot(pod.name, answer)}:
             raise EgressError(f"the egress sidecar of pod {pod.name} has restarted")
         return await session.note(operation.id, {name: answer[name] for name in ("boot", "refused", "others") if name in answer})
 
@@ -86,8 +86,17 @@ def _answer(pod: str, line: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
-        raise EgressError(f"the egress sidecar of pod {pod} gave an invalid answer: {line[:200]!r}")
+        raise EgressRefused(f"the egress sidecar of pod {pod} gave an invalid answer: {line[:200]!r}")
     return answer
+
+
+def _boot(pod: str, answer: Mapping[str, Any]) -> str:
+    """Return the boot id of a confirmation. Raises EgressRefused if the confirmation is invalid."""
+    try:
+        rules.refused(answer)
+        return rules.boot(answer)
+    except RunnerError as error:
+        raise EgressRefused(f"the egress sidecar of pod {pod} gave an invalid answer: {error}") from None
 
 
 def _is_switch(record: Record, operation: SwitchNetwork) -> bool:

@@ -18,6 +18,7 @@ from multistep.errors import (
     CheckpointLost,
     ContradictoryRecords,
     EgressError,
+    EgressRefused,
     ExecKilled,
     GatewayError,
     GatewayUnavailable,
@@ -303,8 +304,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         return max(least, min(taken, MAX_POLL_SECONDS)) * random.uniform(1.0, 1.0 + POLL_JITTER)
 
     async def _run_session(self, session: Awaitable[DriveResult], hint: PodHint) -> DriveResult:
-        """Await the exec sessions. Record an error in the hint if only the container can have caused it. Errors that the
-        infrastructure may have caused, such as a broken stream, are not recorded."""
+        """Await the exec sessions. Record an error in the hint if only the pod's containers can have caused it. Errors that the
+        connection may have caused, such as a broken stream, are not recorded."""
         try:
             left = await session
         except PodError as error:
@@ -323,12 +324,15 @@ def _end_of(lost: AttemptLost) -> decisions.Fail | decisions.FailAttempt:
 
 
 def _violation_reason(error: PodError) -> ViolationReason | None:
-    """Return the reason with which the trial fails if this error repeats. None: the infrastructure may have caused the error."""
+    """Return the reason with which the trial or its attempt fails if this error repeats. None: the connection may have caused the
+    error, or the kubelet will report its cause."""
     match error:
         case ExecKilled():
             return "ExecSessionsKilled"
         case ContradictoryRecords():
             return "Tampered"
+        case EgressRefused(invalid_hosts=invalid):
+            return "InvalidSpec" if invalid else "EgressRefused"
         case StreamLost() | NoCommonProtocol() | EgressError():
             return None
     return "RunnerBroken"

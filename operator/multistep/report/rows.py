@@ -19,7 +19,7 @@ from multistep.engine.sweep_retries import current
 from multistep.engine.sweep_trials import facts, retry_of
 from multistep.engine.sweeps import BranchState, TrialFacts
 from multistep.engine.tampering import evidence
-from multistep.engine.usage import total
+from multistep.engine.usage import of_all_attempts
 from multistep.report.explanation import explanation
 from multistep.report.step_row import StepRow, floats, step_row
 
@@ -127,7 +127,7 @@ def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
 
 def _usage(status: TrialStatus) -> dict[str, Any]:
     """Return the row's usage fields, summed over the model requests of all attempts; {} if no attempt has a usage."""
-    used = total(step.usage for steps in status.steps_by_attempt().values() for step in steps)
+    used = of_all_attempts(status)
     if used is None:
         return {}
     return {

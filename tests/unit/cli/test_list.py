@@ -42,6 +42,12 @@ def test_trials_are_a_table_with_the_columns_of_kubectl(invoke: Invoke, cluster:
     assert rows[0].split()[-1].endswith("d")
 
 
+@pytest.mark.parametrize(("agent", "shown"), [({"importPath": "my.agents:Mine"}, "Mine"), ({}, "-"), (None, "-")])
+def test_the_agent_of_a_class_is_the_classs_name(invoke: Invoke, cluster: CliCluster, agent: Any, shown: str) -> None:
+    put(cluster, "t")["spec"]["agent"] = agent
+    assert invoke("list").stdout.splitlines()[1].split()[2] == shown
+
+
 def test_wide_has_more_columns_and_all_namespaces_one_for_them(invoke: Invoke, cluster: CliCluster) -> None:
     conditions = [{"type": "Complete", "reason": "No"}, {"type": "Ready", "status": "False", "reason": "Unschedulable"}]
     put(cluster, "t", {**RUNNING, "conditions": conditions})

@@ -26,6 +26,7 @@ from multistep.engine.decisions import (
 )
 from tests.unit.engine.egress_table import EGRESS
 from tests.unit.engine.host_table import HOSTS
+from tests.unit.engine.init_table import INITS
 from tests.unit.engine.lifecycle_cases import (
     AGAIN,
     DEADLINE,
@@ -65,7 +66,7 @@ from tests.unit.engine.service_table import SERVICES
 Row = tuple[MultiStepTrial, PodFacts | None, Decision]
 
 ROWS: dict[str, Row] = {
-    **(EGRESS | HOSTS),
+    **(EGRESS | HOSTS | INITS),
     **RESTORES,
     **SERVICES,
     # trials that have not started yet
@@ -199,11 +200,6 @@ ROWS: dict[str, Row] = {
             "ContainerEnded",
             "the trial's container ended with status 128 (StartError): exec: no such file before the first step",
         ),
-    ),
-    "the runner could not be brought": (
-        began(),
-        ended(137, "OOMKilled", init_failed=True),
-        FailAttempt("RunnerInstallFailed", "the init container of pod t-1 ended with status 137 (OOMKilled)"),
     ),
     "started again": (
         IN_STEP,

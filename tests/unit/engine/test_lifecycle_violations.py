@@ -73,6 +73,16 @@ def test_contradictory_records_end_the_trial_as_tampered() -> None:
     assert decision == Fail("Tampered", "the runner's records contradicted the status 5 times in a row; last: no records")
 
 
+@pytest.mark.parametrize("retried", [True, False])
+def test_refused_switches_of_the_network_end_the_attempt_and_rejected_hosts_the_trial(retried: bool) -> None:
+    output = ProtocolViolation("no", NOW - 60, times=5, reason="EgressRefused" if retried else "InvalidSpec")
+    decision = decide(Situation(began(), pod(), "t-1", NOW, 60.0, violation=output))
+    if retried:
+        assert decision == FailAttempt("EgressRefused", "the switch of the network failed 5 times in a row; last: no")
+    else:
+        assert decision == Fail("InvalidSpec", "the egress sidecar rejected the task's allowed_hosts 5 times in a row; last: no")
+
+
 def test_another_container_in_the_pod_is_a_restart_whatever_its_runner_reports() -> None:
     output = ProtocolViolation("no records", NOW - 1000, times=50, reason="Tampered")
     decision = decide(Situation(began(container_id="c"), pod(container_id="d"), "t-1", NOW, 60.0, violation=output))

@@ -79,6 +79,7 @@ GEMINI_KEY = {"code": 400, "status": "INVALID_ARGUMENT", "message": "not valid",
         ([{"error": GEMINI_KEY}], True),  # streamGenerateContent without alt=sse
         ({"error": {**GEMINI_KEY, "details": [{"reason": "BAD_FIELD"}, "text"]}}, False),
         ({"error": {"type": "invalid_request_error", "code": "model_not_found", "message": "The model does not exist"}}, True),
+        ({"error": {"type": "insufficient_quota", "code": "insufficient_quota", "message": "You exceeded"}}, True),
         ({"type": "error", "error": {"type": "not_found_error", "message": "model: claude-none"}}, True),
         ({"error": {"code": 404, "status": "NOT_FOUND", "message": "models/none is not found for API version v1beta"}}, True),
         ({"error": {"code": 403, "message": "You do not have permission to access the File models/none"}}, False),
@@ -128,6 +129,27 @@ async def test_an_account_without_credit_is_no_failure_of_the_agent(tmp_path: Pa
         failure = (await it.admin.close(step_of())).last_failure
         assert failure is not None
         assert (failure.kind, failure.message) == ("Configuration", "Your credit balance is too low to access the Anthropic API.")
+
+
+async def test_an_openai_account_without_credit_fails_at_once_as_configuration(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        await it.call("chat")
+        it.model.faults = ["-quota"]
+        seen = await it.call("chat")
+        assert seen.status == 400 and "You exceeded your current quota." in seen.body.decode()
+        assert len(it.model.entries) == 2
+        usage = await it.admin.close(step_of())
+        assert usage.last_failure is not None
+        assert (usage.last_failure.status, usage.last_failure.kind) == (429, "Configuration")
+        assert usage.last_failure.message == "429 You exceeded your current quota."
+        assert (usage.refusals, usage.incomplete) == ({"429": 1}, 0)
+
+
+async def test_a_quota_with_a_retry_after_is_waited_for(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        it.model.faults = ["-quota-retry", ""]
+        assert (await it.call("responses")).status == 200
+        assert (await it.admin.close(step_of())).last_failure is None
 
 
 @pytest.mark.parametrize(("status", "kind"), [(401, "Configuration"), (403, None), (404, None), (500, "Provider")])

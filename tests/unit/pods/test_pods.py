@@ -51,6 +51,16 @@ def test_a_failed_init_container_is_distinguished_from_the_trials_own() -> None:
     assert (found.init_failed, found.terminated, found.exit_code) == (True, True, 3)
 
 
+@pytest.mark.parametrize(
+    ("container", "service"),
+    [("fill-svc-db", "db"), ("fill-main", "main"), ("fill-files", ""), ("install-runner", ""), ("mine", "")],
+)
+def test_an_init_container_that_fills_volumes_names_its_service(container: str, service: str) -> None:
+    ended = {"name": container, "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}
+    found = pod_facts(pod(phase="Failed", initContainerStatuses=[ended]))
+    assert (found.init_failed, found.unfilled) == (True, service)
+
+
 def test_the_images_are_those_that_the_kubelet_resolved() -> None:
     containers = [{"name": "main", "imageID": "task@sha256:1"}, {"name": "agent-host", "imageID": "host@sha256:2"}]
     installer = {"name": "install-runner", "imageID": "operator@sha256:3"}

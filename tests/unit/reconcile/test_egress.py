@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
-from multistep.errors import EgressError, StreamLost
+from multistep.errors import EgressError, EgressRefused, StreamLost
+from tests.support.fake_sidecar import FakeSidecar
 from tests.support.world import KEY, World, manifest
 from tests.unit.reconcile.scenarios import LIMITED
 
@@ -70,9 +72,10 @@ async def test_a_sidecar_that_restarted_gets_no_further_switch_on_record() -> No
 @pytest.mark.parametrize(
     ("answer", "error", "why"),
     [
-        (b'{"boot": "b", "refused": [], "error": "nftables: no"}\n', EgressError, "refuses public: nftables: no"),
-        (b"[]\n", EgressError, "invalid answer"),
-        (b"{\n", EgressError, "invalid answer"),
+        (b'{"boot": "b", "refused": [], "error": "nftables: no"}\n', EgressRefused, "refuses public: nftables: no"),
+        (b'{"boot": 1}\n', EgressRefused, "switch: refused is not"),
+        (b"[]\n", EgressRefused, "invalid answer"),
+        (b"{\n", EgressRefused, "invalid answer"),
         (b"half a line", StreamLost, "gave no answer"),
     ],
 )
@@ -87,3 +90,37 @@ async def test_a_switch_without_a_confirmation_is_retried(answer: bytes, error: 
     trial.runner.sidecar.answer = None
     await trial.run()
     assert trial.condition[0] == "Complete" and not trial.status.attempts
+
+
+@pytest.mark.parametrize(
+    ("answer", "retries", "class_", "reason", "attempts"),
+    [
+        ({"boot": "b", "error": "nftables: no"}, 0, "Infrastructure", "EgressRefused", ["EgressRefused"]),
+        ({"boot": "b", "error": "nftables: no"}, 1, "Infrastructure", "EgressRefused", ["EgressRefused", "EgressRefused"]),
+        ({"boot": "b", "error": "hosts: 'x/y' is not a CIDR", "invalidHosts": True}, 1, "Task", "InvalidSpec", []),
+        ({"boot": 1}, 0, "Infrastructure", "EgressRefused", ["EgressRefused"]),
+    ],
+)
+@pytest.mark.parametrize("refused", ["//network", "/a/network-hooks"])
+async def test_a_switch_that_is_refused_for_good_ends_the_trial_without_a_reward(
+    answer: dict[str, Any],
+    retries: int,
+    class_: str,
+    reason: str,
+    attempts: list[str],
+    refused: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    take = FakeSidecar.take
+
+    def refuse(sidecar: FakeSidecar, line: bytes) -> bytes:
+        return json.dumps(answer).encode() + b"\n" if json.loads(line)["id"].endswith(refused) else take(sidecar, line)
+
+    monkeypatch.setattr(FakeSidecar, "take", refuse)
+    trial = World(trial=manifest({"infrastructureRetries": retries}, config=LIMITED), settings=SIDECAR)
+    await trial.run()
+    kind, found, message = trial.condition
+    assert (kind, found, [each.reason for each in trial.status.attempts]) == ("Failed", reason, attempts)
+    assert answer.get("error", "invalid answer") in message
+    assert trial.status.failure is not None and trial.status.failure.class_ == class_
+    assert (trial.status.rewards, trial.status.score) == (None, None)

@@ -155,6 +155,20 @@ def test_what_an_agent_used_is_summed_over_all_attempts() -> None:
     assert row(trial(reward=1.0)).counted_by == ""
 
 
+def test_what_a_setup_used_is_counted_with_the_steps_and_each_step_once() -> None:
+    def used(tokens: int) -> dict[str, Any]:
+        return {"inputTokens": tokens, "outputTokens": 1, "source": "Gateway", "costUSD": 0.5}
+
+    lost = {"number": 1, "reason": "PodDeleted", "steps": [step("a", usage=used(10)), step("b", usage=used(200))]}
+    kept = [step("a", 1.0, usage=used(10)), step("b", 1.0, usage=used(20))]
+    # of the last attempt: 7 tokens of its setup, the step that it kept, and its own
+    resumed = trial(reward=1.0, steps=kept, attempts=[lost], resumed={"after": "a", "attempts": [1], "digest": "d"}, usage=used(37))
+    resumed["status"]["attempt"] = 2
+    assert row(resumed).input_tokens == 237
+    failed = trial(ended="Failed", failure=("Agent", "AgentSetupFailed"), steps=[], usage=used(7))
+    assert row(failed).input_tokens == 7
+
+
 def test_an_agent_without_a_name_is_no_oracle() -> None:
     made = trial(reward=0.0)
     made["spec"]["agent"] = {"importPath": "my.agents:Mine"}

@@ -24,7 +24,7 @@ from multistep.cli.sweep.job_directory import Entry, JobDirectory
 from multistep.cli.terminal import Following, bytes_text, clean, print_err, print_json
 from multistep.cli.trial.fetch import download
 from multistep.engine.sweep_trials import owner_of
-from multistep.engine.usage import total
+from multistep.engine.usage import of_all_attempts
 from multistep.errors import ClusterError, StoreError
 from multistep.kube.resources import TRIALS
 from multistep.report.rows import row
@@ -92,8 +92,7 @@ async def _entries(connected: Cluster, sweep: TrialSweep) -> list[Entry]:
 
 def _entry(trial: Mapping[str, Any], sweep: TrialSweep) -> Entry:
     status = parse_status(trial)
-    usage = total(step.usage for steps in status.steps_by_attempt().values() for step in steps)
-    return Entry(row(trial, sweep.spec.scoring), trial["metadata"]["uid"], usage, status.results)
+    return Entry(row(trial, sweep.spec.scoring), trial["metadata"]["uid"], of_all_attempts(status), status.results)
 
 
 class _Fetch:

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from multistep.cli.listing import AGE, REASON, Column, Listing, ListOptions, any_of, field_of, list_options, phase_option
+from multistep.cli.listing import AGE, AGENT, REASON, Column, Listing, ListOptions, any_of, field_of, list_options, phase_option
 from multistep.cli.options import Target, complete_sweeps
 
 _EPILOG = """\b
@@ -29,7 +29,7 @@ OUTCOMES: Final = ("Passed", "NotPassed", "GateNotMet", "AgentError", "VerifierE
 
 COLUMNS: Final = (
     Column("TASK", "status.task"),
-    Column("AGENT", "spec.agent.name"),
+    Column("AGENT", AGENT),
     Column("PHASE", "status.phase"),
     Column("STEPS", "status.columns.steps"),
     Column("OUTCOME", "status.outcome"),
