@@ -269,6 +269,13 @@ def agent_file_option(function: F) -> F:
     )(function)
 
 
+def resume_option(function: F) -> F:
+    """Add --resume."""
+    return click.option(
+        "--resume", is_flag=True, help="Agents resume their trajectory in each step; see RESUME in `multistep agent list`."
+    )(function)
+
+
 def queue_option(function: F) -> F:
     """Add --queue: Kueue's LocalQueue."""
     return click.option("--queue", metavar="NAME", help="Kueue's LocalQueue to wait in; default: none.")(function)
@@ -374,11 +381,7 @@ def trial_options(function: F) -> F:
         agent_secret_option,
         queue_option,
         *_PART,
-        click.option(
-            "--resume",
-            is_flag=True,
-            help="The agent resumes its trajectory in each step; see RESUME in `multistep agent list`.",
-        ),
+        resume_option,
         hosted_options,
         click.option("--model", metavar="PROVIDER/NAME", help="The model of one of Harbor's agents."),
         click.option("--name", metavar="NAME", help="Name of the trial; default: TASK-AGENT-RANDOM."),

@@ -14,6 +14,7 @@ from multistep.api import harbor_agents
 from multistep.api.agent_spec import AgentSpec
 from multistep.cli.agent.programs import PROGRAMS, files_of
 from multistep.cli.options import ModelOptions
+from multistep.cli.sweep.sweep_manifest import SweepOptions, sweep_of_source
 from multistep.cli.trial.agent_choice import agent_entry, check_images, check_keys
 from multistep.errors import UsageError
 
@@ -144,3 +145,19 @@ def test_an_agent_without_a_key_is_refused_before_anything_is_built(command: str
 def test_an_agent_with_direct_access_needs_no_key() -> None:
     entry = agent_entry("codex", ModelOptions(model="openai/gpt-5", access="Direct"))
     assert AgentSpec.model_validate(entry).access == "Direct"
+
+
+def test_a_sweep_resumes_trajectories_if_all_its_agents_can(invoke: Invoke) -> None:
+    agents = ("codex@openai/gpt-5", "mine=aider@openai/gpt-5")
+    options = SweepOptions("s", agents=agents, resume=True, model=ModelOptions(keys=("keys:openai",)))
+    planned = sweep_of_source({"git": {"url": "https://x/y", "ref": "main"}}, None, options)
+    assert planned.sweep["spec"]["template"]["spec"]["resumeTrajectory"] is True
+    given = (*(part for each in (*agents, "slim=terminus-2@openai/gpt-5", "oracle") for part in ("--agent", each)), "--resume")
+    result = invoke("sweep", "run", "examples/hello-multi-step-advanced", *given, "--key-from-secret", "keys:openai")
+    assert result.exit_code == 2 and "--resume: slim, oracle cannot resume a trajectory" in result.stderr
+
+
+def test_resume_applies_to_no_file_of_a_sweep(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "sweep.yaml").write_text("kind: TrialSweep\n")
+    result = invoke("sweep", "run", str(tmp_path / "sweep.yaml"), "--resume")
+    assert result.exit_code == 2 and "--resume applies to directories of tasks only" in result.stderr

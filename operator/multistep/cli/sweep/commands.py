@@ -24,6 +24,7 @@ from multistep.cli.options import (
     output_option,
     queue_option,
     resource_options,
+    resume_option,
     verbose_option,
 )
 from multistep.cli.sweep import manage
@@ -161,6 +162,7 @@ def sweep() -> None:
 @agent_env_option
 @agent_secret_option
 @hosted_options
+@resume_option
 @queue_option
 @click.option("--detach", is_flag=True, help="Print the sweep's name and exit instead of following it.")
 @image_options

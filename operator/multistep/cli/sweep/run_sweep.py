@@ -65,6 +65,7 @@ class SweepSession:
     verbose: bool = False
     budget: float | None = None
     resources: Manifest = field(default_factory=dict)
+    resume: bool = False
 
     def run(self) -> Exit:
         """Validate the tasks, build their images, create the sweep and follow it. Raises UsageError if a task or an option is
@@ -115,6 +116,7 @@ class SweepSession:
             model=self.model,
             budget=self.budget,
             resources=self.resources,
+            resume=self.resume,
         )
 
     def _run_file(self) -> Exit:
@@ -129,7 +131,7 @@ class SweepSession:
             },
             **{"--agent-file": self.agent_files, "--agent-env-from-secret": self.secret_agent_env},
             **{"--queue": self.queue, "--budget": self.budget, "the options of a model": self.model.given},
-            "--override-*": self.resources,
+            **{"--override-*": self.resources, "--resume": self.resume},
             **{"--task": self.chosen.include, "--exclude": self.chosen.exclude, "--limit": self.chosen.limit},
         }
         if len(self.sources) > 1:

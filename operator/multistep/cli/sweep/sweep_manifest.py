@@ -44,7 +44,7 @@ _PROGRAM = re.compile(r"[\w./-]+")
 class SweepOptions:
     """The options of `sweep run`. agents, agent_files, secret_agent_env: values of --agent, --agent-file and
     --agent-env-from-secret; values: values of --var and --agent-env; model: options for agents of Harbor; budget: in US dollars;
-    resources: spec.environment.resources of the template."""
+    resources: spec.environment.resources of the template; resume: its spec.resumeTrajectory."""
 
     name: str
     agents: Sequence[str] = ()
@@ -58,6 +58,7 @@ class SweepOptions:
     model: ModelOptions = field(default_factory=ModelOptions)
     budget: float | None = None
     resources: Manifest = field(default_factory=dict)
+    resume: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,7 @@ def _sweep(
         environment=environment(image, options.resources),
         timeoutMultiplier=options.timeout_multiplier,
         variables=variables or None,
+        resumeTrajectory=options.resume or None,
     )
     labels = queue_labels(options.queue)
     template = optional(metadata=labels and {"labels": labels}, spec=spec or None)
@@ -162,7 +164,9 @@ def _sweep(
             ),
         },
     }
-    parse_sweep(sweep)
+    parsed = parse_sweep(sweep)
+    if unable := [each.name for each in parsed.spec.agents if options.resume and not each.agent.may_resume]:
+        raise UsageError(f"--resume: {', '.join(unable)} cannot resume a trajectory; see RESUME in `multistep agent list`")
     return SweepSubmission(placed(sweep, namespace), [*owned, *options.values.secrets(name, namespace)])
 
 
