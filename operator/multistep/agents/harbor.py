@@ -90,7 +90,7 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
         stalled = min(found.stalled_seconds, _max_stalled(scope))
         if found.failure is not None and (refused := _lost_by_provider(run, hosted, found.failure)) is not None:
             return refused
-    if called.timed_out or _overran(called.record, step.agent_timeout, stalled):
+    if called.timed_out or _overran(called.result.duration_seconds, step.agent_timeout, stalled):
         extended = f", extended by {stalled:.0f} s in which the provider refused requests" if stalled >= 1 else ""
         return StepException("AgentTimeoutError", f"the agent was stopped {at_timeout(step.agent_timeout)}{extended}", AGENT)
     if (killed := out_of_memory(called.result)) is not None:
@@ -112,11 +112,13 @@ def _error(run: StepRun, called: _Called, report: ModelReport) -> StepException 
     return StepException(error.type, error.message, AGENT)
 
 
-def _overran(record: Record, timeout: float | None, stalled: float) -> bool:
+def _overran(seconds: float, timeout: float | None, stalled: float) -> bool:
     """Return whether the agent ran longer than its timeout plus the stalled seconds that the gateway reported. A custom class can
-    cause this, because it controls the agent host, which applies the timeout."""
-    ended = record.ended_at or record.started_at
-    return timeout is not None and ended - record.started_at > timeout + stalled + _GRACE_SECONDS + _CLOCK_SECONDS
+    cause this, because it controls the agent host, which applies the timeout.
+
+    seconds: for how long the agent ran, by a monotonic clock: the record's start and end depend on corrections of the node's clock.
+    """
+    return timeout is not None and seconds > timeout + stalled + _GRACE_SECONDS + _CLOCK_SECONDS
 
 
 def _lost_by_provider(run: StepRun, hosted: HostedAgent, failure: ModelFailure) -> StepException | None:

@@ -132,3 +132,12 @@ class TaskSource(Model):
         """Return the reference to the Secret with credentials, if there is one."""
         source = self.oci or self.git or self.url
         return source.secret_ref if source else None
+
+
+class TaskSourceStatus(Model):
+    """Resolved source of a task; the same for all attempts."""
+
+    revision: str
+    """Commit of the git repository, or digest of the image manifest or of the archive."""
+    digest: str
+    """Digest of the unpacked task."""

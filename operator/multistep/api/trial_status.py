@@ -13,6 +13,7 @@ from multistep.api.model import Model
 from multistep.api.regrade import RegradeStatus
 from multistep.api.score import Outcome, ScoreRule, TrialColumns
 from multistep.api.step_runs import by_runner, with_runner
+from multistep.api.task_source import TaskSourceStatus
 
 Rewards = dict[str, int | float]
 Isolation = Literal["Separate", "Restored", "User", "Shared"]
@@ -264,15 +265,8 @@ class VerifierStatus(Model):
     """User of the image, as reported by the runner."""
     start_time: datetime | None = None
     """Time at which the pod was first requested."""
-
-
-class TaskSourceStatus(Model):
-    """Resolved source of a task; the same for all attempts."""
-
-    revision: str
-    """Commit of the git repository, or digest of the image manifest or of the archive."""
-    digest: str
-    """Digest of the unpacked task."""
+    untouched: bool | None = None
+    """True until the agent's files are copied to the pod: no agent can have caused its end before."""
 
 
 class TrialStatus(Model):

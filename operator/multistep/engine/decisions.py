@@ -191,11 +191,13 @@ class PhaseDied:
 
     phase: the phase to blame; None for the running phase. During a separate verification, the phase to blame for the end of the
     agent's container is the agent's phase, because only processes that the agent left behind still run in that container.
+    untouched: whether the container is in a separate verifier's pod that has no files of the agent yet.
     """
 
     type: str
     message: str
     phase: str | None = None
+    untouched: bool = False
 
 
 @dataclass(frozen=True)

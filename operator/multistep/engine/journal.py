@@ -76,7 +76,7 @@ class StepRun:
     gate_passed: bool | None = None
     collected: Collected | None = None
     verifier_image_id: str | None = None  # image of the separate verifier; None without one
-    untouched: bool = False  # the current operation runs in a separate verifier's pod that has no files of the agent yet
+    untouched: bool | None = None  # whether the separate verifier's pod has no files of the agent yet; None before there is a pod
     printed: dict[str, str] = field(default_factory=dict)  # phase -> end of its output, for phases whose output is in no file
     usage: Usage | None = None  # model usage of a hosted agent
     network: Network | None = None  # the network in force in the agent's pod; None: the environment's network

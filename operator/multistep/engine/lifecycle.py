@@ -278,7 +278,11 @@ def _verifier(s: Situation) -> Decision | None:
             return AdoptVerifierPod()
         case FailAttempt() | PhaseDied() | Fail():
             message = f"the verifier of step {s.trial.status.current_step}: {found.message}"
-            return DriveWithoutVerifier(message) if s.compares_verdicts else replace(found, message=message)
+            if s.compares_verdicts:
+                return DriveWithoutVerifier(message)
+            if isinstance(found, PhaseDied):
+                return replace(found, message=message, untouched=bool(named.untouched))
+            return replace(found, message=message)
     return found
 
 

@@ -11,6 +11,7 @@ from multistep.api.egress import total as refused_total
 from multistep.api.image_status import ImageStatus
 from multistep.api.plural import plural
 from multistep.api.score import TrialColumns
+from multistep.api.task_source import TaskSourceStatus
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import (
     ArtifactsSummary,
@@ -19,7 +20,6 @@ from multistep.api.trial_status import (
     ResumeStatus,
     StepException,
     StepStatus,
-    TaskSourceStatus,
     TrialException,
     TrialFailure,
     TrialStatus,
@@ -99,10 +99,12 @@ def attempt_started(
 def running(trial: MultiStepTrial, journal: Journal, now: float, **changes: Any) -> TrialStatus:
     """Return the status of a trial whose script is running. changes: values of further status fields."""
     current = journal.steps[-1].name if journal.steps else None
-    fields = {"steps": [step_status(run) for run in journal.steps], "tampering": merged(trial.status, journal)}
+    fields: dict[str, Any] = {"steps": [step_status(run) for run in journal.steps], "tampering": merged(trial.status, journal)}
+    if trial.status.verifier is not None and journal.steps and journal.steps[-1].untouched is False:
+        fields["verifier"] = trial.status.verifier.model_copy(update={"untouched": None})
     if journal.class_ran_at is not None:
         changes["agent_setup_time"] = time(journal.class_ran_at)
-    return at_current_step(_changed(trial, current_step=current, **fields, **changes), now)
+    return at_current_step(_changed(trial, **{"current_step": current, **fields, **changes}), now)
 
 
 def at_current_step(trial: MultiStepTrial, now: float) -> TrialStatus:
@@ -129,13 +131,15 @@ def paused(trial: MultiStepTrial, journal: Journal, now: float) -> TrialStatus:
     return suspended(_changed(trial, steps=steps, current_step=steps[-1].name if steps else None, tampering=found), now)
 
 
-def verifier_wanted(trial: MultiStepTrial, pod_name: str, image_user: str | None, now: float) -> VerifierStatus:
+def verifier_wanted(
+    trial: MultiStepTrial, pod_name: str, image_user: str | None, now: float, *, compares: bool = False
+) -> VerifierStatus:
     """Return the status of a verifier's pod before its creation. If the operator recreates the pod to run it as root, the status
-    keeps the start time of the first pod."""
+    keeps the start time of the first pod. compares: whether the pod's verdict is only compared: its end then has no effect."""
     former = trial.status.verifier
     same = former is not None and former.pod_name.removesuffix("-root") == pod_name.removesuffix("-root")
     start = former.start_time if former is not None and same else None
-    return VerifierStatus(pod_name=pod_name, image_user=image_user, start_time=start or time(now))
+    return VerifierStatus(pod_name=pod_name, image_user=image_user, start_time=start or time(now), untouched=not compares or None)
 
 
 def complete(trial: MultiStepTrial, journal: Journal, results: str | None, now: float) -> TrialStatus:
@@ -306,7 +310,7 @@ def _ended(trial: MultiStepTrial, journal: Journal, results: str | None, now: fl
         "reward": reward_text(shown),
         "exception": exception and TrialException(type=exception.type, message=bounded(exception.message)),
         "score_rule": journal.score_rule,
-        **_verdict(journal, hosted=_ran_hosted_agent(trial)),
+        **_verdict(journal, hosted=_ran_hosted_agent(trial), from_reference=trial.spec.from_step is not None),
         "usage": total([journal.setup_usage, *(run.usage for run in journal.steps)]),
         "results": results,
     }
@@ -318,10 +322,11 @@ def _ran_hosted_agent(trial: MultiStepTrial) -> bool:
     return trial.spec.agent.hosted if source is None else source.agent.name not in BUILT_IN
 
 
-def _verdict(journal: Journal, *, hosted: bool) -> dict[str, Any]:
+def _verdict(journal: Journal, *, hosted: bool, from_reference: bool) -> dict[str, Any]:
     """Return the failure, score and outcome of a Complete trial. It has no score after a failure that no agent can have caused.
 
     hosted: whether a hosted agent ran. Its code may raise any exception, also one of a type that otherwise only the task can cause.
+    from_reference: whether the trial started from the task's reference state.
     """
     own = [run for run in journal.steps if run.trial is None]
     score = trial_score([verdict_of(run) for run in own], journal.score_rule) if journal.score_rule else None
@@ -332,7 +337,8 @@ def _verdict(journal: Journal, *, hosted: bool) -> dict[str, Any]:
     by_agent = hosted and exception.phase == AGENT
     class_ = "Agent" if by_agent else failures.of_exception(exception.type, exception.phase)
     failure = TrialFailure(class_=class_, reason=exception.type, step=step)
-    return _scored(failure, score if by_agent or agent_may_have_caused(exception, journal) else None)
+    may_have_caused = by_agent or agent_may_have_caused(exception, journal, from_reference=from_reference)
+    return _scored(failure, score if may_have_caused else None)
 
 
 def _scored(failure: TrialFailure | None, score: Score | None, *, gate_failed: bool = False) -> dict[str, Any]:

@@ -80,8 +80,14 @@ def _without_durations(status: TrialStatus) -> TrialStatus:
 
 
 def _without_step_scores(status: TrialStatus) -> TrialStatus:
-    """Remove each step's score and ``passed``, which can be computed from its rewards and gate."""
-    return _with_steps(status, lambda step: step.model_copy(update={"score": None, "passed": None}))
+    """Remove each step's score and ``passed`` that can be computed from its gate and from the rewards that the status keeps."""
+    return _with_steps(status, lambda step: step.model_copy(update={"score": None, "passed": None}) if _is_whole(step) else step)
+
+
+def _is_whole(step: StepStatus) -> bool:
+    """Return whether one reward is all that counts: the status keeps at least one, "reward" if the step has it."""
+    values = step.rewards or {}
+    return "reward" in values or len(values) + (step.omitted_rewards or 0) <= 1
 
 
 def _without_sources_tests(status: TrialStatus) -> TrialStatus:

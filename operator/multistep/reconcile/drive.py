@@ -150,6 +150,16 @@ def agent_works(trial: MultiStepTrial, loaded: Loaded) -> bool:
     return loaded.plan.hosted is not None and bool(steps) and steps[-1].phase == "Agent"
 
 
+def milestones(before: TrialStatus, journal: Journal) -> tuple[int, bool, bool]:
+    """Return the progress that the status must show before the next operation: the number of started steps, whether a custom agent
+    class ran, and whether the verifier's pod may have files of the agent. The class and the files may end a container.
+
+    before: the status at the start of the drive, which may say that the verifier's pod has none of these files.
+    """
+    handed_over = bool(before.verifier and before.verifier.untouched and journal.steps[-1].untouched is False)
+    return len(journal.steps), journal.class_ran_at is not None, handed_over
+
+
 def scope_of(trial: MultiStepTrial, loaded: Loaded, hello: Hello, *, isolated: bool, kept: tuple[KeptStep, ...]) -> Scope:
     """Return the scope of a trial's operations."""
     return Scope(

@@ -44,7 +44,7 @@ from multistep.pods import manifest as pods
 from multistep.reconcile import checkpointing as checkpoints
 from multistep.reconcile.checkpointing import Checkpointing
 from multistep.reconcile.concurrency_limit import ConcurrencyLimit
-from multistep.reconcile.drive import Drive, Hooks, Pods, agent_works, needs_root, scope_of, user_of
+from multistep.reconcile.drive import Drive, Hooks, Pods, agent_works, milestones, needs_root, scope_of, user_of
 from multistep.reconcile.drive_results import (
     AgentStillRuns,
     DriveResult,
@@ -178,11 +178,10 @@ class Driver:
         return await stack.enter_async_context(self._session(trial, pod, host=True))
 
     async def _run_script(self, drive: Drive) -> DriveResult:
-        # Write the status only for a new step, and before a custom agent class runs, which may end its container: a write costs the
-        # API server more than the rest of a short session.
+        # Write the status only at milestones: a write costs the API server more than the rest of a short session.
         now, script = drive.trial.status, Replay(drive.scope, drive.agent)
         steps = -1 if now.phase == "Suspended" or drive.trial.spec.suspend else len(now.steps)
-        reported = (steps, now.agent_setup_time is not None)
+        reported = (steps, now.agent_setup_time is not None, False)
         drive.journal = script.advance(drive.records).journal
         if changed := changed_rewards(now, drive.journal.steps):
             raise ContradictoryRecords(f"pod {drive.pods.agent.name}: {changed}")
@@ -192,7 +191,7 @@ class Driver:
             prestarting = prestarts(drive.trial) and not progress.journal.steps
             if progress.between_steps and drive.trial.spec.suspend and not prestarting:
                 return PausedBetweenSteps(progress.journal)
-            if (found := (len(progress.journal.steps), progress.journal.class_ran_at is not None)) != reported:
+            if (found := milestones(now, progress.journal)) != reported:
                 await drive.hooks.report(progress.journal, drive.isolation)
                 reported = found
             if progress.next.where == "host" and "host" not in drive.sessions:

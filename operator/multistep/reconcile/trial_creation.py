@@ -121,7 +121,8 @@ class TrialCreation(TrialContext):
         same_image = environment is not None and not environment.own_image
         user = required.image_user or (self._trial.status.image_user if same_image else None)
         name = identity.verifier_pod_names(self._trial, step.index)[user is not None]
-        await self._write_running(required.journal, verifier=status.verifier_wanted(self._trial, name, user, self._t.clock()))
+        wanted = status.verifier_wanted(self._trial, name, user, self._t.clock(), compares=step.compares_verdicts)
+        await self._write_running(required.journal, verifier=wanted)
         return CONTINUE
 
     async def _create_verifier_pod(self) -> Result:

@@ -82,6 +82,7 @@ class TrialEnding(TrialContext):
         elif (last := journal.steps[-1]).completed_at is not None:  # between steps, only processes that the agent left run
             journal.exception = StepException(death.type, death.message, AGENT)
         else:
+            last.untouched = death.untouched
             last.fail(StepException(death.type, death.message, death.phase or last.phase))
             last.completed_at = self._t.clock()
             goes_on(self._plan, self._plan.steps[len(journal.steps) - 1], last)  # records whether its gate was met

@@ -10,10 +10,9 @@ from typing import Any, Protocol
 
 from multistep.api.model import Metadata
 from multistep.api.sweep import TrialSweep
-from multistep.api.task_source import TaskSource
+from multistep.api.task_source import TaskSource, TaskSourceStatus
 from multistep.api.tasks_source import DatasetSource
 from multistep.api.trial import MultiStepTrial
-from multistep.api.trial_status import TaskSourceStatus
 from multistep.errors import NotFound, SourceError
 from multistep.sources.cache import Cache, CachedFile
 from multistep.sources.fetch.oci import DOCKER_CONFIG

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from multistep.api.image_status import ImageStatus
 from multistep.api.model import EnvVar, KeySelector, Metadata
+from multistep.api.task_source import TaskSourceStatus
 from multistep.api.trial import MultiStepTrial
-from multistep.api.trial_status import TaskSourceStatus
 from multistep.engine.image_builds import needed
 from multistep.engine.make_plan import make_plan
 from multistep.engine.network import Egress

@@ -3,6 +3,7 @@ maximum."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.agents.harbor import _CLOCK_SECONDS, _GRACE_SECONDS, _overran
-from multistep.api.records import Record
 from tests.support.played import THREE, Played, outcome, play
 from tests.unit.agents.test_harbor_agents import CREDENTIALS, closed, hosted
 
@@ -59,6 +59,15 @@ def test_a_stalled_agent_that_ended_in_its_extended_time_has_no_exception() -> N
 
 @given(st.floats(1, 1e5), st.floats(0, 3600), st.floats(0, 1e6))
 def test_only_an_agent_that_ran_longer_than_the_gateway_confirms_overran(timeout: float, extended: float, ran: float) -> None:
-    record = Record("1/a/host/agent", "start", "done", 0.0, ran, True, {})
-    assert not _overran(record, None, extended)
-    assert _overran(record, timeout, extended) == (ran > timeout + extended + _GRACE_SECONDS + _CLOCK_SECONDS)
+    assert not _overran(ran, None, extended)
+    assert _overran(ran, timeout, extended) == (ran > timeout + extended + _GRACE_SECONDS + _CLOCK_SECONDS)
+
+
+@pytest.mark.parametrize(("shown", "ran", "exception"), [(3600.0, 99.0, None), (1.0, 3600.0, "AgentTimeoutError")])
+def test_a_correction_of_the_nodes_clock_is_no_timeout(shown: float, ran: float, exception: str | None) -> None:
+    toml = THREE + "[agent]\ntimeout_sec = 100\n"
+    made, results = hosted(CREDENTIALS, toml=toml), {"a/host/agent": {"durationSeconds": ran}}
+    record = play(made, results).records["1/a/host/agent"]
+    corrected = replace(record, ended_at=record.started_at + shown)
+    run = play(made, results, records={record.id: corrected}).journal.steps[0]
+    assert (run.exception and run.exception.type) == exception

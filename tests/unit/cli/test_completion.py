@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from multistep.api import harbor_agents
 from multistep.api.agent_spec import BUILT_IN
 from multistep.cli import completion
 
@@ -44,7 +45,7 @@ def test_the_script_of_each_shell_is_printed(shell: str, invoke: Invoke) -> None
         (["run", "tasks/a", "--agent", "o"], ["oracle", "openclaw", "opencode", "openhands", "openhands-sdk"]),
         (["package", "--agent", "comm"], ["command"]),
         (["sweep", "run", "tasks", "--agent", "nop", "--agent", "claude"], ["claude-code@"]),
-        (["sweep", "run", "--agent", "c"], [f"{each}@" for each in completion.harbor_agents.NAMES if each.startswith("c")]),
+        (["sweep", "run", "--agent", "c"], [f"{each}@" for each in harbor_agents.NAMES if each.startswith("c")]),
     ],
 )
 def test_agents_are_completed_without_the_cluster_and_without_slow_imports(words: list[str], wanted: list[str]) -> None:

@@ -71,9 +71,9 @@ def ended(exit_code: int | None, exit_reason: str, **changes: Any) -> PodFacts:
     return pod(running=False, terminated=True, exit_code=exit_code, exit_reason=exit_reason, phase="Failed", **changes)
 
 
-def judging(uid: str | None = "v", **status: Any) -> MultiStepTrial:
+def judging(uid: str | None = "v", *, untouched: bool | None = None, **status: Any) -> MultiStepTrial:
     """Return a trial whose step a is being verified in a separate pod."""
-    verifier = VerifierStatus(pod_name="t-1-v0", pod_uid=uid)
+    verifier = VerifierStatus(pod_name="t-1-v0", pod_uid=uid, untouched=untouched)
     return began(**{"current_step": "a", "steps": [StepStatus(name="a")], "verifier": verifier, **status})
 
 

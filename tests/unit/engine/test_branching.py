@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -19,8 +19,10 @@ from multistep.engine.resuming import Choice, choose, unfit_start
 from multistep.engine.rewards import StepException
 from multistep.engine.scope import KeptStep, Scope, TrialError
 from multistep.engine.script import AgentScript, AgentSetup
+from multistep.engine.status import complete
 from multistep.errors import InvalidSpec
-from tests.support.played import IMAGE, THREE, plan, play
+from tests.support.played import IMAGE, THREE, plan, play, rewarded
+from tests.unit.engine.status_cases import NOW, trial
 from tests.unit.engine.test_resuming import Made, On, after, attempt, resumed, steps
 
 
@@ -160,6 +162,27 @@ def test_an_environment_that_another_trials_files_broke_is_nobodys_failure() -> 
     results = {"/healthcheck": {"healthy": False, "exitCode": 7}}
     found = play(plan(toml, starting("a")), results, kept=kept(reported("a"))).journal
     assert found.lost is not None and found.lost.reason == "RestoreFailed" and not found.finished
+
+
+@pytest.mark.parametrize(
+    ("spec", "id", "own", "score"),
+    [
+        ({"fromStep": "b"}, "b/healthcheck", (), None),
+        ({"fromStep": "b"}, "b/verifier", (), 0.0),
+        ({"fromStep": "b"}, "c/healthcheck", ("b",), 0.0),
+        (starting("a"), "b/healthcheck", (), 0.0),
+    ],
+    ids=["reference state", "after its agent", "after its own step", "state of another agent"],
+)
+def test_a_step_that_fails_before_its_agent_has_no_score_if_only_the_task_made_its_files(
+    spec: Mapping[str, Any], id: str, own: Sequence[str], score: float | None
+) -> None:
+    toml = THREE.replace('name = "b"', 'name = "b"\nhealthcheck.command = "x"') + 'healthcheck.command = "x"\n'
+    result = {"healthy": False, "exitCode": 7} if id.endswith("healthcheck") else rewarded()
+    verdict = {f"{each}/verifier": rewarded(txt="0") for each in own}
+    journal = play(plan(toml, spec), {id: result, **verdict}, kept=kept(reported("a"))).journal
+    ended = complete(trial(**spec), journal, None, NOW)
+    assert (ended.failure is not None, ended.score) == (True, score)
 
 
 # -- whether a trial can start from a checkpoint

@@ -15,6 +15,7 @@ from multistep.api.trial_status import TrialStatus
 from multistep.engine import status
 from multistep.engine.journal import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Collected, Journal, StepRun
 from multistep.engine.rewards import StepException
+from multistep.engine.score import step_passes, step_score, verdict_of
 from multistep.engine.status_size import (
     MAX_REWARD_KEYS,
     MAX_STATUS_BYTES,
@@ -106,6 +107,19 @@ def hostile(number: int) -> StepRun:
     """Return a step whose rewards and exception are larger than a status may store. A hostile verifier or agent can cause this."""
     rewards = {f"{number}-{key}-{'🎉' * 30}": 1e-300 for key in range(80)}
     return run(f"step-{number}", rewards=rewards, exception=StepException("RuntimeError", "🎉" * 5000, "agent"))
+
+
+@pytest.mark.parametrize("key", ["test-0", "reward"])
+@pytest.mark.parametrize("tests", [1, 2, 80])
+def test_a_status_that_is_too_large_keeps_the_scores_of_its_steps(key: str, tests: int) -> None:
+    values = {key: 0.25, **{f"test-{number}-{'x' * 100}": 1 for number in range(1, tests)}}
+    error = StepException("RuntimeError", "x" * 1000, "agent")
+    journal = Journal(steps=[run(f"step-{number}-{'x' * 240}", rewards=values, exception=error) for number in range(100)])
+    content = to_json(status.running(trial(), journal, NOW))
+    assert "durations" not in content["steps"][0]
+    again = [verdict_of(status.step_run(each)) for each in parse_status({"status": content}).steps]
+    assert [step_score(each) for each in again] == [step_score(verdict_of(each)) for each in journal.steps]
+    assert [step_passes(each) for each in again] == [step_passes(verdict_of(each)) for each in journal.steps]
 
 
 def test_whatever_agent_and_verifier_do_the_status_can_be_written() -> None:

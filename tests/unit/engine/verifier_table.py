@@ -59,6 +59,11 @@ VERIFIERS: dict[str, Row] = {
         judge(service=ServiceEnd("db", "ended with status 1 (Error)", 1)),
         PhaseDied("ServiceEndedError", f"{OF_A}service db ended with status 1 (Error)"),
     ),
+    "a service of it ends before it has the agent's files": (
+        judging(untouched=True),
+        judge(service=ServiceEnd("db", "ended with status 128 (StartError)", 128)),
+        PhaseDied("ServiceEndedError", f"{OF_A}service db ended with status 128 (StartError)", untouched=True),
+    ),
     "a service of it is killed": (
         judging(),
         judge(service=ServiceEnd("db", "ended with status 137 (Error)", 137)),

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from multistep.api import labels
+from multistep.api.task_source import TaskSourceStatus
 from multistep.api.trial import KIND, parse_trial
-from multistep.api.trial_status import TaskSourceStatus
 from multistep.engine.plan import TrialPlan
 from multistep.reconcile import references
 from multistep.sources.trial_task import Loaded

@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
+from multistep.api.records import Record
 from multistep.kube.protocols import Object
 from multistep.pods import identity
+from multistep.reconcile import driver
+from multistep.runner_client.perform import upload
+from multistep.runner_client.session import Session
 from multistep.store.volume import Volume
 from tests.support.fake_cluster import image_id
 from tests.support.world import CONFIG, KEY, MIXED, SEPARATE, World, manifest
@@ -206,6 +210,41 @@ async def test_a_container_that_the_verifier_ended_is_the_steps_exception(status
     assert step.exception and (step.exception.type, step.exception.phase) == (exception, "verifier")
     assert step.exception.message.startswith("the verifier of step a: ")
     assert (world.status.attempts, world.status.rewards, world.pods) == ([], None, [])
+
+
+JUDGE = {"docker_image": "judge", "healthcheck": {"command": "true"}}
+
+
+@pytest.mark.parametrize(("phase", "score"), [("healthcheck", None), ("verifier", 0.0)])
+async def test_a_verifiers_container_that_ends_before_it_has_the_agents_files_gives_no_score(
+    phase: str, score: float | None
+) -> None:
+    config = {**CONFIG, "verifier": {"environment": JUDGE}}
+    world = World(trial=manifest(config=config), durations={f"a/verifier/{phase}": 40.0})
+    await world.run(until=lambda: any(f"1/a/verifier/{phase}" in each.starts for each in world.cluster.runners.values()))
+    state = [{"name": "main", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]
+    world.cluster.set_pod_status("default", "t-1-v0", phase="Failed", containerStatuses=state)
+    await world.run()
+    assert world.status.failure and world.status.failure.class_ == "Verifier"
+    assert (world.condition[0], world.status.score) == ("Complete", score)
+
+
+async def test_the_status_shows_that_the_agents_files_may_come_before_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, shown = World(trial=manifest(config=SEPARATE)), list[object]()
+    sent = Session.note
+
+    async def note(session: Session, id: str, *args: Any) -> Record:
+        shown.extend([world.status.verifier and world.status.verifier.untouched] if id.endswith("/verifier/environment") else [])
+        return await sent(session, id, *args)
+
+    async def hand_over(*args: Any) -> Record:
+        shown.append(world.status.verifier and world.status.verifier.untouched)
+        return await upload(*args)
+
+    monkeypatch.setattr(Session, "note", note)
+    monkeypatch.setattr(driver, "upload", hand_over)
+    await world.run()
+    assert (world.condition[0], shown) == ("Complete", [True, None] * 3)
 
 
 async def test_an_image_that_is_not_there_fails_the_trial() -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from multistep.api.layout import TaskLayout
 from multistep.api.services import Services
+from multistep.api.task_source import TaskSourceStatus
 from multistep.api.task_toml import TaskConfig, VerifierConfig
-from multistep.api.trial_status import ResumeStatus, TaskSourceStatus, Usage
+from multistep.api.trial_status import ResumeStatus, Usage
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.plan import TrialEnv
 from multistep.engine.rewards import StepException
