@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from multistep.api import harbor_agents
+
 if TYPE_CHECKING:
     from multistep.kube.client import Client
     from multistep.kube.resources import Resource
@@ -27,8 +29,8 @@ Examples:
   multistep completion zsh > "${fpath[1]}/_multistep"
   multistep completion fish > ~/.config/fish/completions/multistep.fish
 
-Trials, namespaces and steps are read from the cluster, in 2 seconds
-(MULTISTEP_COMPLETION_SECONDS) or not at all. For `kubectl multistep` kubectl's own
+Names of agents are completed, too. Trials, namespaces and steps are read from the cluster,
+in 2 seconds (MULTISTEP_COMPLETION_SECONDS) or not at all. For `kubectl multistep` kubectl's own
 completion calls kubectl_complete-multistep, which is installed beside kubectl-multistep.
 """
 
@@ -103,6 +105,20 @@ def steps(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> l
         return [CompletionItem(each["name"], help=each.get("phase")) for each in (found.get("status") or {}).get("steps") or []]
 
     return _matching(_asked(ctx, ask), incomplete)
+
+
+_BUILT_IN = ("oracle", "nop", "command")  # a copy of api.agent_spec.BUILT_IN: importing it would make completion slow
+
+
+def agents(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the names of a trial's agents."""
+    return _matching([CompletionItem(each) for each in (*_BUILT_IN, *harbor_agents.NAMES)], incomplete)
+
+
+def sweep_agents(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the names of a sweep's agents, those of Harbor with the @ before their model. A command needs a name of your own."""
+    plain = [each for each in _BUILT_IN if each != "command"]
+    return _matching([CompletionItem(each) for each in (*plain, *(f"{each}@" for each in harbor_agents.NAMES))], incomplete)
 
 
 def _matching(items: list[CompletionItem], incomplete: str) -> list[CompletionItem]:

@@ -94,6 +94,12 @@ def complete_steps(ctx: click.Context, parameter: click.Parameter, incomplete: s
     return steps(ctx, parameter, incomplete)
 
 
+def _agents(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from multistep.cli.completion import agents
+
+    return agents(ctx, parameter, incomplete)
+
+
 def _namespaces(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from multistep.cli.completion import namespaces
 
@@ -123,6 +129,7 @@ def agent_option(function: F) -> F:
     return click.option(
         "--agent",
         metavar="AGENT",
+        shell_complete=_agents,
         help="oracle, nop, command, an agent of Harbor such as claude-code, or a class (package.module:Class). Default: "
         "command if a -- COMMAND or --agent-file is given, else oracle.",
     )(function)

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from multistep.api import harbor_agents
+from multistep.api.agent_spec import BUILT_IN
+from multistep.cli import completion
+
 from .conftest import Invoke
 
 KUBECTL = "from multistep.cli.completion import kubectl_complete; kubectl_complete()"
@@ -33,3 +37,24 @@ def test_without_a_cluster_nothing_is_completed_and_nothing_is_reported(
 def test_the_script_of_each_shell_is_printed(shell: str, invoke: Invoke) -> None:
     result = invoke("completion", shell)
     assert result.exit_code == 0 and "_MULTISTEP_COMPLETE" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["run", "tasks/a", "--agent", "o"], ["oracle", "openclaw", "opencode", "openhands", "openhands-sdk"]),
+        (["package", "--agent", "comm"], ["command"]),
+        (["sweep", "run", "tasks", "--agent", "nop", "--agent", "claude"], ["claude-code@"]),
+        (["sweep", "run", "--agent", "c"], [f"{each}@" for each in harbor_agents.NAMES if each.startswith("c")]),
+    ],
+)
+def test_agents_are_completed_without_the_cluster_and_without_slow_imports(words: list[str], wanted: list[str]) -> None:
+    slow = "import sys; slow = {'pydantic', 'aiohttp', 'kopf', 'yaml'} & {*sys.modules}; assert not slow, slow"
+    result = subprocess.run(
+        [sys.executable, "-c", f"{KUBECTL}; {slow}", *words], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (result.returncode, result.stdout.split(), result.stderr) == (0, [*wanted, ":4"], "")
+
+
+def test_the_names_of_built_in_agents_are_those_of_the_api() -> None:
+    assert completion._BUILT_IN == BUILT_IN

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from multistep.cli.dataset.registry import DatasetOptions
 from multistep.cli.groups import SuggestingGroup
@@ -121,6 +122,12 @@ Exit codes: 0 whatever the verdict, 2 bad input or usage, 4 the cluster could no
 """
 
 
+def _complete_agents(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from multistep.cli.completion import sweep_agents
+
+    return sweep_agents(ctx, parameter, incomplete)
+
+
 @click.group(cls=SuggestingGroup, epilog=_EPILOG)
 def sweep() -> None:
     """Run tasks x agents x attempts and report the results."""
@@ -135,6 +142,7 @@ def sweep() -> None:
     "agents",
     multiple=True,
     metavar="AGENT",
+    shell_complete=_complete_agents,
     help="oracle, nop, [NAME=]AGENT@MODEL for an agent of Harbor, or NAME=COMMAND for a command of your own; repeatable. Default: "
     "oracle.",
 )
