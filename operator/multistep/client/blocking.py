@@ -73,8 +73,8 @@ class Client(AbstractContextManager["Client"]):
         self._wait(self._client.fetch(rollout, directory))
 
     def _wait(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine in the client's thread, which is started if necessary; Ctrl-C cancels it. Raises RuntimeError if the client
-        is closed."""
+        """Connect if necessary, and run a coroutine in the client's thread; Ctrl-C cancels it. Raises RuntimeError if the client is
+        closed."""
         try:
             self._connect()
         except BaseException:
