@@ -43,7 +43,8 @@ class EnvironmentSpec(Model):
     image: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """Image of the container; overrides the task's docker_image. `multistep build` builds one from a Dockerfile."""
     service_images: dict[_ServiceName, Annotated[str, Field(min_length=1, max_length=4096)]] = {}
-    """Images of services of the task's compose file, by the service's name; they replace the file's `image` or `build`."""
+    """Images of services of the task's compose files, by the service's name; they replace the file's `image` or `build`. An image
+    applies to every service of that name: the environment's and those of separate verifiers."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """Pull policy, as in a pod."""
     env: EnvVars = []

@@ -18,12 +18,13 @@ _T = TypeVar("_T")
 
 
 class Client(AbstractContextManager["Client"]):
-    """Runs sweeps in a cluster. Use it as a context manager:
+    """Runs sweeps in a cluster. Use it as a context manager, or, across the cells of a notebook, without and close() at the end:
 
         with Client() as client:
             for rollout in client.submit(["tasks/hello"], agents=["oracle"], attempts=8):
                 print(rollout.task, rollout.reward)
 
+    It connects at the start of the ``with`` block, or at the first call. After the block, or close(), it cannot be used again.
     Its methods have the same arguments as the methods of ``AsyncClient``. Several threads may use one client. A separate thread
     renews the sweeps' leases, even while the caller computes.
     """
@@ -33,25 +34,26 @@ class Client(AbstractContextManager["Client"]):
         self._client = AsyncClient(namespace=namespace, kubeconfig=kubeconfig, context=context)
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread
-        self._running = False  # whether the thread runs: inside of the ``with`` block
+        self._lock = threading.Lock()  # of the next two, while the client connects or closes
+        self._connected = False
+        self._closed = False
 
     def __enter__(self) -> Self:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="multistep-client", daemon=True)
-        self._thread.start()
-        self._running = True
-        try:
-            self._wait(self._client.__aenter__())
-        except BaseException:
-            self._end()
-            raise
+        self._connect()
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
-            self._wait(self._client.__aexit__())
-        finally:
-            self._end()
+        self.close()
+
+    def close(self) -> None:
+        """Stop the sweeps that this client submitted and that have not finished, except those without a lease, and disconnect."""
+        with self._lock:
+            connected, self._connected, self._closed = self._connected, False, True
+        if connected:
+            try:
+                self._run(self._client.__aexit__())
+            finally:
+                self._end()
 
     def submit(self, *args: Any, **options: Any) -> Run:
         """Create a sweep of tasks x agents x attempts, with the arguments of ``AsyncClient.submit``."""
@@ -71,11 +73,32 @@ class Client(AbstractContextManager["Client"]):
         self._wait(self._client.fetch(rollout, directory))
 
     def _wait(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine in the client's thread; Ctrl-C cancels it. Raises RuntimeError outside of the ``with`` block, where no
-        thread would run it."""
-        if not self._running:
+        """Connect if necessary, and run a coroutine in the client's thread; Ctrl-C cancels it. Raises RuntimeError if the client is
+        closed."""
+        try:
+            self._connect()
+        except BaseException:
             coroutine.close()
-            raise RuntimeError("the client is not connected: use it inside of `with Client() as client:`")
+            raise
+        return self._run(coroutine)
+
+    def _connect(self) -> None:
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the client is closed: create another one")
+            if self._connected:
+                return
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, name="multistep-client", daemon=True)
+            self._thread.start()
+            try:
+                self._run(self._client.__aenter__())
+            except BaseException:
+                self._end()
+                raise
+            self._connected = True
+
+    def _run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
@@ -84,7 +107,6 @@ class Client(AbstractContextManager["Client"]):
             raise
 
     def _end(self) -> None:
-        self._running = False
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

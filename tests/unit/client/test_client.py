@@ -196,14 +196,49 @@ def test_completions_become_trials_of_their_task_and_lost_ones_are_masked_for_tr
     assert [each and each.outcome for each in reward.rollouts] == ["Passed", "Excluded", "NotPassed", "NotPassed"]
 
 
-@pytest.mark.parametrize("ended", [False, True])
-def test_a_blocking_client_outside_of_its_block_is_an_error_and_does_not_hang(cluster: FakeCluster, ended: bool) -> None:
+@pytest.mark.parametrize("used", [False, True])
+def test_a_blocking_client_after_its_block_is_an_error_and_does_not_hang(cluster: FakeCluster, used: bool) -> None:
+    with Client() as client:
+        if used:
+            client.submit([TASK], name="s")
+    for call in (lambda: client.submit([TASK]), client.__enter__):
+        with pytest.raises(RuntimeError, match="the client is closed: create another one"):
+            call()
+
+
+def test_a_blocking_client_connects_at_its_first_call_and_close_stops_its_sweeps(cluster: FakeCluster) -> None:
     client = Client()
-    if ended:
-        with client:
-            pass
-    with pytest.raises(RuntimeError, match="use it inside of `with Client"):
+    run = client.submit([TASK], name="s")
+    thread = client._thread
+    assert client.get("s").name == run.name and client._thread is thread
+    client.close()
+    client.close()
+    assert cluster.objects["TrialSweep", "s"]["spec"]["stop"] is True
+    assert cluster.closed and not thread.is_alive()
+    with pytest.raises(RuntimeError, match="the client is closed"):
+        run.status()
+
+
+def test_a_blocking_client_that_was_never_used_closes(cluster: FakeCluster) -> None:
+    client = Client()
+    client.close()
+    with pytest.raises(RuntimeError, match="the client is closed"):
         client.submit([TASK])
+
+
+def test_a_blocking_client_that_cannot_connect_can_try_again(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, connect = Client(), AsyncClient.__aenter__
+    monkeypatch.setattr(AsyncClient, "__aenter__", refused)
+    with pytest.raises(Unavailable, match="not now"):
+        client.submit([TASK])
+    assert not client._thread.is_alive()
+    monkeypatch.setattr(AsyncClient, "__aenter__", connect)
+    assert client.submit([TASK], name="s").name == "s"
+    client.close()
+
+
+async def refused(_: AsyncClient) -> AsyncClient:
+    raise Unavailable("not now")
 
 
 async def test_an_asynchronous_client_outside_of_its_block_is_an_error(cluster: FakeCluster) -> None:

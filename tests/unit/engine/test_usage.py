@@ -1,0 +1,30 @@
+"""Test the sum of a trial's usage over its attempts."""
+
+from __future__ import annotations
+
+from multistep.api.trial_status import AttemptStatus, ResumeStatus, StepStatus, TrialStatus, Usage
+from multistep.engine.usage import of_all_attempts
+
+
+def ran(name: str, tokens: int | None) -> StepStatus:
+    return StepStatus(name=name, usage=None if tokens is None else used(tokens))
+
+
+def used(tokens: int) -> Usage:
+    return Usage(input_tokens=tokens, source="Gateway")
+
+
+LOST = AttemptStatus(number=1, steps=[ran("a", 10), ran("b", 200)])
+RESUMED = ResumeStatus(after="a", attempts=[1], digest="d")
+
+
+def test_the_usage_of_a_setup_is_counted_and_that_of_a_kept_step_once() -> None:
+    last = [ran("a", 10), ran("b", 20)]
+    status = TrialStatus(attempt=2, attempts=[LOST], resumed=RESUMED, steps=last, usage=used(7 + 10 + 20))
+    assert of_all_attempts(status) == used(237)
+
+
+def test_the_usage_of_an_unfinished_trial_is_that_of_its_steps() -> None:
+    assert of_all_attempts(TrialStatus(attempt=2, attempts=[LOST], steps=[ran("a", 20)])) == used(230)
+    assert of_all_attempts(TrialStatus(attempt=1, steps=[ran("a", None)])) is None
+    assert of_all_attempts(TrialStatus()) is None
