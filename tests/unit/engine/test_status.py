@@ -332,6 +332,19 @@ def test_the_time_of_a_verifiers_pod_stays_when_it_is_created_again_as_root() ->
     assert later and later > THEN
 
 
+@pytest.mark.parametrize(("untouched", "shown"), [(None, True), (True, True), (False, None)])
+def test_a_verifiers_pod_is_shown_as_untouched_until_it_may_have_the_agents_files(
+    untouched: bool | None, shown: bool | None
+) -> None:
+    named = trial(TrialStatus(verifier=status.verifier_wanted(trial(), "t-1-v0", None, NOW)))
+    found = status.running(named, Journal(steps=[run(untouched=untouched)]), NOW).verifier
+    assert found and (found.pod_name, found.untouched) == ("t-1-v0", shown)
+
+
+def test_the_end_of_a_pod_that_only_compares_verdicts_blames_nobody() -> None:
+    assert status.verifier_wanted(trial(), "t-1-v0", None, NOW, compares=True).untouched is None
+
+
 def test_a_failed_trial_reports_the_step_it_was_in() -> None:
     failure = status.failed(trial(TrialStatus(current_step="b")), "DeadlineExceeded", "late", NOW).failure
     assert failure and (failure.class_, failure.reason, failure.step) == ("User", "DeadlineExceeded", "b")
