@@ -7,9 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Final, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+    WrapValidator,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from multistep.api.problems import problems
@@ -17,6 +28,7 @@ from multistep.errors import InvalidSpec
 
 GROUP = "multistep.dev"
 VERSION = "v1alpha1"
+_LONGEST_WORD = 64
 API_VERSION = f"{GROUP}/{VERSION}"
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -97,6 +109,20 @@ class EnvVar(Model):
 
 
 EnvVars = Annotated[list[EnvVar], Field(max_length=256)]
+
+
+def _kept_if_text(value: object, known: ValidatorFunctionWrapHandler) -> object:
+    try:
+        return known(value)
+    except ValidationError:
+        if isinstance(value, str) and len(value) <= _LONGEST_WORD:
+            return value
+        raise
+
+
+OPEN_CHOICE: Final = (WrapValidator(_kept_if_text), PlainSerializer(str), WithJsonSchema({"type": "string"}))
+"""Annotation of a choice in a status to which later releases may add: after a rollback, an unknown value is kept, because a status
+that cannot be parsed fails its trial."""
 
 
 class Metadata(Model):

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from multistep.api.egress import EgressStatus
 from multistep.api.image_status import ImageStatus
-from multistep.api.model import Model
+from multistep.api.model import OPEN_CHOICE, Model
 from multistep.api.regrade import RegradeStatus
 from multistep.api.score import Outcome, ScoreRule, TrialColumns
 from multistep.api.step_runs import by_runner, with_runner
@@ -123,7 +123,7 @@ class Usage(Model):
     """Requests whose usage the gateway does not know, because they were cut off or lost; the amounts do not include them."""
     held_seconds: float | None = None
     """Seconds for which requests waited at the gateway, because the provider refused further requests."""
-    source: Literal["Gateway", "Agent"] = "Agent"
+    source: Annotated[Literal["Gateway", "Agent"], *OPEN_CHOICE] = "Agent"
     """Who counted the tokens. Gateway: the model gateway, in the provider's responses; Agent: the agent, which can be wrong."""
     prices: str | None = None
     """Table of prices that the cost is computed with."""
@@ -195,7 +195,7 @@ class Tampering(Model):
     """Number of the attempt."""
     step: str
     """Name of the step to which the finding belongs."""
-    kind: TamperingKind
+    kind: Annotated[TamperingKind, *OPEN_CHOICE]
     """Kind of the finding."""
     detail: str = ""
     """The files or processes, with names that the agent chose."""
@@ -278,7 +278,7 @@ class TrialStatus(Model):
     """Phase, for display; programs should read the conditions."""
     conditions: list[Condition] = []
     """Complete, Failed, Ready, Reconciling, Stalled, Suspended."""
-    isolation: Isolation | None = None
+    isolation: Annotated[Isolation, *OPEN_CHOICE] | None = None
     """Isolation of agent and verifier: separate pods, separate pods with the agent's files restored, separate users, or none."""
     attempt: int | None = None
     """Number of the current or last attempt, from 1."""

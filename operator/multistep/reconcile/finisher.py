@@ -51,19 +51,22 @@ class Finisher:
         trial: MultiStepTrial,
         loaded: Loaded,
         journal: Journal,
+        ended: TrialStatus,
         now: float,
         *,
         failure: StepException | None = None,
         logs: Mapping[str, bytes] = NO_LOGS,
     ) -> ResultsLocation:
-        """Complete a trial's results, then move them to the object store, if one is configured. Idempotent. failure: why the trial
-        failed; logs: output of services, by path in the results."""
+        """Complete a trial's results, then move them to the object store, if one is configured. Idempotent.
+
+        ended: the final status; failure: why the trial failed; logs: output of services, by path in the results.
+        """
         key = TrialKey.of(trial)
         files = {**logs, **harbor.files(loaded.plan, trial, journal, now, failure=failure)}
         await self._volume.finish(key, files, harbor.directories(loaded.plan, journal))
         secrets = harbor.secrets(loaded.env, loaded.task.config, loaded.task.layout)
         await self._volume.redact(key, secrets)
-        await self._write_evidence(trial, loaded, journal, failure, secrets)
+        await self._write_evidence(trial, loaded, journal, ended, failure, secrets)
         if self._shipping is None and await self._volume.collections.pointers(key):
             raise StoreError(f"{key}: some of its files are in an object store that is not configured now: set results_store again")
         if _keeps_checkpoints(trial):  # before the status shows the end, because a finished trial may be deleted
@@ -72,14 +75,20 @@ class Finisher:
         return ResultsLocation(uri, await self._shipping.ship(key) if self._shipping else None)
 
     async def _write_evidence(
-        self, trial: MultiStepTrial, loaded: Loaded, journal: Journal, failure: StepException | None, secrets: Collection[str]
+        self,
+        trial: MultiStepTrial,
+        loaded: Loaded,
+        journal: Journal,
+        ended: TrialStatus,
+        failure: StepException | None,
+        secrets: Collection[str],
     ) -> None:
         """Write the list of all files and the statement about them, after all other files."""
         key = TrialKey.of(trial)
         uploads = statement.uploads(loaded.plan, journal)
         tests = {each: await loaded.task.sha256(each) for each in uploads}
         files = await self._volume.evidence.list_files(key)
-        text = statement.statement(Finished(loaded.plan, trial, journal, files, tests, failure, secrets))
+        text = statement.statement(Finished(loaded.plan, trial, journal, files, tests, failure, secrets, ended))
         await self._volume.evidence.write(key, text, self._sign(text) if self._sign else None)
 
     async def clear(self, trial: MultiStepTrial) -> None:
@@ -102,7 +111,8 @@ class Finisher:
         kind = failed.exception.type if failed.exception else reason.reason if reason else "Failed"
         failure = StepException(kind, reason.message if reason else "")
         known = trial.status.model_copy(update={"tampering": failed.tampering})
-        return await self.finish(trial.model_copy(update={"status": known}), loaded, journal, now, failure=failure, logs=logs)
+        before = trial.model_copy(update={"status": known})
+        return await self.finish(before, loaded, journal, failed, now, failure=failure, logs=logs)
 
 
 def _keeps_checkpoints(trial: MultiStepTrial) -> bool:

@@ -17,6 +17,7 @@ from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import StepStatus, TrialStatus, Usage
 from multistep.engine import failure_class as failures
 from multistep.engine.decisions import PodFacts
+from multistep.engine.tampering import KINDS
 from multistep.metrics import Metrics
 from multistep.reconcile.concurrency_limit import Key
 
@@ -128,7 +129,7 @@ class Tally:
 
     def _count_end(self, status: TrialStatus, names: Mapping[str, str]) -> None:
         reason, class_ = (failures.label(status.failure.reason), status.failure.class_) if status.failure else ("", "")
-        for kind in {each.kind for each in status.tampering}:
+        for kind in {each.kind if each.kind in KINDS else failures.OTHER for each in status.tampering}:
             self._metrics.tampering.of(kind, **names).inc()
         self._metrics.trials_finished.of(str(status.outcome), reason, class_, **names).inc()
         if status.start_time and status.completion_time:

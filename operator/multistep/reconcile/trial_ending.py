@@ -99,17 +99,19 @@ class TrialEnding(TrialContext):
         known = self._trial.status.model_copy(update=self._container_fields())
         self._writer.trial = self._trial.model_copy(update={"status": known})
         logs = await service_logs(self._t.cluster, self._trial, self._plan.services)
-        location = await self._t.finisher.finish(self._trial, self._loaded_now, journal, self._t.clock(), logs=logs)
-        if journal.broken and journal.exception is not None:
-            reason = AGENT_SETUP_FAILED if journal.exception.phase == AGENT_SETUP else "EnvironmentFailed"
-            new = status.failed(
-                self._trial, reason, journal.exception.message, self._t.clock(),
-                exception=journal.exception.type, journal=journal, results=location.uri,
-            )  # fmt: skip
-        else:
-            new = status.complete(self._trial, journal, location.uri, self._t.clock())
-        await self._end(new.model_copy(update={"results_store": location.store}))
+        now = self._t.clock()
+        new = self._final_status(journal, now)
+        location = await self._t.finisher.finish(self._trial, self._loaded_now, journal, new, now, logs=logs)
+        await self._end(new.model_copy(update={"results": location.uri, "results_store": location.store}))
         return CONTINUE
+
+    def _final_status(self, journal: Journal, now: float) -> TrialStatus:
+        """Return the status of a trial whose script has finished, without the location of the results."""
+        if not journal.broken or journal.exception is None:
+            return status.complete(self._trial, journal, None, now)
+        error = journal.exception
+        reason = AGENT_SETUP_FAILED if error.phase == AGENT_SETUP else "EnvironmentFailed"
+        return status.failed(self._trial, reason, error.message, now, exception=error.type, journal=journal)
 
     async def _fail(self, reason: str, message: str, *, exception: str = "", before: TrialStatus | None = None) -> Result:
         new = status.failed(self._trial, reason, message, self._t.clock(), exception=exception)

@@ -3,17 +3,18 @@ attempt."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from multistep.api.conditions import holds
 from multistep.api.failures import REGRADE_IMPOSSIBLE
-from multistep.api.regrade import RegradeStatus, SourceAgent, SourceException, SourceStep
+from multistep.api.regrade import RegradeStatus, SourceAgent, SourceStep
 from multistep.api.trial import parse_status
-from multistep.api.trial_status import StepException, StepStatus, Tampering, TrialFailure, TrialStatus
+from multistep.api.trial_status import StepException, StepStatus, TrialFailure, TrialStatus
 from multistep.engine import status
 from multistep.engine.plan import TrialPlan
 from multistep.engine.regrade import is_verified, source_exception, unfit_steps
+from multistep.engine.score import Score, outcome
 from multistep.errors import CheckpointLost
 from multistep.reconcile import source_trials
 from multistep.reconcile.requeue import CONTINUE, Result
@@ -53,7 +54,7 @@ class TrialRegrade(TrialEnding):
             if created is not None and self._t.clock() - created.timestamp() < GRACE_SECONDS:
                 return await self._wait("SourceActive", f"trial {name} {why}", seconds=SOURCE_SECONDS)
             return await self._refuse(f"trial {name} {why}", TrialStatus())
-        former = parse_status(source.found) if source.found else TrialStatus()
+        former = _status(source)
         if source.key.uid == self._trial.metadata.uid:
             return await self._refuse("a trial cannot regrade itself", TrialStatus())
         if not source.finished:
@@ -61,7 +62,8 @@ class TrialRegrade(TrialEnding):
         regraded = _facts(source, former)
         if why := await self._unfit(source, former, regraded):
             return await self._refuse(why, former)
-        changes: dict[str, Any] = {"regraded": regraded, "tampering": list(_tampering(source, former))}
+        # The source's findings apply to the regrade, too: its checkpoints contain the same files.
+        changes: dict[str, Any] = {"regraded": regraded, "tampering": former.tampering}
         if source.found is not None and source.found["spec"].get("task") == self._object["spec"].get("task"):
             changes["task_source"] = former.task_source  # the source's revision, even if its Git branch moved since
         await self._write(self._trial.status.model_copy(update=changes))
@@ -113,7 +115,7 @@ class TrialRegrade(TrialEnding):
 
 
 def _facts(source: SourceTrial, former: TrialStatus) -> RegradeStatus:
-    """Return the source's facts for the status of a regrade. former: the source's status, empty if the source was deleted."""
+    """Return the source's facts for the status of a regrade. former: the source's status."""
     evidence = source.evidence
     found = {each.name: each for each in evidence.steps} if evidence else {}
     exceptions = {each.name: source_exception(each) for each in former.steps}
@@ -121,7 +123,7 @@ def _facts(source: SourceTrial, former: TrialStatus) -> RegradeStatus:
         SourceStep(
             name=each.name,
             checkpoint=each.digest,
-            exception=exceptions[each.name] if source.found else _stated_exception(source.key.name, found[each.name]),
+            exception=exceptions[each.name],
             tests={made.name: made.digest.sha256 for made in found[each.name].tests} if each.name in found else {},
         )
         for each in source.steps
@@ -136,12 +138,28 @@ def _facts(source: SourceTrial, former: TrialStatus) -> RegradeStatus:
     )
 
 
-def _stated_exception(trial: str, step: PredicateStep) -> SourceException | None:
-    """Return the exception that a step had before its verification, from the evidence, which has no message."""
+def _status(source: SourceTrial) -> TrialStatus:
+    """Return the source's status; of a deleted source, the part that its evidence has."""
+    if source.found is not None:
+        return parse_status(source.found)
+    assert source.evidence is not None  # else a deleted source is not found
+    stated, trial = source.evidence, source.key.name
+    score = None if stated.score is None else Score(stated.score, bool(stated.passed))
+    return TrialStatus(
+        steps=[StepStatus(name=each.name, exception=_stated_exception(trial, each)) for each in stated.steps],
+        tampering=[*stated.tampering],
+        failure=stated.failure,
+        score=stated.score,
+        passed=stated.passed,
+        outcome=outcome(stated.failure.class_ if stated.failure else None, score, gate_failed=False),
+    )
+
+
+def _stated_exception(trial: str, step: PredicateStep) -> StepException | None:
+    """Return a step's exception from the evidence, which has no message."""
     if step.exception is None:
         return None
-    exception = StepException(type=step.exception, phase=step.exception_phase, message=f"as in trial {trial}")
-    return source_exception(StepStatus(name=step.name, exception=exception))
+    return StepException(type=step.exception, phase=step.exception_phase, message=f"as in trial {trial}")
 
 
 def _agent(source: SourceTrial) -> SourceAgent:
@@ -149,12 +167,6 @@ def _agent(source: SourceTrial) -> SourceAgent:
         return SourceAgent(**stated.agent.model_dump())
     spec = source.found["spec"].get("agent", {}) if source.found else {}
     return SourceAgent(name=spec.get("name") or spec.get("importPath") or "oracle", model=spec.get("model"))
-
-
-def _tampering(source: SourceTrial, former: TrialStatus) -> Sequence[Tampering]:
-    """Return the source's tampering findings. They apply to the regrade, too, because it verifies checkpoints that contain the same
-    files."""
-    return former.tampering if source.evidence is None or source.found else source.evidence.tampering
 
 
 def _source_of(source: SourceTrial) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from multistep.api.agent_spec import AgentSpec
 from multistep.api.task_toml import ArtifactConfig
 from multistep.api.trial import MultiStepTrial, parse_status, parse_trial
 from multistep.api.trial_status import TrialStatus
+from multistep.engine.tampering import evidence
 from multistep.errors import InvalidSpec
 
 TASK: dict[str, Any] = {"inline": {"config": {}}}
@@ -141,6 +143,23 @@ def test_status_can_be_read_when_the_spec_cannot() -> None:
     assert parse_status({"status": None}) == TrialStatus()
     with pytest.raises(InvalidSpec, match=r"status.attempt: should be a valid integer"):
         parse_status({"status": {"attempt": "x"}})
+
+
+def test_a_status_with_a_choice_of_a_later_release_can_be_read_and_is_kept_by_a_rollback() -> None:
+    found = {"attempt": 1, "step": "a", "kind": "LaterKind", "detail": ""}
+    usage = {"source": "LaterSource"}
+    later = {"isolation": "LaterIsolation", "tampering": [found], "steps": [{"name": "a", "usage": usage}], "usage": usage}
+    status = parse_status({"status": later})
+    with warnings.catch_warnings(action="error"):
+        shown = status.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    assert {name: shown[name] for name in later} == later
+    assert evidence(each.kind for each in status.tampering) == [], "this release cannot know what it means"
+
+
+@pytest.mark.parametrize("kind", [1, "x" * 65, None])
+def test_a_choice_that_no_release_can_have_written_is_refused(kind: object) -> None:
+    with pytest.raises(InvalidSpec, match=r"status.tampering\[0\].kind"):
+        parse_status({"status": {"tampering": [{"attempt": 1, "step": "a", "kind": kind}]}})
 
 
 def test_rewards_keep_their_kind_of_number() -> None:

@@ -287,6 +287,24 @@ async def test_a_source_that_is_scored_although_its_container_was_killed_keeps_i
     assert [each.exception and each.exception.type for each in world.status.steps] == [None, "ContainerKilledError"]
 
 
+@pytest.mark.parametrize("deleted", [False, True], ids=["that exists", "that was deleted"])
+async def test_a_source_that_failed_by_its_agent_keeps_its_class_and_score(deleted: bool) -> None:
+    def kill_sessions(world: World) -> None:
+        world.runner.killed = 10**6
+
+    of = await source(durations={"b/agent": 100.0}, happens={50.0: kill_sessions})
+    former = of.trial["status"]
+    assert (former["failure"]["reason"], former["failure"]["class"], former["score"]) == ("ExecSessionsKilled", "Agent", 0)
+    world = World(trial=manifest(REGRADE, files={**FILES, **ONE_STEP}), source=of)
+    if deleted:
+        world.cluster.remove(KIND, "default", "source")
+    await world.run()
+    assert world.condition[1] == "RegradeImpossible" and world.status.failure is not None
+    assert (world.status.failure.class_, world.status.failure.step) == ("Agent", former["failure"]["step"])
+    assert (world.status.score, world.status.passed, world.status.outcome) == (0, False, "AgentError")
+    assert [each.kind for each in world.status.tampering] == ["ExecSessionsKilled"]
+
+
 async def test_a_step_that_declares_a_separate_environment_is_refused_by_name() -> None:
     world = await regraded(await source({}, MIXED), config=MIXED)
     assert world.condition[:2] == ("Failed", "InvalidSpec")

@@ -49,3 +49,13 @@ async def test_a_deadline_bounds_the_wait(monkeypatch: pytest.MonkeyPatch) -> No
     await world.run()
     assert world.condition[:2] == ("Failed", "DeadlineExceeded") and world.status.rewards is None
     assert not world.runner.starts and len(world.cluster.runners) == 1
+
+
+async def test_after_a_rollback_a_trial_with_a_finding_of_a_later_release_continues_and_keeps_it() -> None:
+    world = World(durations={"b/agent": 100.0})
+    await world.run(until=lambda: world.status.current_step == "b")
+    later = {"attempt": 1, "step": "a", "kind": "LaterKind", "detail": "/x"}
+    made = world.object
+    world.cluster.put({**made, "status": {**made["status"], "tampering": [later]}})
+    await world.run()
+    assert (world.condition[0], world.object["status"]["tampering"], world.errors) == ("Complete", [later], [])

@@ -17,7 +17,7 @@ from obstore.store import MemoryStore
 from multistep.api import labels
 from multistep.api.regrade import SourceAgent
 from multistep.api.trial import MultiStepTrial
-from multistep.api.trial_status import AttemptStatus, CheckpointStatus, ResumeStatus
+from multistep.api.trial_status import AttemptStatus, CheckpointStatus, ResumeStatus, TrialFailure, TrialStatus
 from multistep.engine.journal import Journal, StepRun
 from multistep.store import harbor
 from multistep.store.bucket import Bucket
@@ -25,6 +25,7 @@ from multistep.store.evidence import statement
 from multistep.store.evidence.check import check
 from multistep.store.evidence.claims import compare
 from multistep.store.evidence.file_list import Digests
+from multistep.store.evidence.predicate import parse_predicate
 from multistep.store.evidence.signing import PublicKey, Signer
 from multistep.store.shipping import Shipping
 from multistep.store.unpacking import Pointer, Received
@@ -111,6 +112,18 @@ def test_a_failed_trial_has_evidence_without_a_reward() -> None:
     assert [each["reason"] for each in found["attempts"]] == ["NodeLost", None]
     assert (found["outcome"], found["rewards"], found["steps"]) == ("Failed", None, [])
     assert finished(BY_NAME["environment"])["outcome"] == "Failed"
+
+
+def test_the_statement_has_the_failure_and_the_score_without_secrets() -> None:
+    failure = TrialFailure(class_="Agent", reason=f"Error{SECRET}", step="a")
+    ended = TrialStatus(failure=failure, score=0.0, passed=False)
+    of = statement.Finished(SAMPLE.plan(), SAMPLE.trial(), SAMPLE.journal, Digests(), {}, None, {SECRET}, ended)
+    of = replace(of, tests=dict.fromkeys(statement.uploads(of.plan, of.journal), ""))
+    text = statement.statement(of)
+    stated, parsed = json.loads(text)["predicate"], parse_predicate(text)
+    assert stated["failure"] == {"class": "Agent", "reason": "Error[REDACTED]", "step": "a"}
+    assert (stated["score"], stated["passed"]) == (0.0, False)
+    assert parsed is not None and parsed.failure is not None and (parsed.failure.class_, parsed.score) == ("Agent", 0.0)
 
 
 def test_the_digest_of_the_spec_is_that_of_a_spec_without_secrets() -> None:

@@ -6,12 +6,12 @@ The evidence is untrusted: everybody who can write to the results can have writt
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from multistep.api.model import Model
-from multistep.api.trial_status import Tampering
+from multistep.api.trial_status import Tampering, TrialFailure
 
 MAX_BYTES = 16 * 2**20
 
@@ -60,9 +60,12 @@ class PredicateSource(Model):
 
 
 class Predicate(Model):
-    """The predicate of a statement (store.evidence.statement)."""
+    """The predicate of a statement (store.evidence.statement). Earlier releases state no failure, score and passed."""
 
     outcome: Literal["Complete", "Failed"]
+    failure: TrialFailure | None = None
+    score: Annotated[float | None, Field(allow_inf_nan=False)] = None
+    passed: bool | None = None
     task: PredicateTask
     agent: PredicateAgent
     steps: Sequence[PredicateStep] = ()

@@ -8,14 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from multistep.api import labels
 from multistep.api.content import Content
 from multistep.api.egress import EgressStatus
 from multistep.api.trial import MultiStepTrial
-from multistep.api.trial_status import AttemptStatus, ResumeStatus, StartStatus, Usage
+from multistep.api.trial_status import AttemptStatus, ResumeStatus, StartStatus, TrialStatus, Usage
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.plan import StepPlan, TrialPlan
 from multistep.engine.rewards import StepException
@@ -35,7 +35,8 @@ Tests = Mapping[Content, str]
 @dataclass(frozen=True)
 class Finished:
     """A finished trial. failure: the exception of a Failed trial; files: digests of its files; tests: the SHA-256 of each upload
-    of tests (``uploads``); secrets: values that are redacted in texts of agents and verifiers."""
+    of tests (``uploads``); secrets: values that are redacted in texts of agents and verifiers; ended: the final status, which has
+    the failure class and the score."""
 
     plan: TrialPlan
     trial: MultiStepTrial
@@ -44,6 +45,7 @@ class Finished:
     tests: Tests
     failure: StepException | None = None
     secrets: Collection[str] = ()
+    ended: TrialStatus = field(default_factory=TrialStatus)
 
     def shown(self, value: Any) -> Any:
         """Return a value that agents or verifiers can influence, with secrets replaced as in all files."""
@@ -80,6 +82,9 @@ def _predicate(of: Finished) -> dict[str, Any]:
         "trial": _trial(trial),
         "outcome": "Failed" if is_failed else "Complete",
         "rewards": None if of.failure is not None else of.shown(journal.rewards),
+        "failure": of.shown(of.ended.failure.model_dump(by_alias=True)) if of.ended.failure else None,
+        "score": of.ended.score,
+        "passed": of.ended.passed,
         "task": _task(of.plan, trial),
         "environment": {"image": of.plan.image, "imageID": status.image_id},
         "isolation": status.isolation,
