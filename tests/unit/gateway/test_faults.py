@@ -14,6 +14,7 @@ import pytest
 
 from multistep.errors import StepUnknownToGateway
 from multistep.gateway.dialects import blames_configuration
+from tests.support.fake_model import fake_model
 from tests.support.model_answers import Api
 from tests.support.waiting import eventually
 from tests.unit.gateway.test_usage import APIS
@@ -132,17 +133,25 @@ async def test_an_account_without_credit_is_no_failure_of_the_agent(tmp_path: Pa
 
 
 async def test_an_openai_account_without_credit_fails_at_once_as_configuration(tmp_path: Path) -> None:
-    async with world(tmp_path) as it:
+    async with fake_model() as openai, world(tmp_path, base_urls={"openai": f"{openai.url}/v1"}) as it:
+        await it.admin.register("openai", it.credential("openai", base_url=None))
         await it.call("chat")
-        it.model.faults = ["-quota"]
+        openai.faults = ["-quota"]
         seen = await it.call("chat")
         assert seen.status == 400 and "You exceeded your current quota." in seen.body.decode()
-        assert len(it.model.entries) == 2
+        assert len(openai.entries) == 2
         usage = await it.admin.close(step_of())
         assert usage.last_failure is not None
         assert (usage.last_failure.status, usage.last_failure.kind) == (429, "Configuration")
         assert usage.last_failure.message == "429 You exceeded your current quota."
         assert (usage.refusals, usage.incomplete) == ({"429": 1}, 0)
+
+
+async def test_another_providers_quota_is_waited_for(tmp_path: Path) -> None:
+    """Some with OpenAI's API use its code for an account without credit for limits by the minute."""
+    async with world(tmp_path) as it:
+        it.model.faults = ["-quota", ""]
+        assert (await it.call("chat")).status == 200
 
 
 async def test_a_quota_with_a_retry_after_is_waited_for(tmp_path: Path) -> None:
