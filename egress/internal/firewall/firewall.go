@@ -23,9 +23,20 @@ const Mark = 0x4d535450
 const (
 	tableName   = "multistep_egress"
 	chainName   = "leaving"
+	refusedName = "refused" // start of the names of the sets of refused packets
 	countedSize = 256
 	bufferBytes = 4 << 20
 )
+
+// families are the address families: their number, the end of the names of their sets, and the type of their addresses.
+var families = []struct {
+	number byte
+	suffix string
+	kind   nftables.SetDatatype
+}{
+	{unix.NFPROTO_IPV4, "4", nftables.TypeIPAddr},
+	{unix.NFPROTO_IPV6, "6", nftables.TypeIP6Addr},
+}
 
 // Firewall replaces the rules of the pod. Nodes: addresses from which the kubelet's probes may come; Probes: ports of the probes;
 // Proxy and Names: local ports to which TCP and DNS are redirected.
@@ -78,7 +89,8 @@ func (f *Firewall) Count(counter *refusals.Counter) error {
 	}
 	table := &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
 	known, total := uint64(0), uint64(0)
-	for _, name := range []string{"refused4", "refused6"} {
+	for _, each := range families {
+		name := refusedName + each.suffix
 		set, err := conn.GetSetByName(table, name)
 		if err != nil {
 			return fmt.Errorf("nftables: set %s: %w", name, err)
@@ -175,18 +187,12 @@ func (f *Firewall) eachProbe(do func(node netip.Addr, probe uint16)) {
 // addCounted adds the sets in which the kernel counts refused packets by target. It returns the sets by address family.
 func addCounted(conn *nftables.Conn, table *nftables.Table) (map[byte]*nftables.Set, error) {
 	sets := map[byte]*nftables.Set{}
-	for family, each := range map[byte]struct {
-		name string
-		kind nftables.SetDatatype
-	}{
-		unix.NFPROTO_IPV4: {"refused4", nftables.TypeIPAddr},
-		unix.NFPROTO_IPV6: {"refused6", nftables.TypeIP6Addr},
-	} {
-		sets[family] = &nftables.Set{
-			Table: table, Name: each.name, Dynamic: true, Concatenation: true, Counter: true, Size: countedSize,
+	for _, each := range families {
+		sets[each.number] = &nftables.Set{
+			Table: table, Name: refusedName + each.suffix, Dynamic: true, Concatenation: true, Counter: true, Size: countedSize,
 			KeyType: nftables.MustConcatSetType(each.kind, nftables.TypeInetProto, nftables.TypeInetService),
 		}
-		if err := conn.AddSet(sets[family], nil); err != nil {
+		if err := conn.AddSet(sets[each.number], nil); err != nil {
 			return nil, err
 		}
 	}

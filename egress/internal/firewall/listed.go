@@ -16,18 +16,12 @@ const maxElements = 500
 // each rule, and has little space for answers. It returns the sets by address family; a family without listed addresses has none.
 func addListed(conn *nftables.Conn, table *nftables.Table, prefixes []netip.Prefix) (map[byte]*nftables.Set, error) {
 	sets := map[byte]*nftables.Set{}
-	for family, each := range map[byte]struct {
-		name string
-		kind nftables.SetDatatype
-	}{
-		unix.NFPROTO_IPV4: {"listed4", nftables.TypeIPAddr},
-		unix.NFPROTO_IPV6: {"listed6", nftables.TypeIP6Addr},
-	} {
-		elements := elementsOf(prefixes, family == unix.NFPROTO_IPV4)
+	for _, each := range families {
+		elements := elementsOf(prefixes, each.number == unix.NFPROTO_IPV4)
 		if len(elements) == 0 {
 			continue
 		}
-		set := &nftables.Set{Table: table, Name: each.name, KeyType: each.kind, Interval: true}
+		set := &nftables.Set{Table: table, Name: "listed" + each.suffix, KeyType: each.kind, Interval: true}
 		if err := conn.AddSet(set, nil); err != nil {
 			return nil, err
 		}
@@ -36,7 +30,7 @@ func addListed(conn *nftables.Conn, table *nftables.Table, prefixes []netip.Pref
 				return nil, err
 			}
 		}
-		sets[family] = set
+		sets[each.number] = set
 	}
 	return sets, nil
 }
