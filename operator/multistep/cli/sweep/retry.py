@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from multistep.api.labels import SWEEP
-from multistep.api.sweep import MAX_RETRIES, parse_scoring, parse_sweep_status
+from multistep.api.sweep import MAX_RETRIES, parse_sweep_status
 from multistep.cli.cluster import Cluster
-from multistep.engine.sweep_trials import owner_of
+from multistep.cli.sweep.owned_trials import counted_rows
 from multistep.errors import Conflict, UsageError
-from multistep.kube.resources import SWEEPS, TRIALS
-from multistep.report.rows import Row, counted, row, sweep_number
+from multistep.kube.resources import SWEEPS
+from multistep.report.rows import Row, sweep_number
 
 Object = Mapping[str, Any]
 
@@ -41,11 +40,7 @@ async def retry_one(cluster: Cluster, namespace: str, sweep: Object, trial: str)
 
 async def _counting(cluster: Cluster, namespace: str, sweep: Object) -> list[Row]:
     """Return the rows of the trials that count in the sweep: for each number, the trial itself or one of its retries."""
-    metadata, scoring, found = sweep["metadata"], parse_scoring(sweep), []
-    async for each in cluster.each(TRIALS, namespace, label_selector=f"{SWEEP}={metadata['name']}"):
-        if (owner := owner_of(each)) is not None and owner[1] == metadata["uid"]:
-            found.append(row(each, scoring))
-    return [each for each in counted(found) if each.number >= 0]
+    return [each for each in await counted_rows(cluster, namespace, sweep) if each.number >= 0]
 
 
 async def _retry(cluster: Cluster, namespace: str, sweep: Object, rows: Collection[Row]) -> list[str]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from rich.text import Text
 
-from multistep.api.labels import SWEEP
 from multistep.api.plural import plural
 from multistep.api.sweep import TrialSweep, parse_sweep
 from multistep.api.trial import parse_status
@@ -21,12 +19,11 @@ from multistep.cli.cluster import Cluster, existing_sweep
 from multistep.cli.exits import Exit
 from multistep.cli.options import Target
 from multistep.cli.sweep.job_directory import Entry, JobDirectory
+from multistep.cli.sweep.owned_trials import owned_trials
 from multistep.cli.terminal import Following, bytes_text, clean, print_err, print_json
 from multistep.cli.trial.fetch import download
-from multistep.engine.sweep_trials import owner_of
 from multistep.engine.usage import of_all_attempts
 from multistep.errors import ClusterError, StoreError
-from multistep.kube.resources import TRIALS
 from multistep.report.rows import row
 
 _AT_ONCE: Final = 4  # concurrent downloads: the operator serves at most 8 to all clients
@@ -81,13 +78,9 @@ async def write_results(target: Target, name: str, jobs: Path, *, as_json: bool)
 
 async def _entries(connected: Cluster, sweep: TrialSweep) -> list[Entry]:
     """Return the sweep's trials, in the order of their names."""
-    found: list[Entry] = []
-    of_sweep = f"{SWEEP}={sweep.metadata.name}"
-    async with aclosing(connected.each(TRIALS, sweep.metadata.namespace, label_selector=of_sweep)) as trials:
-        async for each in trials:
-            if owner_of(each) == (sweep.metadata.name, sweep.metadata.uid):
-                found.append(_entry(each, sweep))
-    return sorted(found, key=lambda each: each.row.trial)
+    name, namespace = sweep.metadata.name, sweep.metadata.namespace
+    owned = await owned_trials(connected, namespace, name, lambda trial: _entry(trial, sweep))
+    return sorted((each for uid, each in owned if uid == sweep.metadata.uid), key=lambda each: each.row.trial)
 
 
 def _entry(trial: Mapping[str, Any], sweep: TrialSweep) -> Entry:

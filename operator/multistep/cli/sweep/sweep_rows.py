@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from multistep.api.labels import SWEEP
 from multistep.api.sweep import Scoring, parse_scoring, parse_sweep_status
 from multistep.cli.cluster import Cluster, find_sweep
-from multistep.engine.sweep_trials import owner_of
+from multistep.cli.sweep.owned_trials import owned_trials
 from multistep.errors import ClusterError, UsageError
-from multistep.kube.resources import TRIALS
 from multistep.report.rows import Row, counted, row
 from multistep.report.step_row import StepRow
 from multistep.report.summary import About
@@ -62,22 +59,11 @@ def _only_owner(sweep: str, owned: Sequence[_Owned]) -> str | None:
 async def _rows(cluster: Cluster, namespace: str, sweep: str, scoring: Scoring) -> list[_Owned]:
     for _ in range(_TRIES - 1):
         try:
-            return await _read_rows(cluster, namespace, sweep, scoring)
+            return await owned_trials(cluster, namespace, sweep, lambda trial: row(trial, scoring))
         except ClusterError as error:
             if error.status != _GONE:  # 410: the list's continue token expired; list again
                 raise
-    return await _read_rows(cluster, namespace, sweep, scoring)
-
-
-async def _read_rows(cluster: Cluster, namespace: str, sweep: str, scoring: Scoring) -> list[_Owned]:
-    """Read the trials whose owner is a sweep of this name. The label is not sufficient, because any user may set it."""
-    found: list[_Owned] = []
-    async with aclosing(cluster.each(TRIALS, namespace, label_selector=f"{SWEEP}={sweep}")) as trials:
-        async for each in trials:
-            owner = owner_of(each)
-            if owner is not None and owner[0] == sweep:
-                found.append((owner[1], row(each, scoring)))
-    return found
+    return await owned_trials(cluster, namespace, sweep, lambda trial: row(trial, scoring))
 
 
 def read_report(path: Path) -> tuple[str, Scoring, list[Row]]:
