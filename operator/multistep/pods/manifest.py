@@ -77,12 +77,6 @@ class PodRequest:
         return own or (self.verifier.image_user if self.verifier else self.trial.status.image_user)
 
     @property
-    def reserved_ports(self) -> dict[int, str]:
-        """Return the ports on which the operator's own programs listen in the pod, with their purpose."""
-        sidecars = dict.fromkeys(egress.PORTS, "the egress sidecar") if self.sidecar else {}
-        return {self.settings.runner_port: "the runner", self.settings.agent_host_port: "the agent host", **sidecars}
-
-    @property
     def devices(self) -> EnvironmentConfig:
         """Return the environment with the resources and devices that the container gets."""
         environment = devices.with_limits(self.environment, self.services.main) if self.services else self.environment
@@ -106,6 +100,13 @@ class PodRequest:
     @property
     def runner_in_image(self) -> bool:
         return self.trial.spec.environment.runner_in_image and not self.own_image
+
+
+def reserved_ports(settings: Settings, *, sidecar: bool) -> dict[int, str]:
+    """Return the ports on which the operator's own programs listen in a pod, with their purpose. sidecar: whether the pod has the
+    egress sidecar."""
+    sidecars = dict.fromkeys(egress.PORTS, "the egress sidecar") if sidecar else {}
+    return {settings.runner_port: "the runner", settings.agent_host_port: "the agent host", **sidecars}
 
 
 def manifest(request: PodRequest) -> dict[str, Any]:
@@ -225,7 +226,7 @@ def _services(request: PodRequest, runner: Mapping[str, Any]) -> dict[str, Any]:
     if request.services is None:
         return {}
     policy = request.trial.spec.environment.image_pull_policy or ""
-    parts = services.parts(request.services, policy, runner, request.reserved_ports)
+    parts = services.parts(request.services, policy, runner, reserved_ports(request.settings, sidecar=request.sidecar))
     parts["initContainers"] += services.main_copies(request.services, request.image, policy)
     return parts
 

@@ -33,17 +33,21 @@ def down(pod: Mapping[str, Any], container: str, now: float) -> str | None:
     """Return how a service's container ended if it does not run and ended _DOWN_SECONDS ago or earlier; None otherwise. The kubelet
     restarts a container that ends again and again after longer and longer pauses."""
     status = container_status.named(container, (pod.get("status") or {}).get("initContainerStatuses"))
-    state = status.get("state") or {}
-    last = state.get("terminated") or (status.get("lastState") or {}).get("terminated") or {}
-    if "running" in state or not last.get("finishedAt"):
+    last = _last_end(status) or {}
+    if "running" in (status.get("state") or {}) or not last.get("finishedAt"):
         return None
     if now - datetime.fromisoformat(last["finishedAt"]).timestamp() < _DOWN_SECONDS:
         return None
     return f"ended with status {last.get('exitCode')} ({last.get('reason') or 'no reason given'})"
 
 
+def _last_end(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return how a container ended last, also if it runs again; None if it never ended."""
+    return (status.get("state") or {}).get("terminated") or (status.get("lastState") or {}).get("terminated")
+
+
 def _end(container: Mapping[str, Any], status: Mapping[str, Any]) -> ServiceEnd | None:
-    last = (status.get("state") or {}).get("terminated") or (status.get("lastState") or {}).get("terminated")
+    last = _last_end(status)
     if last is None or (container.get("restartPolicy") != "Always" and not last.get("exitCode")):
         return None
     code, reason = last.get("exitCode"), last.get("reason") or "no reason given"

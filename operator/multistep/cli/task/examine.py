@@ -31,14 +31,14 @@ from multistep.engine.templates import Unresolved, resolve
 from multistep.engine.unsupported import unsupported
 from multistep.engine.variables import compose_variables, template_tables, used_variables
 from multistep.errors import InvalidSpec, InvalidTask, SourceError
+from multistep.pods.manifest import reserved_ports
 from multistep.pods.services import refuse_ports
 from multistep.settings import Settings
 from multistep.sources.bundle import Bundle
 from multistep.sources.links import lookup
 from multistep.sources.task import CONFIG_FILE, Task, load_task
 
-_PROGRAMS = {"runner_port": "the runner", "agent_host_port": "the agent host"}
-_RESERVED_PORTS = {Settings.model_fields[field].default: program for field, program in _PROGRAMS.items()}
+_RESERVED_PORTS = reserved_ports(Settings.model_construct(), sidecar=False)  # those of the default settings
 
 
 @dataclass(frozen=True)
