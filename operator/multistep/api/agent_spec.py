@@ -7,13 +7,9 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from multistep.api import harbor_agents, providers
+from multistep.api.agent_names import BUILT_IN, agent_label
 from multistep.api.harbor_options import option_problems
 from multistep.api.model import EnvVars, Model, Multiplier, Seconds, cel
-
-PLAIN: Final = ("oracle", "nop")
-"""Names of the operator's own agents that run no program of the user's."""
-BUILT_IN: Final = (*PLAIN, "command")
-"""Names of the operator's own agents."""
 
 PROGRAM_DIR: Final = "/multistep-agent"
 """Directory of the agent's program, in an image that `multistep agent build` built and in the environment."""
@@ -97,7 +93,7 @@ class AgentSpec(Model):
     @property
     def label(self) -> str:
         """Return the agent's name for labels, metrics and reports: spec.agent.name, else the class name in the import path."""
-        return self.name or (self.import_path or "").rpartition(":")[2]
+        return agent_label(self.name, self.import_path)
 
     @property
     def uses_gateway(self) -> bool:

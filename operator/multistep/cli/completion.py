@@ -13,6 +13,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from multistep.api import harbor_agents
+from multistep.api.agent_names import BUILT_IN, PLAIN
 
 if TYPE_CHECKING:
     from multistep.kube.client import Client
@@ -107,18 +108,14 @@ def steps(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> l
     return _matching(_asked(ctx, ask), incomplete)
 
 
-_BUILT_IN = ("oracle", "nop", "command")  # a copy of api.agent_spec.BUILT_IN: importing it would make completion slow
-
-
 def agents(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the names of a trial's agents."""
-    return _matching([CompletionItem(each) for each in (*_BUILT_IN, *harbor_agents.NAMES)], incomplete)
+    return _matching([CompletionItem(each) for each in (*BUILT_IN, *harbor_agents.NAMES)], incomplete)
 
 
 def sweep_agents(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the names of a sweep's agents, those of Harbor with the @ before their model. A command needs a name of your own."""
-    plain = [each for each in _BUILT_IN if each != "command"]
-    return _matching([CompletionItem(each) for each in (*plain, *(f"{each}@" for each in harbor_agents.NAMES))], incomplete)
+    return _matching([CompletionItem(each) for each in (*PLAIN, *(f"{each}@" for each in harbor_agents.NAMES))], incomplete)
 
 
 def _matching(items: list[CompletionItem], incomplete: str) -> list[CompletionItem]:

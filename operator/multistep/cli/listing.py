@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from multistep.api.agent_names import agent_label
 from multistep.cli.options import kubeconfig_options, namespace_option
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ REASON = "reason"  # of the condition Ready
 def field_of(found: Object, path: str) -> Any:
     """Return the field of an object at a path of names, or its AGENT or REASON; None if it is unset."""
     if path == AGENT:
-        return field_of(found, "spec.agent.name") or str(field_of(found, "spec.agent.importPath") or "").rpartition(":")[2]
+        return agent_label(field_of(found, "spec.agent.name"), field_of(found, "spec.agent.importPath"))
     if path == REASON:
         conditions = field_of(found, "status.conditions") or ()
         return next((each.get("reason") for each in conditions if each.get("type") == "Ready"), None)

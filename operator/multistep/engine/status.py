@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from multistep.api.agent_spec import BUILT_IN
+from multistep.api.agent_names import BUILT_IN
 from multistep.api.egress import total as refused_total
 from multistep.api.image_status import ImageStatus
 from multistep.api.plural import plural

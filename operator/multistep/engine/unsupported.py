@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from multistep.api.agent_spec import PLAIN, AgentSpec
+from multistep.api.agent_names import PLAIN
+from multistep.api.agent_spec import AgentSpec
 from multistep.api.layout import TaskLayout
 from multistep.api.task_toml import EnvironmentConfig, TaskConfig
 from multistep.errors import InvalidTask

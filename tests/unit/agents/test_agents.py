@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from multistep.agents import BUILT_IN as SCRIPTS
-from multistep.api.agent_spec import BUILT_IN
+from multistep.api.agent_names import BUILT_IN
 from multistep.api.content import Content
 from multistep.api.layout import StepLayout
 from multistep.engine.operations import Note, Start, Upload

@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from multistep.api import harbor_agents
-from multistep.api.agent_spec import BUILT_IN
+from multistep.api.agent_names import BUILT_IN
 from multistep.cli import completion
 
 from .conftest import Invoke
@@ -57,4 +58,5 @@ def test_agents_are_completed_without_the_cluster_and_without_slow_imports(words
 
 
 def test_the_names_of_built_in_agents_are_those_of_the_api() -> None:
-    assert completion._BUILT_IN == BUILT_IN
+    context, option = click.Context(click.Command("run")), click.Option(["--agent"])
+    assert [each.value for each in completion.agents(context, option, "")][: len(BUILT_IN)] == [*BUILT_IN]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from multistep.api import harbor_agents
-from multistep.api.agent_spec import BUILT_IN, PROGRAM_DIR
+from multistep.api.agent_names import BUILT_IN
+from multistep.api.agent_spec import PROGRAM_DIR
 from multistep.errors import UsageError
 
 

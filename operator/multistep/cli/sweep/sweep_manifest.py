@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from multistep.api import harbor_agents
-from multistep.api.agent_spec import PLAIN
+from multistep.api.agent_names import PLAIN
 from multistep.api.model import API_VERSION
 from multistep.api.sweep import SWEEP_KIND, parse_sweep
 from multistep.cli.options import ModelOptions

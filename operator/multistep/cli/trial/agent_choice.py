@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from multistep.api import harbor_agents
-from multistep.api.agent_spec import BUILT_IN
+from multistep.api.agent_names import BUILT_IN, agent_label
 from multistep.cli.options import ModelOptions
 from multistep.cli.trial.manifests import Manifest, optional, variable_from_secret
 from multistep.errors import UsageError
@@ -71,8 +71,7 @@ def check_keys(options: ModelOptions, entries: Sequence[Manifest]) -> None:
 
 def label(entry: Manifest) -> str:
     """Return the agent's name, or the name of its class, for use in the names of trials and sweeps."""
-    name: str = entry.get("name") or entry["importPath"].rpartition(":")[2]
-    return name
+    return agent_label(entry.get("name"), entry.get("importPath"))
 
 
 def _identity(agent: str, model: str | None) -> Manifest:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
-from multistep.api.agent_spec import BUILT_IN
+from multistep.api.agent_names import BUILT_IN
 from multistep.api.conditions import is_finished
 from multistep.api.trial import parse_status
 from multistep.api.trial_status import TrialStatus

@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from multistep.api.agent_spec import PLAIN, AgentSpec
+from multistep.api.agent_names import PLAIN
+from multistep.api.agent_spec import AgentSpec
 from multistep.api.trial import parse_trial
 from multistep.api.trial_status import TrialStatus
 from multistep.cli import cluster
@@ -56,10 +57,9 @@ class Session:
         directory = TaskDirectory.open(self.task)
         request = make_request(directory, self.options, image=None, namespace=self.target.namespace)
         given = {*values.variables, *(each["name"] for each in request.variables)}
-        agents = [parse_trial(make_submission(directory, request, values, shared=False).trial).spec.agent]
-        report = check(directory, verification=request.verify, agents=agents, given=given, image=self.image)
-        check_used(given, report.used, agents=agents)
         spec = parse_trial(make_submission(directory, request, values, shared=False).trial).spec
+        report = check(directory, verification=request.verify, agents=[spec.agent], given=given, image=self.image)
+        check_used(given, report.used, agents=[spec.agent])
         branch_of(spec, [each.name for each in report.steps], single=not directory.table.get("steps"))
         request = asyncio.run(self._reserve(directory, request, values))
         request = replace(request, image=self._image(directory))

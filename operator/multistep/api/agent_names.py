@@ -1,0 +1,15 @@
+"""The operator's own agents, and the name of any agent. Imports nothing heavy, so that shell completion stays fast."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PLAIN: Final = ("oracle", "nop")
+"""Names of the operator's own agents that run no program of the user's."""
+BUILT_IN: Final = (*PLAIN, "command")
+"""Names of the operator's own agents."""
+
+
+def agent_label(name: str | None, import_path: str | None) -> str:
+    """Return the agent's name for labels, metrics, tables and reports: spec.agent.name, else the class name in the import path."""
+    return name or (import_path or "").rpartition(":")[2]
