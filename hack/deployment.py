@@ -117,7 +117,6 @@ def _install(cluster: Cluster, program: str, name: str, agent_host: str, builder
     if isinstance(cluster.target, targets.Local):  # allow plain HTTP, because the tests' servers on the node have no TLS
         hosts = json.dumps([f"{load_config(cluster.variables).network.api_address}:*"])
         values += ["--set-json", f"settings.taskInsecureHosts={hosts}", "--set", "gateway.settings.plainUpstreams=true"]
-        values += ["--set", "settings.agentImageMount=Copy"]  # Debian's containerd has no image volumes
     waiting = ["--wait", "--timeout", f"{_READY_SECONDS}s", "--history-max", "3"]
     # --take-ownership: the CRDs may have been applied without helm (`make run`, `kubectl apply -f crds/`).
     try:

@@ -1,9 +1,10 @@
-"""Build the Kubernetes programs once; cache them by the digest of the build's inputs."""
+"""Build the Go programs once; cache each module's programs by the digest of the build's inputs."""
 
 import hashlib
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from localkube.commands import capture, print_line, step, stream
@@ -11,22 +12,83 @@ from localkube.config import KUBERNETES_VERSION, SOURCE_DIR
 from localkube.locking import exclusive
 from localkube.toolchain import find_go
 
-MODULE_DIR = SOURCE_DIR / "kube"
-_PROGRAMS = {"localkube": ".", "coredns": "./dns", "pause": "./pause"}
 _BUILD_FLAGS = ("-trimpath", "-buildvcs=false", "-mod=readonly")
+_SMALL = ("-s", "-w")  # linker flags: no symbols
 _KEPT_BUILDS = 2
 
 
-def ensure_binaries(cache_dir: Path) -> Path:
-    """Return the directory of the programs; build them if they are not cached. The directory's name is the digest of the inputs."""
-    go = find_go(cache_dir, minimum=required_go_version(MODULE_DIR))
+@dataclass(frozen=True)
+class Program:
+    """A program of a Go module. cgo_options: options of `go build` for a program in Go and C; () for one in Go alone."""
+
+    name: str
+    package: str
+    cgo_options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Module:
+    """A Go module of localkube, and the programs that are built from it.
+
+    name: of its directory, and of its programs' directory in the cache. content, duration: for the user who waits.
+    """
+
+    name: str
+    content: str
+    duration: str
+    programs: tuple[Program, ...]
+    linker_flags: tuple[str, ...] = _SMALL
+
+    @property
+    def directory(self) -> Path:
+        return SOURCE_DIR / self.name
+
+
+def _version_flags() -> tuple[str, ...]:
+    """Return the linker flags that set the Kubernetes version. Without them components report v0.0.0 and reject each other."""
+    major, minor, _ = KUBERNETES_VERSION.removeprefix("v").split(".")
+    values = {"gitVersion": KUBERNETES_VERSION, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    return tuple(f"-X k8s.io/component-base/version.{name}={value}" for name, value in values.items())
+
+
+KUBERNETES = Module(
+    "kube",
+    f"Kubernetes {KUBERNETES_VERSION}",
+    "7 minutes",
+    (Program("localkube", "."), Program("coredns", "./dns"), Program("pause", "./pause")),
+    (*_SMALL, *_version_flags()),
+)
+_CONTAINERD = "github.com/containerd/containerd/v2/cmd"
+# runc needs C: its program that enters namespaces, and libseccomp, which is linked statically.
+_RUNC_OPTIONS = ("-tags=seccomp,netgo,osusergo", f"-ldflags={' '.join(_SMALL)} -extldflags -static")
+RUNTIME = Module(
+    "runtime",
+    "containerd and runc",
+    "2 minutes",
+    (
+        *(Program(name, f"{_CONTAINERD}/{name}") for name in ("containerd", "containerd-shim-runc-v2", "ctr")),
+        Program("runc", "github.com/opencontainers/runc", _RUNC_OPTIONS),
+    ),
+)
+
+
+def ensure_binaries(cache_dir: Path) -> list[Path]:
+    """Return the directories of the programs of Kubernetes and of the container runtime; build those that are not cached."""
+    return [ensure_module(cache_dir, module) for module in (KUBERNETES, RUNTIME)]
+
+
+def ensure_module(cache_dir: Path, module: Module) -> Path:
+    """Return the directory of the module's programs; build them if they are not cached. The directory's name is the digest of the
+    inputs."""
+    go = find_go(cache_dir, minimum=required_go_version(module.directory))
     version = capture([str(go), "version"]).strip()
-    digest = inputs_digest(MODULE_DIR, [version, *_BUILD_FLAGS, *_linker_flags()])
-    directory = cache_dir / "kube" / digest
-    with exclusive(cache_dir / "kube.lock"):  # clusters of several checkouts may start at the same time
+    options = [option for program in module.programs for option in program.cgo_options]
+    digest = inputs_digest(module.directory, [version, *_BUILD_FLAGS, *module.linker_flags, *options])
+    directory = cache_dir / module.name / digest
+    with exclusive(cache_dir / f"{module.name}.lock"):  # clusters of several checkouts may start at the same time
         if not directory.exists():
-            _build(go, directory)
-            _forget_old_builds(cache_dir / "kube")
+            _build(go, module, directory)
+            _forget_old_builds(cache_dir / module.name)
     os.utime(directory)
     return directory
 
@@ -48,27 +110,21 @@ def required_go_version(module_dir: Path) -> tuple[int, ...]:
     raise ValueError(f"{module_dir}/go.mod has no go line")
 
 
-def _linker_flags() -> list[str]:
-    """Return the linker flags that set the Kubernetes version. Without them components report v0.0.0 and reject each other."""
-    major, minor, _ = KUBERNETES_VERSION.removeprefix("v").split(".")
-    values = {"gitVersion": KUBERNETES_VERSION, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
-    package = "k8s.io/component-base/version"
-    return ["-s", "-w", *(f"-X {package}.{name}={value}" for name, value in values.items())]
-
-
-def _build(go: Path, directory: Path) -> None:
-    print_line(f"building Kubernetes {KUBERNETES_VERSION} from source: about 7 minutes on 2 free cores the first time,")
+def _build(go: Path, module: Module, directory: Path) -> None:
+    print_line(f"building {module.content} from source: about {module.duration} on 2 free cores the first time,")
     print_line("20 seconds if only a little changed; it stays in the cache")
     unfinished = directory.with_name(f"{directory.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    env = os.environ | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off", "GOFLAGS": ""}
-    with step("  1/2 downloading Go modules (0.8 GB unpacked, about half a minute)"):
-        stream([str(go), "mod", "download"], env=env, cwd=MODULE_DIR)
-    with step("  2/2 compiling and linking (about 6 minutes, silent)"):
-        command = [str(go), "build", *_BUILD_FLAGS, "-ldflags", " ".join(_linker_flags())]
-        for program, package in _PROGRAMS.items():
-            stream([*command, "-o", str(unfinished / program), package], env=env, cwd=MODULE_DIR)
+    env = os.environ | {"GOTOOLCHAIN": "local", "GOWORK": "off", "GOFLAGS": ""}
+    with step("  1/2 downloading Go modules (half a minute)"):
+        stream([str(go), "mod", "download"], env=env, cwd=module.directory)
+    with step(f"  2/2 compiling and linking (almost {module.duration}, silent)"):
+        command = [str(go), "build", *_BUILD_FLAGS, "-ldflags", " ".join(module.linker_flags)]
+        for program in module.programs:
+            cgo = {"CGO_ENABLED": "1" if program.cgo_options else "0"}
+            target = ["-o", str(unfinished / program.name), program.package]
+            stream([*command, *program.cgo_options, *target], env=env | cgo, cwd=module.directory)
     unfinished.rename(directory)
 
 

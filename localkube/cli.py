@@ -177,4 +177,4 @@ def _kubectl(config: Config, options: argparse.Namespace) -> None:
 
 
 def _binary(config: Config, _: argparse.Namespace) -> None:
-    print(cluster.ensure_binaries(config))
+    print(*cluster.ensure_binaries(config), sep="\n")

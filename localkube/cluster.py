@@ -17,7 +17,7 @@ from localkube.locking import exclusive
 from localkube.processes import Registry
 from localkube.volumes import ensure_volumes
 
-_PARTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet")
+_KUBERNETES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet")
 _STOP_GRACE_SECONDS = 3.0
 
 
@@ -43,8 +43,8 @@ def up(config: Config) -> None:
             print_line(f"the cluster is up already: {config.network.api_url}")
 
 
-def ensure_binaries(config: Config) -> Path:
-    """Return the directory of the programs; build them if needed. Start nothing."""
+def ensure_binaries(config: Config) -> list[Path]:
+    """Return the directories of the programs; build them if needed. Start nothing."""
     with exclusive(config.paths.lock):
         return build.ensure_binaries(config.paths.cache_dir)
 
@@ -142,7 +142,7 @@ def states(config: Config) -> list[ComponentState]:
     ]
 
 
-def _start(config: Config, binaries: Path) -> None:
+def _start(config: Config, binaries: list[Path]) -> None:
     """Start the components that do not run. Reuse the files of an earlier start (for example before a reboot)."""
     with step("starting the cluster"):
         _lay_out(config, binaries)
@@ -157,7 +157,7 @@ def _start(config: Config, binaries: Path) -> None:
 
 def _start_components(config: Config) -> None:
     """Start the first node's components; then load the pause image and create the cluster's objects."""
-    daemon, api = Containerd(config.paths.containerd_socket(config.first)), health.connect(config)
+    daemon, api = Containerd.of(config, config.first), health.connect(config)
     with startups.recorded(config.paths.logs, "apiserver"):
         for component in components.of_node(config, config.first):
             components.start(config, component)
@@ -176,22 +176,22 @@ def _start_added(config: Config, added: Node) -> None:
         node.start_holder(config, added)
     containerd, kubelet = components.of_node(config, added)
     components.start(config, containerd)
-    _wait(config, containerd.name, Containerd(config.paths.containerd_socket(added)).answers)
+    _wait(config, containerd.name, Containerd.of(config, added).answers)
     images.copy(config, added)
     components.start(config, kubelet)  # started last: the kubelet exits if containerd does not answer
 
 
-def _lay_out(config: Config, binaries: Path) -> None:
+def _lay_out(config: Config, binaries: list[Path]) -> None:
     """Create the directories, the links to the programs, the keys and the configuration files."""
     paths = config.paths
     paths.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     for directory in (paths.bin, paths.logs, paths.etcd, *_views(config)):
         directory.mkdir(parents=True, exist_ok=True)
     paths.etcd.chmod(0o700)
-    for part in _PARTS:
-        _link(paths.bin / part, binaries / "localkube")
-    for program in ("coredns", "pause"):
-        _link(paths.bin / program, binaries / program)
+    for program in (program for directory in binaries for program in directory.iterdir()):
+        _link(paths.bin / program.name, program)
+    for part in _KUBERNETES:
+        _link(paths.bin / part, paths.bin / "localkube")
     settings_files.write_all(config, pki.create(config))
     paths.made_of.write_text(_made_of(config, binaries))
 
@@ -221,14 +221,14 @@ def _wait(config: Config, name: str, ready: Callable[[], bool]) -> None:
         raise Unhealthy(f"{name} did not become ready", config.paths.logs / f"{name}.log")
 
 
-def _made_of(config: Config, binaries: Path) -> str:
+def _made_of(config: Config, binaries: list[Path]) -> str:
     """Return a text that identifies the programs, command lines and audit policy. If it changes, `up` creates a new cluster."""
     called = [component.command for component in components.of_node(config, config.first)]
     digest = hashlib.sha256(json.dumps([called, settings_files.AUDIT_POLICY]).encode())
-    return f"{binaries.name} {digest.hexdigest()}"
+    return f"{' '.join(each.name for each in binaries)} {digest.hexdigest()}"
 
 
-def _remove_if_inputs_differ(config: Config, binaries: Path) -> None:
+def _remove_if_inputs_differ(config: Config, binaries: list[Path]) -> None:
     paths = config.paths
     if paths.run_dir.exists() and not (paths.made_of.exists() and paths.made_of.read_text() == _made_of(config, binaries)):
         print_line("the cluster was made by another version of localkube: replacing it")

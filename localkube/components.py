@@ -19,7 +19,7 @@ class Component:
 
 
 def containerd(config: Config, node: Node) -> list[str]:
-    return ["containerd", "--config", str(config.paths.config / f"{node.prefix}containerd.toml")]
+    return [str(config.paths.bin / "containerd"), "--config", str(config.paths.config / f"{node.prefix}containerd.toml")]
 
 
 def etcd(config: Config) -> list[str]:

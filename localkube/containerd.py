@@ -6,10 +6,11 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from localkube import archive
 from localkube.commands import capture, succeeds
-from localkube.config import Config
+from localkube.config import Config, Node
 from localkube.settings_files import PAUSE_IMAGE
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -17,9 +18,14 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True)
 class Containerd:
-    """A client of one node's containerd socket. It works from the host, outside the node's namespaces."""
+    """A client of one node's containerd socket. It works from the host, outside the node's namespaces. program: ctr."""
 
     socket: Path
+    program: Path
+
+    @classmethod
+    def of(cls, config: Config, node: Node) -> Self:
+        return cls(config.paths.containerd_socket(node), config.paths.bin / "ctr")
 
     def answers(self) -> bool:
         return self.socket.exists() and succeeds([*self._ctr(), "version"])
@@ -51,7 +57,7 @@ class Containerd:
         self._run("images", "tag", "--force", image, other)
 
     def _ctr(self) -> list[str]:
-        return ["ctr", "--address", str(self.socket), "--namespace", "k8s.io"]
+        return [str(self.program), "--address", str(self.socket), "--namespace", "k8s.io"]
 
     def _run(self, *arguments: str) -> str:
         return capture([*self._ctr(), *arguments])

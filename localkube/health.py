@@ -32,7 +32,7 @@ def unready(config: Config) -> list[str]:
 
 
 def _unready_node(api: Api, config: Config, node: Node) -> list[str]:
-    if not Containerd(config.paths.containerd_socket(node)).answers():
+    if not Containerd.of(config, node).answers():
         return [f"containerd of {node.name} does not answer"]
     try:
         found = api.get(f"/api/v1/nodes/{node.name}")

@@ -73,7 +73,7 @@ def load(config: Config, name: str) -> None:
     if image_id is None:
         raise LocalkubeError(f"there is no image {name!r}; build it: python3 -m localkube build -t {name} CONTEXT")
     for node in config.nodes:
-        daemon = Containerd(config.paths.containerd_socket(node))
+        daemon = Containerd.of(config, node)
         if not daemon.answers():
             raise LocalkubeError(f"{node.name} is not running; start it: python3 -m localkube up")
         with exclusive(config.paths.images_lock):
@@ -85,7 +85,7 @@ def load(config: Config, name: str) -> None:
 
 def copy(config: Config, node: Node) -> None:
     """Copy the first node's images to an added node."""
-    there, here = (Containerd(config.paths.containerd_socket(each)) for each in (config.first, node))
+    there, here = (Containerd.of(config, each) for each in (config.first, node))
     missing = [each for each in there.names() if there.digest(each) != here.digest(each)]
     if missing:
         with step(f"copying {len(missing)} images"), tempfile.TemporaryDirectory(dir=config.paths.run_dir) as directory:

@@ -7,18 +7,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from localkube.commands import capture, step, succeeds
+from localkube.commands import capture, step
 from localkube.errors import CommandFailed, Unsupported
 
-_PROGRAMS = {  # by Debian package: a program that the package contains
+_PROGRAMS = {  # by Debian package: a program or file that the package contains
     "buildah": "buildah",
-    "containerd": "containerd",
     "containernetworking-plugins": "/usr/lib/cni/bridge",
     "debootstrap": "debootstrap",
+    "gcc": "gcc",  # this line and those with /usr/include and pkg-config: to build runc
     "iproute2": "ip",
+    "libc6-dev": "/usr/include/stdio.h",
+    "libseccomp-dev": "/usr/include/seccomp.h",
     "nftables": "nft",
     "openssl": "openssl",
-    "runc": "runc",
+    "pkg-config": "pkg-config",
     "util-linux": "nsenter",
 }
 _POLICY = Path("/usr/sbin/policy-rc.d")
@@ -40,8 +42,6 @@ def ensure_packages(programs: Mapping[str, str] = _PROGRAMS) -> None:
     with step(f"installing Debian packages {' '.join(missing)}"), _no_services_started():
         apt_get("update")
         apt_get("install", "-y", "--no-install-recommends", "--no-upgrade", *missing)
-    if "containerd" in missing:  # localkube starts containerd itself: disable the package's service
-        succeeds(["systemctl", "disable", "--quiet", "containerd.service"])
 
 
 def apt_get(*arguments: str, cwd: Path | None = None) -> None:
@@ -60,8 +60,8 @@ def apt_get(*arguments: str, cwd: Path | None = None) -> None:
 
 
 def missing_packages(programs: Mapping[str, str] = _PROGRAMS) -> list[str]:
-    """Return the packages whose program is missing."""
-    return [package for package, program in programs.items() if not shutil.which(program)]
+    """Return the packages whose program or file is missing."""
+    return [package for package, program in programs.items() if not shutil.which(program, os.F_OK)]
 
 
 @contextmanager

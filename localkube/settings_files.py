@@ -132,25 +132,37 @@ def cni(network: Network, node: Node) -> Document:
 
 def containerd(config: Config, node: Node, options: NodeOptions) -> str:
     """Return containerd's configuration. Without `restrict_oom_score_adj`, runc fails if CAP_SYS_RESOURCE is missing."""
+    programs = config.paths.bin
     return f"""\
-version = 2
+version = 3
 root = "/var/lib/containerd"
 state = "/run/containerd"
+imports = []
 
 [grpc]
   address = "{config.paths.containerd_socket(node)}"
 
 [plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{PAUSE_IMAGE}"
-  restrict_oom_score_adj = true
   stream_idle_timeout = "{options.stream_idle_seconds}s"
-  [plugins."io.containerd.grpc.v1.cri".registry]
+
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "overlayfs"
+  [plugins."io.containerd.cri.v1.images".pinned_images]
+    sandbox = "{PAUSE_IMAGE}"
+  [plugins."io.containerd.cri.v1.images".registry]
     config_path = "{config.paths.registries}"
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/usr/lib/cni"
+
+[plugins."io.containerd.cri.v1.runtime"]
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["/usr/lib/cni"]
     conf_dir = "{config.paths.config / f"{node.prefix}cni"}"
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "overlayfs"
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    runtime_path = "{programs / "containerd-shim-runc-v2"}"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+      BinaryName = "{programs / "runc"}"
+      SystemdCgroup = false
 """
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from localkube import cluster, health, images
+from localkube import cluster, health, images, machine
 from localkube.commands import capture, print_line, stream, succeeds
 from localkube.config import Config
 from localkube.errors import LocalkubeError, Unsupported
@@ -64,6 +64,7 @@ class Local:
         for state in cluster.states(self.config):
             print(f"{state.name:<20} {f'pid {state.pid}' if state.pid else 'not running':<14} {state.log}")
         problems = health.problems(self.config)
+        print(f"machine              {machine.description()}")
         print(f"cluster              {'; '.join(problems) or 'healthy'}")
         print(f"kubeconfig           {self.kubeconfig()}")
         return not problems

@@ -82,7 +82,7 @@ class Settings(BaseSettings):
     agent_host_image: str = ""
     """Image of the agent host, the container that runs Harbor's agents beside the environment; empty: their trials fail."""
     agent_image_mount: Literal["Volume", "Copy"] = "Volume"
-    """How spec.agent.image gets into trial pods. Volume: an image volume (Kubernetes 1.35 with containerd 2.1 or CRI-O). Copy: an
+    """How spec.agent.image gets into trial pods. Volume: an image volume (Kubernetes 1.35 with containerd 2.2 or CRI-O). Copy: an
     init container copies the program, on clusters without image volumes."""
     agent_host_memory: str = "1Gi"
     """Memory limit of the agent host."""

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from localkube import machine
 from multistep.kube.resources import NAMESPACES, PODS, SWEEPS
 from tests.e2e.given import (
     IMAGE,
@@ -24,6 +25,7 @@ from tests.e2e.given import (
 )
 from tests.e2e.operators import SYSTEM
 
+NO_USER_NAMESPACES = machine.user_namespaces_problem()
 CONNECTIONS = 100  # more than the 64 connections that the runner keeps open
 
 
@@ -89,6 +91,21 @@ async def test_root_cannot_replace_the_runner_also_where_the_image_has_one(given
         status = done["status"]
         assert holds(done, "Complete") and [each["rewards"] for each in status["steps"]] == [{"reward": 1.0}] * 2, status
         assert status["attempt"] == 1 and not status.get("attempts")
+
+
+NOBODY = """#!/bin/sh
+read -r inside outside size < /proc/self/uid_map
+echo $((inside == 0 && outside >= 65536 && size == 65536)) > /logs/verifier/reward.txt
+"""
+
+
+@pytest.mark.skipif(NO_USER_NAMESPACES is not None, reason=str(NO_USER_NAMESPACES))
+@pytest.mark.parametrize("where", ["shared", "separate"])
+async def test_root_of_a_trial_in_a_user_namespace_is_nobody_on_the_node(given: Given, where: str) -> None:
+    environment = {"image": IMAGE, "podTemplate": {"spec": {"hostUsers": False}}}
+    config = {"verifier": {"environment_mode": where}}
+    done = await given.ended(trial(Step("a", test=NOBODY), Step("b", test=NOBODY), config=config, environment=environment))
+    assert holds(done, "Complete") and [each["rewards"] for each in done["status"]["steps"]] == [{"reward": 1.0}] * 2, done
 
 
 FLOOD = f"""

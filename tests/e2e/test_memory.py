@@ -62,7 +62,7 @@ async def test_a_container_that_runs_out_of_memory_is_the_phases_failure(given: 
 
 async def kill_all_of_container(pod: Object) -> None:
     """Kill all processes of the container, as the kernel does with cgroup v2."""
-    socket = load_config().paths.containerd_socket(load_config().first)
+    config = load_config()
     container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
-    ctr = ("ctr", "--address", str(socket), "--namespace", "k8s.io")
+    ctr = (str(config.paths.bin / "ctr"), "--address", str(config.paths.containerd_socket(config.first)), "--namespace", "k8s.io")
     await localkube("node", *ctr, "tasks", "kill", "--signal", "SIGKILL", container)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.given import Given, reward_for_text
+from tests.e2e.operators import with_values
 from tests.e2e.test_agents import KEY, ledger
 from tests.e2e.test_cli import multistep
 from tests.harbor.environment import harbor_python
@@ -133,6 +134,20 @@ async def test_a_real_agent_completes_a_task_of_gates_with_its_tools_and_its_usa
     asked = "".join(entry["body"] for entry in await ledger(model))
     assert SKILL in asked, "the agent does not offer the task's skill to its model"
     assert tool in asked, "the agent does not offer the task's MCP server to its model"
+
+
+@pytest.mark.alone
+@pytest.mark.long
+async def test_on_a_cluster_without_image_volumes_a_real_agent_completes_a_task_of_gates(
+    given: Given, model: servers.Server, tmp_path: Path
+) -> None:
+    image = await image_of("claude-code")
+    options = ("--base-url", model.url, *ANTHROPIC, "--agent-image", image)
+    async with with_values("settings.agentImageMount=Copy"):
+        running = asyncio.create_task(completed(given, model, gates(tmp_path / "gates"), "claude-code", *options))
+        (pod,) = await given.when(lambda: given.pods("real"))
+        assert await running == TRAJECTORIES
+    assert "copy-agent" in [each["name"] for each in pod["spec"]["initContainers"]]
 
 
 async def completed(given: Given, model: servers.Server, task: Path, agent: str, *options: str) -> set[str]:

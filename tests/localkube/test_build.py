@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 
 from localkube import build, locking
-from localkube.build import MODULE_DIR, inputs_digest, required_go_version
+from localkube.build import KUBERNETES, RUNTIME, Module, inputs_digest, required_go_version
 from localkube.toolchain import find_go, go_version, parse_go_version
 
 
@@ -51,8 +51,17 @@ def test_files_that_are_not_built_do_not_matter(module: Path) -> None:
     assert inputs_digest(module, []) == before
 
 
-def test_our_module_needs_a_known_go() -> None:
-    assert required_go_version(MODULE_DIR) >= (1, 25)
+@pytest.mark.parametrize("ours", [KUBERNETES, RUNTIME])
+def test_our_modules_need_a_known_go(ours: Module) -> None:
+    assert required_go_version(ours.directory) >= (1, 25)
+
+
+def test_programs_of_the_container_runtime_are_pinned() -> None:
+    """`go build` without a version builds what go.mod requires, and go.sum verifies it."""
+    required, sums = ((RUNTIME.directory / name).read_text() for name in ("go.mod", "go.sum"))
+    for module in ("github.com/containerd/containerd/v2", "github.com/opencontainers/runc"):
+        version = required.split(f"\t{module} v")[1].split()[0]
+        assert f"{module} v{version} h1:" in sums
 
 
 @pytest.mark.parametrize(
@@ -83,7 +92,7 @@ def test_clusters_that_start_at_the_same_time_build_once(tmp_path: Path, monkeyp
     builds: list[Path] = []
     second = Event()  # set when the second thread also builds, or waits for the first thread's lock
 
-    def slow_build(go: Path, directory: Path) -> None:
+    def slow_build(go: Path, module: Module, directory: Path) -> None:
         builds.append(directory)
         if len(builds) == 2:
             second.set()
@@ -93,5 +102,5 @@ def test_clusters_that_start_at_the_same_time_build_once(tmp_path: Path, monkeyp
     monkeypatch.setattr(build, "_build", slow_build)
     monkeypatch.setattr(locking, "print_line", lambda _: second.set())
     with ThreadPoolExecutor() as threads:
-        found = list(threads.map(build.ensure_binaries, [tmp_path] * 2))
+        found = list(threads.map(build.ensure_module, [tmp_path] * 2, [KUBERNETES] * 2))
     assert found == [builds[0]] * 2 and len(builds) == 1

@@ -186,7 +186,7 @@ def _of_its_own(config: Config, node: Node) -> list[str]:
     """Return the node's settings that must differ from those of other nodes."""
     kubelet = json.loads((config.paths.config / f"{node.prefix}kubelet.yaml").read_text())
     containerd = tomllib.loads((config.paths.config / f"{node.prefix}containerd.toml").read_text())
-    cri = containerd["plugins"]["io.containerd.grpc.v1.cri"]
+    cri = containerd["plugins"]["io.containerd.cri.v1.runtime"]
     bridge = json.loads((Path(cri["cni"]["conf_dir"]) / "10-bridge.conflist").read_text())["plugins"][0]
     shown = [kubelet[name] for name in ("address", "tlsCertFile", "tlsPrivateKeyFile", "containerRuntimeEndpoint", "cgroupRoot")]
     views = [str(config.paths.node_var_lib(node)), str(config.paths.node_var_log(node))]
@@ -219,6 +219,15 @@ def test_a_node_ends_silent_streams_after_the_time_that_was_asked_for(config: Co
         kubelet = json.loads((config.paths.config / f"{node.prefix}kubelet.yaml").read_text())
         assert containerd["plugins"]["io.containerd.grpc.v1.cri"]["stream_idle_timeout"] == seconds
         assert kubelet["streamingConnectionIdleTimeout"] == seconds
+
+
+def test_containerd_runs_pods_with_the_programs_that_localkube_builds(config: Config, second: Node) -> None:
+    for node in (config.first, second):
+        assert components.containerd(config, node)[0] == str(config.paths.bin / "containerd")
+        cri = tomllib.loads(settings_files.containerd(config, node, NodeOptions()))["plugins"]["io.containerd.cri.v1.runtime"]
+        runc = cri["containerd"]["runtimes"]["runc"]
+        assert runc["runtime_path"] == str(config.paths.bin / "containerd-shim-runc-v2")
+        assert runc["options"] == {"BinaryName": str(config.paths.bin / "runc"), "SystemdCgroup": False}
 
 
 def test_addresses_of_all_nodes_are_apart(config: Config) -> None:

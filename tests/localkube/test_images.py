@@ -37,13 +37,10 @@ def test_pods_find_an_image_by_the_name_they_would_use(name: str, names: list[st
 def test_two_loads_of_an_image_at_once_import_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     imported: list[Sequence[str]] = []
     both_loading = threading.Barrier(2)
-    paths = SimpleNamespace(images_lock=tmp_path / "lock", containerd_socket=lambda _node: tmp_path)
+    paths = SimpleNamespace(images_lock=tmp_path / "lock")
     config = SimpleNamespace(nodes=["node"], paths=paths)
 
     class Daemon:
-        def __init__(self, _socket: Path) -> None:
-            pass
-
         def answers(self) -> bool:
             both_loading.wait(timeout=60)
             return True
@@ -55,7 +52,7 @@ def test_two_loads_of_an_image_at_once_import_it_once(tmp_path: Path, monkeypatc
         time.sleep(0.05)  # without the lock, the other thread would find no image during this time, and import it, too
         imported.append(names)
 
-    monkeypatch.setattr(images, "Containerd", Daemon)
+    monkeypatch.setattr(images, "Containerd", SimpleNamespace(of=lambda _config, _node: Daemon()))
     monkeypatch.setattr(images, "_image_id", lambda _name: "sha256:1")
     monkeypatch.setattr(images, "_import", slow_import)
     with ThreadPoolExecutor(2) as threads:

@@ -10,6 +10,7 @@ from localkube import cgroups, cli, packages, targets
 from localkube.config import Config, Paths
 from localkube.errors import CommandFailed, Unsupported
 from localkube.locking import exclusive
+from localkube.machine import user_namespaces_problem
 from localkube.packages import apt_get, missing_packages
 
 
@@ -83,9 +84,27 @@ def test_one_at_a_time_holds_the_lock_although_its_file_comes_and_goes(tmp_path:
     assert not lock.exists()
 
 
-def test_only_packages_whose_program_is_missing_are_installed() -> None:
-    programs = {"shell": "sh", "nonsense": "no-such-program", "by-path": "/bin/sh", "no-path": "/no/such/file"}
+def test_only_packages_whose_program_or_file_is_missing_are_installed(tmp_path: Path) -> None:
+    header = tmp_path / "stdio.h"
+    header.touch(mode=0o644)
+    programs = {"shell": "sh", "nonsense": "no-such-program", "by-path": "/bin/sh", "no-path": "/no/such/file", "c": str(header)}
     assert missing_packages(programs) == ["nonsense", "no-path"]
+
+
+@pytest.mark.parametrize(
+    ("release", "maximum", "problem"),
+    [
+        ("6.3.0-generic", "96365\n", None),
+        ("6.18.44-fc-v657", "96365\n", None),
+        ("6.1.0-28-amd64", "96365\n", "Linux 6.1.0-28-amd64 is older than 6.3"),
+        ("6.18.44", "0\n", "the kernel allows none (sysctl user.max_user_namespaces)"),
+    ],
+)
+def test_a_kernel_without_user_namespaces_for_pods_is_detected(
+    tmp_path: Path, release: str, maximum: str, problem: str | None
+) -> None:
+    (tmp_path / "maximum").write_text(maximum)
+    assert user_namespaces_problem(release, tmp_path / "maximum") == problem
 
 
 def test_the_cluster_is_chosen_by_a_variable(config: Config) -> None:

@@ -14,8 +14,7 @@ def plain(host: str) -> Iterator[None]:
     directory = load_config().paths.registries / host
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / "hosts.toml"
-    # containerd 1.6 rejects a file without a table of hosts.
-    file.write_text(f'server = "http://{host}"\n[host."http://{host}"]\n  capabilities = ["pull", "resolve"]\n')
+    file.write_text(f'server = "http://{host}"\n')
     try:
         yield
     finally:

@@ -55,11 +55,16 @@ def namespace(_cluster: None) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def pod(namespace: str) -> Pod:
-    """Create a Debian pod that sleeps."""
+def asleep(_cluster: None) -> dict[str, Any]:
+    """Load the image of a Debian container that sleeps; return the container."""
     _localkube("image-base")
     _localkube("load", BASE)
-    return asyncio.run(_run(namespace, "asleep", {"image": BASE, "command": ["sleep", "3600"]}))
+    return {"image": BASE, "command": ["sleep", "3600"]}
+
+
+@pytest.fixture(scope="session")
+def pod(namespace: str, asleep: dict[str, Any]) -> Pod:
+    return asyncio.run(run_pod(namespace, "asleep", asleep))
 
 
 @pytest.fixture(scope="session")
@@ -73,7 +78,7 @@ def runner_pod(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Pod:
     uid = {"name": "MULTISTEP_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
     probe = {"httpGet": {"path": "/ready", "port": 9876}, "periodSeconds": 1}
     serve = {"command": ["/multistep/runner", "serve"], "env": [uid], "readinessProbe": probe}
-    return asyncio.run(_run(namespace, "runner", {"image": WITH_RUNNER, **serve}))
+    return asyncio.run(run_pod(namespace, "runner", {"image": WITH_RUNNER, **serve}))
 
 
 def _build_runner(target: Path) -> None:
@@ -99,8 +104,10 @@ async def _delete_namespace(name: str) -> None:
         await client.delete(NAMESPACES, None, name)
 
 
-async def _run(namespace: str, name: str, container: dict[str, Any]) -> Pod:
+async def run_pod(namespace: str, name: str, container: dict[str, Any], **more: Any) -> Pod:
+    """Create a pod with this container and wait until it is ready. more: fields of its spec."""
     spec = {
+        **more,
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 0,
         "automountServiceAccountToken": False,

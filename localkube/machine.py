@@ -1,0 +1,28 @@
+"""Describe what this machine's kernel offers to pods."""
+
+import platform
+import re
+from pathlib import Path
+
+from localkube import cgroups
+
+_NEEDED = (6, 3)  # the first version in which a tmpfs, such as that of a pod's secrets, can be mounted with other ids
+_MAXIMUM = Path("/proc/sys/user/max_user_namespaces")
+
+
+def description() -> str:
+    """Return the version of control groups, and whether pods can have user namespaces, as a text."""
+    version = "v2" if cgroups.is_v2() else "v1"
+    problem = user_namespaces_problem()
+    return f"cgroup {version}; " + (f"no user namespaces for pods: {problem}" if problem else "user namespaces for pods")
+
+
+def user_namespaces_problem(release: str = platform.release(), maximum: Path = _MAXIMUM) -> str | None:
+    """Return why no pod can have a user namespace (`hostUsers: false`); None if pods can. release: the kernel's.
+
+    Files of the image and of volumes are then mounted with other ids, which the kernel must support.
+    """
+    if not maximum.exists() or int(maximum.read_text()) == 0:
+        return "the kernel allows none (sysctl user.max_user_namespaces)"
+    version = tuple(int(part) for part in re.findall(r"\d+", release)[:2])
+    return f"Linux {release} is older than {'.'.join(map(str, _NEEDED))}" if version < _NEEDED else None
