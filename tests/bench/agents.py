@@ -140,7 +140,8 @@ def _volume() -> Object:
 
 
 def shape_pod(made: Object, settings: Settings, model_url: str) -> Object:
-    """Return a pod like the trial's, in which only the agent's processes run: one after the other, started by the container itself.
+    """Return a pod like the trial's, but without a runner in the container main: the container itself starts the agent's processes,
+    one after the other.
 
     made: the trial; the agent host's container runs its runner, which gets no request.
     """

@@ -210,7 +210,7 @@ def _container_replaced(s: Situation) -> Decision | None:
 
 
 def _host_ended(s: Situation) -> Decision | None:
-    """Decide what the end of the agent host's container means. Before the first step and the setup of a custom class, the attempt
+    """Decide what the end of the agent host's container means. Before any step and before the setup of a custom class, the attempt
     fails. Later, the agent is blamed if the host ran out of memory or exited, because the agent can cause this; the attempt fails
     if the host was killed from outside its container."""
     if s.pod is None or not s.pod.host_ended:

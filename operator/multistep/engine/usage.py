@@ -63,8 +63,8 @@ def omission(incomplete: int | None) -> str:
 
 
 def of_all_attempts(status: TrialStatus) -> Usage | None:
-    """Return a trial's usage, summed over all attempts; None if it is unknown. status.usage has that of the last attempt, with the
-    setup of a hosted agent, once the trial has finished."""
+    """Return a trial's usage, summed over all attempts; None if it is unknown. Once the trial has finished, status.usage is the
+    usage of the last attempt, including the setup of a hosted agent."""
     kept = status.resumed.attempts if status.resumed else []
     last = with_runner(status.attempt or 1, kept, status.steps) if status.usage else []
     counted = {(runner, each.name) for runner, each in last}

@@ -156,7 +156,8 @@ def _message(status: TrialStatus) -> str:
 
 
 def counted(found: Iterable[Row]) -> list[Row]:
-    """Return the rows of the trials that count: of each trial and its retries one, and each trial without a number in the sweep."""
+    """Return the rows of the trials that count: one row of each trial of a sweep and its retries, and the rows of all trials that
+    are not numbered by a sweep."""
     rows = list(found)
     numbered = [each for each in rows if each.number >= 0]
     chosen = current(((sweep_number(each), each.number, each) for each in numbered), lambda each: each.counts is not None)
