@@ -147,7 +147,8 @@ def _volume() -> Object:
 
 
 def shape_pod(made: Object, settings: Settings, model_url: str, pause_seconds: int) -> Object:
-    """Return a pod like the trial's, in which only the agent's processes run: one after the other, started by the container itself.
+    """Return a pod like the trial's, but without a runner in the container main: the container itself starts the agent's processes,
+    one after the other.
 
     made: the trial; the agent host's container runs its runner, which gets no request.
     """
@@ -196,15 +197,17 @@ async def measure(client: Client, namespace: str, settings: Settings) -> Found:
     async with servers.model(servers.node()) as model:
         for each in _objects(namespace):
             await client.create(each)
-        compared = []
-        for pause_seconds in (SHORT, LONG):
-            hosted = hosted_trial(model.url, pause_seconds)
-            shape = shape_pod(hosted, settings, model.url, pause_seconds)
-            manifests = Manifests(hosted, shape, bare_pod(shape), len(STEPS))
-            compared.append(await trials.compare(client, namespace, manifests, COUNT, done=agent_ended))
+        short, long = [await _compare(client, namespace, settings, model.url, each) for each in (SHORT, LONG)]
         installed = _trial(_claude(model.url), _held_steps(f"sleep {HELD_SECONDS}; touch /tmp/{STEPS[-1]}"), _program_spec(SHORT))
         own = _trial(_own(model.url), [_scripted(name) for name in STEPS], _own_spec())
-        return Found(*compared, *[await _memory(client, namespace, each) for each in (installed, own)])
+        return Found(short, long, *[await _memory(client, namespace, each) for each in (installed, own)])
+
+
+async def _compare(client: Client, namespace: str, settings: Settings, model_url: str, pause_seconds: int) -> Comparison:
+    hosted = hosted_trial(model_url, pause_seconds)
+    shape = shape_pod(hosted, settings, model_url, pause_seconds)
+    manifests = Manifests(hosted, shape, bare_pod(shape), len(STEPS))
+    return await trials.compare(client, namespace, manifests, COUNT, done=agent_ended)
 
 
 def table(found: Found) -> Table:
@@ -226,7 +229,8 @@ def judgement(found: Found) -> tuple[bool, list[str]]:
         (short <= MAX_EXECS_PER_STEP, f"{short:.2f} execs per short step, at most {MAX_EXECS_PER_STEP:g}"),
         (long <= most, f"{long:.2f} execs per long step, at most {most:.2f}: one per step and one at the start"),
     ]
-    time = f"{found.long.count} trials of long steps take {ratio:.2f} times as long as the agent alone in bare pods, at most {MAX_BARE_RATIO:g}"
+    time = f"{found.long.count} trials of long steps take {ratio:.2f} times as long as the agent alone in bare pods"
+    time = f"{time}, at most {MAX_BARE_RATIO:g}"
     lines = [trials.line(holds, words) for holds, words in [(ratio <= MAX_BARE_RATIO, time), *promises]]
     return all(holds for holds, _ in promises), lines
 
