@@ -105,7 +105,7 @@ func (r *reading) model() Answer {
 	answer := Answer{}
 	for _, name := range names {
 		service := r.project.Services[name]
-		if skipped, found := r.file.skipped[name]; found { // its profiles were reset or are empty after all
+		if skipped, found := r.file.skipped[name]; found { // active after all: its profiles were reset or are empty
 			r.file.walk(skipped, []string{"services", name}, []string{"services", name})
 		}
 		r.check(service)

@@ -77,7 +77,7 @@ func (r *reading) checkDeploy(key []string, deploy *types.DeployConfig) {
 	}
 }
 
-// checkRequests refuses requests above the limits, which the API server rejects.
+// checkRequests refuses resource requests above the limits, because the API server would reject the pod.
 func (r *reading) checkRequests(key []string, service Service) {
 	if service.CPUs > 0 && service.CPURequest > service.CPUs {
 		r.file.refuse(with(key, "deploy"), "reserves %g CPUs, more than the limit of %g", service.CPURequest, service.CPUs)

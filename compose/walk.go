@@ -48,7 +48,7 @@ func parse(text string, variables map[string]string) (*document, error) {
 			return found, nil
 		case err != nil:
 			return nil, err
-		case number > 0: // the library would merge it into the first one, which alone is walked
+		case number > 0: // walk visits the first document only, but the library would merge this one into it
 			found.refused = append(found.refused, Refusal{"", root.Line, "must be one document, but another one begins here"})
 			return found, nil
 		case len(root.Content) > 0:
@@ -144,7 +144,7 @@ func (d *document) key(pair [2]*yaml.Node, path, pattern []string) {
 }
 
 // inactive returns whether a service has profiles, none of which Harbor enables. A service that extends another one counts as
-// active, because the library reads a file to extend also for an inactive service.
+// active, because the library reads the extended file even for an inactive service.
 func inactive(service *yaml.Node) bool {
 	if len(values(service, "extends")) > 0 {
 		return false

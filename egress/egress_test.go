@@ -451,7 +451,8 @@ func TestLookupsOfAKeptSocketFollowTheNetwork(t *testing.T) {
 	}
 }
 
-// A process may keep a socket from a phase with another network: a peer must not reach it any more.
+// A process may keep a socket that it opened in a phase with another network. After the switch, no peer may reach the process on
+// it.
 func TestASwitchCutsWhatComesIn(t *testing.T) {
 	for name, network := range map[string]string{"UDP": "udp", "TCP": "tcp"} {
 		t.Run(name, func(t *testing.T) {

@@ -150,7 +150,7 @@ func (s *sidecar) change(wanted policy.Policy) (refusals.Report, error) {
 		return refusals.Report{}, err
 	}
 	if err := s.firewall.ForgetLookups(); err != nil {
-		log.Print(err) // sockets that processes keep look up names as before the switch
+		log.Print(err) // the switch holds; only lookups on sockets that were opened before it keep their old redirection
 	}
 	log.Printf("%s, %d hosts, gateway %v, in %v", wanted.Mode, len(wanted.Hosts), wanted.Gateway, time.Since(started).Round(time.Microsecond))
 	return s.refused.Take(), nil

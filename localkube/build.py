@@ -30,7 +30,8 @@ class Program:
 class Module:
     """A Go module of localkube, and the programs that are built from it.
 
-    name: of its directory, and of its programs' directory in the cache. content, duration: for the user who waits.
+    name: name of the module's directory, and of its programs' directory in the cache. content, duration: what is built and how long
+    that takes, for the message to the user.
     """
 
     name: str

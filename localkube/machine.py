@@ -6,7 +6,7 @@ from pathlib import Path
 
 from localkube import cgroups
 
-_NEEDED = (6, 3)  # the first version in which a tmpfs, such as that of a pod's secrets, can be mounted with other ids
+_NEEDED = (6, 3)  # first kernel that can mount a tmpfs, such as a pod's Secret volume, with mapped user IDs
 _MAXIMUM = Path("/proc/sys/user/max_user_namespaces")
 
 
@@ -18,9 +18,9 @@ def description() -> str:
 
 
 def user_namespaces_problem(release: str = platform.release(), maximum: Path = _MAXIMUM) -> str | None:
-    """Return why no pod can have a user namespace (`hostUsers: false`); None if pods can. release: the kernel's.
+    """Return why no pod can have a user namespace (`hostUsers: false`); None if pods can. release: the kernel's release.
 
-    Files of the image and of volumes are then mounted with other ids, which the kernel must support.
+    With user namespaces, the image's files and volumes are mounted with mapped user IDs, which the kernel must support.
     """
     if not maximum.exists() or int(maximum.read_text()) == 0:
         return "the kernel allows none (sysctl user.max_user_namespaces)"

@@ -122,8 +122,8 @@ _SWEEP_COLUMNS: Final[tuple[Column, ...]] = (
     ("Age", "date", ".metadata.creationTimestamp", 0, "Time since the sweep was created"),
     ("Created", "integer", ".status.trials.created", 1, "Trials created so far"),
     ("Counted", "integer", ".status.trials.counted", 1, "Scored trials"),
-    ("Retried", "integer", ".status.trials.retried", 1, "Trials that run again"),
-    ("Pod-Hours", "number", ".status.podHours", 1, "Pod-hours of all its trials"),
+    ("Retried", "integer", ".status.trials.retried", 1, "Retries created so far"),
+    ("Pod-Hours", "number", ".status.podHours", 1, "Pod-hours of the sweep's trials"),
     ("Reason", "string", '.status.conditions[?(@.type=="Ready")].reason', 1, "Reason of the Ready condition"),
 )
 _LABEL_CHARACTERS: Final = 63

@@ -116,7 +116,7 @@ class FakeCluster(Store):
         self.runners: dict[str, FakeRunner] = {}
         self.pods_run = pods_run
         self.one_image = False  # whether separate verifiers have the agent's image
-        self.services_down: Sequence[Object] = ()  # statuses of services' containers that do not run in any pod
+        self.services_down: Sequence[Object] = ()  # statuses of services' containers that are down, the same in all pods
         self._make_runner = make_runner or (lambda pod: FakeRunner(pod["metadata"]["uid"]))
 
     # -- calls for tests only

@@ -23,12 +23,12 @@ const Mark = 0x4d535450
 const (
 	tableName   = "multistep_egress"
 	chainName   = "leaving"
-	refusedName = "refused" // start of the names of the sets of refused packets
+	refusedName = "refused" // prefix of the names of the sets in which refused packets are counted
 	countedSize = 256
 	bufferBytes = 4 << 20
 )
 
-// families are the address families: their number, the end of the names of their sets, and the type of their addresses.
+// families are the address families: their number, the suffix of their sets' names, and the type of their addresses.
 var families = []struct {
 	number byte
 	suffix string
@@ -75,7 +75,7 @@ func (f *Firewall) Apply(rules *policy.Rules) error {
 	return nil
 }
 
-// buffers makes room for a whole policy in the socket. The sidecar's NET_ADMIN allows more than the node's default.
+// buffers enlarges the socket's buffers so that a whole policy fits. NET_ADMIN allows more than the node's default.
 func buffers(socket *netlink.Conn) error {
 	return errors.Join(socket.SetWriteBuffer(bufferBytes), socket.SetReadBuffer(bufferBytes))
 }
@@ -157,8 +157,9 @@ func (f *Firewall) leave(conn *nftables.Conn, table *nftables.Table, rules *poli
 	add(counts(), []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED}})
 }
 
-// enter lets in what belongs to the sidecar's connections and to listed addresses; in public, to all connections of the pod. A process
-// may keep a socket from a phase with another network: its peer must not reach it any more.
+// enter accepts incoming packets of established connections: of the sidecar's own, and of those with listed addresses; with a
+// public network, of all. That a connection is established is otherwise not sufficient, because a process may keep a socket from a
+// phase with another network.
 func (f *Firewall) enter(conn *nftables.Conn, table *nftables.Table, rules *policy.Rules, allowed map[byte]*nftables.Set) {
 	to := chain(conn, table, "entering", nftables.ChainTypeFilter, nftables.ChainHookInput, nftables.ChainPriorityFilter, nftables.ChainPolicyDrop)
 	add := adder(conn, to)

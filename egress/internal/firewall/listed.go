@@ -12,8 +12,9 @@ import (
 // maxElements is the maximum number of elements in one message to the kernel, which has 64 KiB for them.
 const maxElements = 500
 
-// addListed adds the sets of the listed addresses, so that the number of rules does not depend on that of addresses: the kernel answers
-// each rule, and has little space for answers. It returns the sets by address family; a family without listed addresses has none.
+// addListed adds one set of the listed addresses per address family. Thus the number of rules does not grow with the number of
+// addresses: the kernel answers each rule, and the socket's buffer has little space for answers. It returns the sets by address
+// family; a family without listed addresses has none.
 func addListed(conn *nftables.Conn, table *nftables.Table, prefixes []netip.Prefix) (map[byte]*nftables.Set, error) {
 	sets := map[byte]*nftables.Set{}
 	for _, each := range families {
@@ -35,8 +36,8 @@ func addListed(conn *nftables.Conn, table *nftables.Table, prefixes []netip.Pref
 	return sets, nil
 }
 
-// elementsOf returns the first address of each range of addresses, and the address after it. Ranges that overlap or meet are one
-// range, because a set must not have overlapping ranges.
+// elementsOf returns two elements per range of addresses: its first address, and the address after its last one. Overlapping and
+// adjacent ranges are merged, because the ranges of a set must not overlap.
 func elementsOf(prefixes []netip.Prefix, is4 bool) []nftables.SetElement {
 	chosen := slices.DeleteFunc(slices.Clone(prefixes), func(each netip.Prefix) bool { return each.Addr().Is4() != is4 })
 	slices.SortFunc(chosen, func(one, other netip.Prefix) int { return one.Addr().Compare(other.Addr()) })

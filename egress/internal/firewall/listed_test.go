@@ -8,7 +8,7 @@ import (
 	"github.com/google/nftables"
 )
 
-// The set has an address if and only if one of the prefixes has it, whatever overlaps, and at both ends of the address space.
+// The set contains exactly the addresses of the prefixes, even if prefixes overlap or reach an end of the address space.
 func TestTheSetHasTheAddressesOfThePrefixes(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 3000 {
@@ -34,7 +34,7 @@ func TestTheSetHasTheAddressesOfThePrefixes(t *testing.T) {
 	}
 }
 
-// contains returns whether a set has an address: whether the last element at or below it begins a range.
+// contains returns whether a set has an address: whether the last element at or below the address starts a range.
 func contains(t *testing.T, elements []nftables.SetElement, wanted netip.Addr) bool {
 	inside, former := false, netip.Addr{}
 	for _, each := range elements {

@@ -14,7 +14,7 @@ const (
 	ctMark       = 8
 	ctTupleProto = 2
 	ctProtoNum   = 1
-	ctProtoPort  = 3 // of the destination
+	ctProtoPort  = 3 // destination port
 )
 
 const headBytes = 4
@@ -24,8 +24,8 @@ const (
 	ctDelete = netlink.HeaderType(unix.NFNL_SUBSYS_CTNETLINK<<8 | 2)
 )
 
-// ForgetLookups makes the kernel forget to where it redirected the pod's lookups over UDP. The kernel applies rules of NAT to new
-// flows only: the lookups of a process that keeps its socket, as resolvers of servers do, would follow the rules of its first one.
+// ForgetLookups deletes the conntrack entries of the pod's DNS lookups over UDP. The kernel applies NAT rules to new flows only, so
+// a process that keeps its socket, as resolvers of servers do, would keep the redirection from before the switch.
 func (f *Firewall) ForgetLookups() error {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {

@@ -18,7 +18,7 @@ const (
 // MaxHosts is the maximum number of entries in a policy.
 const MaxHosts = 10_000
 
-// ErrHosts is an error in a policy's hosts, which no retry mends.
+// ErrHosts marks an error in a policy's hosts, for which a retry does not help.
 var ErrHosts = errors.New("hosts")
 
 // Policy is a policy that the operator requests. Hosts: names, wildcards ("*.NAME"), addresses and CIDRs, in lower case; only with

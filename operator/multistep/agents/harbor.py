@@ -99,9 +99,10 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
 
 
 def _error(run: StepRun, called: _Called, report: ModelReport) -> StepException | None:
-    """Return the agent's error, or mark the attempt as failed if the model gateway was down after the agent's last request.
+    """Return the agent's error. If the model gateway was down after the agent's last request, mark the attempt as failed instead.
 
-    The agent may have failed because it could not connect, of which the gateway has no record. No agent can cause this.
+    The agent may then have failed because it could not connect; the gateway has no record of such requests. No agent can cause a
+    downtime of the gateway.
     """
     error, ended = called.outcome.error, called.record.ended_at or called.record.started_at
     if error is None:

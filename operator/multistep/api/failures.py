@@ -132,7 +132,7 @@ ATTEMPTS = (
         "EgressEnded",
         "Infrastructure",
         "the [egress sidecar](../how-to/egress.md) of a pod was killed from outside (status 137 without OOMKilled, or 255), or "
-        "ended before the first step: what ran meanwhile had no network",
+        "ended before the first step and before the setup of a class of your own: what ran meanwhile had no network",
         "check the node",
     ),
     Failure(
@@ -261,7 +261,7 @@ FAILED = (
         "RunnerBroken",
         "Agent",
         "the runner violated its protocol five times in a row, for at least 60 s; it is broken, or an agent with root replaced it "
-        "(class Task before the first step)",
+        "(class Task if no agent has run before)",
         "read the message; run the agent as a user other than root",
     ),
     Failure(
@@ -275,8 +275,8 @@ FAILED = (
         "ExecSessionsKilled",
         "Agent",
         "something in the container killed the operator's exec sessions, or deleted the working directory in which they start, "
-        "five times in a row for at least 90 s; the kubelet reported this while the container ran (class Task before "
-        "the first step)",
+        "five times in a row for at least 90 s; the kubelet reported this while the container ran (class Task if no "
+        "agent has run before)",
         "read the message; run the agent as a user other than root",
     ),
     Failure("OutOfMemory", "Task", "the container ran out of memory before the first step", "raise `environment.memory_mb`"),

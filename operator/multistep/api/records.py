@@ -18,7 +18,7 @@ from multistep.errors import RunnerError
 
 MAX_ID_CHARACTERS = 1024
 MAX_TEXT_CHARACTERS = 64 * 1024  # limit of each text in a result; the longest text is the tail of a phase's output
-MAX_RECORDS = 30_000  # for 1,000 steps, the most that a task may have
+MAX_RECORDS = 30_000  # enough for 1,000 steps, the maximum of a task
 MAX_GROUPS = 65_537  # Linux's limit of supplementary groups, plus the user's primary group
 MAX_INTEGER = 2**53  # largest integer up to which JSON numbers (doubles) are exact
 
@@ -306,7 +306,8 @@ class Fields:
 
 
 def _is_newer(record: object) -> bool:
-    """Return whether the record is of an operation that this release does not have, after a rollback: no script asks for it."""
+    """Return whether this release does not know the record's operation, as after a rollback. Such records are ignored, because no
+    script of this release uses them."""
     op = record.get("op") if isinstance(record, Mapping) else None
     return isinstance(op, str) and op not in OPERATIONS
 

@@ -266,7 +266,7 @@ class VerifierStatus(Model):
     start_time: datetime | None = None
     """Time at which the pod was first requested."""
     untouched: bool | None = None
-    """True until the agent's files are copied to the pod: no agent can have caused its end before."""
+    """True until the agent's files are copied to the pod; until then, no agent can have caused a failure in it."""
 
 
 class TrialStatus(Model):

@@ -114,7 +114,8 @@ def agents(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) ->
 
 
 def sweep_agents(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the names of a sweep's agents, those of Harbor with the @ before their model. A command needs a name of your own."""
+    """Return the values that can start --agent of a sweep; for agents of Harbor with the @ that precedes the model. The agent
+    ``command`` is omitted, because a sweep needs NAME=COMMAND instead."""
     return _matching([CompletionItem(each) for each in (*PLAIN, *(f"{each}@" for each in harbor_agents.NAMES))], incomplete)
 
 

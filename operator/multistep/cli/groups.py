@@ -18,7 +18,7 @@ ELSEWHERE: Final = {
     "lint": "check",
     "resume": "retry",
 }
-"""The command that does what a command of this name does in kubectl, argo or harbor."""
+"""Commands of kubectl, argo and harbor, and the command of Multistep that does the same."""
 
 
 class SuggestingGroup(click.Group):
@@ -41,8 +41,8 @@ class SuggestingGroup(click.Group):
 
 
 class TrialCommand(click.Command):
-    """A command with the arguments TASK and COMMAND. COMMAND must follow `--`: else the second directory of `run tasks/*` would be
-    the program of an agent."""
+    """A command with the arguments TASK and COMMAND. COMMAND must follow `--`; otherwise the second directory of `run tasks/*`
+    would be taken for an agent's program."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         after = args[args.index("--") + 1 :] if "--" in args else []

@@ -40,7 +40,7 @@ _UNREACHABLE = re.compile(
     re.IGNORECASE,
 )
 
-# buildah's last line if the node's disk is full; the volumes themselves have no limit that a write could reach.
+# buildah's last line if the node's disk is full. A volume's sizeLimit causes no such error: the kubelet evicts the pod instead.
 _DISK_FULL = re.compile(r"^Error: .*no space left on device")
 
 

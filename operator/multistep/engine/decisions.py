@@ -48,7 +48,7 @@ class PodFacts:
     ready: bool = False
     terminated: bool = False
     init_failed: bool = False  # an init container failed that is neither a service nor the egress sidecar, so main did not start
-    unfilled: str = ""  # service whose volumes the failed init container fills from its image; main: the trial's container
+    unfilled: str = ""  # service (main: the trial's container) whose volumes the failed init container should have filled
     exit_code: int | None = None
     exit_reason: str = ""
     exit_message: str = ""
@@ -97,9 +97,9 @@ class ProtocolViolation:
 class Situation:
     """All inputs of a decision. start_timeout: seconds that a pod may take from its scheduling until it runs.
 
-    verifier: the pod that status.verifier names, while a step is verified separately. violation: the protocol violation of the
-    last exec session; None if that session had none. compares_verdicts: whether the verifier runs only to compare its verdict.
-    verified_apart: whether the current step is verified in a pod of its own only.
+    verifier: the pod that status.verifier names, while a step is verified separately. violation: the protocol violation of the last
+    exec session; None if that session had none. compares_verdicts: whether the verifier runs only to compare its verdict.
+    verified_apart: whether the current step has a separate verifier, so that it is verified in another pod only.
     """
 
     trial: MultiStepTrial

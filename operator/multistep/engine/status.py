@@ -43,8 +43,8 @@ MAX_INCOMPLETE = 4  # maximum number of incomplete sources that the status lists
 
 
 def waiting(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float, *, gated: bool = False) -> TrialStatus:
-    """Return the status of a waiting trial. gated: whether the trial waits for a queue or for the results volume; it is then
-    reported as Suspended, like a Job that Kueue has queued."""
+    """Return the status of a waiting trial. gated: whether the trial waits for a queue or for the results volume; the condition
+    Suspended is then True, as in a Job that Kueue has queued."""
     return _with(trial, phase, reason, message, now, gated=gated)
 
 
@@ -135,7 +135,8 @@ def verifier_wanted(
     trial: MultiStepTrial, pod_name: str, image_user: str | None, now: float, *, compares: bool = False
 ) -> VerifierStatus:
     """Return the status of a verifier's pod before its creation. If the operator recreates the pod to run it as root, the status
-    keeps the start time of the first pod. compares: whether the pod's verdict is only compared: its end then has no effect."""
+    keeps the start time of the first pod. compares: whether the pod only verifies a second time, to compare verdicts; the end of
+    such a pod has no effect."""
     former = trial.status.verifier
     same = former is not None and former.pod_name.removesuffix("-root") == pod_name.removesuffix("-root")
     start = former.start_time if former is not None and same else None

@@ -85,7 +85,8 @@ def _without_step_scores(status: TrialStatus) -> TrialStatus:
 
 
 def _is_whole(step: StepStatus) -> bool:
-    """Return whether one reward is all that counts: the status keeps at least one, "reward" if the step has it."""
+    """Return whether the step's score depends on one reward only, which the status keeps: "reward" if the step has it, else its
+    only reward."""
     values = step.rewards or {}
     return "reward" in values or len(values) + (step.omitted_rewards or 0) <= 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from multistep.api.plural import plural
 from multistep.api.records import Fields
 from multistep.api.step_runs import with_runner
 from multistep.api.trial_status import TrialStatus, Usage
@@ -42,18 +43,28 @@ def since(now: Usage | None, before: Usage | None) -> Usage | None:
 
 
 def total(steps: Iterable[Usage | None]) -> Usage | None:
-    """Return the sum of the steps' usages; None if no step has a usage. An amount that is None in any usage is None in the sum."""
+    """Return the sum of the steps' usages; None if no step has a usage. An amount that is None in any usage is None in the sum,
+    except the number of incomplete requests: an agent's own count has none, and must not hide those that the gateway reports."""
     known = [each for each in steps if each is not None]
     if not known:
         return None
     sources = {each.source for each in known}
     summed = _usage([_sum([getattr(each, name) for each in known]) for name in _AMOUNTS])
-    return summed.model_copy(update={"source": sources.pop() if len(sources) == 1 else "Agent", "prices": known[-1].prices})
+    incomplete = [each.incomplete for each in known if each.incomplete is not None]
+    source = sources.pop() if len(sources) == 1 else "Agent"
+    return summed.model_copy(
+        update={"incomplete": sum(incomplete) if incomplete else None, "source": source, "prices": known[-1].prices}
+    )
+
+
+def omission(incomplete: int | None) -> str:
+    """Return the remark that tokens and costs do not include the incomplete requests: they are a lower bound; "" without any."""
+    return f"without {plural(incomplete, 'request')} of unknown usage" if incomplete else ""
 
 
 def of_all_attempts(status: TrialStatus) -> Usage | None:
-    """Return a trial's usage, summed over all attempts; None if it is unknown. status.usage has that of the last attempt, with the
-    setup of a hosted agent, once the trial has finished."""
+    """Return a trial's usage, summed over all attempts; None if it is unknown. Once the trial has finished, status.usage is the
+    usage of the last attempt, including the setup of a hosted agent."""
     kept = status.resumed.attempts if status.resumed else []
     last = with_runner(status.attempt or 1, kept, status.steps) if status.usage else []
     counted = {(runner, each.name) for runner, each in last}

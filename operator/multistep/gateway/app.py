@@ -29,7 +29,7 @@ from multistep.gateway.stalls import Stalls
 from multistep.gateway.steps import Steps
 
 MIN_TOKEN_BYTES: Final = 32
-_BEAT_SECONDS: Final = 5.0  # a downtime may seem to begin earlier by this
+_BEAT_SECONDS: Final = 5.0  # a recorded downtime may start too early by up to this time
 _CONNECT_SECONDS: Final = 10.0
 _KEEPALIVE_SECONDS: Final = 15.0  # shorter than providers' idle timeouts, so that they seldom close a connection during its reuse
 _log: Final = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ async def running(settings: GatewaySettings) -> AsyncIterator[Running]:
         stack.push_async_callback(services.steps.wait_all, settings.stop_seconds)
         port = await _listen(stack, public, settings, settings.port)
         beats = asyncio.create_task(_beat(services.ledger))
-        stack.callback(beats.cancel)  # first of all on exit: from then on, no agent can connect
+        stack.callback(beats.cancel)  # runs first on exit, because from then on no agent can connect
         yield Running(port, admin_port)
 
 
@@ -68,7 +68,7 @@ async def _beat(ledger: Ledger) -> None:
     while True:
         try:
             await ledger.beat()
-        except sqlite3.Error as error:  # e.g. a full disk, which may get free again
+        except sqlite3.Error as error:  # e.g. the disk is full, which may be temporary
             _log.error("cannot record that the gateway runs: %s", error)
         await asyncio.sleep(_BEAT_SECONDS)
 

@@ -22,7 +22,8 @@ _REQUEST_ERRORS: Final = frozenset(
 _NO_CREDIT: Final = "insufficient_quota"
 _CONFIGURATION_ERRORS: Final = frozenset(("API_KEY_INVALID", "billing_error", _NO_CREDIT, "invalid_api_key", "model_not_found"))
 _CONFIGURATION_MESSAGES: Final = ("Your credit balance is too low", "model:", "models/")
-"""Starts of messages of Anthropic and Gemini whose type is that of other errors, too. An agent cannot choose a message's start."""
+"""How messages of Anthropic and Gemini about credit and models start; these errors share their type with other errors. An agent
+cannot choose how a message starts."""
 _MAX_TOKENS: Final = 10_000_000  # more than any model generates for one answer
 _MAX_ANSWERS: Final = 128  # OpenAI's maximum; Gemini allows 8
 _NOT_JSON: Final = object()  # result for text that is not JSON; None is the result for the valid JSON document null
@@ -125,7 +126,7 @@ def _chat_usage(document: Document, before: Usage | None) -> Usage | None:
         return before
     given = _count(found, "prompt_tokens")
     cached = _count(_part(found, "prompt_tokens_details"), "cached_tokens", _count(found, "cached_tokens"))  # the latter: Kimi
-    # xAI and Gemini's API in this form count thinking in total_tokens only.
+    # xAI, and Gemini's OpenAI-compatible API, count thinking tokens in total_tokens only.
     output = max(_count(found, "completion_tokens"), _count(found, "total_tokens") - given)
     return Usage(input=given, cached=cached, output=output)
 

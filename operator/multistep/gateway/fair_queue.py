@@ -89,7 +89,7 @@ class Lane:
             raise
 
     def leave(self) -> None:
-        """Free the slot after an answer that was not a refusal."""
+        """Free the slot after an answer other than a refusal (429, 503 or 529)."""
         self._in_flight -= 1
         if self._in_flight + 1 >= self.window or self._waiting:  # widen the window only if it was fully used
             calm = self._clock() - self._refused_at > CALM_SECONDS

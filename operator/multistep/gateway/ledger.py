@@ -149,7 +149,7 @@ class Ledger:
         return dict(await self._do(lambda database: database.execute("select step, seconds from stalls").fetchall()))
 
     async def beat(self) -> None:
-        """Record that the gateway runs now. The next start takes the time since then for a downtime."""
+        """Record that the gateway runs now. When the gateway starts again, the time since this record is a downtime."""
         await self._do(lambda database: database.execute("insert or replace into alive values (1, ?)", [time.time()]))
 
     async def rows_of(self, step: StepKey) -> list[Row]:

@@ -1,5 +1,5 @@
 """Measures how long the provider stalled each step: the time in which at least one request of the step waited because the provider
-refused this request or another one of its lane. Overlapping waits count once.
+refused this request, or another request with the same credential and model. Overlapping waits count once.
 
 The agent host extends the agent's timeout by this time. The ledger stores it, so that it survives restarts of the gateway.
 """

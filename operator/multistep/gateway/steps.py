@@ -14,15 +14,15 @@ from multistep.gateway.tokens import StepKey
 MAX_OPEN: Final = 128
 """Maximum number of a step's open requests."""
 MAX_BODIES: Final = 64 << 20
-"""Maximum bytes of the bodies of a step's open requests: one step must not fill the gateway's memory. If the gateway is killed for
-that, the open requests of all steps are lost, which gives their trials another attempt."""
+"""Maximum total size in bytes of the bodies of a step's open requests. It keeps one step from filling the gateway's memory: if the
+gateway were OOM-killed, the open requests of all steps would be lost, and their trials would get another attempt."""
 MAX_REQUESTS: Final = 20_000
 """Maximum number of a step's requests. Each is a row of the ledger."""
 
 
 class Steps:
     """The closed steps, and each step's open requests. closed: the steps that the ledger already records as closed; body_bytes:
-    maximum of one body, which is always allowed."""
+    maximum size of one body, to which MAX_BODIES is raised if it is smaller."""
 
     def __init__(self, closed: Iterable[StepKey], body_bytes: int = 0) -> None:
         self._closed = set(closed)

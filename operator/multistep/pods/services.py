@@ -25,7 +25,7 @@ from multistep.pods.runner_mount import RUNNER
 _COPY_DIR: Final = "/multistep-volumes"
 _FILES_DIR: Final = "/multistep-files"
 _FILL: Final = "fill-"
-_FILL_FILES: Final = "fill-files"  # no service: names of their containers have CONTAINER_PREFIX
+_FILL_FILES: Final = "fill-files"  # for the task's files; a service named files has fill-svc-files
 _CHUNK: Final = 96 << 10  # size of one command-line argument in bytes; Linux allows at most 128 KiB
 _STATE: Final = "multistep-service"
 _STATE_DIR: Final = "/run/multistep-service"

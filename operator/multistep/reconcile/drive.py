@@ -152,7 +152,8 @@ def agent_works(trial: MultiStepTrial, loaded: Loaded) -> bool:
 
 def milestones(before: TrialStatus, journal: Journal) -> tuple[int, bool, bool]:
     """Return the progress that the status must show before the next operation: the number of started steps, whether a custom agent
-    class ran, and whether the verifier's pod may have files of the agent. The class and the files may end a container.
+    class ran, and whether the verifier's pod may have files of the agent. If a container ends later, the class or the files may be
+    the cause.
 
     before: the status at the start of the drive, which may say that the verifier's pod has none of these files.
     """

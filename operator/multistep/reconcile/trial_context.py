@@ -163,7 +163,7 @@ class TrialContext(ABC):
 
     @property
     def _verified_apart(self) -> bool:
-        """Return whether the current step is verified in a pod of its own only."""
+        """Return whether the current step has a separate verifier, so that it is verified in another pod only."""
         steps = self._loaded.plan.steps if self._loaded else ()
         return any(each.name == self._trial.status.current_step and verified_apart(each) for each in steps)
 

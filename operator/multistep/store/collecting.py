@@ -69,7 +69,7 @@ class Collections:
         await self._read_usage(key.namespace)
         try:
             unpacked = await self._disk.run(key, f"storing step {step.name!r}", unpack)
-        except InvalidTar as error:  # its digest was right: the runner sent it like this
+        except InvalidTar as error:  # the digest was right, so the runner itself sent an invalid tar
             raise RunnerError(str(error), code="Protocol") from error
         self._ledger.record(key.namespace, f"{key.name}/{key.uid}", Collection(attempt, step.index, part), unpacked.used)
         return unpacked.collected

@@ -34,6 +34,14 @@ func Undumpable() {
 	syscall.RawSyscall(syscall.SYS_PRCTL, prSetDumpable, 0, 0)
 }
 
+// KeepLimits prevents other processes of this user from changing this process's resource limits: the kernel would end PID 1 by
+// SIGKILL at a limit of its CPU time, as the kubelet does. Without CAP_SYS_RESOURCE, prlimit(2) takes a process whose three group
+// IDs are its own. No process has a group ID that equals two different ones.
+func KeepLimits() {
+	// Ignore errors: a process without CAP_SETGID cannot change its saved group ID.
+	syscall.Setresgid(-1, -1, syscall.Getegid()^1)
+}
+
 // DropSetpcap removes CAP_SETPCAP permanently from this process and all programs that it executes. The kernel lets a process
 // inspect another one only if it has all capabilities of the other one. So no phase, root or not, can open the descriptors of a
 // `runner call` (which has all of the container's capabilities) between its execve and Undumpable. A container without

@@ -19,7 +19,8 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// Error codes of a phase that could not start, and Left of one that ran: some of its processes could not be killed.
+// Error codes of a phase. Left: the phase ran, but some of its processes could not be killed. All others: the phase could not
+// start.
 const (
 	NoSuchUser    = "NoSuchUser"
 	NoSuchCommand = "NoSuchCommand"

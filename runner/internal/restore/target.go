@@ -173,8 +173,8 @@ func (t *target) isForeign(name string) bool {
 	return false
 }
 
-// replaceable returns an error if a mount or a directory of the runner is below the path. No checkpoint of this runner contains
-// such an entry.
+// replaceable returns an error if a mount or a directory of the runner is below the path. No checkpoint that this runner stored
+// requires the replacement of such a path.
 func (t *target) replaceable(name string) error {
 	if mounts.Below(t.foreign, path.Join(t.root, name)) {
 		return wire.Errorf(wire.CodeRestore, "a mount or the runner's directory is below it")

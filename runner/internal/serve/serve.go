@@ -55,6 +55,7 @@ func Main(version string, args []string) error {
 	if err := kernel.KeepDescriptors(); err != nil {
 		return err
 	}
+	kernel.KeepLimits()
 	forgetSignals()
 	debug.SetGCPercent(garbagePercent)
 	runner, err := newRunner(version, *user, makeRuntimeDir)

@@ -161,7 +161,7 @@ def test_what_a_setup_used_is_counted_with_the_steps_and_each_step_once() -> Non
 
     lost = {"number": 1, "reason": "PodDeleted", "steps": [step("a", usage=used(10)), step("b", usage=used(200))]}
     kept = [step("a", 1.0, usage=used(10)), step("b", 1.0, usage=used(20))]
-    # of the last attempt: 7 tokens of its setup, the step that it kept, and its own
+    # status.usage is that of the last attempt: 7 tokens of its setup, 10 of the kept step a, and 20 of its own step b
     resumed = trial(reward=1.0, steps=kept, attempts=[lost], resumed={"after": "a", "attempts": [1], "digest": "d"}, usage=used(37))
     resumed["status"]["attempt"] = 2
     assert row(resumed).input_tokens == 237

@@ -21,7 +21,7 @@ Examples:
   multistep sweep list -A --phase Running --watch
   multistep sweep list -o name | xargs -n 1 multistep sweep status
 
-The columns are those of `kubectl get tsw`. PHASE is Pending, Running, Suspended, Halting, Complete or Failed, in any case.
+The columns are those of `kubectl get tsw`. PHASE is Pending, Running, Suspended, Halting, Complete or Failed; case is ignored.
 """
 
 _RETRY_EPILOG = """\b

@@ -61,7 +61,7 @@ def check_images(options: ModelOptions, entries: Sequence[Manifest]) -> None:
 
 
 def check_keys(options: ModelOptions, entries: Sequence[Manifest]) -> None:
-    """Raise UsageError if it is unclear which provider's key a --key-from-secret is. entries: a list of spec.agent."""
+    """Raise UsageError if it is unclear to which provider a key of --key-from-secret belongs. entries: a list of spec.agent."""
     unnamed = [each for each in options.keys if "=" not in each]
     variables = {KEY_VARIABLES[each["model"].partition("/")[0]] for each in entries if "model" in each} if unnamed else set()
     if len(unnamed) > 1 or len(variables) > 1:

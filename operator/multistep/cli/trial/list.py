@@ -20,7 +20,7 @@ Examples:
 
 The columns are those of `kubectl get mst`. PHASE is Pending, Running, Suspended, Complete or Failed; OUTCOME is Passed, NotPassed,
 GateNotMet, AgentError, VerifierError, TaskError, Unverified or Excluded (docs/reference/trial-reference.md). Both options may be
-repeated, and take any case.
+repeated; case is ignored.
 """
 
 PHASES: Final = ("Pending", "Running", "Suspended", "Complete", "Failed")

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// At a limit of its CPU time, the kernel ends PID 1 by SIGKILL, as a kubelet does that evicts a pod.
+func TestAPhaseOfRootCannotLimitPID1(t *testing.T) {
+	c := launch(t, func(with *setup) { with.UsualCapabilities = true })
+	s := c.connect()
+	limits := func() string { return content(t, fmt.Sprintf("/proc/%d/limits", c.pid)) }
+	before := limits()
+	for _, limit := range []string{"cpu", "nofile", "as", "fsize"} {
+		result := s.shell("prlimit --pid 1 --"+limit+"=1000:1000", object{"cwd": "/"})
+		if result["exitCode"] == 0.0 || limits() != before {
+			t.Error(limit, result)
+		}
+	}
+	for _, ids := range []string{"", "--regid=1 --clear-groups", "--regid=0 --clear-groups"} {
+		result := s.shell("setpriv "+ids+" prlimit --pid 1 --cpu=1000", nil)
+		if result["exitCode"] == 0.0 || limits() != before {
+			t.Error(ids, result)
+		}
+	}
+	// Its own processes have the usual group IDs, so that they may limit each other.
+	status := s.shell("grep ^Gid: /proc/self/status; sleep 5 & prlimit --pid $! --cpu=1000", nil)
+	wanted := strings.Repeat(fmt.Sprintf("\t%d", os.Getgid()), 4)
+	if status["exitCode"] != 0.0 || !strings.Contains(status["tail"].(string), "Gid:"+wanted+"\n") {
+		t.Error(status)
+	}
+}
