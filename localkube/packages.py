@@ -14,7 +14,7 @@ _PROGRAMS = {  # by Debian package: a program or file that the package contains
     "buildah": "buildah",
     "containernetworking-plugins": "/usr/lib/cni/bridge",
     "debootstrap": "debootstrap",
-    "gcc": "gcc",  # this line and those with /usr/include and pkg-config: to build runc
+    "gcc": "gcc",  # to build runc, like the files below /usr/include and pkg-config
     "iproute2": "ip",
     "libc6-dev": "/usr/include/stdio.h",
     "libseccomp-dev": "/usr/include/seccomp.h",

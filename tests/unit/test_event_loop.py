@@ -79,7 +79,7 @@ def test_garbage_collection_in_the_operators_event_loop_skips_objects_that_impor
 
     monkeypatch.setattr("multistep.handlers.uvloop.run", run)
     monkeypatch.setattr("multistep.handlers.set_up", lambda *_: None)
-    gc.unfreeze()  # of what the tests froze; they go on with what main freezes
+    gc.unfreeze()  # undo the freeze of the tests themselves; the remaining tests run with what main freezes
     before = gc.get_freeze_count()
     main()
     assert before == 0 and ran and ran[0] > 50_000

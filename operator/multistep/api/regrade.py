@@ -16,8 +16,8 @@ class SweepRegrade(Model):
     """The sweep whose trials are regraded."""
 
     sweep: ObjectName
-    """Name of the other sweep, which must have the same tasks, agents, attempts and order. Trial N of this sweep regrades the other
-    sweep's trial with number N, or the retry that counts for it."""
+    """Name of the other sweep. Each trial of this sweep regrades the other sweep's trial of the same task, agent and attempt, or
+    the retry that counts for it."""
 
 
 class SourceException(Model):

@@ -35,5 +35,5 @@ def exit_of(error: MultistepError) -> Exit:
         return Exit.INTERRUPTED
     if isinstance(error, Gone):
         return Exit.FAILED
-    rejected = isinstance(error, ClusterError) and error.status == 401  # the credentials, not the input
+    rejected = isinstance(error, ClusterError) and error.status == 401  # the server rejected the credentials, not the input
     return Exit.UNREACHABLE if rejected or isinstance(error, Unavailable | StoreError) else Exit.BAD_INPUT

@@ -21,6 +21,7 @@ from multistep.api.trial_status import AttemptStatus, StepStatus, TrialStatus, U
 from multistep.cli.task.examine import Report, StepSummary
 from multistep.cli.trial.outcome import brief, level, outcome, words
 from multistep.engine.suspensions import SUSPENDED
+from multistep.engine.usage import omission
 
 PHASES: Final = ("setup", "healthcheck", "agent", "verifier")  # phases whose output `multistep logs` shows
 _PIPED_WIDTH = 250  # output width in characters if stdout is not a terminal: large, so that lines are not folded
@@ -151,8 +152,8 @@ def usage_text(usage: Usage) -> str:
     ]
     parts += [plural(usage.requests, "request")] if usage.requests is not None else []
     parts += [f"held {usage.held_seconds:.0f} s"] if (usage.held_seconds or 0.0) >= 1 else []
-    missing = f", without {plural(usage.incomplete, 'request')} of unknown usage" if usage.incomplete else ""
-    return f"used {', '.join(parts)}{missing}, counted by the {usage.source.lower()}"
+    parts += [omission(usage.incomplete)] if usage.incomplete else []
+    return f"used {', '.join(parts)}, counted by the {usage.source.lower()}"
 
 
 def _amount(tokens: int | None) -> str:

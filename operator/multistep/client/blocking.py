@@ -18,15 +18,16 @@ _T = TypeVar("_T")
 
 
 class Client(AbstractContextManager["Client"]):
-    """Runs sweeps in a cluster. Use it as a context manager, or, across the cells of a notebook, without and close() at the end:
+    """Runs sweeps in a cluster. Use it as a context manager:
 
         with Client() as client:
             for rollout in client.submit(["tasks/hello"], agents=["oracle"], attempts=8):
                 print(rollout.task, rollout.reward)
 
-    It connects at the start of the ``with`` block, or at the first call. After the block, or close(), it cannot be used again.
-    Its methods have the same arguments as the methods of ``AsyncClient``. Several threads may use one client. A separate thread
-    renews the sweeps' leases, even while the caller computes.
+    Without a ``with`` block, as across the cells of a notebook, call close() at the end. It connects at the start of the ``with``
+    block, or at the first call. After the block, or close(), it cannot be used again. Its methods have the same arguments as the
+    methods of ``AsyncClient``. Several threads may use one client. A separate thread renews the sweeps' leases, even while the
+    caller computes.
     """
 
     def __init__(self, *, namespace: str | None = None, kubeconfig: str | None = None, context: str | None = None) -> None:
@@ -34,7 +35,7 @@ class Client(AbstractContextManager["Client"]):
         self._client = AsyncClient(namespace=namespace, kubeconfig=kubeconfig, context=context)
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread
-        self._lock = threading.Lock()  # of the next two, while the client connects or closes
+        self._lock = threading.Lock()  # guards the next two fields while the client connects or closes
         self._connected = False
         self._closed = False
 

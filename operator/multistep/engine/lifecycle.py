@@ -227,7 +227,7 @@ def _host_ended(s: Situation) -> Decision | None:
 
 
 def _egress_ended(s: Situation) -> Decision | None:
-    """Fail the attempt if the egress sidecar ended before the first step and the setup of a custom agent class, or was killed from
+    """Fail the attempt if the egress sidecar ended before any step and before the setup of a custom agent class, or was killed from
     outside its container, because the pod lost its network. Else blame the phase: its processes can make the sidecar exit or run
     out of memory."""
     if s.pod is None or not s.pod.egress_ended or not s.pod.running:

@@ -13,7 +13,7 @@ QUEUED_BY_KUEUE = "QueuedByKueue"
 SCHEDULING_GATED = "SchedulingGated"
 QUEUED_FOR_MODEL = "QueuedForModel"
 RESULTS_NOT_WRITABLE = "ResultsNotWritable"
-# Suspended by a queue or because results cannot be written, not by spec.suspend.
+# Reasons of suspensions by a queue, or because results cannot be written. A suspension by spec.suspend is not gated.
 _GATED_REASONS = frozenset({QUEUED_BY_KUEUE, SCHEDULING_GATED, QUEUED_FOR_MODEL, RESULTS_NOT_WRITABLE})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from multistep.api.plural import plural
 from multistep.api.records import Fields
 from multistep.api.step_runs import with_runner
 from multistep.api.trial_status import TrialStatus, Usage
@@ -42,13 +43,23 @@ def since(now: Usage | None, before: Usage | None) -> Usage | None:
 
 
 def total(steps: Iterable[Usage | None]) -> Usage | None:
-    """Return the sum of the steps' usages; None if no step has a usage. An amount that is None in any usage is None in the sum."""
+    """Return the sum of the steps' usages; None if no step has a usage. An amount that is None in any usage is None in the sum,
+    except the number of incomplete requests: an agent's own count has none, and must not hide those that the gateway reports."""
     known = [each for each in steps if each is not None]
     if not known:
         return None
     sources = {each.source for each in known}
     summed = _usage([_sum([getattr(each, name) for each in known]) for name in _AMOUNTS])
-    return summed.model_copy(update={"source": sources.pop() if len(sources) == 1 else "Agent", "prices": known[-1].prices})
+    incomplete = [each.incomplete for each in known if each.incomplete is not None]
+    source = sources.pop() if len(sources) == 1 else "Agent"
+    return summed.model_copy(
+        update={"incomplete": sum(incomplete) if incomplete else None, "source": source, "prices": known[-1].prices}
+    )
+
+
+def omission(incomplete: int | None) -> str:
+    """Return the remark that tokens and costs do not include the incomplete requests: they are a lower bound; "" without any."""
+    return f"without {plural(incomplete, 'request')} of unknown usage" if incomplete else ""
 
 
 def of_all_attempts(status: TrialStatus) -> Usage | None:

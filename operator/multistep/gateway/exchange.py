@@ -247,7 +247,7 @@ class Exchange:
             body = b""
         pause = _advised_pause(answer)
         message = f"{answer.status} {message_of(body, self._call.credential.key.get_secret_value())}"
-        own_api = self._call.credential.base_url is None  # other providers use this code for limits by the minute
+        own_api = self._call.credential.base_url is None  # other providers use this code for per-minute rate limits
         if answer.status == 429 and own_api and pause is None and has_no_credit(body):
             await self.finish("failed", answer.status, Usage(), "Configuration", message)
             raise Refused(400, f"the provider refused the request: {message}")

@@ -34,7 +34,7 @@ class Finish(Protocol):
 
 
 class Relay:
-    """Forwards one answer. key: the provider's key, which must not reach the agent; asked: the request."""
+    """Forwards one answer. key: the provider's key, which must not reach the agent; asked: the parsed request."""
 
     def __init__(
         self, client: ClientConnection, answer: ClientResponse, dialect: Dialect, key: str, asked: Asked, finish: Finish

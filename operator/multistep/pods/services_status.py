@@ -30,8 +30,8 @@ def ended(pod: Mapping[str, Any]) -> ServiceEnd | None:
 
 
 def down(pod: Mapping[str, Any], container: str, now: float) -> str | None:
-    """Return how a service's container ended if it does not run and ended _DOWN_SECONDS ago or earlier; None otherwise. The kubelet
-    restarts a container that ends again and again after longer and longer pauses."""
+    """Return how a service's container ended if it does not run and ended _DOWN_SECONDS ago or earlier; None otherwise. (The
+    kubelet's back-off delays each further restart of a container longer.)"""
     status = container_status.named(container, (pod.get("status") or {}).get("initContainerStatuses"))
     last = _last_end(status) or {}
     if "running" in (status.get("state") or {}) or not last.get("finishedAt"):

@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 GRACE_SECONDS: Final = 10.0  # wait after a list, for watch events that are still on their way
 _WHOLE: Final = {"trial": TRIALS, "sweep": SWEEPS}  # the kinds of objects that are reconciled
 SOONER: Final = 0.5  # factor of the interval after a comparison that found missed events
-WATCH_TIMEOUT_SECONDS: Final = 330  # a silent watch ends after it, and the next one finds what it missed
-STALLED_AFTER: Final = 14  # comparisons in a row with missed events that count as a stall, if they take longer than this timeout
+WATCH_TIMEOUT_SECONDS: Final = 330  # a watch ends after this time; the next watch gets the events that it missed
+STALLED_AFTER: Final = 14  # comparisons in a row with missed events that count as a stall, if they took over WATCH_TIMEOUT_SECONDS
 
 
 class Lister(Protocol):
@@ -65,7 +65,7 @@ class Resync:
         self._sleep = sleep
         self._clock = clock
         self._findings = 0  # number of comparisons in a row that found missed events
-        self._first_finding = 0.0  # when the first of them ended
+        self._first_finding = 0.0  # when the first of these comparisons ended
         self.stalled = False  # whether the watches have missed events for so long that the process must restart
         self.finding = ""  # message about events missed before the last comparison; "" if none was missed
 

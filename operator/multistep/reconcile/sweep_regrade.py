@@ -7,11 +7,12 @@ from contextlib import suppress
 from typing import Final
 
 from multistep.api.conditions import is_finished
-from multistep.api.labels import RETRY_OF, SWEEP
+from multistep.api.labels import AGENT, ATTEMPT, BRANCH, RETRY_OF, SWEEP, TASK
 from multistep.api.sweep import TrialSweep, parse_scoring, parse_sweep_status
 from multistep.engine.scoring import counted_score
 from multistep.engine.sweep_retries import current
 from multistep.engine.sweep_trials import Plan, facts, number_of, owner_of, retry_of
+from multistep.engine.sweeps import Grid
 from multistep.errors import NotFound
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import SWEEPS, TRIALS
@@ -40,7 +41,7 @@ async def unfinished_source(cluster: Cluster, sweep: TrialSweep, now: float) -> 
 async def counting_retries(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> Mapping[int, str]:
     """Return the names of the source's retries that count, by the number of the trial that each retry replaces. {} if the sweep is
     not a regrade or its source does not exist."""
-    regrade, namespace, found = sweep.spec.regrade, sweep.metadata.namespace, list[Object]()
+    regrade, namespace, found = sweep.spec.regrade, sweep.metadata.namespace, list[tuple[int, Object]]()
     if regrade is None:
         return {}
     try:
@@ -48,17 +49,23 @@ async def counting_retries(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> M
     except NotFound:
         return {}
     async for each in cluster.each(TRIALS, namespace, label_selector=f"{SWEEP}={regrade.sweep},{RETRY_OF}"):
-        if _counts_for(each) < plan.grid.total:
-            found.append(each)
-    for number in sorted(set(map(_counts_for, found))):
+        if (number := _number_in(plan.grid, each)) is not None:
+            found.append((number, each))
+    for number in sorted({number for number, _ in found}):
         with suppress(NotFound):
-            found.append(await cluster.get(TRIALS, namespace, plan.grid.trial_name(regrade.sweep, number)))
+            found.append((number, await cluster.get(TRIALS, namespace, plan.grid.trial_name(regrade.sweep, number))))
     owner, scoring = (regrade.sweep, source["metadata"]["uid"]), parse_scoring(source)
-    own = [(_counts_for(each), number_of(each), each) for each in found if owner_of(each) == owner]
+    own = [(number, number_of(each), each) for number, each in found if owner_of(each) == owner]
     chosen = current(own, lambda each: counted_score(facts(each, scoring), scoring) is not None)
     return {number: each["metadata"]["name"] for number, each in chosen.items() if retry_of(each) is not None}
 
 
-def _counts_for(trial: Object) -> int:
-    number = retry_of(trial)
-    return number_of(trial) if number is None else number
+def _number_in(grid: Grid, trial: Object) -> int | None:
+    """Return the number that the regrade gives to a trial's task, agent and attempt, because the source may have another order.
+    None if it has no such trial, and for branches. Users can change annotations and labels, so they may be invalid."""
+    metadata = trial["metadata"]
+    task, agent, attempt = ((metadata.get("annotations") or {}).get(each, "") for each in (TASK, AGENT, ATTEMPT))
+    if BRANCH in metadata["labels"] or task not in grid.tasks or agent not in grid.agents:
+        return None
+    attempts = [str(each) for each in range(1, grid.attempts + 1)]
+    return grid.number(grid.tasks.index(task), grid.agents.index(agent), int(attempt)) if attempt in attempts else None

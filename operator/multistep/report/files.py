@@ -110,7 +110,7 @@ def parquet_bytes(rows: Sequence[Row]) -> bytes:
         "message": text,
         "seconds": pa.struct(dict.fromkeys(PHASES, number)),
     }
-    tokens = dict.fromkeys(("input_tokens", "output_tokens"), pa.int64())
+    tokens = dict.fromkeys(("input_tokens", "output_tokens", "incomplete_requests"), pa.int64())
     numbers = dict.fromkeys(("counts", "seconds", "cost_usd"), number)
     others = {"rewards": rewards, "passed": pa.bool_()}
     wholes = dict.fromkeys(("attempt", "failed_attempts", "step_number", "number", "retry_of"), whole)

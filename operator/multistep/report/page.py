@@ -14,7 +14,9 @@ from markupsafe import Markup
 
 from multistep.api.plural import plural
 from multistep.api.score import Level, outcome_level, outcome_words
+from multistep.engine.usage import omission
 from multistep.report.branches import Branches
+from multistep.report.cost_picture import cost_picture
 from multistep.report.excerpts import Excerpts
 from multistep.report.rows import Row
 from multistep.report.statistics import FEWEST, Estimate
@@ -35,12 +37,13 @@ def page(about: About, summary: Summary, excerpts: Mapping[str, Excerpts] | None
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "seconds": seconds, "probability": probability, "outcome": outcome, "level": level}
-    environment.filters |= {"plural": plural}
+    environment.filters |= {"plural": plural, "dollars": dollars, "omission": omission, "place": _place}
     return environment.get_template("report.html").render(
         about=about,
         summary=summary,
         read=about.read.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         scale=_Scale(summary.standings),
+        costs=cost_picture(summary.standings),
         heat=[(task, list(map(_Heat, found))) for task, found in groupby(summary.tasks, key=lambda each: each.task)],
         columns=max((len(each.steps) for each in summary.tasks), default=0) or 1,
         passes=sorted({k for each in summary.standings for k in each.passes}),
@@ -50,6 +53,7 @@ def page(about: About, summary: Summary, excerpts: Mapping[str, Excerpts] | None
         branch_passes=branch_passes(summary.branches),
         active=sum(row.state == "Active" for row in summary.rows),
         excluded=sum(row.excluded for row in summary.rows),
+        incomplete=any(row.incomplete_requests for row in summary.rows),
         fewest=FEWEST,
         script=Markup(script),
         script_hash=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
@@ -123,6 +127,20 @@ def seconds(value: float | None) -> str:
     if hours:
         return f"{hours} h {minutes_left} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def dollars(amount: float | None) -> str:
+    """Format an amount of US dollars with cents, and an amount below 10 cents with two more decimals; None as a dash."""
+    if amount is None:
+        return "-"
+    return f"${amount:.4f}" if 0 < abs(amount) < 0.1 else f"${amount:.2f}"
+
+
+def _place(standing: Standing) -> str:
+    """Return where an agent's mark is in the picture of score against cost, as text."""
+    cost = ", ".join(filter(None, (dollars(standing.cost_per_trial), standing.omission)))
+    score = number(standing.mean.value if standing.mean else None)
+    return f"{standing.agent}: cost {cost}, mean score {score}, 95 % interval {interval(standing.mean)}"
 
 
 def interval(estimate: Estimate | None) -> str:

@@ -33,7 +33,8 @@ class Row:
 
     seconds: duration, None if it has not finished; failed_attempts: number of failed attempts before the last one; content: digest
     of the task, if known; results: URL of its files in an object store. input_tokens, output_tokens, cost_usd: usage of the agent's
-    model requests in all attempts, None if unknown; counted_by: who counted this usage, Gateway or Agent; "" if nobody did.
+    model requests in all attempts, None if unknown; incomplete_requests: number of requests whose usage the gateway does not know,
+    which these amounts do not include; counted_by: who counted this usage, Gateway or Agent; "" if nobody did.
     tampering: kinds of evidence of tampering, separated by spaces; "" if there is none.
 
     branch: state from which a branch starts, "" for an ordinary trial; step: a branch's only step; step_number: the step's number
@@ -64,6 +65,7 @@ class Row:
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost_usd: float | None = None
+    incomplete_requests: int | None = None
     counted_by: str = ""
     tampering: str = ""
     branch: BranchState | Literal[""] = ""
@@ -134,6 +136,7 @@ def _usage(status: TrialStatus) -> dict[str, Any]:
         "input_tokens": used.input_tokens,
         "output_tokens": used.output_tokens,
         "cost_usd": used.cost_usd,
+        "incomplete_requests": used.incomplete,
         "counted_by": used.source,
     }
 

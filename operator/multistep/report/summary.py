@@ -12,8 +12,9 @@ from typing import TypeVar
 
 from multistep.api.plural import plural
 from multistep.api.sweep import Scoring
+from multistep.engine.usage import omission
 from multistep.report.branches import Branches, branches_of
-from multistep.report.by_task import ks
+from multistep.report.by_task import ks, means
 from multistep.report.rows import Row, in_order
 from multistep.report.statistics import Difference, Estimate, difference, holm, is_rare, mean_score, pass_at
 from multistep.report.step_row import StepRow
@@ -63,7 +64,8 @@ class Standing:
     mean_if_excluded_zero: what the mean would be if every excluded trial had scored 0.
     tampered: number of trials with evidence of tampering.
     cost_usd: cost of all trials in US dollars, None if no trial has model requests or the cost of one of these trials is unknown;
-    cost_per_pass: cost_usd divided by the number of trials that passed.
+    cost_per_pass: cost_usd divided by the number of trials that passed; cost_per_trial: mean cost of the scored trials, over tasks
+    as the mean score. incomplete_requests: number of requests whose usage is unknown, which the costs do not include.
     """
 
     agent: str
@@ -79,6 +81,13 @@ class Standing:
     tampered: int = 0
     cost_usd: float | None = None
     cost_per_pass: float | None = None
+    cost_per_trial: float | None = None
+    incomplete_requests: int = 0
+
+    @property
+    def omission(self) -> str:
+        """Return which requests the costs do not include, as text; "" if they include all, or are unknown."""
+        return "" if self.cost_usd is None else omission(self.incomplete_requests)
 
 
 @dataclass(frozen=True)
@@ -213,6 +222,11 @@ def _counts_or_zero(row: Row) -> float | None:
     return 0.0 if row.excluded else row.counts
 
 
+def _cost_if_scored(row: Row) -> float | None:
+    """Return the cost of a scored trial, 0 if it has no model requests; None if the trial is not scored."""
+    return None if row.counts is None else row.cost_usd or 0.0
+
+
 def _by_task(found: Iterable[Row], number: Callable[[Row], _Value | None]) -> dict[str, list[_Value]]:
     by_task: dict[str, list[_Value]] = defaultdict(list)
     for row in found:
@@ -240,6 +254,8 @@ def _standing(agent: str, found: Sequence[Row]) -> Standing:
         tampered=sum(row.tampering != "" for row in found),
         cost_usd=cost,
         cost_per_pass=cost / won if cost is not None and won else None,
+        cost_per_trial=None if cost is None else _mean(means(_by_task(found, _cost_if_scored)).values()),
+        incomplete_requests=sum(row.incomplete_requests or 0 for row in found),
     )
 
 

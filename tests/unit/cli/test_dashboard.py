@@ -58,7 +58,7 @@ async def test_a_page_gets_every_row_once_and_then_what_changes() -> None:
 
 
 async def test_rows_of_deleted_objects_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page that was away for too long to be sent every deletion gets all rows instead, and ``all``."""
+    """If a page missed a deletion that the board no longer remembers, it gets all rows, and ``all`` is true."""
     monkeypatch.setattr(boards, "MAX_DELETED", 2)
     board = Board()
     board.apply(WatchEvent("ADDED", trial("stays", GOOD)))

@@ -202,6 +202,14 @@ def test_a_sweep_is_regraded_trial_by_trial_without_its_retries(invoke: Invoke, 
     }
 
 
+def test_the_lease_of_a_sweep_is_not_copied_because_no_client_renews_that_of_its_regrade(
+    invoke: Invoke, cluster: CliCluster
+) -> None:
+    sweep(cluster, lease={"seconds": 60})
+    assert invoke("regrade", "nightly", "--name", "new").exit_code == 0
+    assert "lease" not in swept(cluster)
+
+
 def test_the_task_of_the_given_name_is_replaced_in_a_sweep(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     sweep(cluster)
     assert invoke("regrade", "sweep/nightly", "--name", "new", "--task", task).exit_code == 0

@@ -88,3 +88,13 @@ def test_a_file_has_tokens_and_cost_of_each_trial(
         assert sum(int(each["input_tokens"]) for each in those) == agent.usages * agent.input_tokens
         assert sum(int(each["output_tokens"]) for each in those) == agent.usages * agent.output_tokens
         assert sum(float(each["cost_usd"]) for each in those) == pytest.approx(cost(agent))
+
+
+def test_the_table_says_which_cost_is_without_requests_of_unknown_usage(invoke: Invoke, sweep: str, cluster: CliCluster) -> None:
+    assert "of unknown usage" not in invoke("sweep", "report", sweep).stdout
+    agent, other = AGENTS
+    name = agent.trial(0, 1)["metadata"]["name"]
+    cluster.objects["MultiStepTrial", name]["status"]["steps"][0]["usage"]["incomplete"] = 2
+    result = invoke("sweep", "report", sweep)
+    assert f"cost of {agent.name}: without 2 requests of unknown usage" in result.stdout.splitlines()
+    assert f"cost of {other.name}" not in result.stdout

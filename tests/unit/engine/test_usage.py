@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from multistep.api.trial_status import AttemptStatus, ResumeStatus, StepStatus, TrialStatus, Usage
-from multistep.engine.usage import of_all_attempts
+from multistep.engine.usage import of_all_attempts, omission, total
 
 
 def ran(name: str, tokens: int | None) -> StepStatus:
@@ -28,3 +28,18 @@ def test_the_usage_of_an_unfinished_trial_is_that_of_its_steps() -> None:
     assert of_all_attempts(TrialStatus(attempt=2, attempts=[LOST], steps=[ran("a", 20)])) == used(230)
     assert of_all_attempts(TrialStatus(attempt=1, steps=[ran("a", None)])) is None
     assert of_all_attempts(TrialStatus()) is None
+
+
+def test_incomplete_requests_stay_known_beside_the_agents_own_count() -> None:
+    by_gateway = Usage(input_tokens=10, requests=3, incomplete=2, source="Gateway")
+    summed = total([by_gateway, Usage(input_tokens=1)])
+    assert summed is not None
+    assert (summed.input_tokens, summed.requests, summed.incomplete, summed.source) == (11, None, 2, "Agent")
+    doubled = total([by_gateway, by_gateway])
+    assert doubled is not None and (doubled.requests, doubled.incomplete) == (6, 4)
+
+
+def test_an_omission_names_the_requests_of_unknown_usage() -> None:
+    assert [omission(each) for each in (None, 0, 1, 2)] == [
+        "", "", "without 1 request of unknown usage", "without 2 requests of unknown usage",
+    ]  # fmt: skip

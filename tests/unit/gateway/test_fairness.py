@@ -25,7 +25,7 @@ async def trial(it: World, sweep: str, number: int, statuses: Counter[int]) -> N
 async def test_a_small_sweep_is_not_behind_a_large_one(tmp_path: Path) -> None:
     async with world(tmp_path, retry_after=0.2) as it:
         statuses: Counter[int] = Counter()
-        answered: dict[str, int] = {}  # number of requests that had been answered when a sweep's last one was
+        answered: dict[str, int] = {}  # by sweep: the number of answers to all sweeps when its last request was answered
 
         async def sweep(name: str, trials: int) -> None:
             await asyncio.gather(*(trial(it, name, number, statuses) for number in range(trials)))

@@ -148,7 +148,8 @@ async def test_an_openai_account_without_credit_fails_at_once_as_configuration(t
 
 
 async def test_another_providers_quota_is_waited_for(tmp_path: Path) -> None:
-    """Some with OpenAI's API use its code for an account without credit for limits by the minute."""
+    """Some OpenAI-compatible providers report per-minute rate limits with the code that OpenAI uses for an account without
+    credit."""
     async with world(tmp_path) as it:
         it.model.faults = ["-quota", ""]
         assert (await it.call("chat")).status == 200

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from multistep.api.sweep import parse_sweep
 from multistep.engine.sweep_trials import Plan, manifest, plan
+from multistep.kube.protocols import Cluster
 from multistep.reconcile.starting_points import GRACE_SECONDS
-from multistep.reconcile.sweep_regrade import SOURCE_SECONDS
+from multistep.reconcile.sweep_regrade import SOURCE_SECONDS, counting_retries
 from tests.support.faults import Faults, Killed
 from tests.support.sweep_world import KEY, START, SweepWorld, assert_each_once, ended, sweep
 
@@ -79,6 +80,35 @@ async def test_the_trial_that_counts_for_a_number_is_regraded() -> None:
     world.cluster.put(former("Complete"))
     its = put_source(world, {2: 2, 3: 4, 4: 4, 5: 4, 8: 4, 9: 1, 10: 4, 11: 1}, 4, 4, 5, 2, 3)
     assert await regraded(world, its) == {4: 9, 5: 10}
+
+
+async def test_a_retry_is_regraded_as_its_own_task_agent_and_attempt_also_if_the_numbers_differ() -> None:
+    """In the source, number 1 is the first attempt of agent b at task t. Here it is the second attempt of agent a."""
+    world = SweepWorld(manifest=sweep(regrade={"sweep": "former"}, order="Tasks"))
+    world.cluster.put(former("Complete"))
+    its = put_source(world, {1: 4, 5: 4, 8: 1, 9: 1}, 1, 5)
+    await world.run()
+    sources = {each["metadata"]["name"]: each["spec"]["regrade"]["trial"] for each in world.trials if "regrade" in each["spec"]}
+    found = {name[2:7]: its.names.index(source) for name, source in sources.items()}
+    assert found == {"t-a-1": 0, "t-b-1": 8, "u-a-1": 2, "u-b-1": 3, "t-a-2": 4, "t-b-2": 9, "u-a-2": 6, "u-b-2": 7}
+
+
+async def test_retries_of_branches_are_not_regraded() -> None:
+    world = SweepWorld(manifest=REGRADE)
+    world.cluster.put(former("Complete"))
+    its = put_source(world, {4: 4, 8: 1}, 4)
+    world.cluster.objects["MultiStepTrial", KEY[0], its.names[8]]["metadata"]["labels"]["multistep.dev/branch"] = "Own"
+    assert await regraded(world, its) == {}
+
+
+async def test_a_trial_that_a_user_labelled_as_a_retry_is_not_regraded() -> None:
+    world = SweepWorld(manifest=REGRADE)
+    world.cluster.put(former("Complete"))
+    its = put_source(world, {4: 4, 8: 1}, 4)
+    known = world.cluster.objects["MultiStepTrial", KEY[0], its.names[8]]["metadata"]["annotations"]
+    for attempt in ("3", "x"):
+        known["multistep.dev/attempt"] = attempt
+        assert await counting_retries(cast(Cluster, world.cluster), parse_sweep(REGRADE), its) == {}
 
 
 async def test_retries_of_a_deleted_sweep_of_that_name_do_not_count() -> None:

@@ -16,6 +16,12 @@ def step(name: str, reward: float | None = None, **fields: Any) -> dict[str, Any
     return {"name": name, **({} if reward is None else {"rewards": {"reward": reward}}), **fields}
 
 
+def used(cost: float | None, *, incomplete: int = 0) -> dict[str, Any]:
+    """Return a step's usage, as the gateway counts it."""
+    counts = {"inputTokens": 10, "outputTokens": 1, "requests": 5, "incomplete": incomplete, "source": "Gateway"}
+    return {**counts, **({} if cost is None else {"costUSD": cost})}
+
+
 def trial(
     task: str = "hello",
     agent: str = "mine",

@@ -14,7 +14,7 @@ import pytest
 from multistep.report.files import csv_text, document, json_text, parquet_bytes
 from multistep.report.rows import row
 from multistep.report.summary import About, summarize
-from tests.unit.report.samples import step, sweep, trial
+from tests.unit.report.samples import step, sweep, trial, used
 
 ABOUT = About("nightly", "evals", datetime(2026, 1, 2, tzinfo=UTC), planned=4, phase="Running")
 ROWS = [
@@ -57,6 +57,16 @@ def test_csv_has_a_line_for_each_trial_and_leaves_empty_what_is_not_known() -> N
     assert (second["state"], second["rewards"], second["counts"], second["outcome"]) == ("Failed", "", "", "Excluded")
     assert second["failure_class"] == "Infrastructure"
     assert (third["state"], third["seconds"]) == ("Active", "")
+
+
+def test_each_file_has_the_requests_that_are_in_no_tokens_and_no_cost() -> None:
+    rows = [row(trial(attempt=n, reward=1.0, steps=[step("a", 1.0, usage=used(0.5, incomplete=n))])) for n in (0, 1, 2)]
+    rows.append(row(trial("other", reward=1.0)))
+    found = document(ABOUT, summarize(rows))
+    assert [each["incomplete_requests"] for each in found["trials"]] == [0, 1, 2, None]
+    assert [each["incomplete_requests"] for each in found["agents"]] == [3]
+    assert [each["incomplete_requests"] for each in csv.DictReader(io.StringIO(csv_text(rows)))] == ["0", "1", "2", ""]
+    assert pq.read_table(pa.BufferReader(parquet_bytes(rows)))["incomplete_requests"].to_pylist() == [0, 1, 2, None]
 
 
 @pytest.mark.parametrize("name", ['=HYPERLINK("http://evil/")', "+1", "-1+2", "@SUM(A1)", "\t=1", "\r=1"])

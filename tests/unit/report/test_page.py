@@ -8,10 +8,10 @@ from html.parser import HTMLParser
 import pytest
 
 from multistep.report.excerpts import Excerpts, FailingTest
-from multistep.report.page import number, page, probability, seconds
+from multistep.report.page import dollars, number, page, probability, seconds
 from multistep.report.rows import Row, row
 from multistep.report.summary import About, summarize
-from tests.unit.report.samples import step, sweep, trial
+from tests.unit.report.samples import step, sweep, trial, used
 
 _VOID = {"meta", "link", "br", "input"}
 
@@ -37,6 +37,9 @@ class Document(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text = " ".join(f"{self.text} {data}".split())
+
+    def count(self, tag: str) -> int:
+        return [each for each, _ in self.elements].count(tag)
 
     def all(self, attribute: str) -> list[str]:
         return [value for _, attributes in self.elements if (value := attributes.get(attribute))]
@@ -119,6 +122,45 @@ def test_outputs_and_failing_tests_are_text_that_can_be_folded(hostile: str) -> 
     assert [tag for tag, _ in document.elements].count("details") == [tag for tag, _ in plain.elements].count("details") + 1
 
 
+def priced(agent: str, *, incomplete: int = 0) -> list[Row]:
+    steps = [step("a", 1.0, usage=used(0.02, incomplete=incomplete))]
+    return [row(trial(task, agent, reward=1.0, steps=steps)) for task in ("t", "u")]
+
+
+def test_the_page_has_a_picture_of_score_against_cost_for_eyes_and_screen_readers() -> None:
+    document = made([*priced("mine"), *priced("open", incomplete=3), *sweep({("t", "free"): [1.0]})])
+    tags = [tag for tag, _ in document.elements]
+    assert (tags.count("svg"), tags.count("circle"), tags.count("script")) == (1, 2, 1)
+    (named,) = [attributes for tag, attributes in document.elements if tag == "svg"]
+    assert (named["role"], named["aria-labelledby"]) == ("img", "costs-name costs-numbers")
+    assert {"costs", "costs-name", "costs-numbers"} <= set(document.all("id")) and "#costs" in document.all("href")
+    assert "mine: cost $0.0200, mean score 1.000, 95 % interval 0.158 to 1.000" in document.text
+    assert "open: cost $0.0200, without 6 requests of unknown usage, mean score" in document.text
+    assert "as cost or mean are unknown: free." in document.text
+    assert [attributes.get("class") for tag, attributes in document.elements if tag == "circle"] == [None, "open"]
+
+
+def test_a_page_without_costs_has_no_such_picture() -> None:
+    document = made(ROWS)
+    assert "svg" not in [tag for tag, _ in document.elements] and "#costs" not in document.all("href")
+
+
+@pytest.mark.parametrize("hostile", ["<script>alert(1)</script>", "\"'><b>", "</svg></title>{{ 7 * 7 }}"])
+def test_names_in_the_picture_are_text(hostile: str) -> None:
+    document = made(priced(hostile))
+    tags = [tag for tag, _ in document.elements]
+    assert (tags.count("script"), tags.count("svg"), tags.count("b")) == (1, 1, made(priced("mine")).count("b"))
+    assert f"{hostile}: cost $0.0200" in document.text
+
+
+def test_the_page_says_which_costs_are_a_lower_bound() -> None:
+    text = made([*priced("mine", incomplete=1), *priced("exact")]).text
+    assert "mine $0.0400 without 2 requests of unknown usage $0.0200 per scored trial" in text
+    assert "≥ $0.0200" in text and "A cost with ≥ is a lower bound: without requests of unknown usage." in text
+    assert "$0.0200, without 1 request of unknown usage, counted by the gateway" in text
+    assert "of unknown usage" not in made(priced("exact")).text and "≥" not in made(priced("exact")).text
+
+
 def test_a_sweep_without_trials_has_a_page() -> None:
     text = made([], planned=None).text
     assert "0 trials" in text and "The sweep has no trials." in text
@@ -130,6 +172,7 @@ def test_rewards_beyond_nought_and_one_widen_the_axis() -> None:
 
 def test_numbers_are_as_people_read_them() -> None:
     assert [number(each) for each in (None, 0.12345, 12, 1.5e9)] == ["-", "0.123", "12.000", "1.5e+09"]
+    assert [dollars(each) for each in (None, 0.0, 0.004, 0.1, 1234.5)] == ["-", "$0.00", "$0.0040", "$0.10", "$1234.50"]
     assert [probability(each) for each in (None, 0.0001, 0.0312)] == ["-", "< 0.001", "0.031"]
     assert [seconds(each) for each in (None, 0.44, 9.96, 12.4, 59.6, 200, 7500)] == [
         "-", "0.4 s", "10 s", "12 s", "1 min 0 s", "3 min 20 s", "2 h 5 min",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
 from multistep.report.rows import Row, row
 from multistep.report.summary import compare, summarize
-from tests.unit.report.samples import step, sweep, trial
+from tests.unit.report.samples import step, sweep, trial, used
 
 
 def test_standings_are_by_mean_with_agents_without_one_last() -> None:
@@ -116,3 +117,27 @@ def test_the_cost_of_a_pass_includes_the_trials_that_did_not_pass() -> None:
     assert (found.cost_usd, found.cost_per_pass) == (None, None)
     (found,) = summarize([priced(1, 0.0, 1.0)]).standings
     assert (found.cost_usd, found.cost_per_pass) == (1.0, None)
+
+
+def test_the_mean_cost_of_a_trial_is_of_scored_trials_and_every_task_weighs_the_same() -> None:
+    def priced(task: str, attempt: int, cost: float | None, **fields: Any) -> Row:
+        return row(trial(task, attempt=attempt, steps=[step("a", 1.0, usage=used(cost))], **fields))
+
+    scored = [priced("a", n, cost, reward=1.0) for n, cost in enumerate((0.1, 0.3))] + [priced("b", 1, 1.0, reward=0.0)]
+    others = [priced("b", 2, 5.0, ended="Failed", failure=("Infrastructure", "NodeLost")), priced("b", 3, 7.0, ended=None)]
+    (found,) = summarize([*scored, *others]).standings
+    assert [found.cost_usd, found.cost_per_trial] == pytest.approx([13.4, 0.6])
+    (with_free,) = summarize([*scored, row(trial("c", reward=0.0))]).standings  # its agent sent no model request
+    assert with_free.cost_per_trial == pytest.approx(0.4)
+    (unknown,) = summarize([*scored, priced("c", 1, None, reward=1.0)]).standings
+    (none,) = summarize(others).standings
+    assert (unknown.cost_per_trial, none.cost_per_trial) == (None, None)
+
+
+def test_a_standing_says_what_its_cost_does_not_include() -> None:
+    rows = [row(trial(attempt=n, reward=1.0, steps=[step("a", 1.0, usage=used(0.5, incomplete=n))])) for n in (0, 1)]
+    (found,) = summarize(rows).standings
+    assert (found.incomplete_requests, found.omission) == (1, "without 1 request of unknown usage")
+    assert summarize(rows[:1]).standings[0].omission == ""
+    (unpriced,) = summarize([row(trial(reward=1.0, steps=[step("a", 1.0, usage=used(None, incomplete=4))]))]).standings
+    assert (unpriced.incomplete_requests, unpriced.omission) == (4, "")

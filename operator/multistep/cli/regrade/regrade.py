@@ -33,7 +33,7 @@ from multistep.pods.kueue import QUEUE
 # Fields of the source's spec that a regrade does not copy: they apply only to trials with an agent, or only to the source.
 _AGENT_FIELDS: Final = ("agent", "suspend", "prestart", "stop", "checkpoints", "resumeTrajectory", "activeDeadlineSeconds")
 _NOT_COPIED: Final = (*_AGENT_FIELDS, "from", "fromStep", "regrade")
-_NOT_COPIED_TO_SWEEP: Final = (*_NOT_COPIED, "agents", "tasks", "tasksFrom", "stopWhen", "budget", "branch", "retries")
+_NOT_COPIED_TO_SWEEP: Final = (*_NOT_COPIED, "agents", "tasks", "tasksFrom", "stopWhen", "budget", "branch", "retries", "lease")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""Reads the trials of a sweep. Their label is not sufficient to find them, because any user may set it: a sweep owns its trials."""
+"""Reads the trials that a sweep owns. Their label is not sufficient to find them, because any user may set it, so their owner
+references decide."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from multistep.cli.terminal import STYLES, clean, print_err, print_out, table
 from multistep.errors import UsageError
 from multistep.report.excerpts import Excerpts
 from multistep.report.files import csv_text, document, json_text, parquet_bytes
-from multistep.report.page import interval, number, page, probability
+from multistep.report.page import dollars, interval, number, page, probability
 from multistep.report.summary import About, Pair, Standing, Summary, summarize
 
 _FILES: Final = ("html", "csv", "json", "parquet")
@@ -62,7 +62,8 @@ async def write_report(target: Target, sweep: str, texts: Sequence[str], *, logs
         print_err(f"warning: {clean(warning)}")
     for each in outputs:
         if each.form == "table":
-            notes = [Text(each) for each in (about.spending, about.retries) if each]
+            omissions = [f"cost of {clean(each.agent)}: {each.omission}" for each in summary.standings if each.omission]
+            notes = [Text(each) for each in (*omissions, about.spending, about.retries) if each]
             print_out(standings_table(summary), *notes, *differences(summary), *branch_tables(summary.branches))
         elif each.path:
             _write(each.path, _content(each.form, about, summary, excerpts))
@@ -103,13 +104,9 @@ def standings_table(summary: Summary) -> Table:
         mean = number(each.mean.value) if each.mean else "-"
         tasks = f"{each.mean.tasks if each.mean else 0} of {each.tasks}"
         counts = (f"{each.counted} of {each.trials}", tasks, _excluded(each), _by_class(each.scored_failures))
-        spent = [_dollars(each.cost_usd), _dollars(each.cost_per_pass)] if costs else []
+        spent = [dollars(each.cost_usd), dollars(each.cost_per_pass)] if costs else []
         found.add_row(Text(clean(each.agent)), mean, interval(each.mean), *chances, *spent, *counts)
     return found
-
-
-def _dollars(amount: float | None) -> str:
-    return "-" if amount is None else f"${amount:.2f}"
 
 
 def _excluded(standing: Standing) -> Text:

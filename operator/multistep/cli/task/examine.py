@@ -38,7 +38,7 @@ from multistep.sources.bundle import Bundle
 from multistep.sources.links import lookup
 from multistep.sources.task import CONFIG_FILE, Task, load_task
 
-_RESERVED_PORTS = reserved_ports(Settings.model_construct(), sidecar=False)  # those of the default settings
+_RESERVED_PORTS = reserved_ports(Settings.model_construct(), sidecar=False)  # ports of the operator's default settings
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ Manifest = dict[str, Any]
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _LABEL_LENGTH = 63
-_AGENT_LENGTH = 30  # of an agent's name in a trial's name: the class of an import path may be longer
+_AGENT_LENGTH = 30  # maximum length of the agent's name in a trial's name; a class name may be longer
 _RANDOM = "bcdfghjklmnpqrstvwxz2456789"  # no vowels, so that names contain no words (as in names that Kubernetes generates)
 _RANDOM_LENGTH = 5
 _CONFIG_MAP_STEM_LENGTH = 50

@@ -60,7 +60,7 @@ class PredicateSource(Model):
 
 
 class Predicate(Model):
-    """The predicate of a statement (store.evidence.statement). Earlier releases state no failure, score and passed."""
+    """The predicate of a statement (store.evidence.statement). Statements of earlier releases have no failure, score and passed."""
 
     outcome: Literal["Complete", "Failed"]
     failure: TrialFailure | None = None
