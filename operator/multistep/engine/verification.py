@@ -204,9 +204,9 @@ def _clean_for_verification(scope: Scope, verifier: VerifierPlan, run: StepRun) 
 
 
 def _verdict_directories(scope: Scope, verifier: VerifierPlan) -> tuple[Directory, ...]:
-    """Return the directories of tests and verdicts, with their permissions. All users may write verdicts and, in a multi-step trial,
-    tests, as in Harbor. Exception: if file permissions can protect verdicts from agents (Scope.isolated), agents may not write to
-    them or, in a multi-step trial, read the tests, because a later step may use the same tests."""
+    """Return the directories of tests and verdicts, with their permissions. All users may write verdicts and, in a multi-step
+    trial, tests, as in Harbor. Exception: if file permissions can protect verdicts from agents (Scope.isolated), agents may not
+    write to them or, in a multi-step trial, read the tests, because a later step may use the same tests."""
     verdicts, tests = Directory(LOGS_VERIFIER), Directory(TESTS)
     if scope.isolated:
         verdicts = Directory(LOGS_VERIFIER, mode=0o755, user=verifier.user)
