@@ -9,9 +9,9 @@ Sections, in order:
   repetitions (rounds); per trial: execs, API requests, status writes,
   operator CPU; then the same 40 trials by Harbor's own driver, if installed (variable HARBOR, or `harbor` on the PATH)
 - transfers: time and memory of file transfers to and from a pod
-- agents: 40 trials with an agent host (three steps, a scripted claude-code with a scripted model), wall time compared with the
-  same agent's processes alone in pods of the same shape and in bare pods; execs, API requests and operator CPU per trial; the
-  agent host's memory; and time and memory of the reports on 1,000 trials with usage
+- agents: 40 trials with an agent host (a scripted claude-code with a scripted model; three steps of 9 s, then of 30 s), wall
+  time compared with the same agent's processes alone in pods of the same shape and in bare pods; execs, API requests and
+  operator CPU per trial; the agent host's memory; and time and memory of the reports on 1,000 trials with usage
 - checkpoints: time and memory of packing and restoring changed files, a checkpoint without changes, and the wall time of 8 trials
   of the example with checkpoints, compared with trials without
 - egress: wall time of trials of the example whose networks the sidecar limits, compared with trials without it; time of a switch
@@ -130,8 +130,9 @@ class Bench:
         _log("trials with an agent host")
         found = await agents.measure(self.client, self.namespace, self.settings)
         passed, words = agents.judgement(found)
-        compared = [found.comparison]
-        _print(trials.times(compared), trials.costs(compared), agents.table(found), *words)
+        for steps, compared in (("short", found.short), ("long", found.long)):
+            _print(f"trials of {steps} steps:", trials.times([compared]), trials.costs([compared]))
+        _print(agents.table(found), *words)
         _print(reports.table(reports.measure()))
         return passed
 
