@@ -77,7 +77,7 @@ def _with_checkpoints(shape: Mapping[str, Any]) -> Object:
 
 @asynccontextmanager
 async def _session(client: Client, namespace: str, pod: Object, name: str) -> AsyncIterator[Session]:
-    """Create a pod, open a session with its runner, and delete it at the end."""
+    """Create a pod and open a session with its runner; delete the pod at the end."""
     uid = await start_pod(client, namespace, pod, name)
     stream = await client.open_exec(namespace, name, CONTAINER, RUNNER_CALL)
     async with Session(stream, pod_uid=uid, answer_timeout_seconds=DEADLINE_SECONDS) as session:

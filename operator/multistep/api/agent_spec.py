@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -10,10 +11,12 @@ from multistep.api import harbor_agents, providers
 from multistep.api.agent_names import BUILT_IN, agent_label
 from multistep.api.harbor_options import option_problems
 from multistep.api.model import EnvVars, Model, Multiplier, Seconds, cel
+from multistep.api.problems import shown
 
 PROGRAM_DIR: Final = "/multistep-agent"
 """Directory of the agent's program, in an image that `multistep agent build` built and in the environment."""
 
+_BASE_URL: Final = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[!\"$->@-~]*)?")
 _ONLY_HOSTED: Final = ("model", "version", "options", "credentials", "base_url", "limits", "preinstalled", "image")
 
 
@@ -161,4 +164,9 @@ class AgentSpec(Model):
             if each.name not in providers.BY_KEY_VARIABLE:
                 known = ", ".join(providers.BY_KEY_VARIABLE)
                 raise ValueError(f"credentials: the model gateway does not know {each.name}, only {known}; access Direct takes any")
+        if self.base_url is not None and _BASE_URL.fullmatch(self.base_url) is None:
+            raise ValueError(
+                "baseURL: must be https://HOST[:PORT][/PATH] without user, query and fragment, as the model gateway appends the "
+                f"request's path, not {shown(self.base_url)}"
+            )
         return self

@@ -21,6 +21,7 @@ _OPEN_PATHS: Final = ("/healthz", "/metrics")
 MARGIN_SECONDS: Final = 10.0
 """How much longer than drain_seconds an answer about a step waits for the step's open requests."""
 _REQUEST_MAY_BE_WRONG: Final = (403, 404)
+_NO_TLS: Final = "must start with https://, unless the chart's gateway.settings.plainUpstreams is true"
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -79,7 +80,7 @@ class Admin:
             return web.json_response({"error": f"invalid credential: {', '.join(fields)}"}, status=400)
         plain = credential.base_url is not None and not credential.base_url.startswith("https://")
         if plain and not self._services.settings.plain_upstreams:
-            return web.json_response({"error": "invalid credential: baseURL must start with https://"}, status=400)
+            return web.json_response({"error": f"baseURL: {_NO_TLS}"}, status=400)
         self._services.credentials.register(request.match_info["id"], credential)
         return web.Response(status=204)
 

@@ -20,7 +20,7 @@ from multistep.gateway.routes import Route
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
 _USAGE_WANTED: Final = '{"include_usage":true}'
-_MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,199}")  # restricts names that agents choose and the ledger stores
+_MODEL: Final = re.compile(r"[!-~]{1,200}")  # visible ASCII: restricts names that agents choose and the ledger stores
 _MAX_PARTS: Final = 1_000_000  # brackets and commas in a body: parsed values need up to 30 times the memory of their text
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -64,7 +64,7 @@ def read_body(body: bytes, route: Route) -> Asked:
     values = {name: member.value for name, member in members.items()}
     model = route.model or values.get("model")
     if not isinstance(model, str) or not _MODEL.fullmatch(model):
-        raise InvalidBody("the body's field model must be a model's name of at most 200 characters")
+        raise InvalidBody("the body's field model must be a model's name: at most 200 visible ASCII characters")
     strips = route.dialect is CHAT and values.get("stream") is True and not _wants_usage(values)
     limit, answers = route.dialect.output_limit(values), route.dialect.answers(values)
     return Asked(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from multistep.gateway.routes import Provider
+
+_BASE_URL: Final = r"^https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[!\"$->@-~]*)?$"
 
 
 class Credential(BaseModel):
@@ -18,7 +20,7 @@ class Credential(BaseModel):
 
     provider: Provider
     key: SecretStr
-    base_url: str | None = Field(default=None, alias="baseURL", pattern=r"^https?://[^/?#\s]+(/[^?#\s]*)?$")
+    base_url: str | None = Field(default=None, alias="baseURL", pattern=_BASE_URL)
 
     @field_validator("key")
     @classmethod

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Final
 
 Document = Mapping[str, Any]
 _GEMINI_CONFIGS: Final = ("generationConfig", "generation_config")
 _REQUEST_ERRORS: Final = frozenset(
     (
+        *(400, 413, 422),  # of vLLM and OpenRouter, which answer with status 200 once the model has started
         *("invalid_request_error", "context_length_exceeded", "invalid_prompt", "string_above_max_length", "request_too_large"),
         *("content_policy_violation", "image_parse_error", "invalid_image", "INVALID_ARGUMENT", "FAILED_PRECONDITION", "NOT_FOUND"),
     )
@@ -123,7 +124,8 @@ def _count(document: Document, name: str, missing: int = 0) -> int:
 def _chat_usage(document: Document, before: Usage | None) -> Usage | None:
     if not (found := _part(document, "usage")):
         return before
-    given, cached = _count(found, "prompt_tokens"), _count(_part(found, "prompt_tokens_details"), "cached_tokens")
+    given = _count(found, "prompt_tokens")
+    cached = _count(_part(found, "prompt_tokens_details"), "cached_tokens", _count(found, "cached_tokens"))  # the latter: Kimi
     # xAI, and Gemini's OpenAI-compatible API, count thinking tokens in total_tokens only.
     output = max(_count(found, "completion_tokens"), _count(found, "total_tokens") - given)
     return Usage(input=given, cached=cached, output=output)
@@ -138,11 +140,21 @@ def _responses_usage(document: Document, before: Usage | None) -> Usage | None:
 
 def _messages_usage(document: Document, before: Usage | None) -> Usage | None:
     """Return Anthropic's usage: message_start has the input; message_delta has the output so far, and may correct the input. A
-    number that an event lacks keeps its value, e.g. written_1h: message_delta lacks it."""
+    number that an event lacks keeps its value, e.g. written_1h: message_delta lacks it.
+
+    These counts lack passes that give no message, such as a compaction: then the usage is the sum of all passes.
+    """
     found = _part(document, "message", "usage") or _part(document, "usage")
     if not found:
         return before
-    known = before or Usage()
+    passes = found.get("iterations")
+    if isinstance(passes, list) and any(_part(each).get("type") != "message" for each in passes):
+        each_pass = [astuple(_of_pass(_part(each), Usage())) for each in passes]
+        return Usage(*map(sum, zip(*each_pass, strict=True)))
+    return _of_pass(found, before or Usage())
+
+
+def _of_pass(found: Document, known: Usage) -> Usage:
     cached = _count(found, "cache_read_input_tokens", known.cached)
     written = _count(found, "cache_creation_input_tokens", known.written)
     new = _count(found, "input_tokens", known.input - known.cached - known.written)
@@ -173,7 +185,8 @@ def _has_error(document: Document) -> bool:
 def blames_request(document: Document) -> bool:
     """Return whether the request itself caused the error in a document, e.g. with a prompt that is too long."""
     error = _part(document, "response", "error") or _part(document, "error") or document
-    return any(error.get(name) in _REQUEST_ERRORS for name in ("type", "code", "status"))
+    given = (error.get(name) for name in ("type", "code", "status"))
+    return any(each in _REQUEST_ERRORS for each in given if isinstance(each, (str, int)))
 
 
 def blames_configuration(body: bytes) -> bool:
@@ -233,7 +246,7 @@ RESPONSES: Final = Dialect(
     marks=(b"response.completed", b"response.incomplete", b"response.failed", b'"error"'),
     usage=_responses_usage,
     ends=lambda event: event.get("type") in ("response.completed", "response.incomplete", "response.failed"),
-    fails=lambda event: event.get("type") in ("response.failed", "error"),
+    fails=lambda event: event.get("type") in ("response.failed", "error") or bool(event.get("error")),
     output_limit=lambda asked: _largest(asked.get("max_output_tokens")),
 )
 MESSAGES: Final = Dialect(

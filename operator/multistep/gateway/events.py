@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-_BLANK_LINE: Final = re.compile(rb"(?:\r\n|\n|\r){2}")
+_BLANK_LINE: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 _LONGEST_BLANK_LINE: Final = 4
 

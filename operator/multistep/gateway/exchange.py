@@ -175,6 +175,8 @@ class Exchange:
                     await self._lane.enter(claims.turn, self._hold_left(), trial=claims.key.uid, retry=retry)
             if (response := await self._attempt()) is not None:
                 return response
+            if self._client.disconnected:
+                raise asyncio.CancelledError
             await self._pause()
 
     async def _attempt(self) -> web.StreamResponse | None:
@@ -187,6 +189,8 @@ class Exchange:
                 self._refusal = refusal = answer
                 return None
             async with answer:
+                if 300 <= answer.status < 400:
+                    raise await self._redirected(answer)
                 call = self._call
                 key = call.credential.key.get_secret_value()
                 return await Relay(self._client, answer, call.route.dialect, key, call.asked, self.finish).run()
@@ -222,6 +226,12 @@ class Exchange:
         async with answer:
             self._client.sent = False
             return await self._refusal_of(answer)
+
+    async def _redirected(self, answer: ClientResponse) -> Refused:
+        to = message_of(answer.headers.get("Location", "").encode(), self._call.credential.key.get_secret_value())
+        message = f"the provider answered with a redirect{to and f' to {to}'}: baseURL must be the URL of the API itself"
+        await self.finish("failed", answer.status, Usage(), "Configuration", message)
+        return Refused(400, message)
 
     async def _request(self) -> ClientResponse:
         call, request = self._call, self._client.request

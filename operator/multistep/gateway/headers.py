@@ -17,6 +17,7 @@ _OF_ONE_CONNECTION: Final = _HOP_BY_HOP | {"transfer-encoding", "upgrade", "cont
 _CREDENTIALS: Final = {"authorization", "x-api-key", "x-goog-api-key", "api-key"}
 # With these headers, an agent could make the provider reject the key or end the request early, and so have its trial excluded.
 _FOR_ACCOUNTS: Final = {"openai-organization", "openai-project", "x-goog-user-project", "x-server-timeout"}
+_FOR_ANSWERS: Final = {"x-goog-fieldmask", "x-http-method-override"}  # with them, an answer could look cut off
 _QUERY: Final = re.compile(r"alt=sse|beta=true|api-version=[\w.-]{1,40}")  # the query parameters that agents use
 _ORDER: Final[dict[Provider, Sequence[str]]] = {
     "openai": ("authorization", "api-key", "x-api-key"),
@@ -36,8 +37,8 @@ def token_of(request: web.Request, provider: Provider) -> str:
 
 def upstream_headers(given: Iterable[tuple[str, str]], credential: tuple[str, str]) -> Headers:
     """Return the headers for the provider: the provider's key, and the agent's headers except hop-by-hop headers, credentials and
-    headers that choose an account or a timeout."""
-    left_out = _OF_ONE_CONNECTION | _CREDENTIALS | _FOR_ACCOUNTS | {"accept-encoding"}
+    headers that choose an account, a timeout or the fields of the answer."""
+    left_out = _OF_ONE_CONNECTION | _CREDENTIALS | _FOR_ACCOUNTS | _FOR_ANSWERS | {"accept-encoding"}
     return [*_others(given, left_out), ("Accept-Encoding", "identity"), credential]
 
 

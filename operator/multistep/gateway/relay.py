@@ -68,7 +68,10 @@ class Relay:
         self._reading.document(body)
         if not self._reading.ended and not self._encoded:
             return await self._cut(response, None)
-        await self._finish("done", self._answer.status, self._reading.usage)
+        if self._reading.failed:
+            await self._finish("failed", self._answer.status, self._reading.usage, self._blame, message_of(body, self._key))
+        else:
+            await self._finish("done", self._answer.status, self._reading.usage)
         return response
 
     async def _stream(self, headers: Sequence[tuple[str, str]]) -> web.StreamResponse:
@@ -127,8 +130,10 @@ class Relay:
         return "Provider" if status >= 500 or status == 408 else ""
 
     async def _cut(self, response: web.StreamResponse, error: Exception | None) -> web.StreamResponse:
-        why = f": {type(error).__name__}" if error else ""
-        await self._finish("cut", self._answer.status, None, "Provider", f"the provider's answer has no end{why}")
+        why = f"has no end{f': {type(error).__name__}' if error else ''}"
+        if self._answer.content_type == "text/html":  # e.g. of a proxy, or baseURL is that of a web page
+            why = "is text/html and no JSON"
+        await self._finish("cut", self._answer.status, None, "Provider", f"the provider's answer {why}")
         self._client.abort()
         return response
 

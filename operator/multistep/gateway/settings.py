@@ -31,7 +31,7 @@ class GatewaySettings(BaseSettings):
     base_urls: dict[Provider, str] = BASE_URLS
     """Base URL of each provider, for credentials without their own."""
     plain_upstreams: bool = False
-    """Whether credentials may have base URLs without TLS. For tests only: keys are sent to them."""
+    """Whether credentials may have base URLs without TLS, such as that of a server in the cluster. Keys are sent in clear."""
     hold_seconds: float = Field(default=240.0, gt=0)
     """Maximum time for which a request is queued and waits for the provider's Retry-After; then it is answered with 529."""
     drain_seconds: float = Field(default=60.0, ge=0, le=80)

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 import aiohttp
 from pydantic import SecretStr, ValidationError
 
+from multistep.api.problems import shown
 from multistep.api.providers import BY_KEY_VARIABLE, Provider
 from multistep.api.trial import MultiStepTrial
 from multistep.engine.hosted_agent import HostedAgent
@@ -38,6 +39,7 @@ LONGEST_SECONDS: Final = 7 * 86400.0  # maximum lifetime of a token; also the li
 GetSweep = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 """Reads a sweep from the API server, by namespace and name. Raises NotFound."""
 KEPT_SECONDS: Final = 86400.0  # how long a key stays in memory after a reconcile last needed it: longer than any requeue delay
+_KEY_REJECTED: Final = 401
 RENEW_SECONDS: Final = 5.0  # interval at which the operator asks the gateway which keys it lacks
 
 
@@ -120,7 +122,7 @@ class ModelGateway:
         except GatewayUnavailable:
             raise
         except GatewayError as error:
-            raise InvalidSpec(f"spec.agent: {error}") from None
+            raise InvalidSpec(f"spec.agent.baseURL {shown(credential.base_url)}: {error}") from None
 
     async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
         """Return the usage and the failure of a step, and block its token. Return only the gateway's downtimes if the step made no
@@ -223,11 +225,11 @@ def _failure(usage: StepUsage, model: str | None) -> LastFailure | None:
     agents send requests for another model meanwhile, which may end later.
 
     An agent could request a model that does not exist, so that its trial is excluded instead of scored. So only a failed request
-    for the trial's own model shows that the trial is configured wrongly. It could also request a model that the provider always
-    refuses, so that it gets another attempt. So a model that the provider never answered in the trial is no evidence if the last
-    request for the trial's own model succeeded.
+    for the trial's own model shows that the trial is configured wrongly; in a trial without a model, a rejected key. It could also
+    request a model that the provider always refuses, so that it gets another attempt. So a model that the provider never answered
+    in the trial is no evidence if the last request for the trial's own model succeeded.
     """
-    rejected = [each for each in usage.failures.values() if each.kind == "Configuration" and _is_of_trial(model, each.model)]
+    rejected = [each for each in usage.failures.values() if each.kind == "Configuration" and _shows(model, each)]
     last = usage.last_failure
     if rejected or last is None:
         return rejected[0] if rejected else None
@@ -237,9 +239,15 @@ def _failure(usage: StepUsage, model: str | None) -> LastFailure | None:
     return last if last.kind == "Provider" and (last.answered or not worked) else None
 
 
+def _shows(model: str | None, failure: LastFailure) -> bool:
+    """Return whether a failure of kind Configuration shows that the trial is configured wrongly. model: the trial's model."""
+    return failure.status == _KEY_REJECTED if model is None else _is_of_trial(model, failure.model)
+
+
 def _is_of_trial(model: str | None, requested: str) -> bool:
-    """Return whether a request was for the trial's model, by its name with or without the provider."""
-    name = model or ""
+    """Return whether a request was for the trial's model, by its name with or without the provider. claude-code removes the suffix
+    with which it selects a large context window."""
+    name = (model or "").removesuffix("[1m]")
     return bool(requested) and requested in (name, name.partition("/")[2], name.rpartition("/")[2])
 
 

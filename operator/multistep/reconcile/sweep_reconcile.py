@@ -176,7 +176,7 @@ class _SweepReconcile:
             await self._entry.fill(self._cluster.each(TRIALS, metadata.namespace, label_selector=selector), metadata.uid)
         due = self._decide(plan, None)
         if due.plan_branches:
-            await self._write(due.status)  # the results so far, because planning may fail
+            await self._write(due.status)  # store the results so far first, because planning may fail
             plan = await self._with_branches(plan)
             due = self._decide(plan, None)
         await self._change(plan, due.suspend, {"suspend": True}, metadata.name)

@@ -43,7 +43,7 @@ class Session(CheckpointRequests):
         moved: Moved = lambda _direction, _bytes: None,
     ) -> None:
         self._pod_uid = pod_uid
-        self.protocol = min(PROTOCOLS)  # negotiated by hello
+        self.protocol = min(PROTOCOLS)  # until hello negotiates another version
         self._frames = FrameStream(stream, timeout_seconds=answer_timeout_seconds, moved=moved)
         self._exchanges = Exchanges(self._frames)
 

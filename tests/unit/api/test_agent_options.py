@@ -12,6 +12,7 @@ from multistep.api.agent_spec import AgentSpec
 from multistep.api.harbor_options import TABLE, option_problems
 from multistep.api.model import parsed
 from multistep.errors import InvalidSpec
+from multistep.gateway.credentials import Credential
 
 MODEL = "anthropic/claude-sonnet-4-5"
 
@@ -43,6 +44,36 @@ def problem(**agent: Any) -> str:
 )
 def test_an_option_that_the_agent_does_not_take_is_rejected(name: str, kwargs: dict[str, Any], message: str) -> None:
     assert message in problem(name=name, kwargs=kwargs)
+
+
+KEY = {"credentials": [{"name": "ANTHROPIC_API_KEY", "value": "x"}]}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://x.azure.com/openai?api-version=1",
+        "https://user:pw@host/v1",
+        "https://host:port",
+        "https://h/#a",
+        "https://h/a b",
+        "https://",
+    ],
+)
+def test_a_base_url_that_the_gateway_cannot_use_is_rejected(url: str) -> None:
+    assert "baseURL: must be https://HOST[:PORT][/PATH]" in (found := problem(name="claude-code", baseURL=url, **KEY))
+    assert found.endswith(f"not {url!r}")
+    with pytest.raises(ValueError, match="baseURL"):
+        Credential.model_validate({"provider": "anthropic", "key": "k", "baseURL": url})
+    assert parsed(AgentSpec, {"name": "claude-code", "baseURL": url, "access": "Direct"}, "").base_url == url
+
+
+@pytest.mark.parametrize(
+    "url", ["https://openrouter.ai/api/v1/", "http://vllm.rl.svc:8000/v1", "https://[fd00::1]:443", "https://h/a,b@c~"]
+)
+def test_a_base_url_has_a_host_a_port_and_a_path(url: str) -> None:
+    assert parsed(AgentSpec, {"name": "claude-code", "baseURL": url, **KEY}, "").base_url == url
+    assert Credential.model_validate({"provider": "anthropic", "key": "k", "baseURL": url}).base_url == url
 
 
 def test_all_problems_of_the_options_are_reported_at_once() -> None:

@@ -51,6 +51,11 @@ def test_a_models_name_that_is_none_is_refused(model: object) -> None:
         parsed(model=model)
 
 
+@pytest.mark.parametrize("model", ["/models/qwen-3", "accounts/x/models/y#accounts/x/deployments/z", "~openai/latest", "m" * 200])
+def test_a_model_may_have_the_name_of_a_path_or_a_deployment(model: str) -> None:
+    assert parsed(model=model).model == model
+
+
 def test_a_body_that_would_need_much_more_memory_than_its_text_is_refused() -> None:
     route = find_route("POST", "/openai/v1/chat/completions")
     assert route is not None

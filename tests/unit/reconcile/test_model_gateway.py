@@ -266,6 +266,34 @@ async def test_a_rejected_model_is_evidence_only_if_it_is_the_trials(tmp_path: P
     assert (failure and failure.kind) == kind
 
 
+@pytest.mark.parametrize(
+    ("model", "requested", "kind"),
+    [
+        (None, "claude-sonnet-4-5-fail-401", "Configuration"),  # claude-code has a model of its own
+        (None, "claude-sonnet-4-5-fail-404", None),
+        ("anthropic/claude-sonnet-4-5-fail-401[1m]", "claude-sonnet-4-5-fail-401", "Configuration"),
+    ],
+)
+async def test_a_rejected_key_is_evidence_though_the_agent_chooses_the_models_name(
+    tmp_path: Path, model: str | None, requested: str, kind: str | None
+) -> None:
+    spec = {"agent": {"name": "claude-code", "access": "Direct", **({"model": model} if model else {})}}
+    asked = parse_trial({**manifest(spec), "status": {"attempt": 1}})
+    async with world(tmp_path) as here:
+        token = (await gateway(here).variables(asked, hosted(f"{here.model.url}/v1"), CALL))["OPENAI_API_KEY"]
+        await here.send("chat", requested, stream=False, token=token)
+        failure = reported(await gateway(here).close(asked, "a")).failure
+    assert (failure and failure.kind) == kind
+
+
+async def test_a_base_url_that_the_gateway_refuses_is_named(tmp_path: Path) -> None:
+    async with world(tmp_path, plain_upstreams=False, register=False) as here:
+        with pytest.raises(InvalidSpec) as error:
+            await gateway(here).variables(trial(), hosted("http://vllm:8000/v1"), CALL)
+        assert "spec.agent.baseURL 'http://vllm:8000/v1': " in str(error.value)
+        assert "must start with https://, unless the chart's gateway.settings.plainUpstreams is true" in str(error.value)
+
+
 @pytest.mark.parametrize(("rejected", "later"), [("gpt-5-fail-401", "o3-fail-401"), ("gpt-5-fail-404", "gpt-4o-mini")])
 async def test_a_rejected_model_is_evidence_though_a_request_for_another_model_ended_later(
     tmp_path: Path, rejected: str, later: str

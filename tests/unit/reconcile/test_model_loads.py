@@ -31,6 +31,10 @@ def test_a_date_may_follow_a_models_name(requested: str) -> None:
     assert is_model(MODEL, requested)
 
 
+def test_claude_codes_suffix_of_a_large_window_is_not_in_its_requests() -> None:
+    assert is_model("anthropic/claude-sonnet-4-5[1m]", "claude-sonnet-4-5")
+
+
 @pytest.mark.parametrize("requested", ["gpt-5-mini", "gpt-5-mini-2025-08-07", "gpt-5.2", "gpt-50", "gpt", "", "gpt-5-2"])
 def test_another_model_is_not_mistaken_for_it(requested: str) -> None:
     assert not is_model(MODEL, requested)
