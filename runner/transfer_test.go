@@ -579,6 +579,30 @@ dtrwxrwxrwx sticky`
 	}
 }
 
+func TestOnlyItsUserCanWriteToADirectoryThatAResetProtects(t *testing.T) {
+	for _, image := range []string{ // as Dockerfiles prepare /logs for an agent that is not root
+		"mkdir -p logs/verifier; chown -R nobody logs",
+		"mkdir -p logs/verifier; chmod -R 777 logs",
+		"mkdir logs; chown nobody logs",
+		"mkdir -p logs/verifier; chown nobody logs/verifier",
+		"mkdir logs; chmod 1777 logs",
+		"true",
+	} {
+		for _, keep := range []bool{false, true} {
+			s, directory := launch(t).connect(), shared(t)
+			s.shell("cd "+directory+"; chmod 755 .; "+image, nil)
+			s.record(object{"op": "reset", "id": "r", "directories": []object{{"path": directory + "/logs/verifier", "mode": 0o755, "keep": keep}}})
+			attack := "cd " + directory + "/logs; echo 1 > verifier/reward.txt; chmod 777 verifier; mv verifier old; ls -ld verifier"
+			if result := s.shell(attack, object{"user": "nobody"}); result["exitCode"] != 0.0 {
+				t.Error(image, result)
+			}
+			if found := listing(t, directory+"/logs"); found != "drwxr-xr-x verifier" || owner(t, directory+"/logs/verifier") != 0 {
+				t.Errorf("%q, keep %v:\n%s", image, keep, found)
+			}
+		}
+	}
+}
+
 func TestAResetAgainstAUserWhoKeepsWriting(t *testing.T) {
 	s, directory := launch(t).connect(), shared(t)
 	s.record(object{"op": "reset", "id": "r", "directories": []object{{"path": directory + "/d", "mode": 0o777}}})

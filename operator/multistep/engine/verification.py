@@ -204,14 +204,16 @@ def _clean_for_verification(scope: Scope, verifier: VerifierPlan, run: StepRun) 
 
 
 def _verdict_directories(scope: Scope, verifier: VerifierPlan) -> tuple[Directory, ...]:
-    """Return the directories of tests and verdicts, with their permissions. In a multi-step trial all users may write to them, as
-    in Harbor. Exception: if file permissions can protect verdicts from agents (Scope.isolated), agents may not write to them or
-    read the tests, because a later step may use the same tests."""
-    if scope.plan.single:
-        return (Directory(LOGS_VERIFIER, keep=True), Directory(TESTS, mode=0o755, keep=True))
+    """Return the directories of tests and verdicts, with their permissions. All users may write verdicts and, in a multi-step
+    trial, tests, as in Harbor. Exception: if file permissions can protect verdicts from agents (Scope.isolated), agents may not
+    write to them or, in a multi-step trial, read the tests, because a later step may use the same tests."""
+    verdicts, tests = Directory(LOGS_VERIFIER), Directory(TESTS)
     if scope.isolated:
-        return (Directory(LOGS_VERIFIER, mode=0o755, user=verifier.user), Directory(TESTS, mode=0o700, user=verifier.user))
-    return (Directory(LOGS_VERIFIER), Directory(TESTS))
+        verdicts = Directory(LOGS_VERIFIER, mode=0o755, user=verifier.user)
+        tests = Directory(TESTS, mode=0o700, user=verifier.user)
+    if scope.plan.single:
+        return (replace(verdicts, keep=True), Directory(TESTS, mode=0o755, keep=True))
+    return (verdicts, tests)
 
 
 def _upload_tests(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -> Script[StepException | None]:

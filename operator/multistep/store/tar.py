@@ -13,7 +13,7 @@ from typing import Literal
 from multistep.errors import StoreError
 
 BLOCK = 512
-MAX_MEMBERS = 200_000  # maximum members of a download; all their names are in memory at once
+MAX_MEMBERS = 200_000  # maximum members of a download that are artifacts; all their names are in memory at once
 MAX_EXTENDED_BYTES = 64 * 1024  # maximum size of an extended header; a valid one has two paths and some numbers
 _SIZE_LIMIT = 2**62
 

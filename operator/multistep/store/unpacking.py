@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -24,6 +24,7 @@ from multistep.store.tree import Skipped, TreeWriter, safe_parts, walk
 
 MAX_NOTES = 100
 _NO_ROOM = "left out: no room within the results limits"
+_NOT_STORABLE = "left out: cannot be stored"
 _LOG_PLACES = {LOGS_AGENT: "agent", LOGS_VERIFIER: "verifier"}
 _MANIFEST = "manifest.json"
 _NONE_SENT: Mapping[str, Pointer] = MappingProxyType({})
@@ -205,17 +206,23 @@ class _Sources:
 def _found(fd: int, sources: _Sources, *, cut: bool) -> list[list[str]]:
     """Return the members' paths of each artifact entry, but not of logs, whose destinations are fixed."""
     found = [[""] if kind in ("file", "directory") else [] for kind in sources.types]
-    for member in islice(members(fd, cut=cut), MAX_MEMBERS):
+    for index, path in islice(_artifacts(fd, sources, cut=cut), MAX_MEMBERS):
+        found[index].append(path)
+    return found[sources.logs :]
+
+
+def _artifacts(fd: int, sources: _Sources, *, cut: bool) -> Iterator[tuple[int, str]]:
+    for member in members(fd, cut=cut):
         with suppress(Skipped):
             index, path = sources.wanted(member)
             if index >= sources.logs:
-                found[index].append(path)
-    return found[sources.logs :]
+                yield index, path
 
 
 @dataclass
 class _Unpacking:
-    """One pass over a download's tar. places: target directory of each source; incomplete: the missing files of each source."""
+    """One pass over a download's tar. places: target directory of each source; incomplete: the missing files of each source;
+    artifacts: number of members that are artifacts."""
 
     sources: _Sources
     places: Sequence[str]
@@ -226,6 +233,7 @@ class _Unpacking:
     pointers: dict[str, Pointer] = field(default_factory=dict)
     incomplete: list[Incomplete] = field(default_factory=list)
     digests: Sequence[bytes] = ()
+    artifacts: int = 0
     reached: int = 0
 
     def run(self, fd: int, target: Path) -> None:
@@ -235,13 +243,12 @@ class _Unpacking:
             for name in names:
                 self._report(name, reason)
         with TreeWriter(target) as tree:
-            for number, member in enumerate(members(fd, cut=bool(self.received.cut))):
+            for member in members(fd, cut=bool(self.received.cut)):
                 try:
-                    if number >= MAX_MEMBERS:
-                        raise Skipped(f"more than {MAX_MEMBERS} files")
                     self._add(tree, member, fd)
                 except Skipped as why:
                     self.notes.add(self.sources.name_of(member), member.name, str(why))
+                    self._report(member.name, str(why), _NOT_STORABLE)
             self.digests = tree.digests
         if self.received.cut:
             self._cut_off(self.received.cut)
@@ -249,6 +256,9 @@ class _Unpacking:
     def _add(self, tree: TreeWriter, member: Member, fd: int) -> None:
         index, path = self.sources.wanted(member)
         self.reached = index
+        self.artifacts += index >= self.sources.logs
+        if self.artifacts > MAX_MEMBERS:
+            raise Skipped(f"more than {MAX_MEMBERS} files are artifacts")
         place = "/".join(safe_parts(f"{self.places[index]}/{path}"))
         if why := self.received.left_out.get(member.name) or self.filling.refuse(place, member.size):
             self.incomplete[index].add(path, why, _NO_ROOM)
@@ -263,9 +273,9 @@ class _Unpacking:
             if self.sources.types[index] in ("file", "directory"):
                 self.incomplete[index].whole_reason = f"cut off: {why}"
 
-    def _report(self, name: str, reason: str) -> None:
+    def _report(self, name: str, reason: str, kind: str = "") -> None:
         with suppress(Skipped):
-            self.incomplete[self.sources.index(name)].add(name.partition("/")[2], reason)
+            self.incomplete[self.sources.index(name)].add(name.partition("/")[2], reason, kind)
 
 
 def _measure(directory: Path) -> tuple[int, int]:

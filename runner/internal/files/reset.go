@@ -11,9 +11,20 @@ import (
 )
 
 // Reset creates or empties the directory at the path name, and sets its mode and owner. It replaces a file or link at this path. If
-// keep is set, it keeps an existing directory's contents.
+// keep is set, it keeps an existing directory's contents. If only the owner may write to the directory by its mode, no other user
+// can put another directory in its place.
 func Reset(name string, mode uint32, owner users.User, keep bool) error {
-	root, err := realDirectory(name)
+	parent, base, err := paths.MakeParent(name)
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	if mode&0o022 == 0 {
+		if err := protectEntries(parent); err != nil {
+			return err
+		}
+	}
+	root, err := directoryIn(parent, base)
 	if err != nil {
 		return err
 	}
@@ -23,17 +34,33 @@ func Reset(name string, mode uint32, owner users.User, keep bool) error {
 			return fmt.Errorf("cannot empty %s: %w", name, err)
 		}
 	}
-	return setOwnerAndMode(root, mode, owner)
+	if err := setOwnerAndMode(root, mode, owner); err != nil {
+		return err
+	}
+	return isStill(root, parent, base)
 }
 
-// realDirectory opens the directory at the path name. It creates a missing directory, and replaces a file or link at this path.
-func realDirectory(name string) (*os.Root, error) {
-	parent, base, err := paths.MakeParent(name)
-	if err != nil {
-		return nil, err
+// protectEntries gives a directory the mode 1777, as /tmp has it, and PID 1's user as owner, if another user than root and PID 1's
+// could rename entries of others. An image may have such a directory for an agent that is not root.
+func protectEntries(root *os.Root) error {
+	info, err := root.Stat(".")
+	if err != nil || paths.KeepsEntries(info) {
+		return err
 	}
-	defer parent.Close()
-	return directoryIn(parent, base)
+	return setOwnerAndMode(root, 0o1777, users.System.Own())
+}
+
+// isStill returns an error if the name now refers to another directory: until the owner was changed, the former owner could rename
+// the directory.
+func isStill(root, parent *os.Root, name string) error {
+	opened, err := root.Stat(".")
+	if err != nil {
+		return err
+	}
+	if now, err := parent.Lstat(name); err != nil || !os.SameFile(opened, now) {
+		return fmt.Errorf("another process replaced %q", name)
+	}
+	return nil
 }
 
 // directoryIn opens the directory called name in root. It creates a missing directory, and replaces a file or link of this name.
@@ -64,8 +91,14 @@ func setOwnerAndMode(root *os.Root, mode uint32, owner users.User) error {
 		return err
 	}
 	defer directory.Close()
-	if err := own(directory, owner); err != nil {
+	info, err := directory.Stat()
+	if err != nil {
 		return err
+	}
+	if !owner.Own || paths.Owner(info) != owner.UID {
+		if err := directory.Chown(owner.UID, owner.GID); err != nil {
+			return err
+		}
 	}
 	return directory.Chmod(fileMode(int64(mode)))
 }

@@ -143,7 +143,7 @@ func (w *walk) follow(name string, link fs.FileInfo) error {
 	if err != nil {
 		return err
 	}
-	if !hasTrustedOwner(link) || !hasTrustedOwner(directory) || writable(directory) {
+	if !hasTrustedOwner(link) || !KeepsEntries(directory) {
 		if !w.lenient {
 			return fmt.Errorf("%q: %w", name, ErrLink)
 		}
@@ -262,7 +262,8 @@ func IsPublic(file *os.File, info fs.FileInfo) bool {
 	return true
 }
 
-// writable returns whether users other than the directory's owner can replace entries that they do not own.
-func writable(directory fs.FileInfo) bool {
-	return directory.Mode().Perm()&0o022 != 0 && directory.Mode()&fs.ModeSticky == 0
+// KeepsEntries returns whether an entry of the directory can be replaced only by root, PID 1's user and the entry's owner.
+func KeepsEntries(directory fs.FileInfo) bool {
+	shared := directory.Mode().Perm()&0o022 != 0 && directory.Mode()&fs.ModeSticky == 0
+	return hasTrustedOwner(directory) && !shared
 }

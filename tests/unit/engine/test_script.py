@@ -123,6 +123,15 @@ def test_verdicts_are_the_verifiers_alone_when_it_is_isolated() -> None:
     assert directories == (Directory("/logs/verifier", mode=0o755, user="judge"), Directory("/tests", mode=0o700, user="judge"))
 
 
+def test_verdicts_of_a_single_step_task_are_the_verifiers_alone_when_it_is_isolated() -> None:
+    single = SINGLE + 'user = "judge"\n'
+    directories = play(plan(single), isolated=True).operation("task/verify").directories
+    assert directories == (
+        Directory("/logs/verifier", mode=0o755, user="judge", keep=True),
+        Directory("/tests", mode=0o755, keep=True),
+    )
+
+
 def test_times_and_collections_are_reported() -> None:
     journal = play(plan()).journal
     assert (journal.started_at, journal.completed_at) == (10.0, journal.steps[-1].completed_at)

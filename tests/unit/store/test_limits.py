@@ -14,7 +14,9 @@ from multistep.engine.journal import Collected
 from multistep.engine.operations import Part
 from multistep.engine.results_limits import Amount, Headroom, Limits
 from multistep.errors import CollectionCut
+from multistep.store import unpacking
 from multistep.store.ledger import ADMITTED_BYTES, Collection
+from multistep.store.tree import MAX_DEPTH
 from multistep.store.unpacking import Received
 from multistep.store.volume import TrialKey, Volume
 
@@ -161,3 +163,28 @@ async def test_downloads_at_one_moment_share_the_namespaces_limit_and_the_first_
             await two.write(bytes(1))
             await two.write(bytes(1))
     assert (await volume.collections.headroom(KEY, Collection(1, STEP.index, "all"))).bytes == 3 * 2**20
+
+
+async def test_a_file_whose_path_the_volume_cannot_have_is_reported(tmp_path: Path) -> None:
+    volume = limited(tmp_path)
+    deep = "/".join("d" * (MAX_DEPTH + 1))
+    data = tar(directory("2"), member("2/" + "n" * 256, b"y"), member(f"2/{deep}", b"y"), member("2/a", b"a"), member("3", b"out"))
+    collected = await collect(volume, data=data)
+    assert collected.incomplete == ("/logs/artifacts: 2 files: left out: cannot be stored",)
+    top, out = manifest(volume)
+    assert (top["status"], out["status"]) == ("failed", "ok")
+    assert [each["path"] for each in top["incomplete"]] == ["n" * 256, deep]
+
+
+async def test_logs_of_very_many_files_do_not_displace_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "MAX_MEMBERS", 30)
+    volume = limited(tmp_path, step=Amount(100_000, 100))
+    logs, artifacts = (member(f"0/{number}", b"") for number in range(40)), (member(f"2/{number}", b"") for number in range(40))
+    collected = await collect(volume, data=tar(*logs, member("1/reward.txt", b"1"), *artifacts, member("3", b"out")))
+    found = snapshot(trial_path(volume) / "steps/one")
+    assert sum(path.startswith("agent/") for path in found) == 40
+    assert "verifier/reward.txt" in found and sum(path.startswith("artifacts/") for path in found) == 31  # with the manifest
+    assert collected.incomplete == (
+        "/logs/artifacts: 10 files: left out: cannot be stored",
+        "/app/out: 1 file: left out: cannot be stored",
+    )
