@@ -329,7 +329,8 @@ FAILED = (
     Failure(
         REGRADE_INCOMPLETE,
         "Configuration",
-        "the tests let the regrade continue after the step with which its source ended; later steps have no files to verify",
+        "the tests let the regrade continue after the step with which its source ended, so later steps have no files to verify; "
+        "or they end it before the step at which its source started",
         "compare the steps' rewards in the status; a new trial can run the later steps",
     ),
     Failure("Stopped", "User", "`spec.stop` is true", "nothing; a stopped trial cannot be resumed, so create another"),

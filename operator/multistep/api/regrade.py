@@ -42,6 +42,8 @@ class SourceStep(Model):
     """The exception that the step had before its verification."""
     tests: dict[str, str] = {}
     """SHA-256 of the tests that the source's verifier got, by directory."""
+    trial: str | None = None
+    """The trial that ran the step, if the source started from that trial's checkpoint. The step does not count in the score."""
 
 
 class SourceAgent(Model):

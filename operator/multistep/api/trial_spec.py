@@ -142,7 +142,7 @@ class TrialTemplateSpec(Model):
     artifacts: Annotated[list[ArtifactSpec], Field(max_length=256)] = []
     """Artifacts to collect after each step, after the task's and before the step's own."""
     variables: EnvVars = []
-    """Values of ${NAME} in the env tables of task.toml."""
+    """Values of ${NAME} in the env tables of task.toml and in the task's compose files."""
     extra_instructions: Annotated[list[str], Field(max_length=64)] = []
     """Texts to append to the instruction of every step, each after a blank line."""
     on_agent_error: Literal["Abort", "Continue"] = "Abort"

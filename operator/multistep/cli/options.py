@@ -383,7 +383,7 @@ def trial_options(function: F) -> F:
             "secret_variables",
             multiple=True,
             metavar="NAME=SECRET:KEY",
-            help="A variable for ${NAME} in task.toml, from an existing Secret.",
+            help="A variable for ${NAME} in task.toml or a compose file, from an existing Secret.",
         ),
         agent_secret_option,
         queue_option,

@@ -1,4 +1,4 @@
-"""Variables given on the command line: values for templates in task.toml and for the agent's environment."""
+"""Variables given on the command line: values for templates in task.toml and compose files, and for the agent's environment."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def regrade(scope: Scope, source: RegradeStatus, journal: Journal) -> Script[Non
         if step.index >= len(source.steps):
             journal.lost = _incomplete(source, journal, step)
             return
-        run = StepRun(name=step.name)
+        run = StepRun(name=step.name, trial=source.steps[step.index].trial)
         journal.steps.append(run)
         yield from _verify_again(replace(scope, step=step), step, source.steps[step.index], run)
         journal.lost = run.lost
@@ -41,6 +41,9 @@ def regrade(scope: Scope, source: RegradeStatus, journal: Journal) -> Script[Non
             return
         journal.completed_at = run.completed_at
         if not goes_on(scope.plan, step, run):
+            if run.trial is not None:
+                journal.lost = _unjudged(source, run)
+                return
             break
     journal.all_steps = len(journal.steps) == len(scope.plan.steps)
     aggregate(scope.plan, journal)
@@ -53,6 +56,14 @@ def _incomplete(source: RegradeStatus, journal: Journal, step: StepPlan) -> Atte
     """Return the failure of a regrade that would continue after the source's last step, although no agent ran the next step."""
     former = f"step {journal.steps[-1].name} lets the trial continue" if journal.steps else "the trial has steps"
     message = f"{former}, but trial {source.trial} ended before step {step.name}: it has no files of that step to verify"
+    return AttemptLost(REGRADE_INCOMPLETE, message, final=True)
+
+
+def _unjudged(source: RegradeStatus, run: StepRun) -> AttemptLost:
+    """Return the failure of a regrade that would end in a step before the source's first own step."""
+    why = run.exception.message if run.exception else run.gate_failure
+    ends = f"step {run.name}, which trial {run.trial} ran, would end the trial"
+    message = f"{ends} before the first step of trial {source.trial}: {why}"
     return AttemptLost(REGRADE_INCOMPLETE, message, final=True)
 
 

@@ -42,9 +42,10 @@ class Score:
     passed: bool
 
 
-def rule_of(plan: TrialPlan) -> ScoreRule:
-    """Return the rule for the trial's score. Steps that another trial ran are not declared steps."""
-    declared = [step for step in plan.steps[plan.branch.kept :] if step.verifier is not None]
+def rule_of(plan: TrialPlan, runs: Iterable[StepRun]) -> ScoreRule:
+    """Return the rule for the trial's score. runs: its started steps. Steps that another trial ran are not declared steps."""
+    others = {run.name for run in runs if run.trial is not None}
+    declared = [step for step in plan.steps[plan.branch.kept :] if step.verifier is not None and step.name not in others]
     return ScoreRule(steps=len(declared), strategy="Final" if plan.strategy == "final" else "Mean")
 
 

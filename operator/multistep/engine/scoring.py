@@ -133,7 +133,7 @@ def agent_may_have_caused(exception: StepException, journal: Journal, *, from_re
     """Return whether an agent may have caused the failure that ended a Complete trial. from_reference: whether the oracle, which
     runs the task's own solutions, ran the steps that another trial ran (spec.fromStep)."""
     last = journal.steps[-1] if journal.steps else None
-    if last is None or exception.type in _BY_THE_TASK_ALONE or last.untouched:
+    if last is None or last.trial is not None or exception.type in _BY_THE_TASK_ALONE or last.untouched:
         return False
     ran_before = journal.class_ran_at is not None or any(not from_reference or run.trial is None for run in journal.steps[:-1])
     return ran_before or (exception.phase or last.phase) not in _BEFORE_THE_AGENT

@@ -327,7 +327,7 @@ def _collect(scope: Scope, step: StepPlan, run: StepRun, part: Part) -> Script[N
 
 def aggregate(plan: TrialPlan, journal: Journal) -> None:
     """Add the trial's rewards, computed from its steps' rewards, and its score rule to the journal."""
-    journal.score_rule = rule_of(plan)
+    journal.score_rule = rule_of(plan, journal.steps)
     try:
         journal.rewards = trial_rewards(plan.strategy, [run.rewards for run in journal.steps])
     except OverflowError as error:

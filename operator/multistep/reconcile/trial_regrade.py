@@ -118,12 +118,13 @@ def _facts(source: SourceTrial, former: TrialStatus) -> RegradeStatus:
     """Return the source's facts for the status of a regrade. former: the source's status."""
     evidence = source.evidence
     found = {each.name: each for each in evidence.steps} if evidence else {}
-    exceptions = {each.name: source_exception(each) for each in former.steps}
+    ran = {each.name: each for each in former.steps}
     steps = [
         SourceStep(
             name=each.name,
             checkpoint=each.digest,
-            exception=exceptions[each.name],
+            exception=source_exception(ran[each.name]),
+            trial=ran[each.name].trial,
             tests={made.name: made.digest.sha256 for made in found[each.name].tests} if each.name in found else {},
         )
         for each in source.steps
@@ -146,7 +147,7 @@ def _status(source: SourceTrial) -> TrialStatus:
     stated, trial = source.evidence, source.key.name
     score = None if stated.score is None else Score(stated.score, bool(stated.passed))
     return TrialStatus(
-        steps=[StepStatus(name=each.name, exception=_stated_exception(trial, each)) for each in stated.steps],
+        steps=[StepStatus(name=each.name, trial=each.trial, exception=_stated_exception(trial, each)) for each in stated.steps],
         tampering=[*stated.tampering],
         failure=stated.failure,
         score=stated.score,

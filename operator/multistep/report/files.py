@@ -19,7 +19,7 @@ from multistep.report.summary import PHASES, About, Summary
 _AT_ONCE: Final = 1000  # rows per batch, which bounds memory
 _COLUMNS: Final = tuple(each.name for each in fields(Row))
 _OF_ALL: Final = tuple(name for name in _COLUMNS if name not in ("branch", "step", "step_number", "source"))
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")  # prefixes that a spreadsheet treats as a formula
+_FORMULA: Final = (*"=+-@\t\r\n", *"\uff1d\uff0b\uff0d\uff20")  # prefixes of formulas; the last four are full-width
 _STEP: Final = tuple(each.name for each in fields(StepRow))
 
 

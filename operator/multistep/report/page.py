@@ -37,7 +37,7 @@ def page(about: About, summary: Summary, excerpts: Mapping[str, Excerpts] | None
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "seconds": seconds, "probability": probability, "outcome": outcome, "level": level}
-    environment.filters |= {"plural": plural, "dollars": dollars, "omission": omission, "place": _place}
+    environment.filters |= {"plural": plural, "dollars": dollars, "omission": omission, "place": _place, "signed": signed}
     return environment.get_template("report.html").render(
         about=about,
         summary=summary,
@@ -106,7 +106,12 @@ def number(value: float | None) -> str:
     """Format a number with three decimals, a large number in scientific notation, and None as a dash."""
     if value is None:
         return "-"
-    return f"{value:.3f}" if abs(value) < 1e6 else f"{value:.3g}"
+    return f"{value:z.3f}" if abs(value) < 1e6 else f"{value:.3g}"
+
+
+def signed(value: float) -> str:
+    """Format a number as ``number`` does, with its sign."""
+    return f"{value:+z.3f}" if abs(value) < 1e6 else f"{value:+.3g}"
 
 
 def probability(value: float | None) -> str:

@@ -64,8 +64,8 @@ def mean_score(scores: Mapping[str, Sequence[float]]) -> Estimate | None:
 
     The interval is clipped to the range from 0 to 1 unless a score is outside of it.
     """
-    estimate = _or_exact(_estimate(means(scores), sum(map(len, scores.values()))))
-    return _within(0.0, 1.0, estimate) if _are_shares(scores) else estimate
+    estimate = _estimate(means(scores), sum(map(len, scores.values())))
+    return _within(0.0, 1.0, _or_exact(estimate)) if _are_shares(scores) else estimate
 
 
 def pass_at(k: int, passed: Mapping[str, Sequence[bool]]) -> Estimate | None:
@@ -89,6 +89,8 @@ def difference(first: Mapping[str, Sequence[float]], second: Mapping[str, Sequen
         estimate = _within(-1.0, 1.0, estimate)
     if estimate is None:
         return None
+    if abs(estimate.value) <= _ALIKE:  # differences that cancel out leave a remainder of rounding
+        estimate = replace(estimate, value=0.0)
     return Difference(estimate, _p_of(list(deltas.values())))
 
 
@@ -153,7 +155,8 @@ def _are_shares(scores: Mapping[str, Sequence[float]]) -> bool:
 
 
 def _are_equal(values: Sequence[float]) -> bool:
-    return max(values) - min(values) <= _ALIKE
+    least, most = min(values), max(values)
+    return most - least <= _ALIKE * max(1.0, -least, most)  # relative, because the rounding of large values is large
 
 
 def _or_exact(estimate: Estimate | None) -> Estimate | None:

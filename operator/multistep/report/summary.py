@@ -28,7 +28,7 @@ PHASES = ("setup", "healthcheck", "agent", "verifier", "artifacts")
 class About:
     """The sweep that a report is about. read: when the trials were read; planned: number of trials in the sweep; phase: phase of
     the sweep; cost_usd: cost of its trials' model requests so far, in US dollars, or None; budget_usd: maximum of this cost, or
-    None; retried: number of retries.
+    None; retried: number of retries; replaced: trials that a retry replaced, which only add to their agents' costs.
 
     For a deleted sweep, of which only trials exist, phase is empty and planned is None.
     """
@@ -42,6 +42,7 @@ class About:
     cost_usd: float | None = None
     budget_usd: float | None = None
     retried: int = 0
+    replaced: Sequence[Row] = ()
 
     @property
     def retries(self) -> str:
@@ -63,9 +64,10 @@ class Standing:
     scored_failures: number of trials scored although a failure ended them, by failure class; tasks: number of the agent's tasks;
     mean_if_excluded_zero: what the mean would be if every excluded trial had scored 0.
     tampered: number of trials with evidence of tampering.
-    cost_usd: cost of all trials in US dollars, None if no trial has model requests or the cost of one of these trials is unknown;
-    cost_per_pass: cost_usd divided by the number of trials that passed; cost_per_trial: mean cost of the scored trials, over tasks
-    as the mean score. incomplete_requests: number of requests whose usage is unknown, which the costs do not include.
+    cost_usd: cost of all trials in US dollars, with those that a retry replaced; None if no trial has model requests or the cost of
+    one of these trials is unknown; cost_per_pass: cost_usd divided by the number of trials that passed; cost_per_trial: mean cost
+    of the scored trials, over tasks as the mean score. incomplete_requests: number of requests whose usage is unknown, which the
+    costs do not include.
     """
 
     agent: str
@@ -169,15 +171,18 @@ class Summary:
     branches: Branches = field(default_factory=Branches)
 
 
-def summarize(found: Iterable[Row]) -> Summary:
-    """Return the summary of the rows. Its standings are sorted by mean, the best first."""
+def summarize(found: Iterable[Row], replaced: Sequence[Row] = ()) -> Summary:
+    """Return the summary of the rows. Its standings are sorted by mean, the best first. replaced: trials that a retry replaced."""
     ordered = sorted(found, key=in_order)
     agents: dict[str, list[Row]] = defaultdict(list)
     ordinary = [row for row in ordered if not row.branch]
     for row in ordinary:
         agents[row.agent].append(row)
     branches = branches_of(ordered)
-    standings = [_standing(agent, those) for agent, those in sorted(agents.items())]
+    standings = [
+        _standing(agent, those, [row for row in replaced if row.agent == agent and not row.branch])
+        for agent, those in sorted(agents.items())
+    ]
     standings.sort(key=lambda each: -each.mean.value if each.mean else float("inf"))
     ranked = {each.agent: agents[each.agent] for each in standings}
     return Summary(
@@ -235,11 +240,11 @@ def _by_task(found: Iterable[Row], number: Callable[[Row], _Value | None]) -> di
     return by_task
 
 
-def _standing(agent: str, found: Sequence[Row]) -> Standing:
+def _standing(agent: str, found: Sequence[Row], replaced: Sequence[Row]) -> Standing:
     scores, passed = _by_task(found, _counts), _by_task(found, _passed)
     passes = {k: pass_at(k, passed) for k in ks(max(map(len, passed.values()), default=0))}
     with_excluded = mean_score(_by_task(found, _counts_or_zero))
-    cost, won = _cost(found), sum(map(sum, passed.values()))
+    cost, won = _cost([*found, *replaced]), sum(map(sum, passed.values()))
     return Standing(
         agent=agent,
         mean=mean_score(scores),
@@ -255,7 +260,7 @@ def _standing(agent: str, found: Sequence[Row]) -> Standing:
         cost_usd=cost,
         cost_per_pass=cost / won if cost is not None and won else None,
         cost_per_trial=None if cost is None else _mean(means(_by_task(found, _cost_if_scored)).values()),
-        incomplete_requests=sum(row.incomplete_requests or 0 for row in found),
+        incomplete_requests=sum(row.incomplete_requests or 0 for row in (*found, *replaced)),
     )
 
 

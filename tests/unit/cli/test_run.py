@@ -147,11 +147,11 @@ def test_a_variable_that_no_template_uses_is_refused_for_the_command_agent(
     result = invoke("run", task, *option, "--", "my-agent")
     assert result.exit_code == 2 and cluster.objects == {}
     assert result.stderr == (
-        "error: --var KEY: no template in task.toml uses ${KEY}, so nothing would receive it; "
+        "error: --var KEY: no template in task.toml or a compose file uses ${KEY}, so nothing would receive it; "
         "for the agent's environment use --agent-env KEY\n"
     )
     other = invoke("run", task, *option)
-    assert other.exit_code == 0 and "warning: --var KEY: no template in task.toml uses ${KEY}\n" in other.stderr
+    assert other.exit_code == 0 and "warning: --var KEY: no template in task.toml or a compose file uses ${KEY}\n" in other.stderr
     (task / "task.toml").write_text(TASK_TOML + '[steps.verifier.environment.env]\nA = "${KEY:-x}"\n')
     assert "no template" not in invoke("run", task, *option, "--", "my-agent").stderr
 

@@ -13,7 +13,7 @@ import pytest
 
 from multistep.errors import ClusterError
 from multistep.kube.resources import TRIALS
-from tests.unit.report.samples import step, trial
+from tests.unit.report.samples import step, trial, used
 
 from .conftest import Invoke
 from .fakes import CliCluster
@@ -342,3 +342,18 @@ def test_a_file_that_is_no_report_is_reported(invoke: Invoke, cluster: CliCluste
     assert result.exit_code == 2
     assert f"{file} is not a report: `multistep sweep report SWEEP -o {file}` writes one" in result.stderr
     assert "No such file" in invoke("sweep", "compare", tmp_path / "none.json", "a").stderr
+
+
+def test_the_cost_of_an_agent_includes_trials_that_a_retry_replaced(invoke: Invoke, cluster: CliCluster) -> None:
+    put(cluster, "s", {("t", "a"): ["Infrastructure", 1.0], ("t", "b"): [1.0]})
+    trials = [each for (kind, _), each in cluster.objects.items() if kind == "MultiStepTrial"]
+    for number, each in enumerate(trials):
+        each["metadata"]["labels"]["multistep.dev/number"] = str(number)
+        each["status"]["steps"] = [step("a", 1.0, usage=used(0.25))]
+    trials[1]["metadata"]["labels"]["multistep.dev/retry-of"] = "0"
+    result = invoke("sweep", "report", "s")
+    assert result.exit_code == 0, result.stderr
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert "a 1.000 - 1.000 $0.50 $0.50 1 of 1 1 of 1 - -" in lines
+    assert "b 1.000 - 1.000 $0.25 $0.25 1 of 1 1 of 1 - -" in lines
+    assert "1 trial without a score was run again; each number counts once" in lines

@@ -140,7 +140,8 @@ def test_a_directory_of_tasks_becomes_a_sweep_that_owns_them(tasks: Path, invoke
 def test_a_variable_that_no_task_uses_is_refused_for_a_command_agent(tasks: Path, invoke: Invoke, cluster: CliCluster) -> None:
     result = invoke("sweep", "run", tasks, "--agent", "mine=x", "--var", "KEY=v")
     assert (result.exit_code, cluster.objects) == (2, {})
-    assert "--var KEY: no template in task.toml uses ${KEY}" in result.stderr and "--agent-env KEY" in result.stderr
+    assert "--var KEY: no template in task.toml or a compose file uses ${KEY}" in result.stderr
+    assert "--agent-env KEY" in result.stderr
 
 
 def test_a_sweep_is_called_after_its_task_or_the_directory_of_its_tasks(tasks: Path, invoke: Invoke, cluster: CliCluster) -> None:

@@ -9,9 +9,11 @@ import pytest
 
 from multistep.api.regrade import RegradeStatus, SourceAgent, SourceException, SourceStep
 from multistep.api.trial_status import StepException, StepStatus
-from multistep.engine.journal import AttemptLost
+from multistep.engine.journal import AttemptLost, Journal, StepRun
 from multistep.engine.operations import Note, Release, Restore
 from multistep.engine.regrade import source_exception, unfit_steps
+from multistep.engine.rewards import StepException as StepRunException
+from multistep.engine.scoring import agent_may_have_caused
 from multistep.errors import InvalidSpec
 from tests.support.played import FAULT, THREE, Played, plan, play, rewarded
 from tests.unit.engine.script_cases import GATED, SINGLE
@@ -98,6 +100,41 @@ def test_a_trial_that_would_go_on_where_its_source_ended_fails(source: RegradeSt
     journal = regraded(source, GATED).journal
     assert journal.lost == AttemptLost("RegradeIncomplete", message, final=True)
     assert journal.rewards is None and not journal.finished
+
+
+NO_FILE = "the verifier wrote neither /logs/verifier/reward.json nor /logs/verifier/reward.txt"
+
+
+def ran_by_another(*others: str) -> RegradeStatus:
+    found = ran("a", "b", "c")
+    steps = [each.model_copy(update={"trial": "base"}) if each.name in others else each for each in found.steps]
+    return found.model_copy(update={"steps": steps})
+
+
+def test_steps_that_another_trial_ran_are_verified_and_count_in_the_reward_but_not_in_the_score() -> None:
+    journal = regraded(ran_by_another("a"), results={"a/verifier/verifier": rewarded(txt="0")}).journal
+    assert journal.finished and [run.trial for run in journal.steps] == ["base", None, None]
+    assert journal.rewards == {"reward": 2 / 3} and journal.score_rule is not None and journal.score_rule.steps == 2
+
+
+@pytest.mark.parametrize(
+    ("toml", "result", "why"),
+    [
+        (GATED, rewarded(txt="0"), "reward is 0, below min_reward 0.5"),
+        (THREE, rewarded(), f"{NO_FILE}; test.sh exited with status 0"),
+    ],
+)
+def test_a_regrade_that_would_end_before_its_sources_first_step_has_no_score(toml: str, result: Any, why: str) -> None:
+    """The verdict would be about the work of another trial's agent."""
+    journal = regraded(ran_by_another("a", "b"), toml, {"b/verifier/verifier": result}).journal
+    message = f"step b, which trial base ran, would end the trial before the first step of trial source: {why}"
+    assert journal.lost == AttemptLost("RegradeIncomplete", message, final=True) and not journal.finished
+
+
+def test_no_agent_is_blamed_for_the_verifier_of_a_step_that_another_trial_ran() -> None:
+    killed = StepRunException("OutOfMemoryError", "killed", "verifier")
+    for trial, blamed in (("base", False), (None, True)):
+        assert agent_may_have_caused(killed, Journal(steps=[StepRun("a", trial=trial)])) is blamed
 
 
 def test_a_pod_that_could_not_be_restored_ends_the_attempt() -> None:

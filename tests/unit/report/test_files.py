@@ -69,7 +69,22 @@ def test_each_file_has_the_requests_that_are_in_no_tokens_and_no_cost() -> None:
     assert pq.read_table(pa.BufferReader(parquet_bytes(rows)))["incomplete_requests"].to_pylist() == [0, 1, 2, None]
 
 
-@pytest.mark.parametrize("name", ['=HYPERLINK("http://evil/")', "+1", "-1+2", "@SUM(A1)", "\t=1", "\r=1"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        '=HYPERLINK("http://evil/")',
+        "+1",
+        "-1+2",
+        "@SUM(A1)",
+        "\t=1",
+        "\r=1",
+        "\n=1",
+        "\uff1d1",
+        "\uff0b1",
+        "\uff0d1",
+        "\uff20SUM(A1)",
+    ],
+)
 def test_a_name_that_is_a_formula_is_text_for_a_spreadsheet_and_numbers_stay_numbers(name: str) -> None:
     made = row(trial(name, name, reward=-0.5, steps=[step(name, -0.5)]))
     (found,) = csv.DictReader(io.StringIO(csv_text([made]), newline=""))

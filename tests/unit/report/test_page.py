@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from multistep.report.excerpts import Excerpts, FailingTest
-from multistep.report.page import dollars, number, page, probability, seconds
+from multistep.report.page import dollars, number, page, probability, seconds, signed
 from multistep.report.rows import Row, row
 from multistep.report.summary import About, summarize
 from tests.unit.report.samples import step, sweep, trial, used
@@ -172,6 +172,8 @@ def test_rewards_beyond_nought_and_one_widen_the_axis() -> None:
 
 def test_numbers_are_as_people_read_them() -> None:
     assert [number(each) for each in (None, 0.12345, 12, 1.5e9)] == ["-", "0.123", "12.000", "1.5e+09"]
+    assert [number(each) for each in (-0.0, -0.0004, -0.0006)] == ["0.000", "0.000", "-0.001"]
+    assert [signed(each) for each in (0.5, 0.0, -0.0004, -0.25, 1e100)] == ["+0.500", "+0.000", "+0.000", "-0.250", "+1e+100"]
     assert [dollars(each) for each in (None, 0.0, 0.004, 0.1, 1234.5)] == ["-", "$0.00", "$0.0040", "$0.10", "$1234.50"]
     assert [probability(each) for each in (None, 0.0001, 0.0312)] == ["-", "< 0.001", "0.031"]
     assert [seconds(each) for each in (None, 0.44, 9.96, 12.4, 59.6, 200, 7500)] == [

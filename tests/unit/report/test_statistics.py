@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from fractions import Fraction
 from itertools import combinations, product
@@ -44,6 +45,23 @@ def test_tasks_without_any_spread_report_no_interval_unless_they_all_pass_or_all
     assert (halves.low, halves.high) == (None, None)
     assert [ones.low, ones.high] == pytest.approx([0.025 ** (1 / 3), 1])
     assert [zeros.low, zeros.high] == pytest.approx([0, 1 - 0.025 ** (1 / 3)])
+
+
+def test_an_exact_interval_is_of_scores_between_nought_and_one_only() -> None:
+    for scores, value in (({"a": [-1, 1], "b": [0, 0]}, 0), ({"a": [0, 2], "b": [1, 1]}, 1)):
+        found = mean_score(scores)
+        assert found is not None
+        assert (found.value, found.low, found.high) == (value, None, None)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("score", [1e6, 12345.678, -1e100])
+def test_large_scores_that_differ_by_rounding_alone_are_equal(score: float) -> None:
+    scores = {"a": [score], "b": [score], "c": [math.nextafter(score, math.inf)]}
+    found, delta = mean_score(scores), difference(scores, {task: [0.5] for task in scores})
+    assert found is not None and delta is not None
+    assert (found.low, found.high) == (None, None)
+    assert (delta.estimate.low, delta.estimate.high, delta.p) == (None, None, 0.25)
 
 
 def test_the_interval_is_students_of_the_tasks_means() -> None:
@@ -212,6 +230,12 @@ def test_no_difference_is_not_real() -> None:
     found = difference({"a": [1], "b": [0]}, {"a": [1], "b": [0]})
     assert found is not None
     assert (found.estimate.value, found.p, found.is_real) == (0, 1.0, False)
+
+
+def test_differences_that_cancel_out_are_none_whatever_their_rounding() -> None:
+    found = difference({"a": [0.3], "b": [0.1]}, {"a": [0.2], "b": [0.2]})
+    assert found is not None
+    assert found.estimate.value == 0
 
 
 @given(BY_TASK, BY_TASK)

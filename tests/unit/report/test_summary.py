@@ -134,6 +134,19 @@ def test_the_mean_cost_of_a_trial_is_of_scored_trials_and_every_task_weighs_the_
     assert (unknown.cost_per_trial, none.cost_per_trial) == (None, None)
 
 
+def test_the_cost_of_an_agent_includes_the_trials_that_were_run_again() -> None:
+    def priced(attempt: int, cost: float, **fields: Any) -> Row:
+        return row(trial(attempt=attempt, steps=[step("a", 1.0, usage=used(cost, incomplete=1))], **fields))
+
+    lost = priced(2, 4.0, ended="Failed", failure=("Infrastructure", "NodeLost"))
+    other = row(trial(agent="other", attempt=9, ended="Failed", failure=("Infrastructure", "NodeLost")))
+    found = summarize([priced(1, 1.0, reward=1.0), priced(2, 1.0, reward=1.0)], [lost, other])
+    (standing,) = found.standings
+    assert (standing.trials, standing.counted, standing.excluded, len(found.rows)) == (2, 2, {}, 2)
+    assert (standing.cost_usd, standing.cost_per_pass, standing.cost_per_trial) == (6.0, 3.0, 1.0)
+    assert standing.incomplete_requests == 3
+
+
 def test_a_standing_says_what_its_cost_does_not_include() -> None:
     rows = [row(trial(attempt=n, reward=1.0, steps=[step("a", 1.0, usage=used(0.5, incomplete=n))])) for n in (0, 1)]
     (found,) = summarize(rows).standings

@@ -8,7 +8,7 @@ from rich.text import Text
 from multistep.api.plural import plural
 from multistep.cli.terminal import clean, table
 from multistep.report.branches import BranchedStep, Branches, Group
-from multistep.report.page import branch_passes, interval, number, probability
+from multistep.report.page import branch_passes, interval, number, probability, signed
 
 
 def branch_tables(branches: Branches) -> list[Text | Table]:
@@ -29,7 +29,7 @@ def branch_tables(branches: Branches) -> list[Text | Table]:
     lines = []
     for one in branches.agents:
         estimate = one.difference.estimate
-        text = f"{estimate.value:+.3f}, 95 % interval {interval(estimate)}, p {probability(one.difference.p)}"
+        text = f"{signed(estimate.value)}, 95 % interval {interval(estimate)}, p {probability(one.difference.p)}"
         over = f"over {plural(estimate.tasks, 'task')}, paired by task"
         lines.append(Text(f"{clean(one.agent)}: own minus reference {over}: {text}"))
     return [Text(), found, *lines]
@@ -48,4 +48,4 @@ def _counts(group: Group, ks: list[int]) -> list[str]:
 def _difference(step: BranchedStep, state: str) -> tuple[str, str]:
     if state != "own" or step.difference is None:
         return "-", "-"
-    return f"{step.difference.value:+.3f}", interval(step.difference)
+    return signed(step.difference.value), interval(step.difference)

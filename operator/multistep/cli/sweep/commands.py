@@ -52,8 +52,8 @@ A DIRECTORY is a task, or contains tasks, of which --task, --exclude and --limit
 Dockerfile is built (unless the task names an image), and its files are uploaded with the sweep, which owns them. An invalid task
 is rejected before anything is built. A task whose Dockerfile cannot be built is reported and omitted: the others run, and the
 exit code is 1. COMMAND is split as a shell does, but no shell runs it: for pipes, redirections and variables write 'mine=sh -c
-"SCRIPT"'. --var sets values for templates in task.toml only; agents receive --agent-env. A FILE is a manifest with a TrialSweep,
-which is created unchanged.
+"SCRIPT"'. --var sets values of ${NAME} in task.toml and compose files only; agents receive --agent-env. A FILE is a manifest
+with a TrialSweep, which is created unchanged.
 The operator fetches the tasks of a dataset from git repositories; tasks at local paths are uploaded like a DIRECTORY.
 Ctrl-C stops following only; `multistep sweep stop NAME` ends a sweep, `delete` deletes it and its trials.
 
@@ -165,7 +165,11 @@ def sweep() -> None:
 @click.option("--timeout-multiplier", type=FiniteRange(min=0), metavar="X", help="Multiply every timeout by X.")
 @resource_options
 @click.option(
-    "--var", "variables", multiple=True, metavar="NAME[=VALUE]", help="A value for ${NAME} in task.toml; stored in a Secret."
+    "--var",
+    "variables",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="A value for ${NAME} in task.toml or a compose file; stored in a Secret.",
 )
 @agent_env_option
 @agent_secret_option

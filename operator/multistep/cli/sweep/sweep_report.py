@@ -20,7 +20,7 @@ from multistep.cli.terminal import STYLES, clean, print_err, print_out, table
 from multistep.errors import UsageError
 from multistep.report.excerpts import Excerpts
 from multistep.report.files import csv_text, document, json_text, parquet_bytes
-from multistep.report.page import dollars, interval, number, page, probability
+from multistep.report.page import dollars, interval, number, page, probability, signed
 from multistep.report.summary import About, Pair, Standing, Summary, summarize
 
 _FILES: Final = ("html", "csv", "json", "parquet")
@@ -55,7 +55,7 @@ async def write_report(target: Target, sweep: str, texts: Sequence[str], *, logs
             raise UsageError(f"-o {each.path}: directory {each.path.parent} does not exist")
     async with cluster.connect(target) as connected:
         about, rows = await read(connected, target.namespace or connected.namespace, sweep)
-        summary = summarize(rows)
+        summary = summarize(rows, about.replaced)
         wanted = logs and any(each.form == "html" for each in outputs)
         excerpts = await read_excerpts(connected, summary.rows) if wanted else {}
     for warning in summary.warnings:
@@ -130,6 +130,6 @@ def pairs_table(pairs: Sequence[Pair]) -> Table:
     for each in pairs:
         estimate = each.difference.estimate
         verdict = Text("real", style="bold") if each.is_real else "not shown"
-        row = (f"{estimate.value:+.3f}", interval(estimate), probability(each.p), str(estimate.tasks), verdict)
+        row = (signed(estimate.value), interval(estimate), probability(each.p), str(estimate.tasks), verdict)
         found.add_row(Text(clean(each.first)), Text(clean(each.second)), *row)
     return found

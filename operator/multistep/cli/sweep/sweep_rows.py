@@ -45,7 +45,9 @@ async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[About, lis
     rows = counted(created)
     if found is None and not rows:
         raise UsageError(f"sweep {sweep!r} does not exist in namespace {namespace!r}: `multistep sweep list -A` lists all")
-    return replace(about, retried=sum(each.retry_of is not None for each in created)), rows
+    kept = set(map(id, rows))
+    replaced = [each for each in created if id(each) not in kept]
+    return replace(about, retried=sum(each.retry_of is not None for each in created), replaced=replaced), rows
 
 
 def _only_owner(sweep: str, owned: Sequence[_Owned]) -> str | None:

@@ -32,10 +32,10 @@ Examples:
   multistep run my-task --override-cpus 4 --override-memory-mb 8192
   multistep run my-task --detach && kubectl get mst --watch
 
-The task is checked, its Dockerfile built (unless there is an image), the trial created and followed. Progress goes to
-stderr, the table to stdout. The trial and its results stay in the cluster until the trial is deleted; the objects created
-for it (the task's files, Secrets) are deleted with it. --var gives values to templates in task.toml only; the agent's
-process receives --agent-env.
+The task is validated, its Dockerfile is built (unless there is an image), and the trial is created and followed. Progress goes
+to stderr, the table to stdout. The trial and its results stay in the cluster until the trial is deleted; the objects created
+for it (the task's files, Secrets) are deleted with it. --var sets values of ${NAME} in task.toml and compose files only; the
+agent's process receives --agent-env.
 
 \b
 Exit codes:
@@ -51,7 +51,11 @@ Exit codes:
 @task_argument
 @click.option("--results", type=click.Path(path_type=Path), metavar="DIR", help="Fetch the results into this new directory.")
 @click.option(
-    "--var", "variables", multiple=True, metavar="NAME[=VALUE]", help="A value for ${NAME} in task.toml; stored in a Secret."
+    "--var",
+    "variables",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="A value for ${NAME} in task.toml or a compose file; stored in a Secret.",
 )
 @agent_env_option
 @click.option("--detach", is_flag=True, help="Print the trial's name and exit instead of following it.")

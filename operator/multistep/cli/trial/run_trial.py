@@ -167,7 +167,8 @@ def check_used(given: Collection[str], used: Collection[str], *, agents: Sequenc
     unused = sorted(set(given).difference(used))
     if not unused:
         return
-    message = f"--var {' --var '.join(unused)}: no template in task.toml uses {', '.join(f'${{{name}}}' for name in unused)}"
+    names = ", ".join(f"${{{name}}}" for name in unused)
+    message = f"--var {' --var '.join(unused)}: no template in task.toml or a compose file uses {names}"
     if any(each.name not in PLAIN for each in agents):
         raise UsageError(f"{message}, so nothing would receive it; for the agent's environment use --agent-env {unused[0]}")
     print_err(f"warning: {message}")

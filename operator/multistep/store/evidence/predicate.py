@@ -44,9 +44,11 @@ class PredicateAgent(Model):
 
 
 class PredicateStep(Model):
-    """A step. exception: its type; exception_phase: the phase that raised it."""
+    """A step. trial: the other trial that ran it, None if the trial itself ran it; exception: its type; exception_phase: the phase
+    that raised it."""
 
     name: str
+    trial: str | None = None
     checkpoint: Digested | None = None
     exception: str | None = None
     exception_phase: str | None = None

@@ -58,8 +58,8 @@ class Finished:
 
 
 def uploads(plan: TrialPlan, journal: Journal) -> list[Content]:
-    """Return the uploads of tests of all steps that this trial started, each once."""
-    started = {run.name for run in journal.steps if run.trial is None}
+    """Return the uploads of tests of all steps that this trial verified, each once."""
+    started = {run.name for run in journal.steps if run.trial is None or plan.regrade}
     return list(dict.fromkeys(each for step in plan.steps if step.name in started for each in _tests(step)))
 
 
@@ -180,7 +180,7 @@ def _step(of: Finished, run: StepRun) -> dict[str, Any]:
         {"name": "tests" if each.step is None else f"steps/{each.step}/tests", "digest": {"sha256": of.tests[each]}}
         for step in planned
         for each in _tests(step)
-        if run.trial is None
+        if run.trial is None or of.plan.regrade
     ]
     directory = "artifacts" if of.plan.single else f"steps/{run.name}/artifacts"
     artifacts = of.files.artifacts.get(directory)
