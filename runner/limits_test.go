@@ -1,8 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -30,5 +33,20 @@ func TestAPhaseOfRootCannotLimitPID1(t *testing.T) {
 	wanted := strings.Repeat(fmt.Sprintf("\t%d", os.Getgid()), 4)
 	if status["exitCode"] != 0.0 || !strings.Contains(status["tail"].(string), "Gid:"+wanted+"\n") {
 		t.Error(status)
+	}
+}
+
+// Only a process of the container limits the resources of an exec session. The operator recognizes this by status 2, which is also
+// that of a Go program without memory or threads.
+func TestACallWithoutResourcesEndsWithStatus2(t *testing.T) {
+	c := launch(t)
+	for _, limit := range []string{"ulimit -n 4", "ulimit -v 150000"} {
+		relay := c.call(program)
+		at := slices.Index(relay.Args, "--") + 1
+		relay.Args = slices.Insert(relay.Args, at, "bash", "-c", limit+`; exec "$0" "$@"`)
+		var ended *exec.ExitError
+		if output, err := relay.CombinedOutput(); !errors.As(err, &ended) || ended.ExitCode() != 2 {
+			t.Errorf("%s: %v, %s", limit, err, output)
+		}
 	}
 }

@@ -2,8 +2,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"syscall"
 
 	"multistep.dev/runner/internal/asuser"
 	"multistep.dev/runner/internal/call"
@@ -33,6 +35,9 @@ const usage = `usage: runner install DIR            copy this program to DIR/run
 func main() {
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "runner:", err)
+		if errors.Is(err, syscall.EMFILE) {
+			os.Exit(2) // as Go does without memory or threads
+		}
 		os.Exit(1)
 	}
 }

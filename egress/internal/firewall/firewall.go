@@ -158,7 +158,7 @@ func (f *Firewall) leave(conn *nftables.Conn, table *nftables.Table, rules *poli
 }
 
 // enter accepts incoming packets of established connections: of the sidecar's own, and of those with listed addresses; with a
-// public network, of all. That a connection is established is otherwise not sufficient, because a process may keep a socket from a
+// public network, of all. It does not accept all established connections in every mode, because a process may keep a socket from a
 // phase with another network.
 func (f *Firewall) enter(conn *nftables.Conn, table *nftables.Table, rules *policy.Rules, allowed map[byte]*nftables.Set) {
 	to := chain(conn, table, "entering", nftables.ChainTypeFilter, nftables.ChainHookInput, nftables.ChainPriorityFilter, nftables.ChainPolicyDrop)

@@ -26,6 +26,7 @@ _Command: TypeAlias = Literal["setup", "step"]
 _GRACE_SECONDS: Final = 60.0  # time for the agent host to collect usage and logs of an agent that it stopped
 _CLOCK_SECONDS: Final = 5.0  # tolerance: the agent host and the runner measure the elapsed time separately
 _MAX_STALLED_SECONDS: Final = 3600.0
+_NO_KEY: Final = "MissingModelCredentialError"  # Harbor's agent lacks the key of its model's provider
 # The name of each agent host command in operation ids.
 _NAMES: Final[Mapping[_Command, str]] = {"setup": "agent-setup", "step": "agent"}
 
@@ -70,6 +71,8 @@ def setup(scope: Scope, journal: Journal) -> Script[None]:
     if hosted.spec.name is None:
         raise TrialError(error)
     journal.lost = AttemptLost(AGENT_SETUP_FAILED, f"{error.type}: {error.message}")
+    if error.type == _NO_KEY:
+        journal.lost = AttemptLost("ModelAccessDenied", f"{error.message}; {_keys(hosted)}", final=True)
 
 
 def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:

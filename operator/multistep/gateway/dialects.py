@@ -14,7 +14,7 @@ Document = Mapping[str, Any]
 _GEMINI_CONFIGS: Final = ("generationConfig", "generation_config")
 _REQUEST_ERRORS: Final = frozenset(
     (
-        *(400, 413, 422),  # of vLLM and OpenRouter, which answer with status 200 once the model has started
+        *(400, 413, 422),  # in errors that vLLM and OpenRouter send after status 200, once the model has started
         *("invalid_request_error", "context_length_exceeded", "invalid_prompt", "string_above_max_length", "request_too_large"),
         *("content_policy_violation", "image_parse_error", "invalid_image", "INVALID_ARGUMENT", "FAILED_PRECONDITION", "NOT_FOUND"),
     )
@@ -125,7 +125,7 @@ def _chat_usage(document: Document, before: Usage | None) -> Usage | None:
     if not (found := _part(document, "usage")):
         return before
     given = _count(found, "prompt_tokens")
-    cached = _count(_part(found, "prompt_tokens_details"), "cached_tokens", _count(found, "cached_tokens"))  # the latter: Kimi
+    cached = _count(_part(found, "prompt_tokens_details"), "cached_tokens", _count(found, "cached_tokens"))  # the latter for Kimi
     # xAI, and Gemini's OpenAI-compatible API, count thinking tokens in total_tokens only.
     output = max(_count(found, "completion_tokens"), _count(found, "total_tokens") - given)
     return Usage(input=given, cached=cached, output=output)

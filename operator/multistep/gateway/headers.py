@@ -17,7 +17,7 @@ _OF_ONE_CONNECTION: Final = _HOP_BY_HOP | {"transfer-encoding", "upgrade", "cont
 _CREDENTIALS: Final = {"authorization", "x-api-key", "x-goog-api-key", "api-key"}
 # With these headers, an agent could make the provider reject the key or end the request early, and so have its trial excluded.
 _FOR_ACCOUNTS: Final = {"openai-organization", "openai-project", "x-goog-user-project", "x-server-timeout"}
-_FOR_ANSWERS: Final = {"x-goog-fieldmask", "x-http-method-override"}  # with them, an answer could look cut off
+_FOR_ANSWERS: Final = {"x-goog-fieldmask", "x-http-method-override"}  # an agent could make an answer look cut off with these
 _QUERY: Final = re.compile(r"alt=sse|beta=true|api-version=[\w.-]{1,40}")  # the query parameters that agents use
 _ORDER: Final[dict[Provider, Sequence[str]]] = {
     "openai": ("authorization", "api-key", "x-api-key"),

@@ -131,7 +131,7 @@ class Relay:
 
     async def _cut(self, response: web.StreamResponse, error: Exception | None) -> web.StreamResponse:
         why = f"has no end{f': {type(error).__name__}' if error else ''}"
-        if self._answer.content_type == "text/html":  # e.g. of a proxy, or baseURL is that of a web page
+        if self._answer.content_type == "text/html":  # e.g. a proxy's error page, or baseURL leads to a web page
             why = "is text/html and no JSON"
         await self._finish("cut", self._answer.status, None, "Provider", f"the provider's answer {why}")
         self._client.abort()

@@ -49,7 +49,7 @@ def container(agent: AgentSpec, settings: Settings, key: str) -> dict[str, Any]:
             *([{"name": KEY_VARIABLE, "value": key}] if key else []),
         ],
         "resources": {
-            # 0.4 s of CPU time over a trial, most of it to import Harbor; a larger request leaves trials unscheduled for nothing
+            # An agent host uses 0.4 s of CPU time, most of it to import Harbor. A larger request would only delay scheduling.
             "requests": {"cpu": "20m", "memory": "64Mi"},
             "limits": {"memory": settings.agent_host_memory},
         },

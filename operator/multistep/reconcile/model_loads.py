@@ -42,7 +42,7 @@ class ModelLoads:
 def is_model(model: str, requested: str) -> bool:
     """Return whether a request's model name is this model. model: as in spec.agent.model; in the request, a date or version may
     follow the name."""
-    name, requested = model.removesuffix("[1m]").rpartition("/")[2], requested.rpartition("/")[2]  # a suffix of claude-code
+    name, requested = model.removesuffix("[1m]").rpartition("/")[2], requested.rpartition("/")[2]  # suffix that claude-code removes
     return requested == name or (requested.startswith(name) and _VERSION.match(requested[len(name) :]) is not None)
 
 

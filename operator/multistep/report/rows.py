@@ -34,7 +34,7 @@ class Row:
     seconds: duration, None if it has not finished; failed_attempts: number of failed attempts before the last one; content: digest
     of the task, if known; results: URL of its files in an object store. input_tokens, output_tokens, cost_usd: usage of the agent's
     model requests in all attempts, None if unknown; incomplete_requests: number of requests whose usage the gateway does not know,
-    which these amounts do not include; counted_by: who counted this usage, Gateway or Agent; "" if nobody did.
+    which these amounts do not include; counted_by: who counted this usage, Gateway or Agent; "" if unknown.
     tampering: kinds of evidence of tampering, separated by spaces; "" if there is none.
 
     branch: state from which a branch starts, "" for an ordinary trial; step: a branch's only step; step_number: the step's number

@@ -40,8 +40,8 @@ func Reset(name string, mode uint32, owner users.User, keep bool) error {
 	return isStill(root, parent, base)
 }
 
-// protectEntries makes a directory like /tmp if a user other than root and PID 1's could rename entries that are not their own. An
-// image may have such a directory, for an agent that is not root.
+// protectEntries gives a directory the mode 1777, as /tmp has it, and PID 1's user as owner, if another user than root and PID 1's
+// could rename entries of others. An image may have such a directory for an agent that is not root.
 func protectEntries(root *os.Root) error {
 	info, err := root.Stat(".")
 	if err != nil || paths.KeepsEntries(info) {
@@ -50,7 +50,8 @@ func protectEntries(root *os.Root) error {
 	return setOwnerAndMode(root, 0o1777, users.System.Own())
 }
 
-// isStill returns an error if another directory is called name by now: its former owner could rename it until the owner changed.
+// isStill returns an error if the name now refers to another directory: until the owner was changed, the former owner could rename
+// the directory.
 func isStill(root, parent *os.Root, name string) error {
 	opened, err := root.Stat(".")
 	if err != nil {

@@ -262,7 +262,7 @@ func IsPublic(file *os.File, info fs.FileInfo) bool {
 	return true
 }
 
-// KeepsEntries returns whether only root, PID 1's user and an entry's owner can replace entries of the directory.
+// KeepsEntries returns whether an entry of the directory can be replaced only by root, PID 1's user and the entry's owner.
 func KeepsEntries(directory fs.FileInfo) bool {
 	shared := directory.Mode().Perm()&0o022 != 0 && directory.Mode()&fs.ModeSticky == 0
 	return hasTrustedOwner(directory) && !shared

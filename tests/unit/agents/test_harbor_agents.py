@@ -177,6 +177,13 @@ def test_a_failed_setup_of_harbors_agent_loses_the_attempt_before_its_first_step
     assert not played.journal.finished and played.journal.steps == []
 
 
+def test_an_agent_without_the_key_of_its_model_is_configured_wrongly() -> None:
+    error = ("MissingModelCredentialError", "aider: no nonempty model API key selected. Set OPENAI_API_KEY")
+    lost = play(hosted(), {"/host/agent-setup": outcome(error=error)}).journal.lost
+    assert lost is not None and (lost.reason, lost.final) == ("ModelAccessDenied", True)
+    assert lost.message.startswith("the agent's setup failed: aider: no nonempty model API key selected. Set OPENAI_API_KEY; ")
+
+
 def test_a_failed_setup_of_a_users_class_is_the_agents_own_failure() -> None:
     """A user's class can read the environment. If failed setups were retried, it could avoid a score on hard tasks by failing."""
     slow: Mapping[str, Any] = {"timedOut": True, "exitCode": None, "captures": {}}

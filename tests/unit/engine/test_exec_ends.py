@@ -22,6 +22,7 @@ RUNC = (
         (None, RUNC + "fork/exec: resource temporarily unavailable", False),
         (None, "no such file or directory", False),
         (0, "", False),
+        (2, "fatal error: out of memory", True),
         (1, "PID 1 does not answer", False),
         (126, "", False),
         (128, "", False),

@@ -34,8 +34,9 @@ async def test_a_sweep_runs_its_branches_when_the_ordinary_trials_have_finished(
     assert_each_once(world)
     assert world.why == ("Complete", "SweepComplete")
     found = branches(world)
-    # Two branches each: of steps a of both tasks, from the image; of their steps b and c, from the agent's state and the reference
-    # state. Only task u's step c has no agent's state, because the task's ordinary trials ended in step b.
+    # There are two branches per step and state. Steps a of both tasks start from the image. Steps b and c start from the agent's
+    # state and from the reference state, except that step c of task u has no agent's state: the task's ordinary trials ended in
+    # step b.
     assert {state: len(specs) for state, specs in found.items()} == {"Start": 4, "Own": 6, "Reference": 8}
     assert {(spec["from"]["step"], spec["toStep"]) for spec in found["Own"]} == {("a", "b"), ("b", "c")}
     sources = {spec["from"]["trial"] for spec in found["Own"]}
