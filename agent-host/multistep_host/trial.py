@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from harbor.agents.agent_auth_resolution import MissingModelCredentialError
 from harbor.agents.base import BaseAgent
 from harbor.agents.factory import AgentFactory
 from harbor.models.agent.context import AgentContext
@@ -29,6 +31,7 @@ from multistep_host.stalls import stalled_seconds
 from multistep_host.transcript import Send, discard, transcript
 from multistep_host.variables import Variables
 
+_KEYS = frozenset({"ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"})
 _log = logging.getLogger(__name__)
 
 
@@ -131,7 +134,11 @@ class TrialAgent:
 
 
 def create_agent(request: SetupRequest, variables: Variables, logs: Path) -> BaseAgent:
-    """Create Harbor's agent object as Harbor 0.25's Trial does."""
+    """Create Harbor's agent object as Harbor 0.25's Trial does.
+
+    If an agent that can use the model gateway has a provider's key, check first, as Harbor 0.25's Job does, that it is the key of
+    its model: it would fail without a request. An agent without a key may need none, or have it from a file of its image.
+    """
     wanted = request.agent
     kwargs = dict(wanted.options)
     if wanted.version is not None:
@@ -143,6 +150,9 @@ def create_agent(request: SetupRequest, variables: Variables, logs: Path) -> Bas
         kwargs=kwargs,
         env=variables.references(),
     )
+    has_key = not _KEYS.isdisjoint(config.env)
+    if has_key and wanted.name and wanted.model and AgentFactory.get_agent_class_from_config(config).capabilities.base_url:
+        AgentFactory.run_preflight(config)
     optional: dict[str, object] = {}
     if request.mcp_servers:
         optional["mcp_servers"] = [MCPServerConfig.model_validate(each) for each in request.mcp_servers]
@@ -202,4 +212,7 @@ async def _wait(task: asyncio.Future[None], seconds: float | None, stalled: Call
 
 def failed_creation(exception: Exception) -> Outcome:
     """Return the outcome of a setup whose agent could not be created."""
+    if isinstance(exception, MissingModelCredentialError):
+        without_options = re.split(r"[,.] (?:or )?[Uu]se --", str(exception))[0]  # Multistep has other options
+        return outcome(error={**error_of(exception), "message": without_options})
     return outcome(error=host_error(f"the agent cannot be created: {type(exception).__name__}: {exception}"))

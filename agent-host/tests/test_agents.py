@@ -18,9 +18,10 @@ from harbor.models.agent.name import AgentName
 from multistep_host import litellm_stub
 from multistep_host.capabilities import capabilities
 from multistep_host.environment import GuestEnvironment
+from multistep_host.outcome import Outcome
 from multistep_host.phase_requests import SetupRequest
 from multistep_host.preinstalled import CONFIGURED_BY_INSTALL, skip_install
-from multistep_host.trial import create_agent
+from multistep_host.trial import create_agent, failed_creation
 from multistep_host.variables import Variables
 
 ALL = AgentFactory.registered_names()
@@ -64,6 +65,48 @@ def make(name: str, logs: Path, variables: Variables) -> BaseAgent:
     return create_agent(
         SetupRequest.model_validate({"outcome": "/x", "admission": admission, "agent": agent, "trial": "t"}), variables, logs
     )
+
+
+def keyed(name: str, model: str, variables: dict[str, str], directory: Path) -> Outcome | None:
+    """Return the outcome of an agent's creation with these variables; None if the agent is created."""
+    given = Variables()
+    given.replace(variables)
+    admission = {"id": "1", "token": "00" * 32, "socket": "x"}
+    request = {"outcome": "/x", "admission": admission, "agent": {"name": name, "model": model}, "trial": "t"}
+    try:
+        create_agent(SetupRequest.model_validate(request), given, directory)
+    except Exception as error:
+        return failed_creation(error)
+    return None
+
+
+OPENAI = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "http://gateway/openai/v1", "OPENAI_API_BASE": "http://gateway/openai/v1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "key"),
+    [
+        ("aider", "openrouter/x/y", "OPENROUTER_API_KEY"),
+        ("claude-code", "openrouter/x/y", "OPENROUTER_API_KEY or ANTHROPIC_API_KEY or ANTHROPIC_AUTH_TOKEN"),
+        ("mini-swe-agent", "anthropic/claude-sonnet-4-5", "ANTHROPIC_API_KEY or MSWEA_API_KEY"),
+    ],
+)
+def test_an_agent_with_the_key_of_another_provider_is_not_created(
+    name: str, model: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    failed = keyed(name, model, OPENAI, tmp_path)
+    assert failed is not None and failed["error"]["type"] == "MissingModelCredentialError"
+    assert failed["error"]["message"].endswith(f"Set {key}")
+
+
+@pytest.mark.parametrize("name", ["aider", "goose", "mini-swe-agent", "codex"])
+@pytest.mark.parametrize("variables", [OPENAI, {}, {"KEY": "of the task"}])
+def test_an_agent_with_the_key_of_its_model_or_without_any_is_created(
+    name: str, variables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    assert keyed(name, "openai/gpt-5", variables, tmp_path) is None
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -26,6 +26,7 @@ _Command: TypeAlias = Literal["setup", "step"]
 _GRACE_SECONDS: Final = 60.0  # time for the agent host to collect usage and logs of an agent that it stopped
 _CLOCK_SECONDS: Final = 5.0  # tolerance: the agent host and the runner measure the elapsed time separately
 _MAX_STALLED_SECONDS: Final = 3600.0
+_NO_KEY: Final = "MissingModelCredentialError"  # Harbor's agent lacks the key of its model's provider
 # The name of each agent host command in operation ids.
 _NAMES: Final[Mapping[_Command, str]] = {"setup": "agent-setup", "step": "agent"}
 
@@ -50,8 +51,9 @@ def setup(scope: Scope, journal: Journal) -> Script[None]:
 
     If the setup of one of Harbor's own agents fails, it is an infrastructure failure, because the agent has not seen an
     instruction. If the setup of a custom agent class fails, it is an agent failure, because the class can read the environment
-    and could fail on purpose if the task is hard. If the environment lacks the agent's user, it is a failure of the task or of the
-    restored checkpoint: the environment's runner reports this before any code of the agent runs.
+    and could fail on purpose if the task is hard; unless the model gateway saw a request of the setup fail, as in a step. If the
+    environment lacks the agent's user, it is a failure of the task or of the restored checkpoint: the environment's runner reports
+    this before any code of the agent runs.
     """
     hosted, user = _hosted(scope), scope.plan.steps[0].agent_user
     request = {**_environment(scope, user), **_agent(hosted), "env": _variables(scope), "trial": scope.trial_uid}
@@ -62,14 +64,25 @@ def setup(scope: Scope, journal: Journal) -> Script[None]:
     called = yield from _call(scope, "setup", admission.id, request, hosted.setup_timeout)
     journal.agent_setup = (called.record.started_at, called.record.ended_at)
     journal.agent = called.outcome.agent
+    found = ModelReport()
     if hosted.spec.uses_gateway:
-        closed = yield CloseModelAccess(replace(scope, where="host").id("agent-setup-model-usage"), SETUP_ACCESS)
-        journal.setup_usage = report(closed.result).usage
-    if (error := _setup_error(called, hosted.setup_timeout)) is None:
-        return
-    if hosted.spec.name is None:
-        raise TrialError(error)
-    journal.lost = AttemptLost(AGENT_SETUP_FAILED, f"{error.type}: {error.message}")
+        found = report((yield CloseModelAccess(replace(scope, where="host").id("agent-setup-model-usage"), SETUP_ACCESS)).result)
+        journal.setup_usage = found.usage
+    if (error := _setup_error(called, hosted.setup_timeout)) is not None:
+        journal.lost = _lost_in_setup(hosted, called, error, found)
+
+
+def _lost_in_setup(hosted: HostedAgent, called: _Called, error: StepException, found: ModelReport) -> AttemptLost:
+    """Return why the attempt failed in the agent's setup. Raises TrialError if the failure is that of a custom class."""
+    if found.failure is not None and found.failure.kind != "Budget":
+        return _lost_by_provider(hosted, found.failure)
+    if hosted.spec.name is not None:
+        if error.type == _NO_KEY:
+            return AttemptLost("ModelAccessDenied", f"{error.message}; {_keys(hosted)}", final=True)
+        return AttemptLost(AGENT_SETUP_FAILED, f"{error.type}: {error.message}")
+    if _gateway_was_down(called, found):
+        return AttemptLost(MODEL_GATEWAY_DOWN, f"{error.type}: {error.message}")
+    raise TrialError(error)
 
 
 def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
@@ -88,8 +101,11 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
         found = report((yield CloseModelAccess(replace(scope, where="host").id("model-usage"), step.name)).result)
         run.usage = found.usage or run.usage
         stalled = min(found.stalled_seconds, _max_stalled(scope))
-        if found.failure is not None and (refused := _lost_by_provider(run, hosted, found.failure)) is not None:
-            return refused
+        if found.failure is not None and found.failure.kind == "Budget":  # a spent budget is a result of the agent
+            return StepException("BudgetExceededError", found.failure.message, AGENT)
+        if found.failure is not None:
+            run.lost = _lost_by_provider(hosted, found.failure)
+            return None
     if called.timed_out or _overran(called.result.duration_seconds, step.agent_timeout, stalled):
         extended = f", extended by {stalled:.0f} s in which the provider refused requests" if stalled >= 1 else ""
         return StepException("AgentTimeoutError", f"the agent was stopped {at_timeout(step.agent_timeout)}{extended}", AGENT)
@@ -104,13 +120,17 @@ def _error(run: StepRun, called: _Called, report: ModelReport) -> StepException 
     The agent may then have failed because it could not connect; the gateway has no record of such requests. No agent can cause a
     downtime of the gateway.
     """
-    error, ended = called.outcome.error, called.record.ended_at or called.record.started_at
+    error = called.outcome.error
     if error is None:
         return None
-    if report.was_down(called.record.started_at, ended):
+    if _gateway_was_down(called, report):
         run.lost = AttemptLost(MODEL_GATEWAY_DOWN, f"{error.type}: {error.message}")
         return None
     return StepException(error.type, error.message, AGENT)
+
+
+def _gateway_was_down(called: _Called, report: ModelReport) -> bool:
+    return report.was_down(called.record.started_at, called.record.ended_at or called.record.started_at)
 
 
 def _overran(seconds: float, timeout: float | None, stalled: float) -> bool:
@@ -122,22 +142,14 @@ def _overran(seconds: float, timeout: float | None, stalled: float) -> bool:
     return timeout is not None and seconds > timeout + stalled + _GRACE_SECONDS + _CLOCK_SECONDS
 
 
-def _lost_by_provider(run: StepRun, hosted: HostedAgent, failure: ModelFailure) -> StepException | None:
-    """Mark the attempt as failed, because the provider failed or rejected the step's last model request, or because this request
-    could have exceeded the sweep's budget.
-
-    If the request could have exceeded the trial's own budget, return an exception of the step instead: a spent budget is a result
-    of the agent, not an infrastructure failure.
-    """
-    if failure.kind == "Budget":
-        return StepException("BudgetExceededError", failure.message, AGENT)
+def _lost_by_provider(hosted: HostedAgent, failure: ModelFailure) -> AttemptLost:
+    """Return why the attempt failed: the provider failed or rejected the last model request, or this request could have exceeded
+    the sweep's budget."""
     if failure.kind == "SweepBudget":
-        run.lost = AttemptLost(SWEEP_BUDGET_SPENT, failure.message)
-    elif failure.kind == "Provider":
-        run.lost = AttemptLost(PROVIDER_FAILED, failure.message)
-    else:
-        run.lost = AttemptLost("ModelAccessDenied", f"{failure.message}; {_keys(hosted)}", final=True)
-    return None
+        return AttemptLost(SWEEP_BUDGET_SPENT, failure.message)
+    if failure.kind == "Provider":
+        return AttemptLost(PROVIDER_FAILED, failure.message)
+    return AttemptLost("ModelAccessDenied", f"{failure.message}; {_keys(hosted)}", final=True)
 
 
 def _keys(hosted: HostedAgent) -> str:

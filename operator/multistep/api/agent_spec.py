@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -17,6 +18,7 @@ PROGRAM_DIR: Final = "/multistep-agent"
 """Directory of the agent's program, in an image that `multistep agent build` built and in the environment."""
 
 _BASE_URL: Final = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[!\"$->@-~]*)?")
+_MODEL: Final = re.compile(r"[!-~]+")
 _ONLY_HOSTED: Final = ("model", "version", "options", "credentials", "base_url", "limits", "preinstalled", "image")
 
 
@@ -104,6 +106,12 @@ class AgentSpec(Model):
         return self.access == "Gateway" and bool(self.credentials)
 
     @property
+    def url_variables(self) -> Sequence[str]:
+        """Return the variables for the URL of the model's API: of the providers of the keys, else of the model's provider."""
+        known = [providers.BY_KEY_VARIABLE[each.name] for each in self.credentials if each.name in providers.BY_KEY_VARIABLE]
+        return [name for each in known for name in each.url_variables] or providers.url_variables(self.model)
+
+    @property
     def installs(self) -> bool:
         """Report whether the setup installs the agent's program in the environment."""
         return not self.preinstalled and self.image is None
@@ -155,6 +163,12 @@ class AgentSpec(Model):
         return self
 
     @model_validator(mode="after")
+    def _base_url_is_of_a_provider(self) -> Self:
+        if self.base_url is not None and not self.url_variables:
+            raise ValueError(f"baseURL needs the provider of its API: model must be PROVIDER/NAME, not {shown(self.model)}")
+        return self
+
+    @model_validator(mode="after")
     def _gateway_knows_the_provider(self) -> Self:
         if not self.uses_gateway:
             return self
@@ -164,6 +178,8 @@ class AgentSpec(Model):
             if each.name not in providers.BY_KEY_VARIABLE:
                 known = ", ".join(providers.BY_KEY_VARIABLE)
                 raise ValueError(f"credentials: the model gateway does not know {each.name}, only {known}; access Direct takes any")
+        if self.model is not None and _MODEL.fullmatch(self.model) is None:
+            raise ValueError(f"model: must have visible ASCII characters only, not {shown(self.model)}")
         if self.base_url is not None and _BASE_URL.fullmatch(self.base_url) is None:
             raise ValueError(
                 "baseURL: must be https://HOST[:PORT][/PATH] without user, query and fragment, as the model gateway appends the "

@@ -291,7 +291,7 @@ FAILED = (
     Failure(
         "ModelAccessDenied",
         "Configuration",
-        "the provider rejects the key, does not know the model, or the account has no credit",
+        "the provider rejects the key, does not know the model, or the account has no credit; or the key is another provider's",
         "check `spec.agent.model` and the Secret that the message names",
     ),
     Failure(

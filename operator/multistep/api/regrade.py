@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
+
 from multistep.api.model import Model, ObjectName
 
 
@@ -10,6 +14,9 @@ class RegradeSpec(Model):
 
     trial: ObjectName
     """Name of the source: a trial in this namespace, or a deleted trial whose results are retained."""
+    sweep_uid: Annotated[str | None, Field(alias="sweepUID", min_length=1, max_length=64)] = None
+    """UID of the sweep that created the source. A sweep sets it in its trials, so that no trial of an earlier sweep of the same
+    name is regraded."""
 
 
 class SweepRegrade(Model):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from multistep.api.agent_spec import AgentSpec
-from multistep.api.providers import BY_KEY_VARIABLE
 from multistep.api.task_toml import NetworkMode, TaskConfig
 from multistep.api.trial_spec import TrialSpec
 from multistep.engine.timeouts import resolve_limit
@@ -34,10 +33,11 @@ class HostedAgent:
 
     @property
     def direct_variables(self) -> dict[str, str]:
-        """Return the variables of an agent that calls the provider directly: its API keys, and spec.agent's base URL if set."""
-        providers = [BY_KEY_VARIABLE[name] for name in self.credentials if name in BY_KEY_VARIABLE]
-        urls = {name: self.spec.base_url for each in providers for name in each.url_variables if self.spec.base_url}
-        return {**self.credentials, **urls}
+        """Return the variables of an agent that calls the provider directly: its API keys, and spec.agent's base URL if set. A file
+        from which a Secret was created often ends with a newline, which is no part of the key."""
+        keys = {name: key.rstrip("\r\n") for name, key in self.credentials.items()}
+        names = self.spec.url_variables if self.spec.base_url else ()
+        return {**keys, **dict.fromkeys(names, self.spec.base_url or "")}
 
 
 def refuse_unreachable_model(agent: AgentSpec, mode: NetworkMode, *, relayed: bool) -> None:

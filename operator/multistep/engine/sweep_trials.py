@@ -30,15 +30,24 @@ _ACTIVE_PHASES: Final[Mapping[str, ActivePhase]] = {"Running": "Running", "Suspe
 
 
 @dataclass(frozen=True)
+class RegradedSweep:
+    """The sweep that another one regrades. uid: None if it does not exist; counting: the names of its retries that count, by the
+    regrade's number."""
+
+    uid: str | None = None
+    counting: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Plan:
     """The inputs of a sweep's trials. sources: the trials' spec.task, by task index; names: the trials' names, by trial number;
-    counting: for a sweep that regrades another sweep, the names of that sweep's retries that count, by number."""
+    source: the sweep that this one regrades."""
 
     spec: SweepSpec
     grid: Grid
     sources: Sequence[Mapping[str, Any]]
     names: Sequence[str]
-    counting: Mapping[int, str] = field(default_factory=dict)
+    source: RegradedSweep = field(default_factory=RegradedSweep)
 
 
 def plan(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> Plan:
@@ -168,7 +177,8 @@ def _regrade(plan: Plan, number: int) -> dict[str, Any]:
     source, sweep_number = plan.spec.regrade, plan.grid.sweep_number(number)
     if source is None:
         return {}
-    return {"regrade": {"trial": plan.counting.get(sweep_number) or plan.grid.trial_name(source.sweep, sweep_number)}}
+    name = plan.source.counting.get(sweep_number) or plan.grid.trial_name(source.sweep, sweep_number)
+    return {"regrade": {"trial": name, **({"sweepUID": plan.source.uid} if plan.source.uid else {})}}
 
 
 def _started(plan: Plan, cell: Cell, merged: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -72,7 +72,7 @@ class Public:
 
     async def _allowed(self, client: ClientConnection) -> web.StreamResponse:
         request = client.request
-        if "upgrade" in request.headers.get("Connection", "").lower() or "Upgrade" in request.headers:
+        if "websocket" in request.headers.get("Upgrade", "").lower():  # other offers, such as of HTTP/2, may be ignored
             raise Refused(426, "websockets are not supported; use HTTP")
         route = find_route(request.method, request.path)
         if route is None:

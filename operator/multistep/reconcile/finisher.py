@@ -95,7 +95,8 @@ class Finisher:
         """Delete the files on the volume that a finished trial no longer needs: checkpoints, unless they are kept with the results,
         and results, if the status shows that they are in the object store. Idempotent."""
         key, checkpoints = TrialKey.of(trial), trial.spec.checkpoints
-        copied = trial.spec.regrade is not None or trial.status.started_from is not None
+        spec = trial.spec
+        copied = any(each is not None for each in (spec.regrade, spec.from_, spec.from_step))  # the status may not have the start
         kept = _keeps_checkpoints(trial)
         if not kept and (checkpoints.policy == "AfterStep" or trial.spec.verifier.isolation != "Declared" or copied):
             await self._volume.checkpoints.remove(key)

@@ -31,7 +31,7 @@ from multistep.reconcile.requeue import AT_NEXT_EVENT, SOON_SECONDS, Requeue, ea
 from multistep.reconcile.sweep_branches import load_branches
 from multistep.reconcile.sweep_cache import SweepCache, SweepEntry
 from multistep.reconcile.sweep_events import transitions
-from multistep.reconcile.sweep_regrade import SOURCE_ACTIVE, SOURCE_SECONDS, counting_retries, unfinished_source
+from multistep.reconcile.sweep_regrade import SOURCE_ACTIVE, SOURCE_SECONDS, regraded_sweep, unfinished_source
 from multistep.reconcile.sweep_tasks import SweepTasks
 from multistep.reconcile.writer import emit_events
 
@@ -143,7 +143,7 @@ class _SweepReconcile:
         if not started or self._entry.plan is None or self._entry.plan[0] != generation:
             tasks, pinned = await self._s.tasks.load(self._sweep)
             new = plan(self._sweep, tasks)
-            self._entry.plan = generation, replace(new, counting=await counting_retries(self._cluster, self._sweep, new))
+            self._entry.plan = generation, replace(new, source=await regraded_sweep(self._cluster, self._sweep, new))
         assert self._entry.plan is not None
         found = self._entry.plan[1]
         return await self._with_branches(found) if self._sweep.status.branches and found.grid.branches is None else found, pinned
@@ -263,7 +263,7 @@ class _SweepReconcile:
         """Write the status; if only counts changed, at most every STATUS_SECONDS. Return the seconds until changed counts may be
         written; None if nothing is left to write."""
         last, now = self._entry.written, self._s.clock()
-        wait = 0.0 if last is None else last + STATUS_SECONDS - now
+        wait = 0.0 if last is None or last > now else last + STATUS_SECONDS - now  # last > now: the clock was set back
         if wait > 0 and sweep_status.headline(status) == sweep_status.headline(self._sweep.status):
             return wait if status != self._sweep.status else None
         await self._write(status)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -11,7 +10,7 @@ from multistep.api.labels import AGENT, ATTEMPT, BRANCH, RETRY_OF, SWEEP, TASK
 from multistep.api.sweep import TrialSweep, parse_scoring, parse_sweep_status
 from multistep.engine.scoring import counted_score
 from multistep.engine.sweep_retries import current
-from multistep.engine.sweep_trials import Plan, facts, number_of, owner_of, retry_of
+from multistep.engine.sweep_trials import Plan, RegradedSweep, facts, number_of, owner_of, retry_of
 from multistep.engine.sweeps import Grid
 from multistep.errors import NotFound
 from multistep.kube.protocols import Cluster, Object
@@ -38,16 +37,16 @@ async def unfinished_source(cluster: Cluster, sweep: TrialSweep, now: float) -> 
     return "" if is_finished(parse_sweep_status(found)) else f"sweep {regrade.sweep} is to be regraded and is not finished"
 
 
-async def counting_retries(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> Mapping[int, str]:
-    """Return the names of the source's retries that count, by the number of the trial that each retry replaces. {} if the sweep is
-    not a regrade or its source does not exist."""
+async def regraded_sweep(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> RegradedSweep:
+    """Return the source's UID and its retries that count, by the number of the trial that each retry replaces. Both are unset if
+    the sweep is not a regrade or its source does not exist."""
     regrade, namespace, found = sweep.spec.regrade, sweep.metadata.namespace, list[tuple[int, Object]]()
     if regrade is None:
-        return {}
+        return RegradedSweep()
     try:
         source = await cluster.get(SWEEPS, namespace, regrade.sweep)
     except NotFound:
-        return {}
+        return RegradedSweep()
     async for each in cluster.each(TRIALS, namespace, label_selector=f"{SWEEP}={regrade.sweep},{RETRY_OF}"):
         if (number := _number_in(plan.grid, each)) is not None:
             found.append((number, each))
@@ -57,7 +56,8 @@ async def counting_retries(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> M
     owner, scoring = (regrade.sweep, source["metadata"]["uid"]), parse_scoring(source)
     own = [(number, number_of(each), each) for number, each in found if owner_of(each) == owner]
     chosen = current(own, lambda each: counted_score(facts(each, scoring), scoring) is not None)
-    return {number: each["metadata"]["name"] for number, each in chosen.items() if retry_of(each) is not None}
+    counting = {number: each["metadata"]["name"] for number, each in chosen.items() if retry_of(each) is not None}
+    return RegradedSweep(owner[1], counting)
 
 
 def _number_in(grid: Grid, trial: Object) -> int | None:

@@ -8,13 +8,14 @@ from typing import Any, Final
 
 from multistep.api.conditions import holds
 from multistep.api.failures import REGRADE_IMPOSSIBLE
-from multistep.api.regrade import RegradeStatus, SourceAgent, SourceStep
+from multistep.api.regrade import RegradeSpec, RegradeStatus, SourceAgent, SourceStep
 from multistep.api.trial import parse_status
 from multistep.api.trial_status import StepException, StepStatus, TrialFailure, TrialStatus
 from multistep.engine import status
 from multistep.engine.plan import TrialPlan
 from multistep.engine.regrade import is_verified, source_exception, unfit_steps
 from multistep.engine.score import Score, outcome
+from multistep.engine.sweep_trials import owner_of
 from multistep.errors import CheckpointLost
 from multistep.reconcile import source_trials
 from multistep.reconcile.requeue import CONTINUE, Result
@@ -39,14 +40,15 @@ class TrialRegrade(TrialEnding):
         if regrade is None:
             return None
         if source is None:
-            return await self._find_source(regrade.trial)
+            return await self._find_source(regrade)
         try:
             await self._copy_checkpoints(source)
         except CheckpointLost as error:
             return await self._refuse(f"{error}; {_HINT}", TrialStatus())
         return None
 
-    async def _find_source(self, name: str) -> Result:
+    async def _find_source(self, regrade: RegradeSpec) -> Result:
+        name, sweep = regrade.trial, regrade.sweep_uid
         source = await self._t.sources.find(self._trial.metadata.namespace, name)
         if source is None:
             why = "does not exist, and there are no kept results with evidence of exactly one deleted trial of this name"
@@ -54,6 +56,9 @@ class TrialRegrade(TrialEnding):
             if created is not None and self._t.clock() - created.timestamp() < GRACE_SECONDS:
                 return await self._wait("SourceActive", f"trial {name} {why}", seconds=SOURCE_SECONDS)
             return await self._refuse(f"trial {name} {why}", TrialStatus())
+        if sweep is not None and _sweep_of(source) not in (None, sweep):
+            why = f"trial {name} is not of the sweep to regrade, which has the UID {sweep} (spec.regrade.sweepUID)"
+            return await self._refuse(why, TrialStatus())
         former = _status(source)
         if source.key.uid == self._trial.metadata.uid:
             return await self._refuse("a trial cannot regrade itself", TrialStatus())
@@ -168,6 +173,15 @@ def _agent(source: SourceTrial) -> SourceAgent:
         return SourceAgent(**stated.agent.model_dump())
     spec = source.found["spec"].get("agent", {}) if source.found else {}
     return SourceAgent(name=spec.get("name") or spec.get("importPath") or "oracle", model=spec.get("model"))
+
+
+def _sweep_of(source: SourceTrial) -> str | None:
+    """Return the UID of the sweep that created the source; "" if no sweep did, None if it is unknown."""
+    if source.found is None:
+        assert source.evidence is not None  # else a deleted source is not found
+        return source.evidence.trial.sweep_uid
+    owner = owner_of(source.found)
+    return owner[1] if owner else ""
 
 
 def _source_of(source: SourceTrial) -> str | None:

@@ -148,14 +148,15 @@ def exception_txt(journal: Journal, *, failure: StepException | None = None) -> 
 def secrets(env: TrialEnv, config: TaskConfig, layout: TaskLayout | None = None) -> set[str]:
     """Return the values to redact (Harbor 0.25, end of a trial): those of variables with secret-like names in the agent's env
     and in the verifier env of task and trial, except switches such as "1" and "true". Also those of variables that the task's
-    compose files use, because the results have the output of services."""
+    compose files use, because the results have the output of services. White space around a value, such as the newline at the end
+    of a Secret's file, is no part of the secret: a program may print the value without it."""
     composed = {name: env.variables[name] for name in (compose_variables(layout) if layout else ()) if name in env.variables}
     found = (
         each
         for values in (env.agent, env.credentials, config.verifier.env, env.verifier, composed)
         for each in _sensitive_values(values, env.variables)
     )
-    return {value for value in found if value and value.strip().lower() not in _SWITCHES}
+    return {value for each in found if (value := each.strip()) and value.lower() not in _SWITCHES}
 
 
 def is_sensitive(name: str) -> bool:

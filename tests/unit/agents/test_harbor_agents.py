@@ -177,6 +177,13 @@ def test_a_failed_setup_of_harbors_agent_loses_the_attempt_before_its_first_step
     assert not played.journal.finished and played.journal.steps == []
 
 
+def test_an_agent_without_the_key_of_its_model_is_configured_wrongly() -> None:
+    error = ("MissingModelCredentialError", "aider: no nonempty model API key selected. Set OPENAI_API_KEY")
+    lost = play(hosted(), {"/host/agent-setup": outcome(error=error)}).journal.lost
+    assert lost is not None and (lost.reason, lost.final) == ("ModelAccessDenied", True)
+    assert lost.message.startswith("the agent's setup failed: aider: no nonempty model API key selected. Set OPENAI_API_KEY; ")
+
+
 def test_a_failed_setup_of_a_users_class_is_the_agents_own_failure() -> None:
     """A user's class can read the environment. If failed setups were retried, it could avoid a score on hard tasks by failing."""
     slow: Mapping[str, Any] = {"timedOut": True, "exitCode": None, "captures": {}}
@@ -251,6 +258,28 @@ def test_an_agent_that_calls_the_provider_gets_key_and_url() -> None:
     assert "ANTHROPIC_API_KEY" not in play(hosted(CREDENTIALS)).operation("a/host/agent").request["env"]
 
 
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        ("openai/qwen", {"OPENAI_BASE_URL", "OPENAI_API_BASE"}),
+        ("google/gemma", {"GOOGLE_GEMINI_BASE_URL", "GEMINI_API_BASE"}),
+        ("hosted_vllm/qwen", {"HOSTED_VLLM_BASE_URL", "HOSTED_VLLM_API_BASE"}),
+    ],
+)
+def test_an_agent_without_a_key_gets_the_url_of_its_models_provider(model: str, names: set[str]) -> None:
+    spec = {"name": "terminus-2", "model": model, "access": "Direct", "baseURL": "http://vllm:8000/v1"}
+    made = plan(THREE, {"agent": spec}, env=TrialEnv())
+    env = play(made).operation("a/host/agent").request["env"]
+    assert {name for name, value in env.items() if value == "http://vllm:8000/v1"} == names
+
+
+def test_the_newline_at_the_end_of_a_key_in_a_secret_is_no_part_of_the_key() -> None:
+    env = TrialEnv(credentials={"ANTHROPIC_API_KEY": "sk-secret\n"}, agent={"TOKEN": "t\n"})
+    made = plan(THREE, {"agent": {**CREDENTIALS, "access": "Direct"}}, env=env)
+    assert play(made).operation("a/host/agent").request["env"]["ANTHROPIC_API_KEY"] == "sk-secret"
+    assert harbor.secrets(env, parse_task(THREE)) == {"sk-secret", "t"}
+
+
 def closed(failure: str | None = None) -> dict[str, Any]:
     """Return the gateway's report when a step's access is closed. failure: kind of the failure of the last request, None if it
     succeeded."""
@@ -293,6 +322,35 @@ def test_a_failure_of_the_provider_loses_the_attempt_whatever_the_agent_says() -
     assert played.journal.lost is not None
     assert (played.journal.lost.reason, played.journal.lost.final) == ("ProviderFailed", False)
     assert played.ids[-1] == "b/host/model-usage" and not played.journal.finished
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        ("Provider", "ProviderFailed"),
+        ("Configuration", "ModelAccessDenied"),
+        ("SweepBudget", "SweepBudgetSpent"),
+        ("Budget", None),
+        (None, None),
+    ],
+)
+def test_a_failure_of_the_provider_in_the_setup_of_a_users_class_is_not_the_agents(failure: str | None, reason: str | None) -> None:
+    own = {**OWN, "credentials": CREDENTIALS["credentials"]}
+    failed = {"/host/agent-setup": outcome(error=("RuntimeError", "no answer"))}
+    journal = play(hosted(own), {**failed, "/host/agent-setup-model-usage": closed(failure)}).journal
+    assert (journal.lost and journal.lost.reason) == reason
+    assert (journal.exception is None) == (reason is not None)
+    fine = play(hosted(own), {"/host/agent-setup-model-usage": closed(failure)}).journal
+    assert fine.lost is None and fine.finished
+
+
+def test_a_users_class_whose_setup_fails_while_the_gateway_is_down_loses_the_attempt() -> None:
+    own = {**OWN, "credentials": CREDENTIALS["credentials"]}
+    failed = {"/host/agent-setup": outcome(error=("RuntimeError", "no answer"))}
+    at = play(hosted(own), failed).records["1//host/agent-setup"].started_at
+    down = {"downtimes": [{"began": at, "ended": at + 20}]}
+    lost = play(hosted(own), {**failed, "/host/agent-setup-model-usage": down}).journal.lost
+    assert lost is not None and lost.reason == "ModelGatewayDown"
 
 
 def test_a_rejected_key_ends_the_trial_at_once() -> None:

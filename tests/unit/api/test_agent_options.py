@@ -65,7 +65,17 @@ def test_a_base_url_that_the_gateway_cannot_use_is_rejected(url: str) -> None:
     assert found.endswith(f"not {url!r}")
     with pytest.raises(ValueError, match="baseURL"):
         Credential.model_validate({"provider": "anthropic", "key": "k", "baseURL": url})
-    assert parsed(AgentSpec, {"name": "claude-code", "baseURL": url, "access": "Direct"}, "").base_url == url
+    assert parsed(AgentSpec, {"name": "claude-code", "model": MODEL, "baseURL": url, "access": "Direct"}, "").base_url == url
+
+
+@pytest.mark.parametrize("model", ["anthropic/claude-sonnet-4-5\n", " anthropic/x", "anthropic/my model"])
+def test_a_models_name_that_the_gateway_refuses_is_rejected(model: str) -> None:
+    assert f"model: must have visible ASCII characters only, not {model!r}" in problem(name="claude-code", model=model, **KEY)
+
+
+def test_a_base_url_that_no_variable_of_the_agent_can_have_is_rejected() -> None:
+    found = problem(name="terminus-2", model="qwen", baseURL="http://vllm:8000/v1", access="Direct")
+    assert "baseURL needs the provider of its API: model must be PROVIDER/NAME, not 'qwen'" in found
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from multistep.api.sweep import SweepStatus, TrialSweep
 from multistep.engine import sweep_status
 from multistep.engine.sweep_retries import Retry, current, retries_of, unknown
 from multistep.engine.sweep_status import decide
-from multistep.engine.sweep_trials import Plan, manifest, retry_of
+from multistep.engine.sweep_trials import Plan, RegradedSweep, manifest, retry_of
 from multistep.engine.sweeps import Cell, Grid, TrialFacts, tally
 
 from .test_sweep_status import NOW, done, plan_of, started, sweep
@@ -161,7 +161,7 @@ def test_the_retry_of_a_regrade_verifies_the_same_trial_again() -> None:
 
 def test_a_regrade_verifies_the_retry_that_counts_in_the_source() -> None:
     found = sweep(retries=[1], regrade={"sweep": "source"})
-    plan = replace(plan_of(found), counting={1: "source-retry"})
+    plan = replace(plan_of(found), source=RegradedSweep("u", {1: "source-retry"}))
     assert [manifest(found, plan, number)["spec"]["regrade"]["trial"] == "source-retry" for number in range(5)] == [
         number in (1, 4) for number in range(5)
     ]

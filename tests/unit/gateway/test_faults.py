@@ -304,3 +304,14 @@ async def test_websockets_are_refused_with_426(tmp_path: Path) -> None:
         async with it.http.get(f"http://127.0.0.1:{it.port}{path}", headers=upgrade) as answer:
             assert answer.status == 426
         assert it.model.entries == []
+
+
+async def test_an_offer_of_http_2_is_answered_with_http_1(tmp_path: Path) -> None:
+    """Java's HTTP client offers HTTP/2 in its first request to a URL without TLS."""
+    async with world(tmp_path) as it:
+        path, headers, body = request_of("chat", "gpt-5-mini", token_for("chat"))
+        offer = {**headers, "Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAEAAEAA"}
+        for _ in range(2):  # the second request is sent over the same connection
+            async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=offer, json=body) as answer:
+                assert (answer.status, (await answer.json())["model"]) == (200, "gpt-5-mini")
+        assert not {"http2-settings", "upgrade"} & {name.lower() for each in it.model.entries for name in each.headers}

@@ -374,23 +374,3 @@ async def test_another_trial_of_the_sources_name_is_not_mixed_in() -> None:
     await world.run()
     why = f"the checkpoint of trial source after step a was deleted or changed{HINT}"
     assert world.condition == ("Failed", "RegradeImpossible", why) and "another-uid" in results
-
-
-async def branch(**options: Any) -> Source:
-    """Return a trial that ran steps b and c, and started from the checkpoint after step a of another trial."""
-    made = manifest({**KEEP, "from": {"trial": "source", "step": "a"}}, files={**FILES, **ONE_STEP})
-    return await Source.ran("branch", trial=made, source=await source(), **options)
-
-
-@pytest.mark.parametrize("deleted", [False, True], ids=["that exists", "that was deleted"])
-async def test_steps_that_a_third_trial_ran_do_not_count_in_the_score_either(deleted: bool) -> None:
-    of = await branch()
-    world = World(trial=manifest({**REGRADE, "regrade": {"trial": "branch"}}, files={**FILES, **ONE_STEP}), source=of)
-    if deleted:
-        world.cluster.remove(KIND, "default", "branch")
-    await world.run()
-    assert world.condition == true_condition(of.trial) and world.errors == []
-    assert ended(world.object["status"]) == ended(of.trial["status"])
-    assert [each.trial for each in world.status.steps] == ["source", None, None]
-    stated = world.kept.evidence["predicate"]["steps"]
-    assert [(each["trial"], len(each["tests"])) for each in stated] == [("source", 2), (None, 2), (None, 2)]

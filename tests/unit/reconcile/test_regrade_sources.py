@@ -1,16 +1,21 @@
-"""Test sources of regrades: with results in an object store, with evidence of another program, or not created yet."""
+"""Test sources of regrades: with results in an object store, with evidence of another program, not created yet, of another sweep,
+or started from another trial's checkpoint."""
 
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
+from multistep.api.model import API_VERSION
+from multistep.api.sweep import SWEEP_KIND
 from multistep.api.trial import KIND
 from tests.support.fake_volume import FakeResultsStore
-from tests.support.world import FILES, START, World, manifest
-from tests.unit.reconcile.test_regrade import ONE_STEP, REGRADE, ended, source
+from tests.support.world import FILES, START, Source, World, manifest
+from tests.unit.reconcile.test_regrade import KEEP, ONE_STEP, REGRADE, ended, source, true_condition
 
 
 @pytest.mark.parametrize("deleted", [False, True], ids=["that exists", "that was deleted"])
@@ -53,3 +58,49 @@ async def test_a_source_that_is_created_later_is_awaited() -> None:
     (await source()).put_into(world)
     await world.run()
     assert world.condition[0] == "Complete"
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["that exists", "that was deleted"])
+@pytest.mark.parametrize(("owner", "refused"), [("nightly-2", False), ("nightly-1", True), (None, True)])
+async def test_a_trial_of_another_sweep_of_the_sources_name_is_refused(owner: str | None, refused: bool, deleted: bool) -> None:
+    made = manifest(KEEP, files={**FILES, **ONE_STEP})
+    sweep = {"apiVersion": API_VERSION, "kind": SWEEP_KIND, "name": "nightly", "uid": owner, "controller": True}
+    of = await Source.ran(trial={**made, "metadata": {**made["metadata"], "ownerReferences": [sweep] if owner else []}})
+    regrade = {**REGRADE, "regrade": {"trial": "source", "sweepUID": "nightly-2"}}
+    world = World(trial=manifest(regrade, files={**FILES, **ONE_STEP}), source=of)
+    if deleted:
+        world.cluster.remove(KIND, "default", "source")
+    await world.run()
+    why = "trial source is not of the sweep to regrade, which has the UID nightly-2 (spec.regrade.sweepUID)"
+    assert world.condition == (("Failed", "RegradeImpossible", why) if refused else true_condition(of.trial))
+
+
+async def test_a_deleted_source_of_an_earlier_release_which_states_no_sweep_is_regraded() -> None:
+    of = await source()
+    results = pickle.loads(of.results)
+    del results.evidence["predicate"]["trial"]["sweepUID"]
+    regrade = {**REGRADE, "regrade": {"trial": "source", "sweepUID": "nightly-2"}}
+    world = World(trial=manifest(regrade, files={**FILES, **ONE_STEP}), source=replace(of, results=pickle.dumps(results)))
+    world.cluster.remove(KIND, "default", "source")
+    await world.run()
+    assert world.condition == true_condition(of.trial)
+
+
+async def branch(**options: Any) -> Source:
+    """Return a trial that ran steps b and c, and started from the checkpoint after step a of another trial."""
+    made = manifest({**KEEP, "from": {"trial": "source", "step": "a"}}, files={**FILES, **ONE_STEP})
+    return await Source.ran("branch", trial=made, source=await source(), **options)
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["that exists", "that was deleted"])
+async def test_steps_that_a_third_trial_ran_do_not_count_in_the_score_either(deleted: bool) -> None:
+    of = await branch()
+    world = World(trial=manifest({**REGRADE, "regrade": {"trial": "branch"}}, files={**FILES, **ONE_STEP}), source=of)
+    if deleted:
+        world.cluster.remove(KIND, "default", "branch")
+    await world.run()
+    assert world.condition == true_condition(of.trial) and world.errors == []
+    assert ended(world.object["status"]) == ended(of.trial["status"])
+    assert [each.trial for each in world.status.steps] == ["source", None, None]
+    stated = world.kept.evidence["predicate"]["steps"]
+    assert [(each["trial"], len(each["tests"])) for each in stated] == [("source", 2), (None, 2), (None, 2)]

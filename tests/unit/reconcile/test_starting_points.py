@@ -295,3 +295,22 @@ async def test_a_step_after_which_the_source_ended_cannot_be_continued(options: 
     world = World(trial=manifest({**after("a"), **spec}), source=await source(**options))
     await world.run()
     assert world.condition[:2] == ("Failed", "SourceUnusable") and message in world.condition[2]
+
+
+async def test_the_copies_of_a_trial_that_is_stopped_before_its_start_is_written_are_deleted() -> None:
+    world = World(trial=manifest(after("a")), source=await source())
+    assert isinstance(world.volume, FakeVolume)
+    checkpoints, copies = world.volume.checkpoints, list[int]()
+    adopt = checkpoints.adopt
+
+    async def adopt_and_stop(*given: Any) -> Any:
+        made = await adopt(*given)
+        copies.append(len(made))
+        world.change_trial(stop=True)
+        return made
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(type(checkpoints), "adopt", lambda _, *given: adopt_and_stop(*given))
+        await world.run()
+    assert world.condition[1] == "Stopped" and copies == [1] and world.status.started_from is None
+    assert world.kept.checkpoints == {}

@@ -10,7 +10,7 @@ from multistep.api.sweep import parse_sweep
 from multistep.engine.sweep_trials import Plan, manifest, plan
 from multistep.kube.protocols import Cluster
 from multistep.reconcile.starting_points import GRACE_SECONDS
-from multistep.reconcile.sweep_regrade import SOURCE_SECONDS, counting_retries
+from multistep.reconcile.sweep_regrade import SOURCE_SECONDS, regraded_sweep
 from tests.support.faults import Faults, Killed
 from tests.support.sweep_world import KEY, START, SweepWorld, assert_each_once, ended, sweep
 
@@ -93,6 +93,17 @@ async def test_a_retry_is_regraded_as_its_own_task_agent_and_attempt_also_if_the
     assert found == {"t-a-1": 0, "t-b-1": 8, "u-a-1": 2, "u-b-1": 3, "t-a-2": 4, "t-b-2": 9, "u-a-2": 6, "u-b-2": 7}
 
 
+async def test_only_trials_of_the_source_itself_are_regraded_if_it_exists() -> None:
+    """Results of deleted trials of an earlier sweep of that name may still exist."""
+    world = SweepWorld(manifest=REGRADE)
+    world.cluster.put(former("Complete"))
+    await world.run()
+    assert {each["spec"]["regrade"]["sweepUID"] for each in world.trials} == {"former-uid"}
+    gone = SweepWorld(manifest=REGRADE)
+    await gone.run()
+    assert len(gone.trials) == 8 and not [each for each in gone.trials if "sweepUID" in each["spec"]["regrade"]]
+
+
 async def test_retries_of_branches_are_not_regraded() -> None:
     world = SweepWorld(manifest=REGRADE)
     world.cluster.put(former("Complete"))
@@ -108,7 +119,7 @@ async def test_a_trial_that_a_user_labelled_as_a_retry_is_not_regraded() -> None
     known = world.cluster.objects["MultiStepTrial", KEY[0], its.names[8]]["metadata"]["annotations"]
     for attempt in ("3", "x"):
         known["multistep.dev/attempt"] = attempt
-        assert await counting_retries(cast(Cluster, world.cluster), parse_sweep(REGRADE), its) == {}
+        assert (await regraded_sweep(cast(Cluster, world.cluster), parse_sweep(REGRADE), its)).counting == {}
 
 
 async def test_retries_of_a_deleted_sweep_of_that_name_do_not_count() -> None:

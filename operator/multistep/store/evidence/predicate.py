@@ -43,6 +43,12 @@ class PredicateAgent(Model):
     model: str | None = None
 
 
+class PredicateTrial(Model):
+    """The trial. sweep_uid: UID of the sweep that created it, "" if no sweep did; None in statements of earlier releases."""
+
+    sweep_uid: Annotated[str | None, Field(alias="sweepUID")] = None
+
+
 class PredicateStep(Model):
     """A step. trial: the other trial that ran it, None if the trial itself ran it; exception: its type; exception_phase: the phase
     that raised it."""
@@ -64,6 +70,7 @@ class PredicateSource(Model):
 class Predicate(Model):
     """The predicate of a statement (store.evidence.statement). Statements of earlier releases have no failure, score and passed."""
 
+    trial: PredicateTrial = PredicateTrial()
     outcome: Literal["Complete", "Failed"]
     failure: TrialFailure | None = None
     score: Annotated[float | None, Field(allow_inf_nan=False)] = None

@@ -19,6 +19,7 @@ from multistep.api.trial_status import AttemptStatus, ResumeStatus, StartStatus,
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.plan import StepPlan, TrialPlan
 from multistep.engine.rewards import StepException
+from multistep.engine.sweep_trials import owning_sweep
 from multistep.engine.tampering import merged
 from multistep.store import harbor
 from multistep.store.evidence import names
@@ -108,6 +109,7 @@ def _trial(trial: MultiStepTrial) -> dict[str, Any]:
         "name": metadata.name,
         "uid": metadata.uid,
         "sweep": metadata.labels.get(labels.SWEEP),
+        "sweepUID": owner[1] if (owner := owning_sweep(metadata.owner_references)) else "",
         "spec": {"digest": {"sha256": hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()}},
     }
 
