@@ -106,7 +106,9 @@ async def test_a_session_lasts_as_long_as_the_collection_from_all_services() -> 
             await super().write(data)
 
     world = World(
-        **SCENARIOS["with a service"].options, volume=Slow(), settings={"exec_session_seconds": 0.35, "results_collect_seconds": 1.0}
+        **SCENARIOS["with a service"].options,
+        volume=Slow(),
+        settings={"exec_session_seconds": 0.35, "results_collect_seconds": 1.0},
     )
     await world.run(most=50)
     assert world.condition[0] == "Complete"
