@@ -84,6 +84,10 @@ class TrialRegrade(TrialEnding):
             return f"trial {regraded.trial} is Failed, so there is no result to regrade"
         if why := next(unfit_steps(self._plan, regraded), ""):
             return why
+        failure, left = former.failure, self._plan.steps[len(regraded.steps) :]
+        if failure is not None and failure.class_ == "Agent" and failure.step is None and left:  # it ended between two steps
+            ended = f"the agent of trial {regraded.trial} ended the trial before step {left[0].name} ({failure.reason})"
+            return f"{ended}, which no verification shows"
         try:
             await self._t.sources.chains(source, _verified(self._plan, regraded).values())
         except CheckpointLost as error:
