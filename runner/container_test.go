@@ -80,6 +80,7 @@ type setup struct {
 	Dir   string
 
 	UsualCapabilities bool
+	NoNewPrivileges   bool
 
 	beside *container // another container of the same pod
 }
@@ -166,6 +167,9 @@ func beInit() {
 		check(syscall.Setgroups([]int{with.UID}))
 		check(syscall.Setgid(with.UID))
 		check(syscall.Setuid(with.UID))
+	}
+	if with.NoNewPrivileges {
+		syscall.RawSyscall6(syscall.SYS_PRCTL, 38, 1, 0, 0, 0, 0) // PR_SET_NO_NEW_PRIVS
 	}
 	check(syscall.Exec(with.Args[0], append([]string{"runner", "serve"}, with.Args[1:]...), os.Environ()))
 }

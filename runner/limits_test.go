@@ -50,3 +50,18 @@ func TestACallWithoutResourcesEndsWithStatus2(t *testing.T) {
 		}
 	}
 }
+
+// The agent host's runner is a user without capabilities, as all that runs there. Its container has no_new_privs.
+func TestAPhaseWithoutPrivilegesCannotLimitPID1(t *testing.T) {
+	c := launch(t, func(with *setup) { with.UID, with.NoNewPrivileges = 65532, true })
+	limits := func() string { return content(t, fmt.Sprintf("/proc/%d/limits", c.pid)) }
+	before := limits()
+	relay := c.call(program)
+	relay.Args = slices.Insert(relay.Args, slices.Index(relay.Args, "--"), "-S", "65532", "-G", "65532")
+	s := c.connectBy(relay)
+	s.ask(object{"op": "hello", "protocols": []int{5}})
+	result := s.shell("ulimit -n 100 && ulimit -n && prlimit --pid 1 --cpu=1000", nil)
+	if !strings.HasPrefix(result["tail"].(string), "100\n") || result["exitCode"] == 0.0 || limits() != before {
+		t.Error(result)
+	}
+}

@@ -338,6 +338,8 @@ class SweepStatus(Model):
     """Seconds for which the sweep was suspended, until it last resumed."""
     tasks_from: SweepTasksStatus | None = None
     """What spec.tasksFrom was resolved to."""
+    source_uid: Annotated[str | None, Field(alias="sourceUID")] = None
+    """UID of the sweep that spec.regrade names, if it existed when this sweep started."""
     branches: SweepBranchesStatus | None = None
     """The trials of spec.branch; unset until they are planned."""
     trials: SweepTrials = SweepTrials()

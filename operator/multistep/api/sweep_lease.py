@@ -21,6 +21,7 @@ class SweepLeaseStatus(Model):
     """The last renewal that the operator saw."""
 
     renewal: str
-    """Value of the annotation multistep.dev/renewal; empty before the first renewal."""
+    """Value of the annotation multistep.dev/renewal, or its SHA-256 if it is longer than 64 characters; empty before the first
+    renewal."""
     renew_time: datetime
     """Time at which the operator first saw this value, by the operator's clock: the client's clock does not matter."""

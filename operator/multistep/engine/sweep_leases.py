@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final
 
 from multistep.api import labels
@@ -9,14 +10,16 @@ from multistep.api.sweep import TrialSweep
 from multistep.api.sweep_lease import SweepLeaseStatus
 from multistep.engine.status_conditions import time
 
-_MAX_RENEWAL: Final = 64  # maximum number of the annotation's characters that are stored, to limit the size of the status
+_MAX_RENEWAL: Final = 64  # of a longer annotation the status has the digest, to limit its size
 
 
 def lease(sweep: TrialSweep, now: float) -> SweepLeaseStatus | None:
     """Return the status of the lease; None without spec.lease. A new value of the annotation labels.RENEWAL renews the lease."""
     if sweep.spec.lease is None:
         return None
-    renewal, known = sweep.metadata.annotations.get(labels.RENEWAL, "")[:_MAX_RENEWAL], sweep.status.lease
+    renewal, known = sweep.metadata.annotations.get(labels.RENEWAL, ""), sweep.status.lease
+    if len(renewal) > _MAX_RENEWAL:
+        renewal = hashlib.sha256(renewal.encode()).hexdigest()
     return known if known is not None and known.renewal == renewal else SweepLeaseStatus(renewal=renewal, renew_time=time(now))
 
 

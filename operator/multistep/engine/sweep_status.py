@@ -84,7 +84,7 @@ def started(sweep: TrialSweep, plan: Plan, now: float, tasks: SweepTasksStatus |
     tasks_and_agents = f"{plural(len(plan.grid.tasks), 'task')}, {plural(len(plan.grid.agents), 'agent')}"
     message = f"{tasks_and_agents}, {plural(total, 'trial')}"
     fields: dict[str, Any] = {"start_time": time(now), "trials": SweepTrials(total=total), "tasks_from": tasks}
-    fields["lease"] = lease(sweep, now)
+    fields |= {"lease": lease(sweep, now), "source_uid": plan.source.uid}
     return _with(sweep, "Pending", "SweepStarted", message, now, **fields)
 
 

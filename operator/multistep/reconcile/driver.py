@@ -109,7 +109,7 @@ class Driver:
         """Continue the script until it has finished or a phase takes long. Raises PodError when a session breaks.
 
         A session ends with an error at its timeout, so that a pod that sends a byte now and then cannot hold an exec slot for ever.
-        Checkpoints and restores have timeouts of their own.
+        Checkpoints, restores, collections and hooks of services have timeouts of their own.
         """
         limit = self._settings.exec_session_seconds
         try:
@@ -279,7 +279,10 @@ class Driver:
     async def _perform(self, drive: Drive, session: Session, operation: Operation) -> Record:
         match operation:
             case Collect():
-                return await self._collect(drive, session, operation)
+                services = len({each.container for each in operation.sources if each.container})
+                more = services * self._settings.results_collect_seconds
+                with drive.limited(self._settings.exec_session_seconds + more):
+                    return await self._collect(drive, session, operation)
             case Environment():
                 image_id = drive.pods.verifier.image_id if drive.pods.verifier else ""
                 return await session.note(operation.id, {"workdir": drive.workdir, **({"imageID": image_id} if image_id else {})})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,7 +62,7 @@ def _suspension(old: TrialStatus, new: TrialStatus) -> list[Transition]:
 
 
 def task_warnings(task: ReadTask, spec: TrialSpec) -> list[Transition]:
-    """Return warnings about settings without effect: unknown keys of task.toml, unsupported features, unused variables."""
+    """Return warnings about settings without effect: unknown keys of task.toml, unsupported features, unused fields."""
     found = []
     if task.unknown:
         found.append(_warning("UnknownKeys", f"ignored in task.toml: {'; '.join(map(str, task.unknown))}"))
@@ -70,7 +71,15 @@ def task_warnings(task: ReadTask, spec: TrialSpec) -> list[Transition]:
     if unused := unused_variables(task.config, task.layout, spec):
         names = ", ".join(unused)
         found.append(_warning("UnusedVariables", f"spec.variables: no template of the task uses {names}; {_AGENT_ENV_HINT}"))
-    return found
+    return found + [_warning("UnusedFields", each) for each in _unused_fields(spec)]
+
+
+def _unused_fields(spec: TrialSpec) -> Iterator[str]:
+    """Yield a text for each field of the spec that needs another field to have an effect."""
+    if spec.checkpoints.keep == "WithResults" and spec.checkpoints.policy == "Never" and spec.regrade is None:
+        yield "spec.checkpoints.keep is WithResults without checkpoints: set spec.checkpoints.policy to AfterStep, not Never"
+    if spec.verifier.paths and spec.verifier.isolation == "Declared" and spec.regrade is None:
+        yield "spec.verifier.paths has no effect: set spec.verifier.isolation to Separate or Both, not Declared"
 
 
 def _warning(reason: str, message: str) -> Transition:

@@ -263,7 +263,7 @@ class _SweepReconcile:
         """Write the status; if only counts changed, at most every STATUS_SECONDS. Return the seconds until changed counts may be
         written; None if nothing is left to write."""
         last, now = self._entry.written, self._s.clock()
-        wait = 0.0 if last is None else last + STATUS_SECONDS - now
+        wait = 0.0 if last is None or last > now else last + STATUS_SECONDS - now  # last > now: the clock was set back
         if wait > 0 and sweep_status.headline(status) == sweep_status.headline(self._sweep.status):
             return wait if status != self._sweep.status else None
         await self._write(status)

@@ -39,14 +39,18 @@ async def unfinished_source(cluster: Cluster, sweep: TrialSweep, now: float) -> 
 
 async def regraded_sweep(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> RegradedSweep:
     """Return the source's UID and its retries that count, by the number of the trial that each retry replaces. Both are unset if
-    the sweep is not a regrade or its source does not exist."""
-    regrade, namespace, found = sweep.spec.regrade, sweep.metadata.namespace, list[tuple[int, Object]]()
+    the sweep is not a regrade or its source does not exist. If another sweep has the source's name since the regrade started, its
+    retries do not count."""
+    regrade, namespace, known = sweep.spec.regrade, sweep.metadata.namespace, sweep.status.source_uid
     if regrade is None:
         return RegradedSweep()
     try:
         source = await cluster.get(SWEEPS, namespace, regrade.sweep)
     except NotFound:
-        return RegradedSweep()
+        return RegradedSweep(known)
+    if known not in (None, source["metadata"]["uid"]):
+        return RegradedSweep(known)
+    found = list[tuple[int, Object]]()
     async for each in cluster.each(TRIALS, namespace, label_selector=f"{SWEEP}={regrade.sweep},{RETRY_OF}"):
         if (number := _number_in(plan.grid, each)) is not None:
             found.append((number, each))

@@ -29,6 +29,9 @@ from multistep.store.volume import TrialKey
 SOURCE_SECONDS: Final = 10.0  # interval of the checks of a source that is not finished
 _HINT: Final = "only a trial that ran with `checkpoints: {policy: AfterStep, keep: WithResults}` can be regraded"
 
+# Fields of a step from which a sweep's scoring computes the score.
+_VERDICT: Final = ("name", "trial", "exception", "rewards", "omitted_rewards", "score", "passed", "gate")
+
 
 class TrialRegrade(TrialEnding):
     """The part of a trial's reconcile that prepares a regrade. It first writes the source's UID to the status, then copies the
@@ -84,6 +87,10 @@ class TrialRegrade(TrialEnding):
             return f"trial {regraded.trial} is Failed, so there is no result to regrade"
         if why := next(unfit_steps(self._plan, regraded), ""):
             return why
+        failure, left = former.failure, self._plan.steps[len(regraded.steps) :]
+        if failure is not None and failure.class_ == "Agent" and failure.step is None and left:  # it ended between two steps
+            ended = f"the agent of trial {regraded.trial} ended the trial before step {left[0].name} ({failure.reason})"
+            return f"{ended}, which no verification shows"
         try:
             await self._t.sources.chains(source, _verified(self._plan, regraded).values())
         except CheckpointLost as error:
@@ -111,9 +118,9 @@ class TrialRegrade(TrialEnding):
         if unknown."""
         new, failure = status.failed(self._trial, REGRADE_IMPOSSIBLE, message, self._t.clock()), source.failure
         if failure is not None and source.score is not None:
-            steps = [StepStatus(name=each.name, exception=each.exception) for each in source.steps]
+            steps = [StepStatus(**{name: getattr(each, name) for name in _VERDICT}) for each in source.steps]
             kept = TrialFailure(class_=failure.class_, reason=REGRADE_IMPOSSIBLE, step=failure.step)
-            same = {name: getattr(source, name) for name in ("score", "passed", "outcome", "tampering")}
+            same = {name: getattr(source, name) for name in ("score", "passed", "score_rule", "outcome", "tampering")}
             new = new.model_copy(update={"failure": kept, "steps": steps, **same})
         await self._end(new)
         return CONTINUE

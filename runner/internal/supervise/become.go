@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -16,6 +17,7 @@ import (
 // and executes the command. It runs as a separate program, not in a fork's child, so that each failure gets its own error code
 // and the directory and PATH are resolved with the user's permissions.
 func become() error {
+	runtime.LockOSThread() // capabilities and filters are a thread's
 	var spec Spec
 	if err := json.NewDecoder(os.NewFile(SpecFD, "spec")).Decode(&spec); err != nil {
 		fail(wire.Errorf("Internal", "no command came: %v", err))
@@ -28,6 +30,7 @@ func become() error {
 	if err := spec.User.Become(); err != nil {
 		fail(wire.Errorf("Permission", "cannot become user %d:%d: %v", spec.User.UID, spec.User.GID, err))
 	}
+	kernel.ForbidLimits()
 	if err := os.Chdir(spec.Cwd); err != nil {
 		fail(wire.Errorf("BadCwd", "%v", err))
 	}

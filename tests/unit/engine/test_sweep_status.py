@@ -203,6 +203,15 @@ def test_a_new_renewal_extends_the_lease_from_when_the_operator_sees_it() -> Non
     assert why(next_of(sweep(renewed.status, renewal="2", **options), at=5000).status)[0] == "Running"
 
 
+def test_a_long_renewal_is_new_if_only_its_end_is() -> None:
+    options: dict[str, Any] = {"lease": {"seconds": 30}}
+    first, second = ("{'holder': 'training-job-of-the-week-on-the-large-cluster', 'time': " + each for each in "12")
+    renewed = next_of(sweep(started(**options).status, renewal=first, **options), at=20).status
+    assert renewed.lease is not None and len(renewed.lease.renewal) == 64
+    assert why(next_of(sweep(renewed, renewal=second, **options), at=60).status)[0] == "Running"
+    assert why(next_of(sweep(renewed, renewal=first, **options), at=60).status)[0] == "Failed"
+
+
 def test_a_lease_expires_also_while_the_sweep_is_suspended() -> None:
     options: dict[str, Any] = {"lease": {"seconds": 30}, "suspend": True}
     found = started(**options)

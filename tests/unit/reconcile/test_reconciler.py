@@ -87,6 +87,17 @@ async def test_variables_that_no_template_uses_are_an_event_by_name() -> None:
     assert note == ("spec.variables: no template of the task uses LOST; an agent receives the variables of spec.agent.env only")
 
 
+async def test_fields_that_have_no_effect_without_another_one_are_events() -> None:
+    paths = {"paths": ["/app"]}
+    world = await ran(trial=manifest({"checkpoints": {"keep": "WithResults"}, "verifier": paths}))
+    assert [event["note"] for event in world.cluster.events if event["reason"] == "UnusedFields"] == [
+        "spec.checkpoints.keep is WithResults without checkpoints: set spec.checkpoints.policy to AfterStep, not Never",
+        "spec.verifier.paths has no effect: set spec.verifier.isolation to Separate or Both, not Declared",
+    ]
+    whole = {"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}, "verifier": {**paths, "isolation": "Separate"}}
+    assert not [event for event in (await ran(trial=manifest(whole))).cluster.events if event["reason"] == "UnusedFields"]
+
+
 async def test_the_first_of_very_many_unknown_keys_are_reported() -> None:
     world = await ran(trial=manifest(config={**CONFIG, **{f"x{number}": 1 for number in range(1000)}}))
     (note,) = [event["note"] for event in world.cluster.events if event["reason"] == "UnknownKeys"]

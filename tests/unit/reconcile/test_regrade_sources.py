@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from multistep.api.model import API_VERSION
-from multistep.api.sweep import SWEEP_KIND
+from multistep.api.sweep import SWEEP_KIND, Scoring
 from multistep.api.trial import KIND
+from multistep.engine.scoring import scored
 from tests.support.fake_volume import FakeResultsStore
 from tests.support.world import FILES, START, Source, World, manifest
 from tests.unit.reconcile.test_regrade import KEEP, ONE_STEP, REGRADE, ended, source, true_condition
@@ -104,3 +105,40 @@ async def test_steps_that_a_third_trial_ran_do_not_count_in_the_score_either(del
     assert [each.trial for each in world.status.steps] == ["source", None, None]
     stated = world.kept.evidence["predicate"]["steps"]
     assert [(each["trial"], len(each["tests"])) for each in stated] == [("source", 2), (None, 2), (None, 2)]
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["that exists", "that was deleted"])
+async def test_a_source_that_its_agent_ended_between_two_steps_keeps_its_score(deleted: bool) -> None:
+    """Every step that it started has a checkpoint, but no verification shows that the agent ended the trial."""
+
+    def kill(world: World) -> None:
+        ended = {"exitCode": 1, "reason": "Error"}
+        world.pod_status(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": ended}}])
+
+    def suspend(world: World) -> None:
+        world.change_trial(suspend=True)
+
+    of = await source(durations={"b/agent": 100.0}, happens={50.0: suspend, 500.0: kill})
+    former = of.trial["status"]
+    assert (former["failure"]["class"], former["score"], len(former["steps"])) == ("Agent", 0.5, 2)
+    world = World(trial=manifest(REGRADE, files={**FILES, **ONE_STEP}), source=of)
+    if deleted:
+        world.cluster.remove(KIND, "default", "source")
+    await world.run()
+    why = "the agent of trial source ended the trial before step c (ContainerKilledError), which no verification shows"
+    assert world.condition == ("Failed", "RegradeImpossible", why) and world.status.failure is not None
+    assert (world.status.failure.class_, world.status.score, world.status.outcome) == ("Agent", 0.5, "AgentError")
+
+
+@pytest.mark.parametrize("scoring", [{}, {"pass": 0.4}, {"key": "style"}, {"strategy": "AsTask"}], ids=str)
+async def test_a_kept_score_is_that_of_the_source_under_every_scoring(scoring: Any) -> None:
+    def kill(world: World) -> None:
+        ended = {"exitCode": 1, "reason": "Error"}
+        world.pod_status(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": ended}}])
+
+    of = await source(durations={"c/agent": 100.0}, happens={50.0: kill})
+    world = World(trial=manifest(REGRADE, files={**FILES, **ONE_STEP}), source=of)
+    await world.run()
+    assert world.condition[1] == "RegradeImpossible"
+    rules = Scoring.model_validate(scoring)
+    assert scored(world.object["status"], rules) == scored(of.trial["status"], rules)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from multistep.engine.operations import Source
+from multistep.engine.results_limits import Headroom
 from multistep.errors import StreamLost
 from multistep.reconcile.service_sessions import Joined, of_main
+from multistep.store.volume import TrialKey
+from tests.support.fake_volume import FakeSpool, FakeVolume
 from tests.support.world import World
 from tests.unit.reconcile.scenarios import SCENARIOS
 
@@ -84,3 +90,25 @@ async def test_hooks_artifacts_and_output_come_from_the_services_container() -> 
     assert hooks == ["1/a/collect-hook-0", "1/b/collect-hook-0"]
     assert main.records["1/a/collect-hook-0"]["op"] == "note" and world.condition[0] == "Complete"
     assert world.kept.files["services/db.log"] == b"svc-db printed this\n"
+
+
+async def test_a_session_lasts_as_long_as_the_collection_from_all_services() -> None:
+    class Slow(FakeVolume):
+        @asynccontextmanager
+        async def spool(
+            self, key: TrialKey, max_bytes: int | None = None, headroom: Headroom | None = None
+        ) -> AsyncIterator[FakeSpool]:
+            yield SlowSpool()
+
+    class SlowSpool(FakeSpool):
+        async def write(self, data: bytes) -> None:
+            await asyncio.sleep(0.2)
+            await super().write(data)
+
+    world = World(
+        **SCENARIOS["with a service"].options,
+        volume=Slow(),
+        settings={"exec_session_seconds": 0.35, "results_collect_seconds": 1.0},
+    )
+    await world.run(most=50)
+    assert world.condition[0] == "Complete"

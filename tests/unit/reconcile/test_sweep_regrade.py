@@ -104,6 +104,18 @@ async def test_only_trials_of_the_source_itself_are_regraded_if_it_exists() -> N
     assert len(gone.trials) == 8 and not [each for each in gone.trials if "sweepUID" in each["spec"]["regrade"]]
 
 
+async def test_a_restarted_operator_regrades_no_trials_of_a_new_sweep_of_the_sources_name() -> None:
+    world = SweepWorld(manifest=REGRADE)
+    world.cluster.put(former("Complete"))
+    await world.reconcile()
+    again = former("Running")
+    world.cluster.put({**again, "metadata": {**again["metadata"], "uid": "another-uid"}})
+    world.sweeps = world.fresh()
+    await world.run()
+    assert {each["spec"]["regrade"]["sweepUID"] for each in world.trials} == {"former-uid"}
+    assert_each_once(world)
+
+
 async def test_retries_of_branches_are_not_regraded() -> None:
     world = SweepWorld(manifest=REGRADE)
     world.cluster.put(former("Complete"))

@@ -38,7 +38,8 @@ async def test_its_writes_are_one_creation_for_each_trial_and_few_of_the_status(
     assert len(lists) == 1
 
 
-async def test_numbers_that_change_often_are_written_now_and_then() -> None:
+@pytest.mark.parametrize("later", [STATUS_SECONDS, -3600.0], ids=["later", "after a correction of the node's clock"])
+async def test_numbers_that_change_often_are_written_now_and_then(later: float) -> None:
     world = SweepWorld(sweep(parallelism=8))
     while await world.reconcile() is not None:
         pass
@@ -47,7 +48,7 @@ async def test_numbers_that_change_often_are_written_now_and_then() -> None:
         world.end(trial)
         assert await world.reconcile() == STATUS_SECONDS
     assert world.cluster.writes.count("apply_status default/s") == writes
-    world.now += STATUS_SECONDS
+    world.now += later
     assert await world.reconcile() is None
     assert world.status.trials.finished == 4
 
