@@ -29,6 +29,9 @@ from multistep.store.volume import TrialKey
 SOURCE_SECONDS: Final = 10.0  # interval of the checks of a source that is not finished
 _HINT: Final = "only a trial that ran with `checkpoints: {policy: AfterStep, keep: WithResults}` can be regraded"
 
+# Fields of a step from which a sweep's scoring computes the score.
+_VERDICT: Final = ("name", "trial", "exception", "rewards", "omitted_rewards", "score", "passed", "gate")
+
 
 class TrialRegrade(TrialEnding):
     """The part of a trial's reconcile that prepares a regrade. It first writes the source's UID to the status, then copies the
@@ -115,9 +118,9 @@ class TrialRegrade(TrialEnding):
         if unknown."""
         new, failure = status.failed(self._trial, REGRADE_IMPOSSIBLE, message, self._t.clock()), source.failure
         if failure is not None and source.score is not None:
-            steps = [StepStatus(name=each.name, exception=each.exception) for each in source.steps]
+            steps = [StepStatus(**{name: getattr(each, name) for name in _VERDICT}) for each in source.steps]
             kept = TrialFailure(class_=failure.class_, reason=REGRADE_IMPOSSIBLE, step=failure.step)
-            same = {name: getattr(source, name) for name in ("score", "passed", "outcome", "tampering")}
+            same = {name: getattr(source, name) for name in ("score", "passed", "score_rule", "outcome", "tampering")}
             new = new.model_copy(update={"failure": kept, "steps": steps, **same})
         await self._end(new)
         return CONTINUE

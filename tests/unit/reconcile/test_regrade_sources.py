@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from multistep.api.model import API_VERSION
-from multistep.api.sweep import SWEEP_KIND
+from multistep.api.sweep import SWEEP_KIND, Scoring
 from multistep.api.trial import KIND
+from multistep.engine.scoring import scored
 from tests.support.fake_volume import FakeResultsStore
 from tests.support.world import FILES, START, Source, World, manifest
 from tests.unit.reconcile.test_regrade import KEEP, ONE_STEP, REGRADE, ended, source, true_condition
@@ -127,3 +128,17 @@ async def test_a_source_that_its_agent_ended_between_two_steps_keeps_its_score(d
     why = "the agent of trial source ended the trial before step c (ContainerKilledError), which no verification shows"
     assert world.condition == ("Failed", "RegradeImpossible", why) and world.status.failure is not None
     assert (world.status.failure.class_, world.status.score, world.status.outcome) == ("Agent", 0.5, "AgentError")
+
+
+@pytest.mark.parametrize("scoring", [{}, {"pass": 0.4}, {"key": "style"}, {"strategy": "AsTask"}], ids=str)
+async def test_a_kept_score_is_that_of_the_source_under_every_scoring(scoring: Any) -> None:
+    def kill(world: World) -> None:
+        ended = {"exitCode": 1, "reason": "Error"}
+        world.pod_status(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": ended}}])
+
+    of = await source(durations={"c/agent": 100.0}, happens={50.0: kill})
+    world = World(trial=manifest(REGRADE, files={**FILES, **ONE_STEP}), source=of)
+    await world.run()
+    assert world.condition[1] == "RegradeImpossible"
+    rules = Scoring.model_validate(scoring)
+    assert scored(world.object["status"], rules) == scored(of.trial["status"], rules)
