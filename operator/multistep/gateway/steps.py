@@ -47,8 +47,8 @@ class Steps:
         return len(self._open.get(step, ()))
 
     def parsing(self, step: StepKey) -> asyncio.Lock:
-        """Return the lock under which the step's bodies are parsed, one in each turn of the event loop: a body of 3 MB can take half
-        a second, in which no other request is served."""
+        """Return the lock under which the step's bodies are parsed, one in each turn of the event loop: a body of 3 MB can take
+        half a second, in which no other request is served."""
         return self._parsing[step]
 
     @contextmanager
