@@ -80,18 +80,21 @@ func TestACommandRunsToItsEndIfItsSessionBreaks(t *testing.T) {
 }
 
 func TestACommandWhoseRunnerWasKilledIsNotRunAgain(t *testing.T) {
-	state := filepath.Join(t.TempDir(), "records")
-	once(t, state) // a session without a command creates an empty record file
-	names, _ := filepath.Glob(filepath.Join(state, "*"))
-	if len(names) != 1 {
-		t.Fatal(names)
-	}
-	if err := os.WriteFile(names[0], []byte("\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	result := resultOf(t, once(t, state, hook("echo again")...))
-	if text, _ := json.Marshal(result["error"]); !strings.Contains(string(text), "Interrupted") {
-		t.Error(result)
+	// While the command runs; a write of the record that the end of the runner or a full disk cut; what a service wrote.
+	for _, left := range []string{"\n", `{"id":"1/a/hook","op":"start","state":"do`, `[]`, `{"id":"another","op":"start"}`, `{"op":"note"}`} {
+		state := filepath.Join(t.TempDir(), "records")
+		once(t, state) // a session without a command creates an empty record file
+		names, _ := filepath.Glob(filepath.Join(state, "*"))
+		if len(names) != 1 {
+			t.Fatal(names)
+		}
+		if err := os.WriteFile(names[0], []byte(left), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		result := resultOf(t, once(t, state, hook("echo again")...))
+		if text, _ := json.Marshal(result["error"]); !strings.Contains(string(text), "Interrupted") {
+			t.Error(left, result)
+		}
 	}
 }
 

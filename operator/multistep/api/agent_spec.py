@@ -177,7 +177,10 @@ class AgentSpec(Model):
         for each in self.credentials:
             if each.name not in providers.BY_KEY_VARIABLE:
                 known = ", ".join(providers.BY_KEY_VARIABLE)
-                raise ValueError(f"credentials: the model gateway does not know {each.name}, only {known}; access Direct takes any")
+                raise ValueError(
+                    f"credentials: the model gateway does not know {each.name}, only {known}; for an API in OpenAI's form set "
+                    "OPENAI_API_KEY, model openai/NAME and baseURL; access Direct takes any"
+                )
         if self.model is not None and _MODEL.fullmatch(self.model) is None:
             raise ValueError(f"model: must have visible ASCII characters only, not {shown(self.model)}")
         if self.base_url is not None and _BASE_URL.fullmatch(self.base_url) is None:

@@ -18,6 +18,7 @@ from multistep.gateway.budgets import Budgets
 from multistep.gateway.credentials import Credentials
 from multistep.gateway.exchange import Services
 from multistep.gateway.fair_queue import Lanes
+from multistep.gateway.heads import Heads, expect_next_head
 from multistep.gateway.keyring import Keyring
 from multistep.gateway.ledger import Ledger
 from multistep.gateway.loads import Loads
@@ -52,7 +53,7 @@ async def running(settings: GatewaySettings) -> AsyncIterator[Running]:
         raise ValueError(f"{settings.admin_token_file}: the token has fewer than {MIN_TOKEN_BYTES} bytes")
     async with AsyncExitStack() as stack:
         services = await _services(settings, stack)
-        public = web.Application()
+        public = web.Application(middlewares=[expect_next_head])
         handlers = Public(services, keyring)
         public.router.add_get(STALLS_PATH, handlers.stalls)
         public.router.add_route("*", "/{path:.*}", handlers.handle)
@@ -113,9 +114,11 @@ async def _listen(stack: AsyncExitStack, app: web.Application, settings: Gateway
     )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    site = web.TCPSite(runner, settings.listen_host, port)
-    await site.start()
-    return int(runner.addresses[0][1])
+    assert runner.server is not None
+    connections = Heads(runner.server)
+    server = await asyncio.get_running_loop().create_server(connections.connection, settings.listen_host, port, backlog=128)
+    stack.callback(server.close)
+    return int(server.sockets[0].getsockname()[1])
 
 
 async def serve(settings: GatewaySettings) -> None:

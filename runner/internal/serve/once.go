@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -110,19 +109,22 @@ func (r *recordFile) load(store *records.Store) error {
 		_, failed := file.WriteAt([]byte{'\n'}, 0)
 		return errors.Join(err, failed)
 	}
-	record := records.Record{ID: r.id, Op: "start", Result: wire.PhaseResult{
+	store.Restore(r.parse(content))
+	return nil
+}
+
+// parse returns the record in the file. If the file has no whole record, because the runner ended while the command ran or while it
+// wrote the record, the record's error is interrupted.
+func (r *recordFile) parse(content []byte) records.Record {
+	var result wire.PhaseResult
+	record := records.Record{Result: &result}
+	if err := json.Unmarshal(content, &record); err == nil && record.ID == r.id && record.Op == "start" {
+		record.Result = result
+		return record
+	}
+	return records.Record{ID: r.id, Op: "start", Result: wire.PhaseResult{
 		Error: wire.Errorf(interrupted, "the runner was killed while the command ran"),
 	}}
-	if len(content) > 1 {
-		var result wire.PhaseResult
-		record.Result = &result
-		if err := json.Unmarshal(content, &record); err != nil {
-			return fmt.Errorf("the record of %s: %w", r.id, err)
-		}
-		record.Result = result
-	}
-	store.Restore(record)
-	return nil
 }
 
 // save waits until the operation finishes, even if the session has ended, and writes its record.

@@ -1,0 +1,104 @@
+"""Limits the memory that unfinished heads of requests need.
+
+aiohttp keeps up to 2 MiB of a head and waits for its end without a timeout. One agent, which needs no token for that, must not fill
+the gateway's memory: if the gateway is killed for that, the trials of all agents get another attempt. The head of an honest request
+has a few KiB and arrives almost always in one piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, cast
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+MAX_HEAD_BYTES: Final = 32 << 10
+"""Maximum bytes of a request's line and headers that arrive in several pieces."""
+MAX_UNFINISHED: Final = 256
+"""Maximum number of unfinished heads from one address."""
+_END: Final = b"\r\n\r\n"
+
+
+class Heads:
+    """The number of unfinished heads by address. make: returns aiohttp's protocol for a new connection."""
+
+    def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
+        self._make = make
+        self.unfinished = Counter[str]()
+
+    def connection(self) -> asyncio.Protocol:
+        """Return the protocol for a new connection."""
+        return _Connection(self._make(), self.unfinished)
+
+
+@web.middleware
+async def expect_next_head(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer a request, then expect the head of the connection's next request. If the body was not read to its end, aiohttp closes
+    the connection."""
+    try:
+        return await handler(request)
+    finally:
+        connection = None if request.transport is None else request.transport.get_protocol()
+        if isinstance(connection, _Connection) and request.content.is_eof():
+            connection.expect_head()
+
+
+class _Connection(asyncio.Protocol):
+    """Passes all calls to aiohttp's protocol. Breaks the connection if its head is too long, or if its address has too many
+    unfinished ones."""
+
+    def __init__(self, inner: asyncio.Protocol, unfinished: Counter[str]) -> None:
+        self._inner, self._unfinished = inner, unfinished
+        self._transport: asyncio.Transport | None = None
+        self._address = ""
+        self._in_head, self._size, self._tail = True, 0, b""
+
+    def expect_head(self) -> None:
+        self._in_head = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._address = str((transport.get_extra_info("peername") or [""])[0])
+        self._inner.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_head()
+        self._inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._in_head or self._is_allowed(data):
+            self._inner.data_received(data)
+        elif self._transport is not None:
+            self._transport.abort()
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    def _is_allowed(self, data: bytes) -> bool:
+        """Return whether the limits allow this piece of a head."""
+        more = data if self._size else data.lstrip(b"\r\n")  # HTTP allows empty lines before a request
+        text = self._tail + more
+        if _END in text:
+            self._end_head()
+            self._in_head = False
+            return True
+        if more and not self._size:
+            self._unfinished[self._address] += 1
+        self._size, self._tail = self._size + len(more), text[-len(_END) + 1 :]
+        return self._size <= MAX_HEAD_BYTES and self._unfinished[self._address] <= MAX_UNFINISHED
+
+    def _end_head(self) -> None:
+        if self._size:
+            self._unfinished[self._address] -= 1
+            if not self._unfinished[self._address]:
+                del self._unfinished[self._address]
+        self._size, self._tail = 0, b""

@@ -1,0 +1,133 @@
+"""An agent cannot fill the gateway's memory with heads of requests that it does not finish."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multistep.gateway import heads
+from multistep.gateway.heads import Heads
+from tests.unit.gateway.world import World, request_of, token_for, world
+
+START = b"POST /openai/v1/chat/completions HTTP/1.1\r\nHost: gateway\r\n"
+
+
+class Client:
+    """A connection to the gateway."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def send(self, *pieces: bytes) -> None:
+        with suppress(ConnectionError):
+            for each in pieces:
+                self.writer.write(each)
+                await self.writer.drain()
+                await asyncio.sleep(0.02)
+
+    async def is_open(self) -> bool:
+        try:
+            async with asyncio.timeout(0.1):
+                return await self.reader.read(1) != b""
+        except TimeoutError:
+            return True
+        except ConnectionError:
+            return False
+
+    async def answer(self) -> tuple[int, bytes]:
+        """Return the status and the body of the next answer."""
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        (length,) = [int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
+        return int(head.split()[1]), await self.reader.readexactly(length)
+
+
+@asynccontextmanager
+async def clients(it: World, number: int = 1) -> AsyncIterator[list[Client]]:
+    """Open connections to the gateway."""
+    found = [Client(*await asyncio.open_connection("127.0.0.1", it.port)) for _ in range(number)]
+    try:
+        yield found
+    finally:
+        for each in found:
+            each.writer.close()
+            with suppress(ConnectionError):
+                await each.writer.wait_closed()
+
+
+def chat(headers: Mapping[str, str]) -> tuple[bytes, bytes]:
+    """Return the head and the body of a chat request."""
+    _, own, document = request_of("chat", "gpt-5-mini", token_for("chat"))
+    body = json.dumps(document).encode()
+    lines = {**own, **headers, "Content-Type": "application/json", "Content-Length": str(len(body))}
+    return START + "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode() + b"\r\n", body
+
+
+async def test_a_head_that_does_not_end_is_cut_off(tmp_path: Path) -> None:
+    async with world(tmp_path) as it, clients(it) as (client,):
+        await client.send(START, *(b"x-%d: %s\r\n" % (number, b"a" * 4000) for number in range(10)))
+        assert not await client.is_open()
+
+
+async def test_an_address_may_have_so_many_unfinished_heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "MAX_UNFINISHED", 3)
+    async with world(tmp_path) as it, clients(it, 5) as found:
+        for each in found[:4]:
+            await each.send(START)
+        assert [await each.is_open() for each in found] == [True, True, True, False, True]
+        await found[4].send(*chat({}))  # a head in one piece is never unfinished
+        assert (await found[4].answer())[0] == 200
+        found[0].writer.close()
+        await found[0].writer.wait_closed()
+        await found[4].send(START)
+        assert await found[4].is_open()
+
+
+async def test_each_head_of_a_connection_is_limited_and_no_body_is(tmp_path: Path) -> None:
+    async with world(tmp_path) as it, clients(it) as (client,):
+        for _ in range(2):
+            head, body = chat({"X-Large": "a" * 7000})
+            padded = body[:-1] + b" " * 100_000 + b"}"
+            head = head.replace(f"Content-Length: {len(body)}".encode(), f"Content-Length: {len(padded)}".encode())
+            await client.send(b"\r\n" + head[:100], head[100:5000], head[5000:] + padded[:10], padded[10:50_000], padded[50_000:])
+            assert (await client.answer())[0] == 200
+        await client.send(START + b"x: " + b"a" * 8000 + b"\r\n", *[b"y: " + b"a" * 8000 + b"\r\n"] * 4)
+        assert not await client.is_open()
+
+
+async def test_an_answer_before_the_end_of_the_body_reaches_the_agent(tmp_path: Path) -> None:
+    async with world(tmp_path) as it, clients(it) as (client,):
+        await client.send(START + b"Content-Length: 200000\r\n\r\n", b"a" * 100_000)
+        assert (await client.answer())[0] == 401
+        await client.send(b"a" * 100_000)
+
+
+class Recorder(asyncio.Protocol):
+    """Records what it receives."""
+
+    def __init__(self) -> None:
+        self.received = b""
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+
+
+@given(data=st.data(), after=st.binary(max_size=20))
+def test_a_head_is_passed_on_unchanged_in_whatever_pieces_it_arrives(data: st.DataObject, after: bytes) -> None:
+    made = Recorder()
+    found = Heads(lambda: made)
+    connection = found.connection()
+    connection.connection_made(asyncio.Transport({"peername": ("10.0.0.1", 1)}))
+    stream = b"\r\nGET / HTTP/1.1\r\nA: b\r\n\r\n" + after
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        connection.data_received(stream[start:end])
+        assert sum(found.unfinished.values()) <= 1
+    assert made.received == stream and not found.unfinished
+    connection.connection_lost(None)
