@@ -13,7 +13,13 @@ def capabilities() -> dict[str, dict[str, bool]]:
     found = {}
     for name in AgentFactory.registered_names():
         has = AgentFactory.get_agent_class(AgentName(name)).capabilities
-        found[name] = {"resume": has.resume, "mcp": has.mcp_servers, "skills": has.skills, "baseURL": has.base_url}
+        found[name] = {
+            "resume": has.resume,
+            "mcp": has.mcp_servers,
+            "skills": has.skills,
+            "baseURL": has.base_url,
+            "webTools": has.native_web_tools,
+        }
     return found
 
 

@@ -128,7 +128,7 @@ def test_the_capabilities_are_those_of_all_registered_agents() -> None:
     found = capabilities()
     assert sorted(found) == ALL
     assert len(found) == 46
-    assert found["claude-code"] == {"resume": True, "mcp": True, "skills": True, "baseURL": True}
+    assert found["claude-code"] == {"resume": True, "mcp": True, "skills": True, "baseURL": True, "webTools": True}
     assert found["terminus-2"]["resume"] is False
 
 

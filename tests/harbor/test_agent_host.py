@@ -37,6 +37,7 @@ def test_the_operator_knows_harbors_agents_and_what_they_can_do(python: Python) 
     assert set(harbor_agents.NAMES) == set(hosted)
     assert {name for name, has in hosted.items() if has["resume"]} == harbor_agents.RESUMING
     assert {name for name, has in hosted.items() if not has["baseURL"]} == harbor_agents.DIRECT
+    assert {name for name, has in hosted.items() if has["webTools"]} == harbor_agents.WEB_TOOLS
 
 
 def test_the_agent_hosts_version_is_the_operators() -> None:

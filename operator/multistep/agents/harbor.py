@@ -12,6 +12,7 @@ from multistep.agents.common import out_of_memory
 from multistep.agents.host_outcome import Outcome
 from multistep.api.agent_spec import PROGRAM_DIR
 from multistep.api.failures import AGENT_SETUP_FAILED, MODEL_GATEWAY_DOWN, PROVIDER_FAILED
+from multistep.api.harbor_agents import WEB_TOOLS
 from multistep.api.records import PhaseResult, Record
 from multistep.engine.hosted_agent import HostedAgent
 from multistep.engine.journal import AGENT, AGENT_SETUP, AttemptLost, Journal, StepRun
@@ -56,7 +57,7 @@ def setup(scope: Scope, journal: Journal) -> Script[None]:
     this before any code of the agent runs.
     """
     hosted, user = _hosted(scope), scope.plan.steps[0].agent_user
-    request = {**_environment(scope, user), **_agent(hosted), "env": _variables(scope), "trial": scope.trial_uid}
+    request = {**_environment(scope, user), **_agent(scope), "env": _variables(scope), "trial": scope.trial_uid}
     admission = yield from _admit(scope, "setup", user)
     require(admission, "the agent could not be started")
     if hosted.spec.name is None:
@@ -208,17 +209,26 @@ def _environment(scope: Scope, user: str) -> dict[str, Any]:
     return {"environment": {"workdir": scope.workdir, "user": user, "env": dict(scope.plan.environment_env), "path": path}}
 
 
-def _agent(hosted: HostedAgent) -> dict[str, Any]:
+def _agent(scope: Scope) -> dict[str, Any]:
+    hosted = _hosted(scope)
     spec = hosted.spec
     agent = {
         "name": spec.name,
         "importPath": spec.import_path,
         "model": spec.model,
         "version": spec.version,
-        "kwargs": dict(spec.options),
+        "kwargs": _options(scope),
         "preinstalled": not spec.installs,
     }
     return {"agent": agent, "mcpServers": list(hosted.mcp_servers), "skillsDir": hosted.skills_dir}
+
+
+def _options(scope: Scope) -> dict[str, Any]:
+    """Return the agent's options. If the network of a step is limited, the agent does not search the web, as in Harbor 0.25, unless
+    its options say otherwise."""
+    spec = _hosted(scope).spec
+    limited = spec.name in WEB_TOOLS and any(step.network.limited for step in scope.plan.steps)
+    return {**({"disable_web_search": True} if limited else {}), **spec.options}
 
 
 def _variables(scope: Scope) -> dict[str, str]:

@@ -85,6 +85,24 @@ DIRECT: Final = frozenset({"acp", "cline-cli", "cortex-code", "cursor-cli", "dev
 """Names of the agents that accept no base URL, and so cannot use the model gateway."""
 
 
+WEB_TOOLS: Final = frozenset(
+    {
+        "claude-code",
+        "codex",
+        "copilot-cli",
+        "cortex-code",
+        "deerflow",
+        "gemini-cli",
+        "grok-build",
+        "mimo",
+        "openclaw",
+        "opencode",
+    }
+)
+"""Names of the agents with tools that search the web, whose option disable_web_search turns them off. The provider may run them, so
+that a limited network does not stop them."""
+
+
 NEED_MODEL: Final = frozenset(
     {
         "aider",

@@ -251,6 +251,27 @@ def test_a_model_that_the_task_cannot_reach_is_refused(agent: Mapping[str, Any],
         plan(toml, {"agent": agent}, egress="NetworkPolicy")
 
 
+@pytest.mark.parametrize(
+    ("agent", "mode", "disabled"),
+    [
+        (CREDENTIALS, "no-network", True),
+        (CREDENTIALS, 'allowlist"\nallowed_hosts = ["10.0.0.1', True),
+        (CREDENTIALS, "public", None),
+        ({**CREDENTIALS, "kwargs": {"disable_web_search": False}}, "no-network", False),
+        ({**CREDENTIALS, "name": "aider"}, "no-network", None),  # it has no such tools
+    ],
+)
+def test_an_agent_with_a_limited_network_does_not_search_the_web(
+    agent: Mapping[str, Any], mode: str, disabled: bool | None
+) -> None:
+    """Its provider would do so for it, and could find the task's solution."""
+    end = '"]\n' if "hosts" in mode else '"\n'
+    toml = THREE.replace(IMAGE, f'{IMAGE}network_mode = "{mode}{end}')
+    made = plan(toml, {"agent": agent}, env=TrialEnv(credentials={"ANTHROPIC_API_KEY": "k"}), egress="Sidecar")
+    asked = play(made).operation("/host/agent-setup").request["agent"]["kwargs"]
+    assert asked.get("disable_web_search") == disabled
+
+
 def test_an_agent_that_calls_the_provider_gets_key_and_url() -> None:
     spec = {**CREDENTIALS, "access": "Direct", "baseURL": "https://models.example"}
     env = play(hosted(spec)).operation("a/host/agent").request["env"]
