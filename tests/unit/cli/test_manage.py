@@ -118,6 +118,14 @@ def test_a_retry_without_a_score_is_retried_under_the_same_number(invoke: Invoke
     assert retries(cluster) == [1, 1]
 
 
+def test_a_number_that_the_sweep_does_not_have_counts_as_no_retry(invoke: Invoke, cluster: CliCluster) -> None:
+    sweep(cluster, retries=[9, 1], retried=1)
+    trial(cluster, "b", number=1)
+    trial(cluster, "b-r1", number=4, labels={"multistep.dev/retry-of": "1"})
+    assert invoke("sweep", "retry", "s", "--excluded").stdout == "b-r1\n"
+    assert retries(cluster) == [9, 1, 1]
+
+
 def test_a_number_with_a_scored_retry_is_not_retried(invoke: Invoke, cluster: CliCluster) -> None:
     sweep(cluster, retries=[1], retried=1)
     trial(cluster, "b", number=1)

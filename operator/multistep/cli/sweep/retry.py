@@ -8,6 +8,7 @@ from typing import Any
 from multistep.api.sweep import MAX_RETRIES, parse_sweep_status
 from multistep.cli.cluster import Cluster
 from multistep.cli.sweep.owned_trials import counted_rows
+from multistep.engine.sweep_retries import retries_of
 from multistep.errors import Conflict, UsageError
 from multistep.kube.resources import SWEEPS
 from multistep.report.rows import Row, sweep_number
@@ -48,8 +49,8 @@ async def _retry(cluster: Cluster, namespace: str, sweep: Object, rows: Collecti
 
     Return the names of the trials whose numbers were appended.
     """
-    metadata, known = sweep["metadata"], list(sweep["spec"].get("retries") or ())
-    due = set(known[parse_sweep_status(sweep).trials.retried :])
+    metadata, known, trials = sweep["metadata"], list(sweep["spec"].get("retries") or ()), parse_sweep_status(sweep).trials
+    due = {each.number for each in retries_of(known, trials.total)[trials.retried :]}
     added = sorted((each for each in rows if sweep_number(each) not in due), key=sweep_number)
     if not added:
         return []
