@@ -29,6 +29,7 @@ class Steps:
         self._open: defaultdict[StepKey, set[asyncio.Task[Any]]] = defaultdict(set)
         self._requests = Counter[StepKey]()
         self._bodies = Counter[StepKey]()
+        self._parsing: defaultdict[StepKey, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._max_bodies = max(MAX_BODIES, body_bytes)
 
     def close(self, step: StepKey) -> None:
@@ -44,6 +45,11 @@ class Steps:
     def open_requests(self, step: StepKey) -> int:
         """Return how many requests of the step are open."""
         return len(self._open.get(step, ()))
+
+    def parsing(self, step: StepKey) -> asyncio.Lock:
+        """Return the lock under which the step's bodies are parsed, one in each turn of the event loop: a body of 3 MB can take
+        half a second, in which no other request is served."""
+        return self._parsing[step]
 
     @contextmanager
     def working(self, step: StepKey) -> Iterator[Callable[[int], None]]:
@@ -77,6 +83,7 @@ class Steps:
             self._open[step].discard(task)
             if not self._open[step]:
                 del self._open[step]
+                self._parsing.pop(step, None)
 
     async def wait(self, step: StepKey, seconds: float) -> None:
         """Wait until the step has no open request, for at most ``seconds``."""

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from multistep.gateway import public
 from multistep.gateway.bodies import Asked, InvalidBody, read_body
 from multistep.gateway.dialects import MESSAGES, RESPONSES, Dialect, Reading
 from multistep.gateway.headers import upstream_headers
 from multistep.gateway.ledger import Ledger, Row
 from multistep.gateway.refusal import Refused
-from multistep.gateway.routes import find_route
+from multistep.gateway.routes import Route, find_route
 from multistep.gateway.steps import MAX_BODIES, MAX_OPEN, MAX_REQUESTS, Steps
 from multistep.gateway.worst_case import worst_case
 from tests.support.waiting import eventually
@@ -211,3 +212,38 @@ async def test_an_agent_that_fills_the_queue_itself_is_not_excluded(step: str, k
     ledger = Ledger(it.settings.ledger_file)
     assert [row.kind for row in await ledger.rows_of(step_of(step=step)) if row.status == 529] == [kind]
     ledger.stop()
+
+
+async def test_between_two_bodies_of_a_step_the_gateway_serves_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body of 3 MB can take half a second to parse. One step must not occupy the gateway until it is restarted."""
+    turns, parsed_in = 0, list[int]()
+    loop = asyncio.get_running_loop()
+
+    def count_turn() -> None:
+        nonlocal turns
+        turns += 1
+        if len(parsed_in) < 4:
+            loop.call_soon(count_turn)
+
+    def parse(body: bytes, route: Route) -> Asked:
+        parsed_in.append(turns)
+        return read_body(body, route)
+
+    monkeypatch.setattr(public, "read_body", parse)
+    async with world(tmp_path) as it:
+        path, headers, document = request_of("chat", "gpt-5", token_for("chat"))
+        body = json.dumps(document).encode()
+        lines = {**headers, "Host": "gateway", "Connection": "close", "Content-Length": str(len(body))}
+        head = f"POST {path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items()) + "\r\n"
+        streams = [await asyncio.open_connection("127.0.0.1", it.port) for _ in range(4)]
+        for _, writer in streams:
+            writer.write(head.encode() + body[:-1])
+        await asyncio.sleep(0.2)
+        loop.call_soon(count_turn)
+        for _, writer in streams:
+            writer.write(body[-1:])
+        for reader, writer in streams:
+            assert (await reader.read()).startswith(b"HTTP/1.1 200")
+            writer.close()
+            await writer.wait_closed()
+    assert len(set(parsed_in)) == len(parsed_in) == 4
