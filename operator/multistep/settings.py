@@ -116,7 +116,8 @@ class Settings(BaseSettings):
     results_namespace_bytes: int | None = Field(default=None, ge=1 << 20)
     """Maximum bytes of all trials of one namespace on the results volume; None: 80 % of the volume's size."""
     results_namespace_files: int = Field(default=1_000_000, ge=10)
-    """Maximum number of files, directories and links of all trials of one namespace on the results volume."""
+    """Maximum number of files, directories and links of all trials of one namespace on the results volume, which are also at most
+    80 % of its inodes."""
     checkpoints_trial_bytes: int = Field(default=16 << 30, ge=1 << 20)
     """Maximum bytes of the checkpoints of one trial on the results volume. A step whose changes do not fit has no checkpoint."""
     checkpoints_namespace_bytes: int | None = Field(default=None, ge=1 << 20)

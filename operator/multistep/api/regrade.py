@@ -75,5 +75,7 @@ class RegradeStatus(Model):
     """Digest of the source's task; unset if it is unknown."""
     agent: SourceAgent
     """The source's agent, whose work is verified."""
+    from_reference: bool | None = None
+    """True if the source started from its task's reference state (spec.fromStep)."""
     steps: list[SourceStep] = []
     """The steps that the source started, in order."""

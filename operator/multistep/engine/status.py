@@ -311,7 +311,7 @@ def _ended(trial: MultiStepTrial, journal: Journal, results: str | None, now: fl
         "reward": reward_text(shown),
         "exception": exception and TrialException(type=exception.type, message=bounded(exception.message)),
         "score_rule": journal.score_rule,
-        **_verdict(journal, hosted=_ran_hosted_agent(trial), from_reference=trial.spec.from_step is not None),
+        **_verdict(journal, hosted=_ran_hosted_agent(trial), from_reference=_starts_from_reference(trial)),
         "usage": total([journal.setup_usage, *(run.usage for run in journal.steps)]),
         "results": results,
     }
@@ -321,6 +321,12 @@ def _ran_hosted_agent(trial: MultiStepTrial) -> bool:
     """Return whether the trial, or the source of a regrade, ran an agent of Harbor or a class of the user's own."""
     source = trial.status.regraded
     return trial.spec.agent.hosted if source is None else source.agent.name not in BUILT_IN
+
+
+def _starts_from_reference(trial: MultiStepTrial) -> bool:
+    """Return whether the trial, or the source of a regrade, started from the task's reference state."""
+    source = trial.status.regraded
+    return trial.spec.from_step is not None or (source is not None and bool(source.from_reference))
 
 
 def _verdict(journal: Journal, *, hosted: bool, from_reference: bool) -> dict[str, Any]:

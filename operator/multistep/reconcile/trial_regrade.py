@@ -147,6 +147,7 @@ def _facts(source: SourceTrial, former: TrialStatus) -> RegradeStatus:
         uid=source.key.uid,
         task_digest=next((f"{algorithm}:{value}" for algorithm, value in digest.items()), None),
         agent=_agent(source),
+        from_reference=(source.found is not None and "fromStep" in source.found["spec"]) or None,
         steps=steps,
     )
 

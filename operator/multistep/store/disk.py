@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Generator
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -59,11 +60,16 @@ class Disk:
             return await self.threads.run(function)
 
     async def try_to_write(self) -> None:
-        """Raise StoreError if no file can be created. A full volume passes: its results can still be read and deleted."""
+        """Raise StoreError if no file can be created. A volume without space or inodes passes: its results can still be read and
+        deleted."""
 
         def make() -> None:
-            with as_store_error(f"results directory {self.root}"), tempfile.TemporaryFile(dir=self.root):
-                pass
+            with as_store_error(f"results directory {self.root}"):
+                try:
+                    tempfile.TemporaryFile(dir=self.root).close()
+                except OSError as error:
+                    if error.errno not in (ENOSPC, EDQUOT):
+                        raise
 
         await self._check_thread.run(make)
 

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 from multistep.engine.results_limits import Limits
@@ -58,7 +59,7 @@ class Volume:
         self.root = root
         self.disk = Disk(root, unpack_threads, check)
         size = info.f_blocks * info.f_frsize
-        self._ledger = Ledger(limits(size))
+        self._ledger = Ledger(_within_inodes(limits(size), info.f_files))
         self.collections = Collections(self.disk, self._ledger)
         # A separate thread pool: other trials' results must not wait while gigabytes of checkpoints are flushed.
         self.checkpoints = Checkpoints(Disk(root, _CHECKPOINT_THREADS, check), checkpoint_limits(size))
@@ -163,6 +164,12 @@ class Volume:
     async def part(self, key: TrialKey, path: str, *, offset: int, limit: int) -> bytes | None:
         """Return at most limit bytes of one file; None if it does not exist. A negative offset counts from the end."""
         return await self.disk.run(key, "reading a file", lambda to: reading.part(to.path, path, offset, limit))
+
+
+def _within_inodes(limits: Limits, inodes: int) -> Limits:
+    """Return the limits, with at most 80 % of the volume's inodes for each namespace. inodes: 0 if their number is not limited."""
+    namespace = limits.namespace
+    return replace(limits, namespace=replace(namespace, files=min(namespace.files, inodes * 4 // 5))) if inodes else limits
 
 
 def _redact(to: TrialDirectory, redactor: Redactor) -> None:

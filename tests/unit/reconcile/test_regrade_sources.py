@@ -89,7 +89,8 @@ async def test_a_deleted_source_of_an_earlier_release_which_states_no_sweep_is_r
 
 async def branch(**options: Any) -> Source:
     """Return a trial that ran steps b and c, and started from the checkpoint after step a of another trial."""
-    made = manifest({**KEEP, "from": {"trial": "source", "step": "a"}}, files={**FILES, **ONE_STEP})
+    files = {**FILES, **ONE_STEP, "steps/b/workdir/setup.sh": "true\n"}
+    made = manifest({**KEEP, "from": {"trial": "source", "step": "a"}}, files=files)
     return await Source.ran("branch", trial=made, source=await source(), **options)
 
 
@@ -128,6 +129,20 @@ async def test_a_source_that_its_agent_ended_between_two_steps_keeps_its_score(d
     why = "the agent of trial source ended the trial before step c (ContainerKilledError), which no verification shows"
     assert world.condition == ("Failed", "RegradeImpossible", why) and world.status.failure is not None
     assert (world.status.failure.class_, world.status.score, world.status.outcome) == ("Agent", 0.5, "AgentError")
+
+
+@pytest.mark.parametrize(
+    ("start", "score"), [({"from": {"trial": "source", "step": "a"}}, 0), ({"fromStep": "b"}, None)], ids=["agent", "reference"]
+)
+async def test_a_setup_that_fails_after_the_reference_state_is_no_agents_failure(start: Any, score: float | None) -> None:
+    """Another trial's agent may have broken the environment, but the task's own solutions count as the task."""
+    of = await branch(results={"b/setup": {"exitCode": 1}})
+    spec = {key: value for key, value in of.trial["spec"].items() if key != "from"}
+    of.trial["spec"] = {**spec, **start}
+    world = World(trial=manifest({**REGRADE, "regrade": {"trial": "branch"}}, files={**FILES, **ONE_STEP}), source=of)
+    await world.run()
+    assert world.condition[0] == "Complete" and world.status.failure is not None
+    assert (world.status.failure.step, world.status.score) == ("b", score)
 
 
 @pytest.mark.parametrize("scoring", [{}, {"pass": 0.4}, {"key": "style"}, {"strategy": "AsTask"}], ids=str)

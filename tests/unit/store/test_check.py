@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import tempfile
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -67,3 +71,15 @@ async def test_the_write_check_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="results directory"):
         await volume.disk.try_to_write()
     volume.close()
+
+
+@pytest.mark.parametrize(("code", "ready"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EROFS, False)])
+async def test_a_volume_without_inodes_serves_its_results(
+    volume: Volume, monkeypatch: pytest.MonkeyPatch, code: int, *, ready: bool
+) -> None:
+    def fail(**_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", fail)
+    with nullcontext() if ready else pytest.raises(StoreError):
+        await volume.disk.try_to_write()

@@ -188,3 +188,12 @@ async def test_logs_of_very_many_files_do_not_displace_artifacts(tmp_path: Path,
         "/logs/artifacts: 10 files: left out: cannot be stored",
         "/app/out: 1 file: left out: cannot be stored",
     )
+
+
+async def test_the_files_of_a_namespace_leave_inodes_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.statvfs(tmp_path)
+    small = os.statvfs_result([*real[:5], 1000, *real[6:]])  # f_files: all inodes of the volume
+    monkeypatch.setattr(os, "statvfs", lambda _: small)
+    limits = Limits(step=Amount(10_000, 5000), trial=Amount(50_000, 5000), namespace=Amount(100_000, 5000))
+    headroom = await Volume(tmp_path, limits=lambda _: limits).collections.headroom(KEY, Collection(1, 0, "all"))
+    assert (headroom.files, headroom.files_of) == (800, "namespace")
