@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -108,8 +109,21 @@ class AgentSpec(Model):
     @property
     def url_variables(self) -> Sequence[str]:
         """Return the variables for the URL of the model's API: of the providers of the keys, else of the model's provider."""
-        known = [providers.BY_KEY_VARIABLE[each.name] for each in self.credentials if each.name in providers.BY_KEY_VARIABLE]
-        return [name for each in known for name in each.url_variables] or providers.url_variables(self.model)
+        return [name for each in self._providers_of_keys for name in each.url_variables] or providers.url_variables(self.model)
+
+    @property
+    def direct_hosts(self) -> Sequence[str]:
+        """Return the hosts of the model's API, if they are known and the agent calls them directly."""
+        if not self.hosted or self.uses_gateway:
+            return ()
+        if self.base_url is not None:
+            return [host] if (host := urlsplit(self.base_url).hostname) else ()
+        of_model = providers.provider_of(self.model)
+        return [each.host for each in self._providers_of_keys or ([of_model] if of_model else [])]
+
+    @property
+    def _providers_of_keys(self) -> Sequence[providers.Provider]:
+        return [providers.BY_KEY_VARIABLE[each.name] for each in self.credentials if each.name in providers.BY_KEY_VARIABLE]
 
     @property
     def installs(self) -> bool:
