@@ -10,6 +10,9 @@ import (
 	"multistep.dev/runner/internal/users"
 )
 
+// sharedMode has the bits of a mode that let other users than the owner write.
+const sharedMode = 0o022
+
 // Reset creates or empties the directory at the path name, and sets its mode and owner. It replaces a file or link at this path. If
 // keep is set, it keeps an existing directory's contents. If only the owner may write to the directory by its mode, no other user
 // can put another directory in its place.
@@ -19,7 +22,8 @@ func Reset(name string, mode uint32, owner users.User, keep bool) error {
 		return err
 	}
 	defer parent.Close()
-	if mode&0o022 == 0 {
+	protected := mode&sharedMode == 0
+	if protected {
 		if err := protectEntries(parent); err != nil {
 			return err
 		}
@@ -34,7 +38,7 @@ func Reset(name string, mode uint32, owner users.User, keep bool) error {
 			return fmt.Errorf("cannot empty %s: %w", name, err)
 		}
 	}
-	if err := setOwnerAndMode(root, mode, owner); err != nil {
+	if err := setOwnerAndMode(root, mode, owner, protected); err != nil || !protected {
 		return err
 	}
 	return isStill(root, parent, base)
@@ -47,7 +51,7 @@ func protectEntries(root *os.Root) error {
 	if err != nil || paths.KeepsEntries(info) {
 		return err
 	}
-	return setOwnerAndMode(root, 0o1777, users.System.Own())
+	return setOwnerAndMode(root, 0o1777, users.System.Own(), true)
 }
 
 // isStill returns an error if the name now refers to another directory: until the owner was changed, the former owner could rename
@@ -84,8 +88,9 @@ func directoryIn(root *os.Root, name string) (*os.Root, error) {
 	return paths.Enter(root, name, info)
 }
 
-// setOwnerAndMode changes an open directory. It does not use the name, which may refer to another file by now.
-func setOwnerAndMode(root *os.Root, mode uint32, owner users.User) error {
+// setOwnerAndMode changes an open directory. It does not use the name, which may refer to another file by now. takeOver: whether PID
+// 1's user, as owner, becomes the owner of another user's directory, which an image may have.
+func setOwnerAndMode(root *os.Root, mode uint32, owner users.User, takeOver bool) error {
 	directory, err := root.Open(".")
 	if err != nil {
 		return err
@@ -95,7 +100,7 @@ func setOwnerAndMode(root *os.Root, mode uint32, owner users.User) error {
 	if err != nil {
 		return err
 	}
-	if !owner.Own || paths.Owner(info) != owner.UID {
+	if !owner.Own || takeOver && paths.Owner(info) != owner.UID {
 		if err := directory.Chown(owner.UID, owner.GID); err != nil {
 			return err
 		}
