@@ -177,6 +177,17 @@ class AgentSpec(Model):
         return self
 
     @model_validator(mode="after")
+    def _env_keeps_the_gateways_variables(self) -> Self:
+        names = {each.name for each in self.env} if self.uses_gateway else set()
+        for each in self._providers_of_keys:
+            for field, variables in (("baseURL", each.url_variables), ("credentials", each.key_variables)):
+                if found := sorted(names.intersection(variables)):
+                    raise ValueError(
+                        f"env: {found[0]} must not be set with access Gateway, as it replaces the model gateway's; use {field}"
+                    )
+        return self
+
+    @model_validator(mode="after")
     def _base_url_is_of_a_provider(self) -> Self:
         if self.base_url is not None and not self.url_variables:
             raise ValueError(f"baseURL needs the provider of its API: model must be PROVIDER/NAME, not {shown(self.model)}")

@@ -73,6 +73,21 @@ def test_a_models_name_that_the_gateway_refuses_is_rejected(model: str) -> None:
     assert f"model: must have visible ASCII characters only, not {model!r}" in problem(name="claude-code", model=model, **KEY)
 
 
+@pytest.mark.parametrize(
+    ("variable", "right"),
+    [("ANTHROPIC_BASE_URL", "baseURL"), ("ANTHROPIC_API_BASE", "baseURL"), ("ANTHROPIC_API_KEY", "credentials")],
+)
+def test_a_variable_that_replaces_the_gateways_is_rejected(variable: str, right: str) -> None:
+    """The agent would call another URL with the step's token, or the gateway with another key, and its trials score 0."""
+    env = [{"name": variable, "value": "x"}]
+    found = problem(name="claude-code", env=env, **KEY)
+    assert f"env: {variable} must not be set with access Gateway, as it replaces the model gateway's; use {right}" in found
+    direct = {"name": "claude-code", "model": MODEL, "env": env, "access": "Direct"}
+    assert parsed(AgentSpec, direct, "").env[0].name == variable
+    other = {"name": "claude-code", "model": MODEL, "env": [{"name": "OPENAI_BASE_URL", "value": "x"}], **KEY}
+    assert parsed(AgentSpec, other, "").uses_gateway
+
+
 def test_a_base_url_that_no_variable_of_the_agent_can_have_is_rejected() -> None:
     found = problem(name="terminus-2", model="qwen", baseURL="http://vllm:8000/v1", access="Direct")
     assert "baseURL needs the provider of its API: model must be PROVIDER/NAME, not 'qwen'" in found
