@@ -27,9 +27,10 @@ _OF_THE_HOST = frozenset(
         "skills_dir",
         "extra_env",
         "load_trajectory",
+        "model_api_key_name",
     }
 )
-_OF_A_CONNECTION = frozenset({"base_url", "model_api_key_name", "model_api_format"})
+_OF_A_CONNECTION = frozenset({"base_url", "model_api_format"})
 _RESTRICTIONS = ("enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 

@@ -178,13 +178,16 @@ class AgentSpec(Model):
 
     @model_validator(mode="after")
     def _env_keeps_the_gateways_variables(self) -> Self:
-        names = {each.name for each in self.env} if self.uses_gateway else set()
+        if not self.uses_gateway:
+            return self
+        given = {f"env: {each.name}" for each in self.env} | {f"kwargs.{name}" for name, value in self.options.items() if value}
+        fields = {"kwargs.base_url": "baseURL", "kwargs.api_base": "baseURL", "kwargs.api_key": "credentials"}
         for each in self._providers_of_keys:
-            for field, variables in (("baseURL", each.url_variables), ("credentials", each.key_variables)):
-                if found := sorted(names.intersection(variables)):
-                    raise ValueError(
-                        f"env: {found[0]} must not be set with access Gateway, as it replaces the model gateway's; use {field}"
-                    )
+            fields |= {f"env: {name}": "baseURL" for name in each.url_variables}
+            fields |= {f"env: {name}": "credentials" for name in each.key_variables}
+        if found := sorted(given & fields.keys()):
+            what, right = found[0], fields[found[0]]
+            raise ValueError(f"{what} must not be set with access Gateway, as it replaces the model gateway's; use {right}")
         return self
 
     @model_validator(mode="after")

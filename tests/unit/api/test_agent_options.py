@@ -88,6 +88,21 @@ def test_a_variable_that_replaces_the_gateways_is_rejected(variable: str, right:
     assert parsed(AgentSpec, other, "").uses_gateway
 
 
+@pytest.mark.parametrize(
+    ("name", "option", "right"), [("claude-code", "base_url", "baseURL"), ("qwen-coder", "api_key", "credentials")]
+)
+def test_an_option_that_replaces_the_gateways_url_or_token_is_rejected(name: str, option: str, right: str) -> None:
+    found = problem(name=name, kwargs={option: "x"}, **KEY)
+    assert f"kwargs.{option} must not be set with access Gateway, as it replaces the model gateway's; use {right}" in found
+    assert parsed(AgentSpec, {"name": name, "model": MODEL, "kwargs": {option: None}, **KEY}, "").uses_gateway
+    assert parsed(AgentSpec, {"name": name, "model": MODEL, "kwargs": {option: "x"}, "access": "Direct"}, "").options
+
+
+def test_the_name_of_the_keys_variable_is_no_option() -> None:
+    """Harbor has it as a field of its own configuration, and rejects it as an option."""
+    assert "claude-code has no option 'model_api_key_name'" in problem(name="claude-code", kwargs={"model_api_key_name": "X"})
+
+
 def test_a_base_url_that_no_variable_of_the_agent_can_have_is_rejected() -> None:
     found = problem(name="terminus-2", model="qwen", baseURL="http://vllm:8000/v1", access="Direct")
     assert "baseURL needs the provider of its API: model must be PROVIDER/NAME, not 'qwen'" in found
