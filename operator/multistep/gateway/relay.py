@@ -114,8 +114,8 @@ class Relay:
             await self._finish("done", self._answer.status, self._recorded)
 
     async def _fail(self, usage: Usage | None) -> None:
-        why = f": {message_of(self._reading.error.encode(errors="replace"), self._key)}" if self._reading.error else ""
-        message = f"the provider reported an error in its answer{why}"
+        words = message_of(self._reading.error.encode(errors="replace"), self._key)
+        message = f"the provider reported an error in its answer{words and f': {words}'}"
         await self._finish("failed", self._answer.status, usage, self._blame, message)
 
     async def _record_error(self, body: bytes) -> None:
