@@ -32,6 +32,7 @@ def problem(**agent: Any) -> str:
         ("claude-code", {"max_turns": "many"}, "kwargs.max_turns: must be an integer, not 'many'"),
         ("claude-code", {"reasoning_effort": "extreme"}, "must be one of low, medium, high, xhigh, max, not 'extreme'"),
         ("codex", {"dangerously_bypass_hook_trust": "perhaps"}, "must be true or false, not 'perhaps'"),
+        ("claude-code", {"model_api_format": "openai"}, "kwargs.model_api_format: must be one of anthropic_messages, not 'openai'"),
         ("goose", {"temperature": 1.5}, "kwargs.temperature: must be a number >= 0.0 and <= 1.0, not 1.5"),
         ("goose", {"max_tokens": 0}, "kwargs.max_tokens: must be an integer > 0 and <= 2147483647, not 0"),
         ("terminus-2", {"model_info": [1]}, "kwargs.model_info: must be an object, not [1]"),
