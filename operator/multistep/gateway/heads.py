@@ -19,6 +19,7 @@ MAX_HEAD_BYTES: Final = 32 << 10
 """Maximum bytes of a request's line and headers that arrive in several pieces."""
 MAX_UNFINISHED: Final = 256
 """Maximum number of unfinished heads from one address."""
+_CHUNK_SIZES: Final = 1024  # bytes beside the content of a body in chunks, and an eighth of it
 _END: Final = b"\r\n\r\n"
 
 
@@ -36,25 +37,30 @@ class Heads:
 
 @web.middleware
 async def expect_next_head(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer a request, then expect the head of the connection's next request. If the body was not read to its end, aiohttp closes
-    the connection."""
-    try:
-        return await handler(request)
-    finally:
-        connection = None if request.transport is None else request.transport.get_protocol()
-        if isinstance(connection, _Connection) and request.content.is_eof():
+    """Answer a request, then expect the head of the connection's next request. Close the connection after the answer if more than
+    the request arrived, or not all of it: the bytes of the next head would not be counted."""
+    response = await handler(request)
+    connection = None if request.transport is None else request.transport.get_protocol()
+    if isinstance(connection, _Connection):
+        body = getattr(request.content, "total_bytes", 0)  # aiohttp's reader of an empty body has no count
+        sizes = body // 8 + _CHUNK_SIZES if "Transfer-Encoding" in request.headers else 0
+        if request.content.is_eof():
             connection.expect_head()
+        if not request.content.is_eof() or connection.received > body + sizes:
+            response.force_close()
+    return response
 
 
 class _Connection(asyncio.Protocol):
     """Passes all calls to aiohttp's protocol. Breaks the connection if its head is too long, or if its address has too many
-    unfinished ones."""
+    unfinished ones. received: number of bytes since the end of the last head."""
 
     def __init__(self, inner: asyncio.Protocol, unfinished: Counter[str]) -> None:
         self._inner, self._unfinished = inner, unfinished
         self._transport: asyncio.Transport | None = None
         self._address = ""
         self._in_head, self._size, self._tail = True, 0, b""
+        self.received = 0
 
     def expect_head(self) -> None:
         self._in_head = True
@@ -69,10 +75,13 @@ class _Connection(asyncio.Protocol):
         self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if not self._in_head or self._is_allowed(data):
-            self._inner.data_received(data)
-        elif self._transport is not None:
+        if not self._in_head:
+            self.received += len(data)
+        elif not self._is_allowed(data):
+            assert self._transport is not None
             self._transport.abort()
+            return
+        self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
         return self._inner.eof_received()
@@ -87,9 +96,9 @@ class _Connection(asyncio.Protocol):
         """Return whether the limits allow this piece of a head."""
         more = data if self._size else data.lstrip(b"\r\n")  # HTTP allows empty lines before a request
         text = self._tail + more
-        if _END in text:
+        if (end := text.find(_END)) >= 0:
             self._end_head()
-            self._in_head = False
+            self._in_head, self.received = False, len(text) - end - len(_END)
             return True
         if more and not self._size:
             self._unfinished[self._address] += 1

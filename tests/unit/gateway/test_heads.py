@@ -101,11 +101,21 @@ async def test_each_head_of_a_connection_is_limited_and_no_body_is(tmp_path: Pat
         assert not await client.is_open()
 
 
+@pytest.mark.parametrize("body", [b"", b"Content-Length: 5\r\n\r\nabcde"])
+async def test_no_head_may_begin_before_the_answer_to_the_request_before(tmp_path: Path, body: bytes) -> None:
+    """Its bytes would not be counted."""
+    async with world(tmp_path) as it, clients(it) as (client,):
+        await client.send(START + (body or b"\r\n") + START + b"x: " + b"a" * 8000)
+        assert (await client.answer())[0] == 401
+        assert not await client.is_open()
+
+
 async def test_an_answer_before_the_end_of_the_body_reaches_the_agent(tmp_path: Path) -> None:
     async with world(tmp_path) as it, clients(it) as (client,):
         await client.send(START + b"Content-Length: 200000\r\n\r\n", b"a" * 100_000)
         assert (await client.answer())[0] == 401
         await client.send(b"a" * 100_000)
+        assert not await client.is_open()
 
 
 class Recorder(asyncio.Protocol):
