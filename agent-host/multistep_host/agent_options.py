@@ -27,9 +27,10 @@ _OF_THE_HOST = frozenset(
         "skills_dir",
         "extra_env",
         "load_trajectory",
+        "model_api_key_name",
     }
 )
-_OF_A_CONNECTION = frozenset({"base_url", "model_api_key_name", "model_api_format"})
+_OF_A_CONNECTION = frozenset({"base_url", "model_api_format"})
 _RESTRICTIONS = ("enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -48,6 +49,10 @@ def options(agent: type[BaseAgent]) -> dict[str, list[Alternative]] | None:
     found = {name: _alternatives(schema, document.get("$defs", {})) for name, schema in document["properties"].items()}
     unchecked = {name for name in _parameters(agent) if name not in found} | _converted(agent.options_model)
     anything: dict[str, list[Alternative]] = {name: ["any"] for name in unchecked}
+    if agent.MODEL_CONNECTION and (formats := [each.value for each in agent.MODEL_CONNECTION.supported_api_formats]):
+        anything["model_api_format"] = [{"type": "string", "enum": formats}, "null"]
+    else:
+        anything.pop("model_api_format", None)
     return {name: each for name, each in {**found, **anything}.items() if name not in _OF_THE_HOST | _lacking(agent)}
 
 

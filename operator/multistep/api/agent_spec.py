@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -108,8 +109,21 @@ class AgentSpec(Model):
     @property
     def url_variables(self) -> Sequence[str]:
         """Return the variables for the URL of the model's API: of the providers of the keys, else of the model's provider."""
-        known = [providers.BY_KEY_VARIABLE[each.name] for each in self.credentials if each.name in providers.BY_KEY_VARIABLE]
-        return [name for each in known for name in each.url_variables] or providers.url_variables(self.model)
+        return [name for each in self._providers_of_keys for name in each.url_variables] or providers.url_variables(self.model)
+
+    @property
+    def direct_hosts(self) -> Sequence[str]:
+        """Return the hosts of the model's API, if they are known and the agent calls them directly."""
+        if not self.hosted or self.uses_gateway:
+            return ()
+        if self.base_url is not None:
+            return [host] if (host := urlsplit(self.base_url).hostname) else ()
+        of_model = providers.provider_of(self.model)
+        return [each.host for each in self._providers_of_keys or ([of_model] if of_model else [])]
+
+    @property
+    def _providers_of_keys(self) -> Sequence[providers.Provider]:
+        return [providers.BY_KEY_VARIABLE[each.name] for each in self.credentials if each.name in providers.BY_KEY_VARIABLE]
 
     @property
     def installs(self) -> bool:
@@ -160,6 +174,20 @@ class AgentSpec(Model):
                 f"credentials must hold the provider's key (--key-from-secret), without which {self.name} cannot use its model; "
                 "access must be Direct (--access Direct) if it needs no key or gets it in another way"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _env_keeps_the_gateways_variables(self) -> Self:
+        if not self.uses_gateway:
+            return self
+        given = {f"env: {each.name}" for each in self.env} | {f"kwargs.{name}" for name, value in self.options.items() if value}
+        fields = {"kwargs.base_url": "baseURL", "kwargs.api_base": "baseURL", "kwargs.api_key": "credentials"}
+        for each in self._providers_of_keys:
+            fields |= {f"env: {name}": "baseURL" for name in each.url_variables}
+            fields |= {f"env: {name}": "credentials" for name in each.key_variables}
+        if found := sorted(given & fields.keys()):
+            what, right = found[0], fields[found[0]]
+            raise ValueError(f"{what} must not be set with access Gateway, as it replaces the model gateway's; use {right}")
         return self
 
     @model_validator(mode="after")

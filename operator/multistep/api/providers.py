@@ -11,18 +11,26 @@ ProviderName = Literal["anthropic", "openai", "gemini"]
 
 @dataclass(frozen=True)
 class Provider:
-    """A model provider. key_variables, url_variables: variables for API key and base URL; path: base path at the gateway."""
+    """A model provider. host: of its own API; key_variables, url_variables: variables for API key and base URL; path: base path at
+    the gateway."""
 
     name: ProviderName
+    host: str
     key_variables: tuple[str, ...]
     url_variables: tuple[str, ...]
     path: str
 
 
 PROVIDERS: Final = (
-    Provider("anthropic", ("ANTHROPIC_API_KEY",), ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE"), "/anthropic"),
-    Provider("openai", ("OPENAI_API_KEY",), ("OPENAI_BASE_URL", "OPENAI_API_BASE"), "/openai/v1"),
-    Provider("gemini", ("GEMINI_API_KEY", "GOOGLE_API_KEY"), ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_BASE"), "/gemini"),
+    Provider("anthropic", "api.anthropic.com", ("ANTHROPIC_API_KEY",), ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE"), "/anthropic"),
+    Provider("openai", "api.openai.com", ("OPENAI_API_KEY",), ("OPENAI_BASE_URL", "OPENAI_API_BASE"), "/openai/v1"),
+    Provider(
+        "gemini",
+        "generativelanguage.googleapis.com",
+        ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_BASE"),
+        "/gemini",
+    ),
 )
 
 _NAMES: Final[Mapping[str, str]] = {"google": "gemini"}  # other names of providers, as first part of a model's name
@@ -30,9 +38,16 @@ BY_KEY_VARIABLE: Final[Mapping[str, Provider]] = {name: each for each in PROVIDE
 """Provider by the name of the variable with its key."""
 
 
+def provider_of(model: str | None) -> Provider | None:
+    """Return the provider of a model, which is the first part of its name; None if it is none of PROVIDERS."""
+    name = (model or "").partition("/")[0]
+    return next((each for each in PROVIDERS if each.name == _NAMES.get(name, name)), None)
+
+
 def url_variables(model: str | None) -> tuple[str, ...]:
-    """Return the variables for the URL of a model's provider, which is the first part of the model's name; none without one."""
+    """Return the variables for the URL of a model's provider; none for a model without a provider."""
+    if (known := provider_of(model)) is not None:
+        return known.url_variables
     name, slash, _ = (model or "").partition("/")
-    known = [each.url_variables for each in PROVIDERS if each.name == _NAMES.get(name, name)]
     prefix = name.upper().replace("-", "_")  # as Harbor 0.25 names the variables of most other providers
-    return known[0] if known else (f"{prefix}_BASE_URL", f"{prefix}_API_BASE") if slash else ()
+    return (f"{prefix}_BASE_URL", f"{prefix}_API_BASE") if slash else ()

@@ -37,6 +37,8 @@ def networks(config: TaskConfig, layout: TaskLayout, steps: Sequence[StepConfig]
     if spec.agent.uses_gateway:
         environment, *_ = agents = [_with_gateway(each) for each in agents]
         found = tuple(replace(step, agent=agent) for step, agent in zip(found, agents[1:], strict=True))
+    elif egress == "Sidecar":
+        found = tuple(replace(step, agent=_with_hosts(step.agent, spec.agent.direct_hosts)) for step in found)
     shared = [step.verifier for step in found if step.shared]
     sidecar = egress == "Sidecar" and spec.regrade is None and any(each.limited for each in (*agents, *shared))
     return Networks(environment, found, sidecar)
@@ -88,6 +90,13 @@ def _phase(named: Sequence[tuple[str, Policy]], environment: Policy, egress: Egr
 
 def _with_gateway(network: Network) -> Network:
     return replace(network, gateway=True) if network.limited else network
+
+
+def _with_hosts(network: Network, hosts: Sequence[str]) -> Network:
+    """Return the network with the hosts of the model's API, which the agent's phase reaches beside the task's list, as in Harbor
+    0.25."""
+    more = tuple(each for each in hosts if each not in network.hosts)
+    return replace(network, hosts=network.hosts + more) if network.mode == "allowlist" else network
 
 
 def _normalized(policy: Policy) -> tuple[str, Sequence[str]]:

@@ -46,8 +46,8 @@ class Usage:
 class Reading:
     """Parses one answer.
 
-    usage: None while unknown; ended: whether the answer is complete; failed: whether it contains an error; blames_request: whether
-    the request itself caused the error.
+    usage: None while unknown; ended: whether the answer is complete; failed: whether it contains an error; error: its message;
+    blames_request: whether the request itself caused the error.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -55,6 +55,7 @@ class Reading:
         self.usage: Usage | None = None
         self.ended = False
         self.failed = False
+        self.error = ""
         self.blames_request = False
 
     def event(self, data: bytes) -> None:
@@ -78,6 +79,7 @@ class Reading:
         self.ended = self.ended or self._dialect.ends(document)
         if self._dialect.fails(document):
             self.failed = True
+            self.error = str(_error_of(document).get("message") or "")
             self.blames_request = self.blames_request or blames_request(document)
 
 
@@ -182,9 +184,13 @@ def _has_error(document: Document) -> bool:
     return bool(document.get("error")) or document.get("type") == "error"
 
 
+def _error_of(document: Document) -> Document:
+    return _part(document, "response", "error") or _part(document, "error") or document
+
+
 def blames_request(document: Document) -> bool:
     """Return whether the request itself caused the error in a document, e.g. with a prompt that is too long."""
-    error = _part(document, "response", "error") or _part(document, "error") or document
+    error = _error_of(document)
     given = (error.get(name) for name in ("type", "code", "status"))
     return any(each in _REQUEST_ERRORS for each in given if isinstance(each, (str, int)))
 

@@ -69,7 +69,7 @@ class Relay:
         if not self._reading.ended and not self._encoded:
             return await self._cut(response, None)
         if self._reading.failed:
-            await self._finish("failed", self._answer.status, self._reading.usage, self._blame, message_of(body, self._key))
+            await self._fail(self._reading.usage)
         else:
             await self._finish("done", self._answer.status, self._reading.usage)
         return response
@@ -87,7 +87,7 @@ class Relay:
         if (rest := events.rest()) is not None:
             await self._pass_on(response, [rest])
         if not self._ended and self._reading.failed:
-            await self._finish("failed", self._answer.status, None, self._blame, "the provider reported an error in a stream")
+            await self._fail(None)
         elif not self._ended:
             return await self._cut(response, broken)
         await self._client.end(response)
@@ -109,9 +109,14 @@ class Relay:
             return
         self._ended, self._recorded = True, self._reading.usage
         if self._reading.failed:
-            await self._finish("failed", self._answer.status, self._recorded, self._blame, "the provider reported a failed answer")
+            await self._fail(self._recorded)
         else:
             await self._finish("done", self._answer.status, self._recorded)
+
+    async def _fail(self, usage: Usage | None) -> None:
+        words = message_of(self._reading.error.encode(errors="replace"), self._key)
+        message = f"the provider reported an error in its answer{words and f': {words}'}"
+        await self._finish("failed", self._answer.status, usage, self._blame, message)
 
     async def _record_error(self, body: bytes) -> None:
         status = self._answer.status

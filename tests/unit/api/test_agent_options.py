@@ -32,6 +32,7 @@ def problem(**agent: Any) -> str:
         ("claude-code", {"max_turns": "many"}, "kwargs.max_turns: must be an integer, not 'many'"),
         ("claude-code", {"reasoning_effort": "extreme"}, "must be one of low, medium, high, xhigh, max, not 'extreme'"),
         ("codex", {"dangerously_bypass_hook_trust": "perhaps"}, "must be true or false, not 'perhaps'"),
+        ("claude-code", {"model_api_format": "openai"}, "kwargs.model_api_format: must be one of anthropic_messages, not 'openai'"),
         ("goose", {"temperature": 1.5}, "kwargs.temperature: must be a number >= 0.0 and <= 1.0, not 1.5"),
         ("goose", {"max_tokens": 0}, "kwargs.max_tokens: must be an integer > 0 and <= 2147483647, not 0"),
         ("terminus-2", {"model_info": [1]}, "kwargs.model_info: must be an object, not [1]"),
@@ -71,6 +72,36 @@ def test_a_base_url_that_the_gateway_cannot_use_is_rejected(url: str) -> None:
 @pytest.mark.parametrize("model", ["anthropic/claude-sonnet-4-5\n", " anthropic/x", "anthropic/my model"])
 def test_a_models_name_that_the_gateway_refuses_is_rejected(model: str) -> None:
     assert f"model: must have visible ASCII characters only, not {model!r}" in problem(name="claude-code", model=model, **KEY)
+
+
+@pytest.mark.parametrize(
+    ("variable", "right"),
+    [("ANTHROPIC_BASE_URL", "baseURL"), ("ANTHROPIC_API_BASE", "baseURL"), ("ANTHROPIC_API_KEY", "credentials")],
+)
+def test_a_variable_that_replaces_the_gateways_is_rejected(variable: str, right: str) -> None:
+    """The agent would call another URL with the step's token, or the gateway with another key, and its trials score 0."""
+    env = [{"name": variable, "value": "x"}]
+    found = problem(name="claude-code", env=env, **KEY)
+    assert f"env: {variable} must not be set with access Gateway, as it replaces the model gateway's; use {right}" in found
+    direct = {"name": "claude-code", "model": MODEL, "env": env, "access": "Direct"}
+    assert parsed(AgentSpec, direct, "").env[0].name == variable
+    other = {"name": "claude-code", "model": MODEL, "env": [{"name": "OPENAI_BASE_URL", "value": "x"}], **KEY}
+    assert parsed(AgentSpec, other, "").uses_gateway
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "right"), [("claude-code", "base_url", "baseURL"), ("qwen-coder", "api_key", "credentials")]
+)
+def test_an_option_that_replaces_the_gateways_url_or_token_is_rejected(name: str, option: str, right: str) -> None:
+    found = problem(name=name, kwargs={option: "x"}, **KEY)
+    assert f"kwargs.{option} must not be set with access Gateway, as it replaces the model gateway's; use {right}" in found
+    assert parsed(AgentSpec, {"name": name, "model": MODEL, "kwargs": {option: None}, **KEY}, "").uses_gateway
+    assert parsed(AgentSpec, {"name": name, "model": MODEL, "kwargs": {option: "x"}, "access": "Direct"}, "").options
+
+
+def test_the_name_of_the_keys_variable_is_no_option() -> None:
+    """Harbor has it as a field of its own configuration, and rejects it as an option."""
+    assert "claude-code has no option 'model_api_key_name'" in problem(name="claude-code", kwargs={"model_api_key_name": "X"})
 
 
 def test_a_base_url_that_no_variable_of_the_agent_can_have_is_rejected() -> None:

@@ -134,6 +134,25 @@ def test_a_provider_that_is_called_directly_must_be_reachable(toml: str, agent: 
         made(toml, agent=agent)
 
 
+@pytest.mark.parametrize(
+    ("agent", "hosts"),
+    [
+        (MODEL, ("api.openai.com",)),
+        ({**MODEL, "baseURL": "https://LLM.corp:8443/v1"}, ("llm.corp",)),
+        ({**MODEL, "baseURL": "http://[fd00::1]:8000/v1"}, ("fd00::1",)),
+        ({"name": "claude-code", "model": "google/x"}, ("generativelanguage.googleapis.com",)),
+        ({"name": "cursor-cli", "model": "cursor/x", "credentials": [{"name": "CURSOR_API_KEY", "value": "k"}]}, ()),
+        ({**MODEL, "baseURL": "https://pypi.org/v1"}, ()),
+    ],
+)
+def test_an_agent_that_calls_the_provider_reaches_it_in_its_own_phase(agent: Mapping[str, Any], hosts: tuple[str, ...]) -> None:
+    """As in Harbor 0.25. The setup and the verifier have the task's own list."""
+    whole = made(task(ONE_HOST), agent={**agent, "access": "Direct"})
+    assert [each.network.hosts for each in whole.steps] == [HOSTS + hosts] * 2
+    assert whole.network.hosts == HOSTS
+    assert made(task(), agent={**agent, "access": "Direct"}).steps[0].network == PUBLIC
+
+
 def test_every_limit_of_a_task_is_found() -> None:
     toml = task(
         NONE,

@@ -73,7 +73,9 @@ async def test_an_error_in_an_answer_with_status_200_is_the_providers(tmp_path: 
     """OpenRouter answers 200 once the model has started."""
     seen, usage = await asked(Service(body=json.dumps({"error": error}).encode()), tmp_path)
     assert (seen.status, json.loads(seen.body)["error"]) == (200, error)
-    assert (usage.last_failure and (usage.last_failure.kind, usage.last_failure.message)) == (kind and (kind, error["message"]))
+    assert (usage.last_failure and (usage.last_failure.kind, usage.last_failure.message)) == (
+        kind and (kind, f"the provider reported an error in its answer: {error['message']}")
+    )
     assert usage.incomplete == 1
 
 
@@ -130,6 +132,21 @@ async def test_a_refused_request_is_not_sent_again_for_an_agent_that_left(tmp_pa
         await asyncio.sleep(1.0)  # longer than the service's and the gateway's pause
         usage = await it.admin.close(step_of())
         assert (service.requests, usage.incomplete, usage.last_failure) == (1, 0, None)
+
+
+@pytest.mark.parametrize("end", ["", "data: [DONE]\n\n"])
+async def test_an_error_in_a_stream_is_reported_in_the_providers_words_without_the_key(tmp_path: Path, end: str) -> None:
+    error = {"code": 502, "message": "upstream of sk-REAL-openai is down"}
+    body = f'data: {{"choices": []}}\n\ndata: {json.dumps({"error": error})}\n\n{end}'.encode()
+    _, usage = await asked(Service(body=body, headers={"Content-Type": "text/event-stream"}), tmp_path)
+    assert usage.last_failure is not None
+    assert usage.last_failure.message == "the provider reported an error in its answer: upstream of [REDACTED] is down"
+
+
+def test_an_error_of_a_response_has_a_message() -> None:
+    reading = Reading(RESPONSES)
+    reading.event(json.dumps({"type": "response.failed", "response": {"error": {"code": "x", "message": "words"}}}).encode())
+    assert reading.error == "words"
 
 
 @pytest.mark.parametrize("name", ["X-Goog-FieldMask", "X-HTTP-Method-Override"])
