@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // At a limit of its CPU time, the kernel ends PID 1 by SIGKILL, as a kubelet does that evicts a pod.
@@ -63,5 +66,27 @@ func TestAPhaseWithoutPrivilegesCannotLimitPID1(t *testing.T) {
 	result := s.shell("ulimit -n 100 && ulimit -n && prlimit --pid 1 --cpu=1000", nil)
 	if !strings.HasPrefix(result["tail"].(string), "100\n") || result["exitCode"] == 0.0 || limits() != before {
 		t.Error(result)
+	}
+}
+
+// The container runtime reads these files before it starts an exec session, and would wait forever for a writer.
+func TestAContainerInWhichNoExecSessionCanStartEnds(t *testing.T) {
+	for _, name := range []string{"passwd", "group"} {
+		c, root := launchRoot(t, smallRoot(t), nil)
+		c.connectSmall()
+		check(syscall.Mkfifo(filepath.Join(root, "etc", name), 0o644))
+		ended := make(chan int, 1)
+		go func() {
+			c.process.Wait()
+			ended <- c.process.ProcessState.ExitCode()
+		}()
+		select {
+		case code := <-ended:
+			if code != 1 {
+				t.Error(name, code)
+			}
+		case <-time.After(20 * time.Second):
+			t.Error(name, "it still runs")
+		}
 	}
 }

@@ -76,7 +76,8 @@ func Main(version string, args []string) error {
 		return err
 	}
 	go endStopped()
-	failed := make(chan error, 2)
+	failed := make(chan error, 3)
+	go func() { failed <- awaitBlockedExecs() }()
 	go func() { failed <- ready.Serve(probes, runner.Store.Settled) }()
 	go func() { failed <- accept(callers, runner) }()
 	return <-failed
@@ -117,6 +118,26 @@ func endStopped() {
 			now[each.PID] = each.Start
 		}
 		stopped = now
+	}
+}
+
+// execFiles lists the files that the container runtime reads in the container before it starts the program of an exec session.
+var execFiles = []string{"/etc/passwd", "/etc/group"}
+
+// awaitBlockedExecs returns an error when one of execFiles is a FIFO at two checks in a row: exec sessions then wait forever, which
+// the operator cannot distinguish from an unresponsive node. The error ends PID 1, and so the phase that made the FIFO.
+func awaitBlockedExecs() error {
+	for before := ""; ; time.Sleep(stoppedCheckInterval) {
+		now := ""
+		for _, name := range execFiles {
+			if info, err := os.Stat(name); err == nil && info.Mode()&os.ModeNamedPipe != 0 {
+				now = name
+			}
+		}
+		if now != "" && now == before {
+			return fmt.Errorf("%s is a FIFO, so no exec session can start", now)
+		}
+		before = now
 	}
 }
 
