@@ -211,9 +211,10 @@ func (c *container) exec(argv ...string) *exec.Cmd {
 }
 
 // connectAs starts a session through a `runner call` that runs as this UID (which must be PID 1's), and sends hello.
-func (c *container) connectAs(uid string) *session {
+// connectAs connects as an exec of the container does whose user is not root. path: of the runner's program.
+func (c *container) connectAs(uid, path string) *session {
 	c.t.Helper()
-	s := c.connectBy(execCommand("nsenter", "-t", itoa(c.pid), "-p", "-n", "-m", "-r", "-S", uid, "-G", uid, "--", "/multistep/runner", "call"))
+	s := c.connectBy(execCommand("nsenter", "-t", itoa(c.pid), "-p", "-n", "-m", "-r", "-S", uid, "-G", uid, "--", path, "call"))
 	if hello := s.ask(object{"op": "hello", "protocols": []int{4}}); hello["ok"] != true {
 		c.t.Fatal(hello)
 	}
@@ -230,7 +231,7 @@ func TestACheckpointWithoutRootIsRestored(t *testing.T) {
 		check(os.Chmod(filepath.Join(root, "tmp"), 0o777|os.ModeSticky))
 		check(os.Chmod(root, 0o755))
 		c, _ := launchRoot(t, root, []string{"--checkpoints"}, func(with *setup) { with.UID = 12345 })
-		return c.connectAs("12345"), root
+		return c.connectAs("12345", "/multistep/runner"), root
 	}
 	s, _ := start()
 	s.shell("echo one > /app/new; rm /app/deleted; mkdir -m 555 /app/d; echo two > /tmp/two; chmod 2750 /app", nil)

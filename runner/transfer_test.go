@@ -603,6 +603,16 @@ func TestOnlyItsUserCanWriteToADirectoryThatAResetProtects(t *testing.T) {
 	}
 }
 
+func TestAResetWithoutRootInADirectoryThatAllUsersMayWrite(t *testing.T) {
+	directory := shared(t) // as an emptyDir, which root owns
+	check(os.Chmod(directory, 0o777))
+	s := launch(t, func(with *setup) { with.UID = 65534 }).connectAs("65534", program)
+	record := s.record(object{"op": "reset", "id": "r", "directories": []object{{"path": directory + "/d", "mode": 0o755}}})
+	if found := listing(t, directory); found != "drwxr-xr-x d" || owner(t, directory+"/d") != 65534 {
+		t.Error(record, found)
+	}
+}
+
 func TestAResetAgainstAUserWhoKeepsWriting(t *testing.T) {
 	s, directory := launch(t).connect(), shared(t)
 	s.record(object{"op": "reset", "id": "r", "directories": []object{{"path": directory + "/d", "mode": 0o777}}})

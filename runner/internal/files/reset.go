@@ -14,15 +14,15 @@ import (
 const sharedMode = 0o022
 
 // Reset creates or empties the directory at the path name, and sets its mode and owner. It replaces a file or link at this path. If
-// keep is set, it keeps an existing directory's contents. If only the owner may write to the directory by its mode, no other user
-// can put another directory in its place.
+// keep is set, it keeps an existing directory's contents. If only the owner may write to the directory by its mode, and PID 1 is root,
+// no other user can put another directory in its place. PID 1 that is not root runs all commands as its own user.
 func Reset(name string, mode uint32, owner users.User, keep bool) error {
 	parent, base, err := paths.MakeParent(name)
 	if err != nil {
 		return err
 	}
 	defer parent.Close()
-	protected := mode&sharedMode == 0
+	protected := mode&sharedMode == 0 && os.Getuid() == 0
 	if protected {
 		if err := protectEntries(parent); err != nil {
 			return err
