@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -136,7 +137,7 @@ def _egress(container: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _image_id(container: Mapping[str, Any]) -> str:
-    return str(container.get("imageID") or "")[:_IMAGE_ID_CHARACTERS]
+    return sys.intern(str(container.get("imageID") or "")[:_IMAGE_ID_CHARACTERS])  # one string for all trials of an image
 
 
 def _memory_limit(spec: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ _FINISHED = ("Complete", "Failed")
 Name = tuple[str, str, str]  # kind ("trial", "sweep" or "pod"), namespace, name
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Seen:
     """An object's last observed state. key: the trial or the sweep to reconcile; version: resourceVersion; finished: whether the
     trial or the sweep has finished."""
