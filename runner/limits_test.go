@@ -67,6 +67,16 @@ func TestAPhaseWithoutPrivilegesCannotLimitPID1(t *testing.T) {
 	if !strings.HasPrefix(result["tail"].(string), "100\n") || result["exitCode"] == 0.0 || limits() != before {
 		t.Error(result)
 	}
+	if result := s.shell("prlimit --pid 1 --cpu && prlimit --pid $$ --cpu", nil); result["exitCode"] != 0.0 {
+		t.Error("limits cannot be read:", result)
+	}
+}
+
+func TestAPhaseWithoutNewPrivilegesMayLimitItsProcesses(t *testing.T) {
+	c := launch(t, func(with *setup) { with.UsualCapabilities, with.NoNewPrivileges = true, true })
+	if result := c.connect().shell("prlimit --pid $$ --cpu=1000 && prlimit --pid $$ --cpu", nil); result["exitCode"] != 0.0 {
+		t.Error(result)
+	}
 }
 
 // The container runtime reads these files before it starts an exec session, and would wait forever for a writer.

@@ -613,6 +613,16 @@ func TestAResetWithoutRootInADirectoryThatAllUsersMayWrite(t *testing.T) {
 	}
 }
 
+func TestAResetOfAVolumeInAReadOnlyDirectoryOfAnotherUser(t *testing.T) {
+	s, directory := launch(t).connect(), shared(t)
+	s.shell("cd "+directory+"; mkdir -p logs/verifier; chown nobody logs; mount --bind logs logs; mount -o remount,bind,ro logs; "+
+		"mount -t tmpfs -o mode=777 none logs/verifier", nil)
+	record := s.record(object{"op": "reset", "id": "r", "directories": []object{{"path": directory + "/logs/verifier", "mode": 0o755}}})
+	if result := s.shell("stat -c %a "+directory+"/logs/verifier", nil); result["tail"] != "755\n" {
+		t.Error(record, result)
+	}
+}
+
 func TestAResetAgainstAUserWhoKeepsWriting(t *testing.T) {
 	s, directory := launch(t).connect(), shared(t)
 	s.record(object{"op": "reset", "id": "r", "directories": []object{{"path": directory + "/d", "mode": 0o777}}})

@@ -212,7 +212,7 @@ def _verdict_directories(scope: Scope, verifier: VerifierPlan) -> tuple[Director
         verdicts = Directory(LOGS_VERIFIER, mode=0o755, user=verifier.user)
         tests = Directory(TESTS, mode=0o700, user=verifier.user)
     if scope.plan.single:
-        return (replace(verdicts, keep=True), Directory(TESTS, mode=0o755, keep=True))
+        return (replace(verdicts, keep=True), Directory(TESTS, mode=0o755, user=verifier.user, keep=True))
     return (verdicts, tests)
 
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"syscall"
 
 	"multistep.dev/runner/internal/paths"
 	"multistep.dev/runner/internal/users"
@@ -51,7 +52,11 @@ func protectEntries(root *os.Root) error {
 	if err != nil || paths.KeepsEntries(info) {
 		return err
 	}
-	return setOwnerAndMode(root, 0o1777, users.System.Own(), true)
+	err = setOwnerAndMode(root, 0o1777, users.System.Own(), true)
+	if errors.Is(err, syscall.EROFS) { // no user can rename entries there; volumes may be mounted on them
+		return nil
+	}
+	return err
 }
 
 // isStill returns an error if the name now refers to another directory: until the owner was changed, the former owner could rename

@@ -1,6 +1,8 @@
 package kernel
 
 import (
+	"os"
+	"strings"
 	"syscall"
 	"unsafe"
 )
@@ -12,13 +14,14 @@ import (
 // The filter rejects prlimit64 with any PID but 0, which is the caller itself, in all ABIs of the machine.
 func ForbidLimits() {
 	const prGetNoNewPrivs, prSetSeccomp, modeFilter = 39, 22, 2
-	if set, _, _ := syscall.RawSyscall6(syscall.SYS_PRCTL, prGetNoNewPrivs, 0, 0, 0, 0, 0); set != 1 {
+	if set, _, _ := syscall.RawSyscall6(syscall.SYS_PRCTL, prGetNoNewPrivs, 0, 0, 0, 0, 0); set != 1 || keptLimits() {
 		return
 	}
 	const ( // offsets in struct seccomp_data
 		number = 0
 		arch   = 4
 		pid    = 16
+		limit  = 32 // pointer to the new limit, 0 to only read the limit
 	)
 	filter := []syscall.SockFilter{
 		{Code: syscall.BPF_LD | syscall.BPF_W | syscall.BPF_ABS, K: arch},
@@ -28,8 +31,12 @@ func ForbidLimits() {
 		{Code: syscall.BPF_JMP | syscall.BPF_JEQ | syscall.BPF_K, K: sysPrlimit64, Jt: 3, Jf: 0},
 		{Code: syscall.BPF_RET | syscall.BPF_K, K: allow},
 		{Code: syscall.BPF_LD | syscall.BPF_W | syscall.BPF_ABS, K: number}, // the ABI of 32-bit programs
-		{Code: syscall.BPF_JMP | syscall.BPF_JEQ | syscall.BPF_K, K: sysPrlimit64Compat, Jt: 0, Jf: 2},
+		{Code: syscall.BPF_JMP | syscall.BPF_JEQ | syscall.BPF_K, K: sysPrlimit64Compat, Jt: 0, Jf: 6},
 		{Code: syscall.BPF_LD | syscall.BPF_W | syscall.BPF_ABS, K: pid},
+		{Code: syscall.BPF_JMP | syscall.BPF_JEQ | syscall.BPF_K, K: 0, Jt: 4, Jf: 0},
+		{Code: syscall.BPF_LD | syscall.BPF_W | syscall.BPF_ABS, K: limit},
+		{Code: syscall.BPF_JMP | syscall.BPF_JEQ | syscall.BPF_K, K: 0, Jt: 0, Jf: 3},
+		{Code: syscall.BPF_LD | syscall.BPF_W | syscall.BPF_ABS, K: limit + 4},
 		{Code: syscall.BPF_JMP | syscall.BPF_JEQ | syscall.BPF_K, K: 0, Jt: 0, Jf: 1},
 		{Code: syscall.BPF_RET | syscall.BPF_K, K: allow},
 		{Code: syscall.BPF_RET | syscall.BPF_K, K: reject},
@@ -37,6 +44,15 @@ func ForbidLimits() {
 	program := syscall.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	// Ignore errors: they mean that the kernel has no filters.
 	syscall.RawSyscall6(syscall.SYS_PRCTL, prSetSeccomp, modeFilter, uintptr(unsafe.Pointer(&program)), 0, 0, 0)
+}
+
+// keptLimits returns whether KeepLimits protects PID 1: whether its group ID differs from its saved one.
+func keptLimits() bool {
+	status, _ := os.ReadFile("/proc/1/status")
+	_, after, _ := strings.Cut(string(status), "\nGid:")
+	line, _, _ := strings.Cut(after, "\n")
+	ids := strings.Fields(line)
+	return len(ids) == 4 && ids[0] != ids[2]
 }
 
 const (

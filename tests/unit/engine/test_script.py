@@ -128,7 +128,7 @@ def test_verdicts_of_a_single_step_task_are_the_verifiers_alone_when_it_is_isola
     directories = play(plan(single), isolated=True).operation("task/verify").directories
     assert directories == (
         Directory("/logs/verifier", mode=0o755, user="judge", keep=True),
-        Directory("/tests", mode=0o755, keep=True),
+        Directory("/tests", mode=0o755, user="judge", keep=True),
     )
 
 
