@@ -188,8 +188,10 @@ def _sweep_of(source: SourceTrial) -> str | None:
     if source.found is None:
         assert source.evidence is not None  # else a deleted source is not found
         return source.evidence.trial.sweep_uid
-    owner = owner_of(source.found)
-    return owner[1] if owner else ""
+    if owner := owner_of(source.found):
+        return owner[1]
+    # The deletion of a sweep with --cascade=orphan removes its trials' owner references.
+    return (source.evidence.trial.sweep_uid if source.evidence else None) or ""
 
 
 def _source_of(source: SourceTrial) -> str | None:

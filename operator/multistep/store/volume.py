@@ -59,7 +59,8 @@ class Volume:
         self.root = root
         self.disk = Disk(root, unpack_threads, check)
         size = info.f_blocks * info.f_frsize
-        self._ledger = Ledger(_within_inodes(limits(size), info.f_files))
+        inodes = info.f_files if info.f_ffree <= info.f_files else 0  # CephFS has no limit, and reports its objects as f_files
+        self._ledger = Ledger(_within_inodes(limits(size), inodes))
         self.collections = Collections(self.disk, self._ledger)
         # A separate thread pool: other trials' results must not wait while gigabytes of checkpoints are flushed.
         self.checkpoints = Checkpoints(Disk(root, _CHECKPOINT_THREADS, check), checkpoint_limits(size))

@@ -61,16 +61,18 @@ async def test_a_source_that_is_created_later_is_awaited() -> None:
     assert world.condition[0] == "Complete"
 
 
-@pytest.mark.parametrize("deleted", [False, True], ids=["that exists", "that was deleted"])
+@pytest.mark.parametrize("later", ["exists", "is deleted", "is orphaned"])
 @pytest.mark.parametrize(("owner", "refused"), [("nightly-2", False), ("nightly-1", True), (None, True)])
-async def test_a_trial_of_another_sweep_of_the_sources_name_is_refused(owner: str | None, refused: bool, deleted: bool) -> None:
+async def test_a_trial_of_another_sweep_of_the_sources_name_is_refused(owner: str | None, refused: bool, later: str) -> None:
     made = manifest(KEEP, files={**FILES, **ONE_STEP})
     sweep = {"apiVersion": API_VERSION, "kind": SWEEP_KIND, "name": "nightly", "uid": owner, "controller": True}
     of = await Source.ran(trial={**made, "metadata": {**made["metadata"], "ownerReferences": [sweep] if owner else []}})
     regrade = {**REGRADE, "regrade": {"trial": "source", "sweepUID": "nightly-2"}}
     world = World(trial=manifest(regrade, files={**FILES, **ONE_STEP}), source=of)
-    if deleted:
+    if later == "is deleted":
         world.cluster.remove(KIND, "default", "source")
+    elif later == "is orphaned":
+        del world.cluster.objects[KIND, "default", "source"]["metadata"]["ownerReferences"]
     await world.run()
     why = "trial source is not of the sweep to regrade, which has the UID nightly-2 (spec.regrade.sweepUID)"
     assert world.condition == (("Failed", "RegradeImpossible", why) if refused else true_condition(of.trial))

@@ -192,7 +192,7 @@ async def test_logs_of_very_many_files_do_not_displace_artifacts(tmp_path: Path,
 
 async def test_the_files_of_a_namespace_leave_inodes_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.statvfs(tmp_path)
-    small = os.statvfs_result([*real[:5], 1000, *real[6:]])  # f_files: all inodes of the volume
+    small = os.statvfs_result([*real[:5], 1000, 900, *real[7:]])  # f_files: all inodes of the volume; f_ffree: free ones
     monkeypatch.setattr(os, "statvfs", lambda _: small)
     limits = Limits(step=Amount(10_000, 5000), trial=Amount(50_000, 5000), namespace=Amount(100_000, 5000))
     headroom = await Volume(tmp_path, limits=lambda _: limits).collections.headroom(KEY, Collection(1, 0, "all"))
