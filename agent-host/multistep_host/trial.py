@@ -141,6 +141,7 @@ def create_agent(request: SetupRequest, variables: Variables, logs: Path) -> Bas
     """
     wanted = request.agent
     kwargs = dict(wanted.options)
+    skips = bool(kwargs.pop("skip_model_parsing", False))  # not an option for Harbor's check, but a field of AgentConfig
     if wanted.version is not None:
         kwargs["version"] = wanted.version
     config = AgentConfig(
@@ -148,6 +149,7 @@ def create_agent(request: SetupRequest, variables: Variables, logs: Path) -> Bas
         import_path=wanted.import_path,
         model_name=wanted.model,
         kwargs=kwargs,
+        skip_model_parsing=skips,
         env=variables.references(),
     )
     has_key = not _KEYS.isdisjoint(config.env)

@@ -82,6 +82,17 @@ def test_the_agent_has_the_tasks_mcp_servers_and_skills(runner: Runner, tmp_path
     ]
 
 
+def test_the_models_name_need_not_be_parsed(runner: Runner, tmp_path: Path) -> None:
+    agent = {"name": "claude-code", "model": "deepseek/deepseek-chat", "kwargs": {"skip_model_parsing": True}}
+    variables = Variables()
+    variables.replace({"ANTHROPIC_API_KEY": "key", "ANTHROPIC_BASE_URL": "http://gateway/anthropic"})
+    try:
+        made = create_agent(SetupRequest.model_validate(request(runner, agent=agent, trial="t")), variables, tmp_path)
+    finally:
+        variables.replace({})
+    assert made.model_name == "deepseek/deepseek-chat"
+
+
 async def test_a_failed_setup_has_the_exceptions_type_and_message(make: MakeTrial, runner: Runner) -> None:
     done = await make(fail="setup").setup(setup_request(runner))
     assert done["error"] == {"type": "RuntimeError", "message": "Agent install failed: no network"}

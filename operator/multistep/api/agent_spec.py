@@ -180,7 +180,9 @@ class AgentSpec(Model):
     def _env_keeps_the_gateways_variables(self) -> Self:
         if not self.uses_gateway:
             return self
-        given = {f"env: {each.name}" for each in self.env} | {f"kwargs.{name}" for name, value in self.options.items() if value}
+        given = {f"env: {each.name}" for each in self.env}
+        if self.name is not None:  # what a class of your own calls its arguments is its affair
+            given |= {f"kwargs.{name}" for name, value in self.options.items() if value}
         fields = {"kwargs.base_url": "baseURL", "kwargs.api_base": "baseURL", "kwargs.api_key": "credentials"}
         for each in self._providers_of_keys:
             fields |= {f"env: {name}": "baseURL" for name in each.url_variables}
@@ -192,8 +194,14 @@ class AgentSpec(Model):
 
     @model_validator(mode="after")
     def _base_url_is_of_a_provider(self) -> Self:
-        if self.base_url is not None and not self.url_variables:
+        if self.base_url is None:
+            return self
+        if not self.url_variables:
             raise ValueError(f"baseURL needs the provider of its API: model must be PROVIDER/NAME, not {shown(self.model)}")
+        try:
+            urlsplit(self.base_url)
+        except ValueError as error:  # e.g. an IPv6 address without its bracket
+            raise ValueError(f"baseURL: must be a URL, not {shown(self.base_url)}: {error}") from error
         return self
 
     @model_validator(mode="after")

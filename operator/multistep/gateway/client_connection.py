@@ -6,6 +6,8 @@ import asyncio
 
 from aiohttp import web
 
+from multistep.gateway import heads
+
 _STALLED_SECONDS = 60.0
 
 
@@ -42,6 +44,7 @@ class ClientConnection:
         """Send the end of the answer."""
         if self.disconnected:
             return
+        heads.end(self.request, response)
         try:
             await response.write_eof()
         except ConnectionError:

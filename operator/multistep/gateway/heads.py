@@ -37,9 +37,17 @@ class Heads:
 
 @web.middleware
 async def expect_next_head(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer a request, then expect the head of the connection's next request. Close the connection after the answer if more than
-    the request arrived, or not all of it: the bytes of the next head would not be counted."""
+    """Answer a request, then expect the head of the connection's next request. A handler that sends a stream calls ``end``."""
     response = await handler(request)
+    if not response.prepared:
+        end(request, response)
+    return response
+
+
+def end(request: web.Request, response: web.StreamResponse) -> None:
+    """Expect the next head. To be called before the answer's end is sent, because the client may send its next request at once.
+    Close the connection after the answer if more than the request arrived, or not all of it: the bytes of the next head would not
+    be counted."""
     connection = None if request.transport is None else request.transport.get_protocol()
     if isinstance(connection, _Connection):
         body = getattr(request.content, "total_bytes", 0)  # aiohttp's reader of an empty body has no count
@@ -48,7 +56,6 @@ async def expect_next_head(request: web.Request, handler: Handler) -> web.Stream
             connection.expect_head()
         if not request.content.is_eof() or connection.received > body + sizes:
             response.force_close()
-    return response
 
 
 class _Connection(asyncio.Protocol):

@@ -230,6 +230,8 @@ def _failure(usage: StepUsage, model: str | None) -> LastFailure | None:
     in the trial is no evidence if the last request for the trial's own model succeeded.
     """
     rejected = [each for each in usage.failures.values() if each.kind == "Configuration" and _shows(model, each)]
+    if model is None and usage.models.keys() - usage.failures.keys():  # another model works, so the key is not wrong for all
+        rejected = []
     last = usage.last_failure
     if rejected or last is None:
         return rejected[0] if rejected else None

@@ -99,6 +99,20 @@ def test_an_option_that_replaces_the_gateways_url_or_token_is_rejected(name: str
     assert parsed(AgentSpec, {"name": name, "model": MODEL, "kwargs": {option: "x"}, "access": "Direct"}, "").options
 
 
+def test_a_class_of_your_own_may_have_any_options() -> None:
+    agent = {
+        "importPath": "my_agents:Searcher",
+        "model": MODEL,
+        "kwargs": {"api_key": "of a search engine", "base_url": "http://memory"},
+    }
+    assert parsed(AgentSpec, {**agent, **KEY}, "").uses_gateway
+
+
+def test_a_base_url_that_cannot_be_parsed_is_rejected() -> None:
+    found = problem(name="claude-code", baseURL="http://[fd00::1/v1", access="Direct")
+    assert "baseURL: must be a URL, not 'http://[fd00::1/v1': Invalid IPv6 URL" in found
+
+
 def test_the_name_of_the_keys_variable_is_no_option() -> None:
     """Harbor has it as a field of its own configuration, and rejects it as an option."""
     assert "claude-code has no option 'model_api_key_name'" in problem(name="claude-code", kwargs={"model_api_key_name": "X"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -61,12 +62,32 @@ async def clients(it: World, number: int = 1) -> AsyncIterator[list[Client]]:
                 await each.writer.wait_closed()
 
 
-def chat(headers: Mapping[str, str]) -> tuple[bytes, bytes]:
+def chat(headers: Mapping[str, str], *, stream: bool = False) -> tuple[bytes, bytes]:
     """Return the head and the body of a chat request."""
-    _, own, document = request_of("chat", "gpt-5-mini", token_for("chat"))
+    _, own, document = request_of("chat", "gpt-5-mini", token_for("chat"), stream=stream)
     body = json.dumps(document).encode()
     lines = {**own, **headers, "Content-Type": "application/json", "Content-Length": str(len(body))}
     return START + "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode() + b"\r\n", body
+
+
+async def test_a_connection_serves_a_request_that_follows_a_stream_at_once(tmp_path: Path) -> None:
+    head, body = chat({}, stream=True)
+
+    def converse(port: int) -> list[bytes]:
+        """Send each request as soon as the end of the answer before has come. Return the answers."""
+        answers = []
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+            for _ in range(20):
+                connection.sendall(head + body)
+                answer = b""
+                while not answer.endswith(b"0\r\n\r\n") and (piece := connection.recv(65536)):
+                    answer += piece
+                answers.append(answer)
+        return answers
+
+    async with world(tmp_path) as it:
+        answers = await asyncio.to_thread(converse, it.port)
+    assert [each[:15] for each in answers] == [b"HTTP/1.1 200 OK"] * 20
 
 
 async def test_a_head_that_does_not_end_is_cut_off(tmp_path: Path) -> None:

@@ -286,6 +286,16 @@ async def test_a_rejected_key_is_evidence_though_the_agent_chooses_the_models_na
     assert (failure and failure.kind) == kind
 
 
+async def test_a_key_that_works_for_another_model_is_no_wrong_key(tmp_path: Path) -> None:
+    """A proxy may answer 401 for one of several models. An agent could also cause this, to be excluded instead of scored."""
+    asked = parse_trial({**manifest({"agent": {"name": "claude-code", "access": "Direct"}}), "status": {"attempt": 1}})
+    async with world(tmp_path) as here:
+        token = (await gateway(here).variables(asked, hosted(f"{here.model.url}/v1"), CALL))["OPENAI_API_KEY"]
+        for model in ("claude-sonnet-4-5", "claude-haiku-4-5-fail-401"):
+            await here.send("chat", model, stream=False, token=token)
+        assert reported(await gateway(here).close(asked, "a")).failure is None
+
+
 async def test_a_base_url_that_the_gateway_refuses_is_named(tmp_path: Path) -> None:
     async with world(tmp_path, plain_upstreams=False, register=False) as here:
         with pytest.raises(InvalidSpec) as error:
