@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from multistep.api.conditions import is_finished
+from multistep.api.status_values import FINISHED_PHASES
 from multistep.api.sweep import SweepStatus, parse_sweep_status
 from multistep.errors import MultistepError, SourceError
 from multistep.kube.protocols import Cluster, Object
@@ -122,7 +123,7 @@ class SweepWorld:
     @property
     def active(self) -> list[Object]:
         """Return the active trials in number order."""
-        there = [each for each in self.trials if each.get("status", {}).get("phase") not in ("Complete", "Failed")]
+        there = [each for each in self.trials if each.get("status", {}).get("phase") not in FINISHED_PHASES]
         return sorted(there, key=lambda each: int(each["metadata"]["labels"]["multistep.dev/number"]))
 
     @property

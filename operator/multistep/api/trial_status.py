@@ -11,7 +11,8 @@ from multistep.api.egress import EgressStatus
 from multistep.api.image_status import ImageStatus
 from multistep.api.model import OPEN_CHOICE, Model
 from multistep.api.regrade import RegradeStatus
-from multistep.api.score import Outcome, ScoreRule, TrialColumns
+from multistep.api.score import ScoreRule, TrialColumns
+from multistep.api.status_values import Outcome
 from multistep.api.step_runs import by_runner, with_runner
 from multistep.api.task_source import TaskSourceStatus
 

@@ -11,6 +11,7 @@ from multistep.api.egress import total as refused_total
 from multistep.api.image_status import ImageStatus
 from multistep.api.plural import plural
 from multistep.api.score import TrialColumns
+from multistep.api.status_values import Phase
 from multistep.api.task_source import TaskSourceStatus
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import (
@@ -32,7 +33,7 @@ from multistep.engine.journal import AGENT, Collected, Journal, StepRun
 from multistep.engine.pod_start import POD_STARTING, starting_message
 from multistep.engine.score import Score, known_score, outcome, step_passes, step_score, trial_score, verdict_of
 from multistep.engine.scoring import agent_may_have_caused, agent_used_deadline
-from multistep.engine.status_conditions import Phase, conditions, time
+from multistep.engine.status_conditions import conditions, time
 from multistep.engine.status_size import bounded, bounded_rewards, reward_text, shortened
 from multistep.engine.suspensions import prestarts, suspended_seconds, suspension
 from multistep.engine.tampering import merged, of_failure, summary

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from multistep.api.model import GROUP
 from multistep.kube.protocols import Object
 from multistep.kube.resources import EVENTS
 
@@ -30,7 +31,7 @@ def event_manifest(
         "kind": EVENTS.kind,
         "metadata": {"name": name, "namespace": reference.get("namespace") or "default"},
         "eventTime": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
-        "reportingController": f"multistep.dev/{REPORTER}",
+        "reportingController": f"{GROUP}/{REPORTER}",
         "reportingInstance": REPORTER,
         "type": type,
         "reason": reason[:128],

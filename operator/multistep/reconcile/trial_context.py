@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from multistep.api.image_status import ImageStatus
+from multistep.api.status_values import Phase
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import TrialStatus
 from multistep.engine import deadlines, decisions, status
@@ -16,7 +17,6 @@ from multistep.engine.journal import Journal
 from multistep.engine.plan import TrialPlan
 from multistep.engine.redaction import redacted
 from multistep.engine.script import verified_apart
-from multistep.engine.status_conditions import Phase
 from multistep.kube.protocols import Cluster, Object
 from multistep.loglines import also_about
 from multistep.metrics import Metrics

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from multistep.api.conditions import holds
 from multistep.api.labels import AGENT, ATTEMPT, BRANCH, STEP, TASK
-from multistep.api.score import Outcome
+from multistep.api.status_values import Outcome
 from multistep.api.sweep import Scoring
 from multistep.api.trial import parse_status
 from multistep.api.trial_status import TrialStatus

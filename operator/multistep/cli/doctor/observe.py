@@ -8,10 +8,11 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
+from multistep.api.model import GROUP
 from multistep.cli.doctor.observation import Object, Observation, Right, settings_of
 from multistep.errors import ClusterError, NotFound
 from multistep.kube.client import Client, server_version
-from multistep.kube.resources import CRDS, GROUP, LEASES, NAMESPACES, PODS, TRIALS, Resource
+from multistep.kube.resources import CRDS, LEASES, NAMESPACES, PODS, TRIALS, Resource
 
 T = TypeVar("T")
 _DEPLOYMENTS: Final = Resource("apps/v1", "Deployment", "deployments")
