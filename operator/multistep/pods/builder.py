@@ -24,7 +24,6 @@ LABEL_BUILD: Final = f"{GROUP}/build"
 ANNOTATION_BUILD: Final = f"{GROUP}/build"  # the build's whole digest, which is too long for a label
 LABEL_OPERATOR: Final = f"{GROUP}/operator"  # lease of the operator that created the pod; several operators may share a namespace
 _NAME_DIGITS: Final = 40
-_INSTALL_DIR: Final = "/multistep-install"
 _BUILDER, _PUSHER = 1000, 65532  # user and group IDs
 
 
@@ -158,7 +157,7 @@ def _installer(settings: Settings) -> dict[str, Any]:
         "name": runner_mount.INSTALLER,
         "image": settings.operator_image,
         **_pull_policy(settings),
-        "command": [RUNNER, "install", _INSTALL_DIR],
+        "command": [RUNNER, "install", runner_mount.INSTALL_DIR],
         "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -167,7 +166,7 @@ def _installer(settings: Settings) -> dict[str, Any]:
             "runAsUser": _PUSHER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "volumeMounts": [{"name": runner_mount.VOLUME, "mountPath": _INSTALL_DIR}],
+        "volumeMounts": [runner_mount.install_mount()],
     }
 
 

@@ -29,10 +29,11 @@ from multistep.loglines import also_about
 from multistep.metrics import Metrics
 from multistep.reconcile.concurrency_limit import Key
 from multistep.reconcile.requeue import AT_NEXT_EVENT, SOON_SECONDS, Requeue, earliest
+from multistep.reconcile.source_trials import SOURCE_ACTIVE, SOURCE_SECONDS
 from multistep.reconcile.sweep_branches import load_branches
 from multistep.reconcile.sweep_cache import SweepCache, SweepEntry
 from multistep.reconcile.sweep_events import transitions
-from multistep.reconcile.sweep_regrade import SOURCE_ACTIVE, SOURCE_SECONDS, regraded_sweep, unfinished_source
+from multistep.reconcile.sweep_regrade import regraded_sweep, unfinished_source
 from multistep.reconcile.sweep_tasks import SweepTasks
 from multistep.reconcile.writer import emit_events
 

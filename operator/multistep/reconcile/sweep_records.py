@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from multistep.api.model import API_VERSION
 from multistep.api.sweep import SWEEP_KIND, TrialSweep
 from multistep.errors import Conflict
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import CONFIG_MAPS
+
+MAX_BYTES: Final = 900_000  # maximum size of the data; a ConfigMap may have 1 MiB
+NAME_DIGITS: Final = 12  # length of the digest in a name
 
 
 async def create_once(cluster: Cluster, sweep: TrialSweep, name: str, data: dict[str, str]) -> Object:

@@ -19,13 +19,13 @@ from multistep.api.task_toml import TaskConfig
 from multistep.api.trial import PLURAL, MultiStepTrial
 from multistep.engine.journal import AGENT, VERIFIER, Journal, StepRun
 from multistep.engine.plan import TrialEnv, TrialPlan
+from multistep.engine.redaction import MARK
 from multistep.engine.rewards import StepException
 from multistep.engine.tampering import merged
 from multistep.engine.templates import Unresolved, resolve
 from multistep.engine.variables import compose_variables
 from multistep.store.harbor_agent import agent_info, agent_result
 from multistep.store.harbor_log import iso, trial_log
-from multistep.store.redact import MARK
 
 ENVIRONMENT: Final = API_VERSION  # import_path for Harbor's environment config, which has no type for Multistep
 _SENSITIVE = re.compile(r"KEY|SECRET|TOKEN(?!S)|PASSWORD|CREDENTIAL|AUTH", re.IGNORECASE)
