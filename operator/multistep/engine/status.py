@@ -319,7 +319,7 @@ def _ended(trial: MultiStepTrial, journal: Journal, results: str | None, now: fl
 
 
 def _ran_hosted_agent(trial: MultiStepTrial) -> bool:
-    """Return whether the trial, or the source of a regrade, ran an agent of Harbor or a class of the user's own."""
+    """Return whether the trial, or the source of a regrade, ran an agent of Harbor or a custom agent class."""
     source = trial.status.regraded
     return trial.spec.agent.hosted if source is None else source.agent.name not in BUILT_IN
 

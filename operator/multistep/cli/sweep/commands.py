@@ -143,7 +143,7 @@ def sweep() -> None:
     multiple=True,
     metavar="AGENT",
     shell_complete=_complete_agents,
-    help="oracle, nop, [NAME=]AGENT@MODEL for an agent of Harbor, or NAME=COMMAND for a command of your own; repeatable. Default: "
+    help="oracle, nop, [NAME=]AGENT@MODEL for an agent of Harbor, or NAME=COMMAND for a custom command; repeatable. Default: "
     "oracle.",
 )
 @click.option(
