@@ -109,7 +109,7 @@ Exit codes: 0 all finished trials are fetched, 2 bad input or usage, 4 some coul
 
 _COMPARE_EPILOG = """\b
 Examples:
-  multistep sweep compare nightly                       # its agents, each with each
+  multistep sweep compare nightly                       # each pair of its agents
   multistep sweep compare nightly yesterday             # agents of the same name
   multistep sweep compare nightly/mine nightly/oracle
   multistep sweep compare nightly monday.json           # a report of a deleted sweep

@@ -20,8 +20,7 @@ Examples:
   multistep list -o json | jq '.items[].status.rewards'
 
 The columns are those of `kubectl get mst`. PHASE is Pending, Running, Suspended, Complete or Failed; OUTCOME is Passed, NotPassed,
-GateNotMet, AgentError, VerifierError, TaskError, Unverified or Excluded (docs/reference/trial-reference.md). Both options may be
-repeated; case is ignored.
+GateNotMet, AgentError, VerifierError, TaskError, Unverified or Excluded (docs/reference/trial-reference.md). Case is ignored.
 """
 
 COLUMNS: Final = (
@@ -43,14 +42,14 @@ COLUMNS: Final = (
 
 @click.command("list", epilog=_EPILOG)
 @click.option("--sweep", metavar="SWEEP", shell_complete=complete_sweeps, help="Only trials of this sweep.")
-@phase_option(TRIAL_PHASES, "Only trials in this phase.")
+@phase_option(TRIAL_PHASES, "Only trials in this phase; repeatable.")
 @click.option(
     "--outcome",
     "outcomes",
     multiple=True,
     metavar="OUTCOME",
     type=click.Choice(OUTCOMES, case_sensitive=False),
-    help="Only trials with this outcome.",
+    help="Only trials with this outcome; repeatable.",
 )
 @list_options
 def list_(
