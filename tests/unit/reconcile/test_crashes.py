@@ -23,8 +23,9 @@ from multistep.reconcile.requeue import AT_NEXT_EVENT, Requeue
 from tests.support import tally
 from tests.support.fake_cluster import FakeCluster
 from tests.support.faults import Faults, Killed
-from tests.support.recorded_run import RecordedRun, Wrapped, assert_each_phase_once, end_of
+from tests.support.recorded_run import RecordedRun, assert_each_phase_once, end_of
 from tests.support.world import KEY, World
+from tests.support.wrapped_cluster import Jittery, Wrapped
 from tests.unit.reconcile.scenarios import SCENARIOS, Scenario, lose_pod
 
 LONG = SCENARIOS["long phases"].options
@@ -271,27 +272,6 @@ async def test_a_pod_that_goes_between_read_and_exec_is_read_again() -> None:
     await world.run()
     assert world.condition[0] == "Complete"
     assert [each.reason for each in world.status.attempts] == ["PodDeleted"]
-
-
-@dataclass
-class Jittery(Wrapped):
-    """A cluster that delays each call at random, so that the calls of two operators interleave."""
-
-    chance: random.Random
-
-    def __getattr__(self, name: str) -> Any:
-        call = getattr(self.cluster, name)
-
-        async def later(*args: Any, **options: Any) -> Any:
-            for _ in range(self.chance.randint(0, 30)):
-                await asyncio.sleep(0)
-            try:
-                return await call(*args, **options)
-            finally:
-                for _ in range(self.chance.randint(0, 30)):
-                    await asyncio.sleep(0)
-
-        return later
 
 
 @pytest.mark.parametrize(("options", "seeds"), [(LONG, range(30)), (APART, range(15))], ids=["long phases", "verified apart"])
