@@ -166,7 +166,7 @@ def _refuse_unless_possible() -> None:
         missing.append("root (it makes namespaces, mounts and control groups)")
     if missing:
         raise Unsupported(
-            f"a cluster of our own needs {' and '.join(missing)}; "
+            f"localkube needs {' and '.join(missing)}; "
             "or use an engine that `docker info` reaches, or CLUSTER=current with a cluster you have"
         )
 
