@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from multistep.api import labels
 from multistep.api.model import GROUP
 from multistep.engine.build_operations import AUTH, OUT, WORK
 from multistep.engine.builder import Limits
 from multistep.pods import container_status, runner_mount
+from multistep.pods.container_image import container_image
 from multistep.pods.identity import CONTAINER, label_value
 from multistep.pods.runner_mount import RUNNER
 from multistep.settings import Settings
@@ -74,7 +76,7 @@ def manifest(build: str, about: str, settings: Settings) -> dict[str, Any]:
             "name": pod_name(build),
             "namespace": namespace(settings),
             "labels": {
-                "app.kubernetes.io/managed-by": "multistep",
+                **labels.MANAGED,
                 LABEL_BUILD: build[:_NAME_DIGITS],
                 LABEL_OPERATOR: _operator(settings),
             },
@@ -145,18 +147,16 @@ def _push(settings: Settings) -> dict[str, Any]:
 def _serving(name: str, settings: Settings, socket: str, port: int) -> dict[str, Any]:
     return {
         "name": name,
-        "image": settings.builds.image,
-        **_pull_policy(settings),
+        **container_image(settings.builds.image, settings.operator_image_pull_policy),
         "command": [RUNNER, "serve", "--socket", socket, "--port", str(port)],
-        "env": [{"name": "MULTISTEP_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}],
+        "env": [dict(runner_mount.POD_UID)],
     }
 
 
 def _installer(settings: Settings) -> dict[str, Any]:
     return {
         "name": runner_mount.INSTALLER,
-        "image": settings.operator_image,
-        **_pull_policy(settings),
+        **container_image(settings.operator_image, settings.operator_image_pull_policy),
         "command": [RUNNER, "install", runner_mount.INSTALL_DIR],
         "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
         "securityContext": {
@@ -168,8 +168,3 @@ def _installer(settings: Settings) -> dict[str, Any]:
         },
         "volumeMounts": [runner_mount.install_mount()],
     }
-
-
-def _pull_policy(settings: Settings) -> dict[str, str]:
-    policy = settings.operator_image_pull_policy
-    return {"imagePullPolicy": policy} if policy else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from multistep.api import labels
 from multistep.api.model import API_VERSION
 from multistep.api.sweep import SWEEP_KIND, TrialSweep
 from multistep.errors import Conflict
@@ -23,7 +24,7 @@ async def create_once(cluster: Cluster, sweep: TrialSweep, name: str, data: dict
         "metadata": {
             "name": name,
             "namespace": owner.namespace,
-            "labels": {"app.kubernetes.io/managed-by": "multistep"},
+            "labels": dict(labels.MANAGED),
             "ownerReferences": [
                 {"apiVersion": API_VERSION, "kind": SWEEP_KIND, "name": owner.name, "uid": owner.uid, "controller": True}
             ],
