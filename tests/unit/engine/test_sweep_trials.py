@@ -284,6 +284,10 @@ def test_the_cost_of_all_attempts_counts_as_far_as_it_is_known() -> None:
     attempts = [{"number": 1, "reason": "Evicted", "steps": [paid, {"name": "b", "usage": {}}]}]
     assert facts(trial({"attempts": attempts, "steps": [paid, {"name": "b"}]})).cost_usd == 0.5
     assert facts(trial({"steps": [{"name": "b"}]})).cost_usd is None
+    known = {"attempts": attempts, "attempt": 2, "steps": [{**paid, "name": "b"}], "usage": {"costUSD": 1.25}}
+    resumed = {**known, "steps": [paid, *known["steps"]], "resumed": {"attempts": [1]}}
+    assert facts(trial(known)).cost_usd == 1.5  # 1.0 of the last attempt's agent setup
+    assert facts(trial(resumed)).cost_usd == 1.25
 
 
 def test_a_refusal_by_the_sweeps_budget_has_the_time_at_which_the_step_started() -> None:
