@@ -277,7 +277,7 @@ def facts(trial: Object, scoring: Scoring | None = None) -> TrialFacts:
 
 def _cost(status: Object) -> float | None:
     """Return the known cost of the model requests of all attempts, of the last one (status.usage) with the agent's setup."""
-    number, steps = status.get("attempt"), status.get("steps") or []
+    number, steps = status.get("attempt", 1), status.get("steps") or []
     attempts = {each.get("number"): each for each in status.get("attempts") or []}
     attempts.setdefault(number, status)
     last = (status.get("usage") or {}).get("costUSD")
