@@ -11,6 +11,7 @@ from datetime import datetime
 
 from multistep.api.conditions import holds, is_finished
 from multistep.api.failures import RESTORE_FAILED
+from multistep.api.phases import AGENT, AGENT_SETUP, VERIFIER
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import AttemptStatus
 from multistep.backoff import Backoff
@@ -37,7 +38,6 @@ from multistep.engine.decisions import (
     Wait,
 )
 from multistep.engine.evictions import own_usage_exception
-from multistep.engine.journal import AGENT, AGENT_SETUP, VERIFIER
 from multistep.engine.pod_start import START_RULES
 from multistep.engine.service_failures import KILLED_FROM_OUTSIDE, service_ended, volumes_unfilled
 from multistep.engine.suspensions import SUSPENDED, SWEEP_BUDGET_SPENT, is_suspended, must_have_no_pod, prestarts

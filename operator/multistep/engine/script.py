@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from multistep.api.content import Content
+from multistep.api.phases import AGENT, AGENT_SETUP, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER
 from multistep.api.records import Fields, HealthcheckResult, PhaseResult
 from multistep.api.services import MAIN
 from multistep.api.trial_status import CheckpointStatus, StepStatus, Usage
 from multistep.engine.checkpoints import RESUME_SECONDS, checkpoint, lost_after_restore, restore, resume_steps, snapshot
 from multistep.engine.comparison import keep_files, verify_again
 from multistep.engine.egress import enter_environment, enter_phase, leave_step
-from multistep.engine.journal import AGENT, AGENT_SETUP, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Collected, Journal, StepRun
+from multistep.engine.journal import Collected, Journal, StepRun
 from multistep.engine.main_service import start_main
 from multistep.engine.operations import (
     LOGS,

@@ -6,9 +6,10 @@ separate verifier, all processes that the agent left in main are killed, so that
 
 from __future__ import annotations
 
+from multistep.api.phases import ARTIFACTS
 from multistep.api.services import MAIN
 from multistep.api.task_toml import ArtifactConfig
-from multistep.engine.journal import ARTIFACTS, StepRun
+from multistep.engine.journal import StepRun
 from multistep.engine.operations import Script, ServiceHook, Source, Start
 from multistep.engine.plan import StepPlan
 from multistep.engine.scope import Scope

@@ -9,6 +9,7 @@ from typing import Any
 from multistep.api.agent_names import BUILT_IN
 from multistep.api.egress import total as refused_total
 from multistep.api.image_status import ImageStatus
+from multistep.api.phases import AGENT
 from multistep.api.plural import plural
 from multistep.api.score import TrialColumns
 from multistep.api.status_values import Phase
@@ -29,7 +30,7 @@ from multistep.api.trial_status import (
 from multistep.engine import failure_class as failures
 from multistep.engine import rewards
 from multistep.engine.deadlines import DEADLINE_EXCEEDED
-from multistep.engine.journal import AGENT, Collected, Journal, StepRun
+from multistep.engine.journal import Collected, Journal, StepRun
 from multistep.engine.pod_start import POD_STARTING, starting_message
 from multistep.engine.score import Score, known_score, outcome, step_passes, step_score, trial_score, verdict_of
 from multistep.engine.scoring import agent_may_have_caused, agent_used_deadline

@@ -11,12 +11,12 @@ from typing import Any, Final
 from multistep.api import labels
 from multistep.api.model import API_VERSION, GROUP
 from multistep.api.names import same_server
+from multistep.api.phases import AGENT
 from multistep.api.step_runs import by_runner, with_runner
 from multistep.api.sweep import MAX_TRIALS, SWEEP_KIND, Scoring, SweepSpec, SweepTask, TrialSweep, check_overrides
 from multistep.api.tasks_source import DatasetSource, TasksSource
 from multistep.api.trial import KIND
 from multistep.engine import sweep_branches as branches
-from multistep.engine.journal import AGENT
 from multistep.engine.scoring import AGENT_ERRORS, State, scored
 from multistep.engine.suspensions import SWEEP_BUDGET_SPENT
 from multistep.engine.sweep_branches import States

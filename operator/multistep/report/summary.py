@@ -10,6 +10,7 @@ from itertools import combinations
 from statistics import fmean, median, quantiles
 from typing import TypeVar
 
+from multistep.api.phases import PHASES
 from multistep.api.plural import plural
 from multistep.api.sweep import Scoring
 from multistep.engine.usage import omission
@@ -21,7 +22,6 @@ from multistep.report.step_row import StepRow
 from multistep.report.warnings import Broken, branch_warnings, broken_tasks, warnings
 
 _Value = TypeVar("_Value", bound=float)
-PHASES = ("setup", "healthcheck", "agent", "verifier", "artifacts")
 
 
 @dataclass(frozen=True)

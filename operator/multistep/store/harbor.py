@@ -15,9 +15,10 @@ from typing import Any, Final
 from multistep.api.agent_spec import AgentSpec
 from multistep.api.layout import TaskLayout
 from multistep.api.model import API_VERSION, EnvVar
+from multistep.api.phases import AGENT, VERIFIER
 from multistep.api.task_toml import TaskConfig
 from multistep.api.trial import PLURAL, MultiStepTrial
-from multistep.engine.journal import AGENT, VERIFIER, Journal, StepRun
+from multistep.engine.journal import Journal, StepRun
 from multistep.engine.plan import TrialEnv, TrialPlan
 from multistep.engine.redaction import MARK
 from multistep.engine.rewards import StepException

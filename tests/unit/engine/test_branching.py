@@ -9,11 +9,12 @@ import pytest
 
 from multistep.agents import script_of
 from multistep.api.layout import StepLayout
+from multistep.api.phases import AGENT_SETUP
 from multistep.api.step_runs import ANOTHER_TRIAL
 from multistep.api.trial_status import AttemptStatus, CheckpointStatus, StepStatus
 from multistep.engine.branching import Branch
 from multistep.engine.failure_class import of_failed as failed
-from multistep.engine.journal import AGENT_SETUP, AttemptLost, Journal
+from multistep.engine.journal import AttemptLost, Journal
 from multistep.engine.operations import Note, Script
 from multistep.engine.resuming import Choice, choose, unfit_start
 from multistep.engine.rewards import StepException

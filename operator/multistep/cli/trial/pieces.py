@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from multistep.api.phases import AGENT, HEALTHCHECK, PRINTING, VERIFIER
 from multistep.api.step_runs import ANOTHER_TRIAL
 from multistep.api.trial_status import StepStatus, TrialStatus
-from multistep.engine.journal import AGENT, HEALTHCHECK, SETUP, VERIFIER
 from multistep.errors import UsageError
 
 BUILD = "build"  # the phase of a piece that is an image's build log; its ``step`` is the image's name
-PHASES = (SETUP, HEALTHCHECK, AGENT, VERIFIER)
 _FILES = {AGENT: ("agent/oracle.txt", "agent/command.txt", "agent/output.txt"), VERIFIER: ("verifier/test-stdout.txt",)}
 
 Place = Literal["environment", "host", "verifier"]
@@ -90,7 +89,7 @@ def pieces(status: TrialStatus, wanted: Wanted, since: int | None = None) -> lis
 def _of_attempt(attempt: int, steps: list[tuple[int, StepStatus]]) -> Iterator[Piece]:
     yield Piece(attempt, 0, "", HEALTHCHECK)
     for number, (runner, step) in enumerate(steps, 1):
-        for phase in PHASES if runner != ANOTHER_TRIAL else ():
+        for phase in PRINTING if runner != ANOTHER_TRIAL else ():
             yield Piece(runner, number, step.name, phase)
 
 

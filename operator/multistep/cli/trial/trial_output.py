@@ -11,13 +11,13 @@ from typing import Final
 from urllib.parse import quote
 
 from multistep.api.conditions import is_finished
+from multistep.api.phases import AGENT, HEALTHCHECK, VERIFIER
 from multistep.api.trial_status import TrialStatus
 from multistep.cli.cluster import Cluster
 from multistep.cli.terminal import print_err
 from multistep.cli.trial.fetch import read_part
 from multistep.cli.trial.pieces import Piece, Place, Wanted, pieces
 from multistep.cli.trial.printing import MAX_TAIL_BYTES, Form, Tail
-from multistep.engine.journal import AGENT, HEALTHCHECK, VERIFIER
 from multistep.errors import ClusterError, PodError, RunnerError, Unavailable, UsageError
 from multistep.pods import agent_host, identity
 from multistep.pods import manifest as pods
