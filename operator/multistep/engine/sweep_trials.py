@@ -145,9 +145,7 @@ def manifest(
             "namespace": owner.namespace,
             "labels": {**template.metadata.labels, **_labels(sweep, plan, number)},
             "annotations": {**template.metadata.annotations, **annotations},
-            "ownerReferences": [
-                {"apiVersion": API_VERSION, "kind": SWEEP_KIND, "name": owner.name, "uid": owner.uid, "controller": True}
-            ],
+            "ownerReferences": [owner_reference(sweep)],
         },
         "spec": {
             "task": plan.sources[cell.task],
@@ -216,6 +214,12 @@ def _merged(base: Object, override: Object) -> dict[str, Any]:
         for key, value in override.items()
     }
     return {**base, **both}
+
+
+def owner_reference(sweep: TrialSweep) -> dict[str, Any]:
+    """Return the owner reference that makes Kubernetes delete an object after its sweep was deleted."""
+    owner = sweep.metadata
+    return {"apiVersion": API_VERSION, "kind": SWEEP_KIND, "name": owner.name, "uid": owner.uid, "controller": True}
 
 
 def owner_of(trial: Object) -> tuple[str, str] | None:

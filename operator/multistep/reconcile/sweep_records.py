@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from multistep.api import labels
-from multistep.api.model import API_VERSION
-from multistep.api.sweep import SWEEP_KIND, TrialSweep
+from multistep.api.sweep import TrialSweep
+from multistep.engine.sweep_trials import owner_reference
 from multistep.errors import Conflict
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import CONFIG_MAPS
@@ -25,9 +25,7 @@ async def create_once(cluster: Cluster, sweep: TrialSweep, name: str, data: dict
             "name": name,
             "namespace": owner.namespace,
             "labels": dict(labels.MANAGED),
-            "ownerReferences": [
-                {"apiVersion": API_VERSION, "kind": SWEEP_KIND, "name": owner.name, "uid": owner.uid, "controller": True}
-            ],
+            "ownerReferences": [owner_reference(sweep)],
         },
         "immutable": True,
         "data": data,
