@@ -113,7 +113,7 @@ WAITING = (
     Waiting(
         "SourceActive",
         "the trial or sweep that is to be regraded is not finished, or does not exist yet",
-        "when it is; checked every 10 s. One that does not exist is awaited for 30 s after the creation of the regrade",
+        "when it is; checked every 10 s. One that does not exist yet must be created within 30 s after the regrade",
     ),
     Waiting("BackingOff", "an attempt failed; the next one starts after a back-off", "after 1 s, 2 s, 4 s, ... at most 60 s"),
     Waiting(
