@@ -316,14 +316,14 @@ class TrialStatus(Model):
     suspended_seconds: int | None = None
     """Seconds for which the trial was suspended, queued, or unable to write its results, until it last resumed."""
     started_from: StartStatus | None = None
-    """The checkpoint of another trial from which the trial starts; its copy belongs to attempt 0. Unset: it starts from the image."""
+    """The checkpoint of another trial from which the trial starts; its copy belongs to attempt 0. Unset: the image."""
     resumed: ResumeStatus | None = None
     """The checkpoint from which the current attempt continues; unset if it started at step 1."""
     regraded: RegradeStatus | None = None
     """The source of a regrade; unset until it is found, and without spec.regrade."""
     agent_setup_time: datetime | None = None
-    """When the setup of a custom agent class (`spec.agent.importPath`) started in this attempt. The class can have caused every later
-    failure."""
+    """When the setup of a custom agent class (`spec.agent.importPath`) started in this attempt. The class can have caused every
+    later failure."""
     current_step: str | None = None
     """Name of the current step."""
     steps: list[StepStatus] = []
