@@ -21,7 +21,6 @@ def event_manifest(
     reason: str,
     message: str,
     type: Literal["Normal", "Warning"] = "Normal",
-    action: str = "Reconcile",
 ) -> Object:
     """Return an Event's manifest; long messages are cut. regarding: the object, or a reference to it."""
     reference = _reference(regarding)
@@ -35,7 +34,7 @@ def event_manifest(
         "reportingInstance": REPORTER,
         "type": type,
         "reason": reason[:128],
-        "action": action[:128],
+        "action": "Reconcile",
         "note": cut_bytes(message, MAX_NOTE_BYTES),
         "regarding": reference,
     }

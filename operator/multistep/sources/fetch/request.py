@@ -59,12 +59,12 @@ class Request:
         """Return the request for only one of the many tasks. name: the task's directory."""
         return replace(self, path=f"{self.path.strip('/')}/{name}".lstrip("/"), many=False)
 
-    def elsewhere(self, url: str, path: str, revision: str = "", ref: str = "") -> Request:
+    def elsewhere(self, url: str, path: str, ref: str = "") -> Request:
         """Return the request for a task of this dataset in a git repository. It has the dataset's credentials only if the
         repository is on the same server as the dataset."""
         trusted = same_server(self.location, url)
         scope, credentials = (self.scope, self.credentials) if trusted else ("", {})
-        return Request("git", url, ref=ref, path=path, revision=revision, scope=scope, credentials=credentials)
+        return Request("git", url, ref=ref, path=path, scope=scope, credentials=credentials)
 
     @property
     def id(self) -> str:
