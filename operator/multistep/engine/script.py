@@ -139,7 +139,7 @@ class _Steps:
             self.journal.completed_at = run.completed_at
             if plan.hosted is not None and plan.hosted.resume:
                 run.usage, self.counted = since(run.usage, self.counted), run.usage or self.counted
-            self.verified = VERIFIER in run.timings and not verified_apart(step)
+            self.verified = VERIFIER in run.timings and not step.verified_apart
             last = not goes_on(plan, step, run) or step is plan.steps[-1]
             if kept is not None:
                 run.checkpoint = kept.checkpoint
@@ -231,11 +231,6 @@ def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[No
             yield from inspect(scope, verifier, run)
         if apart.restored is None or (yield from snapshot(scope, step, run)):
             yield from verify_apart(scope, step, verifier, apart, run)
-
-
-def verified_apart(step: StepPlan) -> bool:
-    """Return whether the step has a separate verifier. The verifier's files then never exist in the agent's environment."""
-    return step.verifier is not None and step.verifier.environment is not None
 
 
 def _step_directories(plan: TrialPlan, step: StepPlan, *, verified: bool) -> tuple[Directory, ...]:

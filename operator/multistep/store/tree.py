@@ -42,6 +42,10 @@ class Entry:
         """Return a file descriptor to read a regular file."""
         return os.open(self.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.parent)
 
+    def link_target(self) -> str:
+        """Return the target of a symbolic link."""
+        return os.readlink(self.name, dir_fd=self.parent)
+
 
 def walk(top: str | os.PathLike[str], *, hidden: bool = True) -> Iterator[Entry]:
     """Yield every entry below a directory: a directory before its contents, the entries of one directory sorted by name. Skip

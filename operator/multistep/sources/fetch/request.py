@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from multistep.api.names import same_server
 from multistep.errors import SourceError
+from multistep.sources.bundle import Limits
 
 Kind = Literal["oci", "git", "url", "dataset"]
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -32,6 +33,11 @@ class Rules:
     compressed_bytes: int = 64 << 20
     uncompressed_bytes: int = 256 << 20
     entries: int = 50_000
+
+    @property
+    def limits(self) -> Limits:
+        """Return the limits of one task's bundle."""
+        return Limits(self.compressed_bytes, self.uncompressed_bytes, self.entries)
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ class Directory:
                 if entry.path.count("/") > 2 * MAX_DEPTH:
                     raise Damaged(entry.path, "is too deep")
                 kind = _KINDS.get(stat.S_IFMT(entry.info.st_mode))
-                target = os.readlink(entry.name, dir_fd=entry.parent) if kind == "link" else ""
+                target = entry.link_target() if kind == "link" else ""
                 yield Present(entry.path, kind, entry.info.st_size if kind == "file" else 0, target, entry.path)
         except OSError as error:
             raise Damaged(".", f"cannot be read: {error.strerror}") from error

@@ -66,7 +66,7 @@ def _item(entry: Entry, known: KnownDigests, sent: Mapping[str, Pointer]) -> Ite
     if stat.S_ISDIR(mode):
         return Item(entry.path, "directory")
     if stat.S_ISLNK(mode):
-        return Item(entry.path, "link", target=os.readlink(entry.name, dir_fd=entry.parent))
+        return Item(entry.path, "link", target=entry.link_target())
     if not stat.S_ISREG(mode):
         return None
     if not entry.info.st_size and (there := sent.get(entry.path)) is not None:
