@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from multistep.api.model import GROUP
 from multistep.kube.protocols import Object
 from multistep.kube.resources import EVENTS
+from multistep.timestamps import rfc3339
 
 MAX_NOTE_BYTES: Final = 1024  # the API server rejects longer notes
 REPORTER: Final = "multistep"
@@ -29,7 +30,7 @@ def event_manifest(
         "apiVersion": EVENTS.api_version,
         "kind": EVENTS.kind,
         "metadata": {"name": name, "namespace": reference.get("namespace") or "default"},
-        "eventTime": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "eventTime": rfc3339(time.time(), "microseconds"),
         "reportingController": f"{GROUP}/{REPORTER}",
         "reportingInstance": REPORTER,
         "type": type,

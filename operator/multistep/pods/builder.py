@@ -93,7 +93,7 @@ def manifest(build: str, about: str, settings: Settings) -> dict[str, Any]:
             "initContainers": [_installer(settings)],
             "containers": [_main(settings), _push(settings)],
             "volumes": [
-                {"name": runner_mount.VOLUME, "emptyDir": {"sizeLimit": "64Mi"}},
+                runner_mount.volume(),
                 {"name": "work", "emptyDir": {"sizeLimit": builds.storage}},
                 {"name": "out", "emptyDir": {"sizeLimit": builds.storage}},
                 {"name": "auth", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
@@ -154,17 +154,5 @@ def _serving(name: str, settings: Settings, socket: str, port: int) -> dict[str,
 
 
 def _installer(settings: Settings) -> dict[str, Any]:
-    return {
-        "name": runner_mount.INSTALLER,
-        **container_image(settings.operator_image, settings.operator_image_pull_policy),
-        "command": [RUNNER, "install", runner_mount.INSTALL_DIR],
-        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "runAsNonRoot": True,
-            "runAsUser": _PUSHER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "volumeMounts": [runner_mount.install_mount()],
-    }
+    image = container_image(settings.operator_image, settings.operator_image_pull_policy)
+    return runner_mount.installer(image, runAsNonRoot=True, runAsUser=_PUSHER, seccompProfile={"type": "RuntimeDefault"})

@@ -184,7 +184,10 @@ def _labels(request: PodRequest) -> dict[str, str]:
 
 def _runner_parts(request: PodRequest) -> dict[str, Any]:
     """Return the parts of the pod's spec for the runner (read-only in the container), the agent host, the agent's program and the
-    services: the volumes, and the init containers that fill them."""
+    services: the volumes, and the init containers that fill them.
+
+    The runner is installed even if the trial's image contains it: root in the container could replace the image's file.
+    """
     settings, spec = request.settings, request.trial.spec.environment
     own = container_image(settings.operator_image, settings.operator_image_pull_policy)
     if request.runner_in_image:
@@ -193,32 +196,17 @@ def _runner_parts(request: PodRequest) -> dict[str, Any]:
     added = _services(request, own)
     return {
         "volumes": [
-            {"name": runner_mount.VOLUME, "emptyDir": {"sizeLimit": "64Mi"}},
+            runner_mount.volume(),
             *(agent_host.volumes() if request.hosted else []),
             *([agent_program.volume(program, how)] if program else []),
             *added.pop("volumes", []),
         ],
         "initContainers": [
-            *([] if request.sidecar else [_installer(own)]),
+            *([] if request.sidecar else [runner_mount.installer(own)]),
             *(agent_program.init_containers(program, how) if program else []),
             *added.pop("initContainers", []),
         ],
         **added,
-    }
-
-
-def _installer(own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the init container that installs the runner. own: image that contains the runner, with its pull policy.
-
-    The runner is installed even if the trial's image contains it: root in the container could replace the image's file.
-    """
-    return {
-        "name": runner_mount.INSTALLER,
-        **own,
-        "command": [RUNNER, "install", runner_mount.INSTALL_DIR],
-        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        "volumeMounts": [runner_mount.install_mount()],
     }
 
 

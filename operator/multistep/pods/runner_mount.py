@@ -20,6 +20,24 @@ def mount() -> dict[str, Any]:
     return {"name": VOLUME, "mountPath": _DIRECTORY, "readOnly": True}
 
 
+def volume() -> dict[str, Any]:
+    """Return the volume."""
+    return {"name": VOLUME, "emptyDir": {"sizeLimit": "64Mi"}}
+
+
+def installer(image: Mapping[str, Any], **security: Any) -> dict[str, Any]:
+    """Return the init container that installs the runner. image: an image that contains the runner, with its pull policy; security:
+    more fields of the container's security context."""
+    return {
+        "name": INSTALLER,
+        **image,
+        "command": [RUNNER, "install", INSTALL_DIR],
+        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, **security},
+        "volumeMounts": [install_mount()],
+    }
+
+
 def install_mount() -> dict[str, Any]:
     """Return the mount of the container that installs the runner."""
     return {"name": VOLUME, "mountPath": INSTALL_DIR}

@@ -23,7 +23,7 @@ from multistep.engine.script import AgentScript, AgentSetup
 from multistep.engine.status import complete
 from multistep.errors import InvalidSpec
 from tests.support.played import IMAGE, THREE, plan, play, rewarded
-from tests.unit.engine.status_cases import NOW, trial
+from tests.support.status_cases import NOW, trial
 from tests.unit.engine.test_resuming import Made, On, after, attempt, resumed, steps
 
 

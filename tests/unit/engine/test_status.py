@@ -18,7 +18,7 @@ from multistep.engine import status
 from multistep.engine.journal import Collected, Journal, StepRun
 from multistep.engine.rewards import StepException
 from multistep.engine.status_size import MAX_REWARD_KEYS, to_json
-from tests.unit.engine.status_cases import NOW, run, trial
+from tests.support.status_cases import NOW, run, trial
 
 THEN = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
 

@@ -26,7 +26,7 @@ from multistep.engine.status_size import (
     status_bytes,
     to_json,
 )
-from tests.unit.engine.status_cases import NOW, run, trial
+from tests.support.status_cases import NOW, run, trial
 
 # -- limits of texts and rewards in a status
 
