@@ -172,9 +172,4 @@ def _refuse_unless_possible() -> None:
 
 
 def _docker_build(wanted: Build) -> None:
-    options = ["--tag", wanted.name, "--file", str(wanted.dockerfile)]
-    for argument in wanted.arguments:
-        options += ["--build-arg", argument]
-    if wanted.target:
-        options += ["--target", wanted.target]
-    stream(["docker", "build", *options, str(wanted.context)])
+    stream(["docker", "build", *wanted.options, str(wanted.context)])
