@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from multistep.api.egress import EgressStatus
+from multistep.api.egress_status import EgressStatus
 from multistep.api.image_status import ImageStatus
 from multistep.api.model import OPEN_CHOICE, Model
 from multistep.api.regrade import RegradeStatus

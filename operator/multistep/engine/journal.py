@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from multistep.api.egress import EgressStatus
+from multistep.api.egress_status import EgressStatus
 from multistep.api.phases import SETUP
 from multistep.api.records import Record
 from multistep.api.score import ScoreRule

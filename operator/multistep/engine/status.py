@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from multistep.api.agent_names import BUILT_IN
-from multistep.api.egress import total as refused_total
+from multistep.api.egress_status import total as refused_total
 from multistep.api.image_status import ImageStatus
 from multistep.api.phases import AGENT
 from multistep.api.plural import plural

@@ -11,10 +11,10 @@ from multistep.errors import StoreError
 from multistep.store import manifest
 from multistep.store.archive import END, header, padding
 from multistep.store.bucket import Bucket, Stored
-from multistep.store.digest import StreamDigest
 from multistep.store.key import TrialKey
 from multistep.store.listing import is_result
 from multistep.store.manifest import Line
+from multistep.store.stream_digest import StreamDigest
 from multistep.store.volume import Volume
 
 TRIALS, GONE = "_trials", "_gone"  # no trial's results have these prefixes, because a namespace's name has no underscore

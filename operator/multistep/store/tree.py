@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from errno import EILSEQ, EINVAL, ELOOP, ENAMETOOLONG, ENOTDIR
 
-from multistep.store.digests import LARGE_BYTES, note
+from multistep.store.known_digests import LARGE_BYTES, note
 from multistep.store.tar import Member
 
 MAX_DEPTH = 128
@@ -130,7 +130,7 @@ def write_all(fd: int, data: bytes) -> None:
 class TreeWriter:
     """Writes a tar stream's members below a directory. The later of two members with the same path replaces the earlier one.
 
-    digests: lines for store.digests, of the large files that were written.
+    digests: lines for store.known_digests, of the large files that were written.
     """
 
     def __init__(self, top: str | os.PathLike[str]) -> None:

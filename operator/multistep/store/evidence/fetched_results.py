@@ -15,8 +15,8 @@ from typing import BinaryIO, Final, Protocol
 from multistep.errors import MultistepError
 from multistep.store import manifest
 from multistep.store.bucket_results import DIRECT_UPLOADS
-from multistep.store.digests import read_sha256
 from multistep.store.evidence.file_list import Kind
+from multistep.store.known_digests import read_sha256
 from multistep.store.manifest import Line
 from multistep.store.tree import MAX_DEPTH, open_below, walk
 

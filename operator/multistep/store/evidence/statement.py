@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from multistep.api import labels
 from multistep.api.content import Content
-from multistep.api.egress import EgressStatus
+from multistep.api.egress_status import EgressStatus
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import AttemptStatus, ResumeStatus, StartStatus, TrialStatus, Usage
 from multistep.engine.journal import Journal, StepRun
