@@ -13,7 +13,7 @@ from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import TrialStatus
 from multistep.engine.decisions import PodFacts
 from multistep.engine.journal import Journal
-from multistep.engine.operations import Collect, Place, place_of
+from multistep.engine.operations import CloseModelAccess, Collect, Operation, Place, place_of
 from multistep.engine.plan import StepPlan
 from multistep.engine.redaction import redacted
 from multistep.engine.scope import KeptStep, Scope
@@ -96,6 +96,10 @@ class Drive:
         steps, found = [step_status(run) for run in self.journal.steps], merged(self.trial.status, self.journal)
         secrets = harbor.secrets(self.loaded.env, self.loaded.task.config, self.loaded.task.layout)
         return redacted(TrialStatus(steps=steps, tampering=found), secrets)
+
+    def hides_end_of_agent(self, operation: Operation | None) -> bool:
+        """Return whether an operation follows the agent's phase at once, and the status does not show yet that this phase ended."""
+        return isinstance(operation, CloseModelAccess) and self.shown.steps != self.trial.status.steps
 
     def step(self, index: int) -> StepPlan:
         return self.loaded.plan.steps[index]

@@ -36,7 +36,7 @@ from multistep.engine.replay import Progress, Replay
 from multistep.engine.results_limits import Headroom, too_large
 from multistep.engine.script import AgentScript
 from multistep.engine.suspensions import prestarts
-from multistep.errors import CheckpointLost, ContradictoryRecords, HostUnreachable, PodError, StreamLost
+from multistep.errors import CheckpointLost, ContradictoryRecords, GatewayUnavailable, HostUnreachable, PodError, StreamLost
 from multistep.kube.protocols import Cluster
 from multistep.metrics import Metrics
 from multistep.pods import agent_host, identity
@@ -253,11 +253,13 @@ class Driver:
         await self._collections.store_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
 
     async def _advance_or_report(self, drive: Drive, progress: Progress) -> Record:
-        """Perform the next operation. If the session breaks, write the current phase to the status, because records may be lost."""
+        """Perform the next operation. If the session breaks, write the current phase to the status, because records may be lost. Also
+        if the gateway does not answer after the agent's phase: the wait is not the agent's time."""
         try:
             return await self._advance(drive, progress)
-        except PodError:
-            await drive.hooks.report(progress.journal, drive.isolation)
+        except (PodError, GatewayUnavailable) as error:
+            if isinstance(error, PodError) or drive.hides_end_of_agent(progress.next):
+                await drive.hooks.report(progress.journal, drive.isolation)
             raise
 
     async def _advance(self, drive: Drive, progress: Progress) -> Record:

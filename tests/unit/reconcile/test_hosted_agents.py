@@ -109,6 +109,23 @@ async def test_the_usage_of_a_step_that_lost_its_pod_is_counted_in_its_attempt_a
     assert models.closed[:4] == ["1/-", "1/a", "2/-", "2/a"]
 
 
+async def test_a_gateway_that_is_down_until_the_deadline_does_not_score_an_agent_that_has_finished_0() -> None:
+    """The agent ran for 100 s of the 1,000 s; the rest of the time the operator waited for the usage of the step."""
+    models = FakeModels()
+
+    def fault(_: World) -> None:
+        models.down = 10**6
+
+    options = {**HOSTED_OPTIONS, "settings": GATEWAY_SETTINGS, "happens": {50.0: fault}}
+    world = World(trial=manifest({**WITH_GATEWAY, "activeDeadlineSeconds": 1000}), **options, models=models)
+    await world.run()
+    assert world.condition[:2] == ("Failed", "DeadlineExceeded")
+    assert (world.status.score, world.status.outcome) == (None, "Excluded")
+    (step,) = world.status.steps
+    assert step.durations is not None and step.durations.agent == 100.0
+    assert world.status_writes < 20, "the status is not written at each try to reach the gateway"
+
+
 @pytest.mark.parametrize("stops", [False, True])
 async def test_an_attempt_ends_after_the_gateway_has_counted_but_a_stop_does_not_wait_for_the_gateway(stops: bool) -> None:
     models = FakeModels({"1/a": counted((100, 10, 5))})
