@@ -174,6 +174,12 @@ class Ledger:
         query = f"{_SPENT} step >= ? and step < ?"
         return Spent(*await self._do(lambda database: database.execute(query, _steps_of(name)).fetchone()))
 
+    async def spent_by_step(self, uid: str) -> Mapping[str, Spent]:
+        """Return the amounts that each step of a trial used, by the step's key as text."""
+        query = f"select step, {_USED} where state != 'open' and step >= ? and step < ? group by step"
+        rows = await self._do(lambda database: database.execute(query, _steps_of(uid)).fetchall())
+        return {step: Spent(*amounts) for step, *amounts in rows}
+
     def stop(self) -> None:
         """Finish the writes and close the file."""
         self._work.put(None)

@@ -253,8 +253,8 @@ class Driver:
         await self._collections.store_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
 
     async def _advance_or_report(self, drive: Drive, progress: Progress) -> Record:
-        """Perform the next operation. If the session breaks, write the current phase to the status, because records may be lost. Also
-        if the gateway does not answer after the agent's phase: the wait is not the agent's time."""
+        """Perform the next operation. If the session breaks, write the current phase to the status, because records may be lost.
+        Also if the gateway does not answer after the agent's phase: the wait is not the agent's time."""
         try:
             return await self._advance(drive, progress)
         except (PodError, GatewayUnavailable) as error:

@@ -143,6 +143,16 @@ async def test_an_attempt_ends_after_the_gateway_has_counted_but_a_stop_does_not
         assert world.status.attempts[0].steps[0].usage is not None and models.down == 0
 
 
+async def test_a_trial_whose_budget_lost_attempts_have_used_is_excluded() -> None:
+    models = FakeModels({"1/a": counted((900, 10, 5)), "2/a": failed("LostBudget", "the trial's budget has no room")})
+    options = {**HOSTED_OPTIONS, "settings": GATEWAY_SETTINGS, "happens": {50.0: lose_pod}}
+    world = World(trial=manifest({**WITH_GATEWAY, "infrastructureRetries": 5}), **options, models=models)
+    await world.run()
+    assert world.condition[:2] == ("Failed", "BudgetUsedByLostAttempts")
+    assert "attempts that were lost have used a part of it" in world.condition[2]
+    assert (world.status.outcome, world.status.score, len(world.status.attempts)) == ("Excluded", None, 1)
+
+
 async def test_without_a_gateway_the_trial_says_how_to_do_without() -> None:
     world = World(trial=manifest(WITH_GATEWAY), settings=HOSTED_OPTIONS["settings"])
     await world.run()
