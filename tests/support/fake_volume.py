@@ -215,7 +215,7 @@ class FakeVolume(FakeResultsStore):
     def __init__(self, faults: Faults | None = None) -> None:
         self.faults = faults or Faults()
         self.results: dict[str, Results] = {}
-        self.room_bytes = 1 << 30
+        self.room_bytes = self.room_alone_bytes = 1 << 30
         self.checkpoint_bytes = self.most_bytes = 1 << 30
         self.broken = False  # whether all writes of checkpoints fail
         self.checkpoints = FakeCheckpoints(self)
@@ -233,6 +233,10 @@ class FakeVolume(FakeResultsStore):
     async def headroom(self, key: TrialKey, collection: Collection) -> Headroom:
         self.faults.point("volume room")
         return Headroom(self.room_bytes, 1000)
+
+    async def most(self, key: TrialKey, collection: Collection) -> Headroom:
+        self.faults.point("volume room alone")
+        return Headroom(self.room_alone_bytes, 1000)
 
     async def store_step(
         self,

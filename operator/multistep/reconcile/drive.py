@@ -110,6 +110,12 @@ class Drive:
         limited = self.loaded.plan.network.limited or self.loaded.plan.sidecar
         return self.protocol >= 2 and operation.part == "all" and not limited
 
+    def hands_over(self, operation: Collect) -> bool:
+        """Return whether a separate verifier gets the collected artifacts."""
+        verifier = self.step(operation.step).verifier
+        environment = verifier.environment if verifier and operation.part == "agent" else None
+        return environment is not None and environment.restored is None
+
     def pod(self, where: Place) -> PodFacts:
         """Return the pod of an open session."""
         pod = self.pods.verifier if where == "verifier" else self.pods.agent

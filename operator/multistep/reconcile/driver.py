@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 
@@ -12,7 +12,6 @@ from multistep.api.records import Hello, Record
 from multistep.api.trial import MultiStepTrial
 from multistep.engine.comparison import lost_pod
 from multistep.engine.decisions import PodFacts
-from multistep.engine.direct_upload import SURVEYED_FILES
 from multistep.engine.evidence import changed_rewards, missing_records
 from multistep.engine.isolation import isolation, users_of
 from multistep.engine.journal import Journal
@@ -27,13 +26,11 @@ from multistep.engine.operations import (
     Release,
     Restore,
     ServiceHook,
-    Source,
     SwitchNetwork,
     Transfer,
     place_of,
 )
 from multistep.engine.replay import Progress, Replay
-from multistep.engine.results_limits import Headroom, too_large
 from multistep.engine.script import AgentScript
 from multistep.engine.suspensions import prestarts
 from multistep.errors import CheckpointLost, ContradictoryRecords, GatewayUnavailable, HostUnreachable, PodError, StreamLost
@@ -57,6 +54,7 @@ from multistep.reconcile.drive_results import (
 from multistep.reconcile.model_gateway import ModelAccess, with_model_access
 from multistep.reconcile.networks import NetworkSwitch
 from multistep.reconcile.presigned_uploads import Direct, Gathering, marked_as_sent
+from multistep.reconcile.room import Room
 from multistep.reconcile.service_sessions import Joined, ServiceSessions, of_main
 from multistep.runner_client.exchange import HOST_PROTOCOL
 from multistep.runner_client.perform import call_host, perform, upload
@@ -64,12 +62,10 @@ from multistep.runner_client.session import Session
 from multistep.settings import Settings
 from multistep.sources.trial_task import Loaded
 from multistep.store import harbor
-from multistep.store.ledger import Collection
 from multistep.store.shipping import Shipping
 from multistep.store.unpacking import Pointer, Received
 from multistep.store.volume import Volume
 
-SURVEY_PROTOCOL = 2
 MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # limits of a record's list of files that were not collected completely
 BUSY_WAIT_SECONDS = 0.3  # how long a session waits for a phase if other trials are queued for a session
 FIRST_WAIT_SECONDS = 3.0  # after this wait for a phase, the status shows it, and the session ends if other trials are queued
@@ -331,14 +327,14 @@ class Driver:
                 return reached.running
             sent = await self._direct.pointers(gathering, reached)
             sources = marked_as_sent(sources, sent)
-        headroom = await self._collections.headroom(drive.key, Collection(attempt, step.index, operation.part))
-        left_out = await self._left_out(drive, session, of_main(sources), headroom)
+        room = await Room.of(self._collections, drive, operation)
+        headroom, left_out = room.now, await room.left_out(drive, session, of_main(sources))
         asked = marked_as_sent(sources, {**sent, **left_out})
         async with self._collections.spool(drive.key, headroom=headroom) as spool:
             joined = Joined(spool.write)
             found = await session.download(of_main(asked), joined.write, timeout_seconds=self._settings.results_collect_seconds)
             found = await self._services.collect(drive.trial.metadata.namespace, drive.pods.agent, asked, found, joined)
-            received = Received(found.changed, found.unreadable, left_out, found.cut, headroom)
+            received = Received(found.changed, found.unreadable, left_out, found.cut, headroom, room.alone)
             collected = await self._collections.store_step(
                 drive.key, spool, attempt=attempt, step=step, types=found.types, part=operation.part, sent=sent, received=received
             )
@@ -350,15 +346,6 @@ class Driver:
         if collected.incomplete:
             data["incomplete"] = [each[:MAX_LINE_CHARACTERS] for each in collected.incomplete[:MAX_LINES]]
         return await session.note(operation.id, data)
-
-    async def _left_out(self, drive: Drive, session: Session, sources: Sequence[Source], headroom: Headroom) -> dict[str, str]:
-        """Return the reason for each file that is left out because it is too large for the free space, by its name in the
-        download."""
-        if drive.protocol < SURVEY_PROTOCOL:
-            return {}
-        files = await session.survey(sources, min_bytes=headroom.survey_bytes, limit=SURVEYED_FILES)
-        here = [each for each in files if each.path not in sources[each.source].sent]
-        return {each.member: headroom.refusal(each.size) for each in too_large(here, headroom)}
 
     async def _transfer(self, drive: Drive, operation: Checkpoint | Restore) -> Record:
         """Store or restore a checkpoint, and release the slot."""

@@ -59,7 +59,8 @@ class Collections:
         part: with a separate verifier, "agent" (with the artifacts) and "verifier" are collected one after the other.
         types: file type of each downloaded source, as the runner reported it; logs first. The result omits the logs' types.
         sent: objects of the files that the pod uploaded directly to the object store, by the file's name in the download.
-        Raises StoreError if the disk is full or a later attempt has started, RunnerError if the stream is invalid.
+        Raises StoreError if the disk is full, if a later attempt has started, or if other trials leave no room for files that a
+        verifier gets (Received.alone); RunnerError if the stream is invalid.
         """
         await spool.flush()
         unpack = partial(
@@ -78,6 +79,11 @@ class Collections:
         """Return how many bytes and files of a collection may be stored, by the limits of step, trial and namespace."""
         await self._read_usage(key.namespace)
         return self._ledger.headroom(key.namespace, f"{key.name}/{key.uid}", collection)
+
+    async def most(self, key: TrialKey, collection: Collection) -> Headroom:
+        """Return how many bytes and files of a collection may be stored if the namespace has no other trial."""
+        await self._read_usage(key.namespace)
+        return self._ledger.alone(key.namespace, f"{key.name}/{key.uid}", collection)
 
     async def _read_usage(self, namespace: str) -> None:
         if not self._ledger.knows(namespace):
