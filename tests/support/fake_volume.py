@@ -230,11 +230,11 @@ class FakeVolume(FakeResultsStore):
         self.faults.point("volume spool")
         yield FakeSpool()
 
-    async def headroom(self, key: TrialKey, collection: Collection) -> Headroom:
+    async def headroom(self, key: TrialKey, collection: Collection, **_: Any) -> Headroom:
         self.faults.point("volume room")
         return Headroom(self.room_bytes, 1000)
 
-    async def most(self, key: TrialKey, collection: Collection) -> Headroom:
+    async def most(self, key: TrialKey, collection: Collection, **_: Any) -> Headroom:
         self.faults.point("volume room alone")
         return Headroom(self.room_alone_bytes, 1000)
 

@@ -29,10 +29,17 @@ class Room:
 
     @classmethod
     async def of(cls, collections: Collections, drive: Drive, operation: Collect) -> Self:
-        """Return the room of a Collect."""
+        """Return the room of a Collect. The results of lost attempts do not count if a verifier gets the files."""
         collection = Collection(drive.scope.attempt, operation.step, operation.part)
-        alone = await collections.most(drive.key, collection) if drive.hands_over(operation) else None
-        return cls(await collections.headroom(drive.key, collection), alone)
+        if not drive.hands_over(operation):
+            return cls(await collections.headroom(drive.key, collection))
+        kept = {(each.attempt, index) for index, each in enumerate(drive.scope.kept)}
+
+        def counts(other: Collection) -> bool:
+            return other.attempt == drive.scope.attempt or (other.attempt, other.step) in kept
+
+        now = await collections.headroom(drive.key, collection, counts=counts)
+        return cls(now, await collections.most(drive.key, collection, counts=counts))
 
     async def left_out(self, drive: Drive, session: Session, sources: Sequence[Source]) -> dict[str, str]:
         """Return the reason for each file that is left out because it is too large for the free space, by its name in the download.
