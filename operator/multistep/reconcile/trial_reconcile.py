@@ -208,6 +208,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         try:
             async with asyncio.timeout(STOP_SECONDS if ends else None):
                 await self._count_interrupted_usage()
+                if isinstance(decision, decisions.PhaseDied):
+                    await self._count_setup_usage()
         except (GatewayError, TimeoutError) as error:
             if not ends:
                 return await self._wait("GatewayUnavailable", str(error), seconds=GATEWAY_RETRY_SECONDS)

@@ -15,7 +15,7 @@ from tests.support.fake_runner import FakeRunner
 from tests.support.phase_results import DEFAULTS
 from tests.support.played import outcome
 from tests.support.world import World, manifest
-from tests.unit.reconcile.scenarios import GATEWAY_SETTINGS, HOSTED, HOSTED_OPTIONS, WITH_GATEWAY, lose_pod
+from tests.unit.reconcile.scenarios import GATEWAY_SETTINGS, HOSTED, HOSTED_OPTIONS, KEY_OF, WITH_GATEWAY, lose_pod
 
 
 def containers(world: World) -> list[str]:
@@ -222,6 +222,22 @@ async def test_a_custom_class_that_ends_the_agent_host_in_its_setup_scores_0(exi
     assert world.condition[:2] == ("Failed", "AgentSetupFailed") and world.status.attempts == [], world.condition
     assert message in world.condition[2]
     assert failure is not None and (failure.class_, world.status.score) == ("Agent", 0.0)
+
+
+@pytest.mark.parametrize(("at", "closed", "tokens"), [(10.0, ["1/-"], 7), (60.0, ["1/-", "1/a", "1/-"], 107)])
+async def test_the_usage_of_a_setup_counts_although_the_agent_ends_its_container(at: float, closed: list[str], tokens: int) -> None:
+    def end_container(world: World) -> None:
+        ended = {"exitCode": 1, "reason": "Error"}
+        world.pod_status(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": ended}}])
+
+    models = FakeModels({"1/-": counted((7, 0, 0)), "1/a": counted((100, 10, 5))})
+    spec = {"agent": {"importPath": "my.agents:Mine", "model": "openai/m", "credentials": [KEY_OF]}}
+    options = {**HOSTED_OPTIONS, "settings": GATEWAY_SETTINGS, "happens": {at: end_container}}
+    world = World(trial=manifest(spec), **options, models=models)
+    await world.run()
+    assert world.status.score == 0 and world.status.attempts == [], world.condition
+    assert models.closed == closed
+    assert world.status.usage is not None and world.status.usage.input_tokens == tokens
 
 
 async def test_the_status_shows_that_a_custom_class_may_run_before_it_runs() -> None:
