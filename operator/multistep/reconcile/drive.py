@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from multistep.api.records import Hello, Record
@@ -172,6 +172,11 @@ def milestones(before: TrialStatus, journal: Journal) -> tuple[int, bool, bool]:
     """
     handed_over = bool(before.verifier and before.verifier.untouched and journal.steps[-1].untouched is False)
     return len(journal.steps), journal.class_ran_at is not None, handed_over
+
+
+def started_part(journal: Journal) -> Journal:
+    """Return the journal without the next step, which has not started."""
+    return replace(journal, steps=[run for run in journal.steps if run.started_at is not None])
 
 
 def scope_of(trial: MultiStepTrial, loaded: Loaded, hello: Hello, *, isolated: bool, kept: tuple[KeptStep, ...]) -> Scope:

@@ -41,7 +41,7 @@ from multistep.pods import manifest as pods
 from multistep.reconcile import checkpointing as checkpoints
 from multistep.reconcile.checkpointing import Checkpointing
 from multistep.reconcile.concurrency_limit import ConcurrencyLimit
-from multistep.reconcile.drive import Drive, Hooks, Pods, agent_works, milestones, needs_root, scope_of, user_of
+from multistep.reconcile.drive import Drive, Hooks, Pods, agent_works, milestones, needs_root, scope_of, started_part, user_of
 from multistep.reconcile.drive_results import (
     AgentStillRuns,
     DriveResult,
@@ -187,11 +187,12 @@ class Driver:
             prestarting = prestarts(drive.trial) and not progress.journal.steps
             if progress.between_steps and drive.trial.spec.suspend and not prestarting:
                 return PausedBetweenSteps(progress.journal)
+            if progress.between_steps and drive.hooks.expired():
+                await drive.hooks.report(started := started_part(progress.journal), drive.isolation)
+                return Progressed(started)
             if (found := milestones(now, progress.journal)) != reported:
                 await drive.hooks.report(progress.journal, drive.isolation)
                 reported = found
-            if progress.between_steps and drive.hooks.expired():
-                break
             if progress.next.where == "host" and "host" not in drive.sessions:
                 drive.add_host(*await self._host_session(drive.stack, drive.trial, drive.pods.agent, drive.sessions["agent"]))
                 continue

@@ -344,8 +344,8 @@ async def test_an_agent_that_finished_while_the_operator_was_down_is_not_blamed_
     world = await down_at_the_deadline(100.0)
     assert world.condition[:2] == ("Failed", "DeadlineExceeded")
     assert (world.status.score, world.status.outcome) == (None, "Excluded")
-    assert world.status.steps[0].rewards == {"reward": 1}
-    assert not any(id.startswith("1/b/") for id in world.runner.starts), "no further step starts"
+    assert [(step.name, step.rewards) for step in world.status.steps] == [("a", {"reward": 1})], "no further step starts"
+    assert world.status.failure is not None and world.status.failure.step == "a"
 
 
 async def test_an_agent_that_still_runs_at_the_deadline_is_blamed_though_the_operator_was_down() -> None:
