@@ -91,7 +91,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             situation = await self._observe()
             if situation.pod is not None and situation.pod.shard != self._t.settings.shard and not is_finished(self._trial.status):
                 return await self._wait_for_shard(situation.pod)
-            return await self._act(self._decide(situation))
+            hint = self._t.hints.of(self._key, self._trial.status.pod_uid)
+            return await self._act(_decide(situation, hint))
         except (InvalidSpec, InvalidTask) as error:
             return await self._fail("InvalidSpec", str(error), exception=getattr(error, "kind", "ValidationError"))
         except SourceError as error:
@@ -100,19 +101,6 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             if isinstance(error, ImageMissing):
                 return await self._fail_unbuilt(error)
             return await self._fail(error.reason, f"spec.task: {error}")
-
-    def _decide(self, situation: Situation) -> decisions.Decision:
-        """Return the decision. If the trial passed its deadline in the agent's phase, first continue the script once: the agent may
-        have finished while the operator or the API server was down, and is not to be blamed for that time."""
-        decision, trial = lifecycle.decide(situation), situation.trial
-        hint = self._t.hints.of(self._key, trial.status.pod_uid)
-        missed = isinstance(decision, decisions.Fail) and decision.reason == deadlines.DEADLINE_EXCEEDED
-        if not missed or hint.read_at_deadline or not agent_runs(trial.status):
-            return decision
-        hint.read_at_deadline = True
-        endless = trial.model_copy(update={"spec": trial.spec.model_copy(update={"active_deadline_seconds": None})})
-        other = lifecycle.decide(replace(situation, trial=endless))
-        return other if isinstance(other, decisions.Drive) else decision
 
     async def _wait_for_shard(self, pod: PodFacts) -> Result:
         """Wait, because the trial's shard label was changed while it ran: the operator of the former shard has the trial's results
@@ -339,6 +327,19 @@ class TrialReconcile(TrialCreation, TrialRegrade):
 
     async def _write_progress(self, journal: Journal, isolation: str) -> None:
         await self._write_running(journal, isolation=isolation)
+
+
+def _decide(situation: Situation, hint: PodHint) -> decisions.Decision:
+    """Return the decision. If the trial passed its deadline in the agent's phase, first continue the script once: the agent may
+    have finished while the operator or the API server was down, and is not to be blamed for that time."""
+    decision, trial = lifecycle.decide(situation), situation.trial
+    missed = isinstance(decision, decisions.Fail) and decision.reason == deadlines.DEADLINE_EXCEEDED
+    if not missed or hint.read_at_deadline or not agent_runs(trial.status):
+        return decision
+    hint.read_at_deadline = True
+    endless = trial.model_copy(update={"spec": trial.spec.model_copy(update={"active_deadline_seconds": None})})
+    other = lifecycle.decide(replace(situation, trial=endless))
+    return other if isinstance(other, decisions.Drive) else decision
 
 
 def _end_of(lost: AttemptLost) -> decisions.Fail | decisions.FailAttempt:

@@ -142,8 +142,6 @@ def unpack(
     places += [f"artifacts/{each.destination}" for each in placements]
     unpacking = _Unpacking(sources, places, sent, received, filling)
     unpacking.run(fd, target)
-    if unpacking.crowded:
-        raise StoreError(CROWDED)
     notes, pointers, incomplete = unpacking.notes, unpacking.pointers, unpacking.incomplete
     lines = summaries(sources.paths, incomplete)
     notes.lines = [*lines, *notes.lines]
@@ -245,7 +243,8 @@ class _Unpacking:
     crowded: bool = False
 
     def run(self, fd: int, target: Path) -> None:
-        """Unpack the tar members that fit the results limits, and record those that do not."""
+        """Unpack the tar members that fit the results limits, and record those that do not. Raises StoreError if other trials leave
+        no room for one that a verifier gets."""
         self.incomplete = [Incomplete() for _ in self.sources.paths]
         self.alone = Filling(self.received.alone) if self.received.alone else None
         for names, reason in ((self.received.changed, CHANGED), (self.received.unreadable, UNREADABLE)):
@@ -261,6 +260,8 @@ class _Unpacking:
             self.digests = tree.digests
         if self.received.cut:
             self._cut_off(self.received.cut)
+        if self.crowded:
+            raise StoreError(CROWDED)
 
     def _add(self, tree: TreeWriter, member: Member, fd: int) -> None:
         index, path = self.sources.wanted(member)

@@ -23,7 +23,7 @@ from multistep.gateway.tokens import verify
 from multistep.reconcile.model_gateway import ModelGateway, connect, with_model_access
 from tests.support.played import plan
 from tests.support.world import manifest
-from tests.unit.gateway.world import ADMIN_TOKEN, KEY, World, token_for, world
+from tests.unit.gateway.world import ADMIN_TOKEN, KEY, World, world
 
 CALL = HostCall("1/a/host/agent", "step", "1/a/agent-admit", {}, timeout=60.0, model_access="a")
 
@@ -351,39 +351,6 @@ async def test_the_trials_limits_are_the_budget_of_all_its_steps(tmp_path: Path)
         failure = reported(await gateway(here).close(limited, "a")).failure
         assert failure.kind == "Budget"
         assert "the trial's budget has no room for this request: 0.0 of 0.01 US dollars are used" in failure.message
-
-
-@pytest.mark.parametrize(
-    ("used_in", "refused_in", "kept", "kind"),
-    [
-        ("1/a", "a", [], "LostBudget"),
-        ("1/-", "a", [], "LostBudget"),
-        ("1/b", "b", ["a"], "LostBudget"),
-        ("1/a", "b", ["a"], "Budget"),
-        ("2/a", "b", [], "Budget"),
-        ("2/-", "a", [], "Budget"),
-    ],
-)
-async def test_a_budget_that_lost_attempts_used_is_no_failure_of_the_agent(
-    tmp_path: Path, used_in: str, refused_in: str, kept: Sequence[str], kind: str
-) -> None:
-    """The trial is in its second attempt, which keeps these steps of the first. The budget has room for one request, which asks for
-    at most 1,000 tokens."""
-    limits = {"outputTokens": 1000}
-    credentials = [{"name": "ANTHROPIC_API_KEY", "value": "x"}]
-    agent = {"name": "codex", "model": "anthropic/m", "credentials": credentials, "limits": limits}
-    resumed = {"resumed": {"after": kept[-1], "attempts": [1] * len(kept), "digest": "d"}} if kept else {}
-    status: dict[str, Any] = {"attempt": 2, "taskSteps": ["a", "b"], **resumed}
-    asked = parse_trial({**manifest({"agent": agent}), "status": status})
-    async with world(tmp_path) as here:
-        for step, answer in ((used_in, 200), (f"2/{refused_in}", 400)):
-            token = token_for("messages", sub=f"{asked.metadata.uid}/{step}/agent", limits=limits)
-            assert (await here.call("messages", token=token)).status == answer
-        failure = reported(await gateway(here).close(asked, refused_in)).failure
-        assert failure.kind == kind
-        if kept:  # the names of the kept steps are unknown if the status was too large
-            unknown = parse_trial({**manifest({"agent": agent}), "status": {**status, "taskSteps": []}})
-            assert reported(await gateway(here).close(unknown, refused_in)).failure.kind == "Budget"
 
 
 async def test_the_budget_of_the_sweep_is_read_for_each_step(tmp_path: Path) -> None:

@@ -139,11 +139,12 @@ async def test_results_of_an_earlier_release_count_as_they_lie_there(tmp_path: P
 LONE = Step(artifacts=entries("/app/out"))
 
 
-async def handed_over(volume: Volume, *, cut: str = "", **changes: int) -> Collected:
+async def handed_over(volume: Volume, *, cut: str = "", files: int | None = None) -> Collected:
     """Store the artifacts of a step with a separate verifier."""
     collection = Collection(1, LONE.index, "agent")
     room, alone = [await each(KEY, collection) for each in (volume.collections.headroom, volume.collections.most)]
-    received = Received(headroom=replace(room, **changes), alone=alone, cut=cut)
+    room = room if files is None else replace(room, files=files)
+    received = Received(headroom=room, alone=alone, cut=cut)
     async with volume.collections.spool(KEY) as spool:
         await spool.write(tar(directory("0"), member("0/log", b"x" * 10), member("1", b"z" * 5000)))
         return await volume.collections.store_step(
@@ -158,12 +159,14 @@ async def fill(volume: Volume, size: int) -> None:
     (old / "file").write_bytes(b"x" * size)
 
 
-@pytest.mark.parametrize("changes", [{}, {"files": 1}], ids=["bytes", "files"])
-async def test_artifacts_for_a_verifier_wait_for_the_room_that_other_trials_take(tmp_path: Path, changes: dict[str, int]) -> None:
+@pytest.mark.parametrize(("filled", "files"), [(96_000, None), (50_000, 1)], ids=["bytes", "files"])
+async def test_artifacts_for_a_verifier_wait_for_the_room_that_other_trials_take(
+    tmp_path: Path, filled: int, files: int | None
+) -> None:
     volume = limited(tmp_path)
-    await fill(volume, 50_000 if changes else 96_000)
+    await fill(volume, filled)
     with pytest.raises(StoreError, match="results of other trials leave no room"):
-        await handed_over(volume, **changes)
+        await handed_over(volume, files=files)
     assert not (trial_path(volume) / "steps").exists()
     await volume.remove(OTHER)
     assert (await handed_over(volume)).incomplete == ()
