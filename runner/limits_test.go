@@ -79,12 +79,15 @@ func TestAPhaseWithoutNewPrivilegesMayLimitItsProcesses(t *testing.T) {
 	}
 }
 
-// The container runtime reads these files before it starts an exec session, and would wait forever for a writer.
+// The container runtime reads these files before it starts an exec session, and would wait forever for a writer, or for its own stdin.
 func TestAContainerInWhichNoExecSessionCanStartEnds(t *testing.T) {
-	for _, name := range []string{"passwd", "group"} {
+	for name, attack := range map[string]func(file string) error{
+		"passwd": func(file string) error { return syscall.Mkfifo(file, 0o644) },
+		"group":  func(file string) error { return os.Symlink("/proc/self/fd/0", file) },
+	} {
 		c, root := launchRoot(t, smallRoot(t), nil)
 		c.connectSmall()
-		check(syscall.Mkfifo(filepath.Join(root, "etc", name), 0o644))
+		check(attack(filepath.Join(root, "etc", name)))
 		ended := make(chan int, 1)
 		go func() {
 			c.process.Wait()
