@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"errors"
 	"fmt"
 	"log"
 	"math/rand/v2"
@@ -59,10 +60,17 @@ const (
 	maxLinks    = 40       // as in the kernel
 )
 
-// awaitBlockedExecs returns an error when the container runtime could read one of execFiles without an end. Exec sessions then wait
-// forever, which the operator cannot distinguish from an unresponsive node. The error ends PID 1, and so the phase that did this.
+// awaitBlockedExecs returns an error when the container runtime could read one of execFiles without an end, or finds another program
+// than this one at its path. Then exec sessions wait forever, or fail, which the operator cannot distinguish from an unresponsive
+// node. The error ends PID 1, and so the phase that did this. A root agent can move the mount with this program if it may create user
+// namespaces: in one of its own, it can change directories from which it has unmounted everything.
 func awaitBlockedExecs() error {
+	program, _ := os.Executable()
+	own, _ := os.Stat(program)
 	for ; ; pause() {
+		if now, err := os.Stat(program); own != nil && !os.SameFile(own, now) && !errors.Is(err, syscall.ENOMEM) {
+			return fmt.Errorf("%s was moved or replaced, so no exec session can start", program)
+		}
 		for _, name := range execFiles {
 			if problem := blocksReader(name); problem != "" {
 				return fmt.Errorf("%s %s, so no exec session can start", name, problem)
