@@ -114,14 +114,14 @@ class App:
             metrics,
             wake=lambda key: self.queue.add(key),
             ended=self.traces.ended if self.traces else lambda _: None,
+            changed=self.event_filter.changed,
             shipping=self.shipping,
             models=self.models,
             sign=self.signer.envelope if self.signer else None,
         )
         waited = metrics.queue_wait_seconds.observe
         self.queue = WorkQueue(self.reconciler.reconcile, workers=settings.reconcile_workers, waited=waited, failed=metrics.failed)
-        limited = [each.model for each in settings.models]
-        self.sweeps = Sweeps(client, metrics, self._sweep_tasks(client), self.shard, limited)
+        self.sweeps = Sweeps(client, metrics, self._sweep_tasks(client), self.shard, [each.model for each in settings.models])
         self.sweep_queue = WorkQueue(self.sweeps.reconcile, workers=SWEEP_WORKERS, kind="sweep", failed=metrics.failed)
         self.events = EventRouter(
             self.lease,

@@ -138,7 +138,7 @@ class Settings(BaseSettings):
     """Minimum size of a file that the pod uploads directly to the object store; None: all files go through the operator."""
     results_url: str = "http://127.0.0.1:8080"
     """Prefix of status.results. Clients reach service://NAMESPACE/SERVICE:PORT through the API server's proxy."""
-    linger_seconds: float = Field(default=12.0, ge=0)
+    linger_seconds: float = Field(default=30.0, ge=0)
     """How long an exec session stays open for a phase that may finish soon, unless other trials are queued for a session."""
     poll_seconds: float = Field(default=300.0, gt=0)
     """Time after which the operator polls a running phase if the pod's readiness has not changed; the interval then doubles, up to

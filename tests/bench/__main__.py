@@ -9,7 +9,7 @@ Sections, in order:
   repetitions (rounds); per trial: execs, API requests, status writes,
   operator CPU; then the same 40 trials by Harbor's own driver, if installed (variable HARBOR, or `harbor` on the PATH)
 - transfers: time and memory of file transfers to and from a pod
-- agents: 40 trials with an agent host (a scripted claude-code with a scripted model; three steps of 9 s, then of 30 s), wall
+- agents: 40 trials with an agent host (a scripted claude-code with a scripted model; three steps of 18 s, then of 36 s), wall
   time compared with the same agent's processes alone in pods of the same shape and in bare pods; execs, API requests and
   operator CPU per trial; the agent host's memory; and time and memory of the reports on 1,000 trials with usage
 - checkpoints: time and memory of packing and restoring changed files, a checkpoint without changes, and the wall time of 8 trials

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from hack import image
 from multistep import __version__
 from multistep.api import harbor_agents
+from multistep.providers import BY_KEY_VARIABLE
 from tests.harbor.environment import Python, harbor_python
 
 PROJECT = Path(__file__).parents[2] / "agent-host"
@@ -38,6 +41,11 @@ def test_the_operator_knows_harbors_agents_and_what_they_can_do(python: Python) 
     assert {name for name, has in hosted.items() if has["resume"]} == harbor_agents.RESUMING
     assert {name for name, has in hosted.items() if not has["baseURL"]} == harbor_agents.DIRECT
     assert {name for name, has in hosted.items() if has["webTools"]} == harbor_agents.WEB_TOOLS
+
+
+def test_the_agent_host_knows_the_variables_of_the_providers_keys() -> None:
+    keys = re.search(r"^_KEYS = frozenset\((.*)\)$", (PROJECT / "multistep_host/trial.py").read_text(), re.MULTILINE)
+    assert keys is not None and ast.literal_eval(keys[1]) == set(BY_KEY_VARIABLE)
 
 
 def test_the_agent_hosts_version_is_the_operators() -> None:

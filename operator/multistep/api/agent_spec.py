@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from multistep.api import harbor_agents, providers
+from multistep import providers
+from multistep.api import harbor_agents
 from multistep.api.agent_names import BUILT_IN, agent_label
 from multistep.api.harbor_options import option_problems
 from multistep.api.model import EnvVars, Model, Multiplier, Seconds, cel
@@ -18,7 +19,6 @@ from multistep.api.problems import shown
 PROGRAM_DIR: Final = "/multistep-agent"
 """Directory of the agent's program, in an image that `multistep agent build` built and in the environment."""
 
-_BASE_URL: Final = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[!\"$->@-~]*)?")
 _MODEL: Final = re.compile(r"[!-~]+")
 _ONLY_HOSTED: Final = ("model", "version", "options", "credentials", "base_url", "limits", "preinstalled", "image")
 
@@ -181,7 +181,7 @@ class AgentSpec(Model):
         if not self.uses_gateway:
             return self
         given = {f"env: {each.name}" for each in self.env}
-        if self.name is not None:  # what a class of your own calls its arguments is its affair
+        if self.name is not None:  # a custom class may give its arguments any names
             given |= {f"kwargs.{name}" for name, value in self.options.items() if value}
         fields = {"kwargs.base_url": "baseURL", "kwargs.api_base": "baseURL", "kwargs.api_key": "credentials"}
         for each in self._providers_of_keys:
@@ -219,7 +219,7 @@ class AgentSpec(Model):
                 )
         if self.model is not None and _MODEL.fullmatch(self.model) is None:
             raise ValueError(f"model: must have visible ASCII characters only, not {shown(self.model)}")
-        if self.base_url is not None and _BASE_URL.fullmatch(self.base_url) is None:
+        if self.base_url is not None and re.fullmatch(providers.BASE_URL, self.base_url) is None:
             raise ValueError(
                 "baseURL: must be https://HOST[:PORT][/PATH] without user, query and fragment, as the model gateway appends the "
                 f"request's path, not {shown(self.base_url)}"

@@ -276,13 +276,16 @@ def facts(trial: Object, scoring: Scoring | None = None) -> TrialFacts:
 
 
 def _cost(status: Object) -> float | None:
-    """Return the known cost of the model requests of all attempts."""
+    """Return the known cost of the model requests of all attempts, of the last one (status.usage) with the agent's setup."""
+    number, steps = status.get("attempt", 1), status.get("steps") or []
     attempts = {each.get("number"): each for each in status.get("attempts") or []}
-    attempts.setdefault(status.get("attempt"), status)
-    ran = by_runner({number: with_runner(number, _kept(each), each.get("steps") or []) for number, each in attempts.items()})
-    usages = (step.get("usage") or {} for steps in ran.values() for step in steps)
-    costs = [cost for each in usages if (cost := each.get("costUSD")) is not None]
-    return sum(costs) if costs else None
+    attempts.setdefault(number, status)
+    last = (status.get("usage") or {}).get("costUSD")
+    counted = [] if last is None else [(runner, each.get("name")) for runner, each in with_runner(number, _kept(status), steps)]
+    ran = by_runner({each: with_runner(each, _kept(found), found.get("steps") or []) for each, found in attempts.items()})
+    others = [each for runner, found in ran.items() for each in found if (runner, each.get("name")) not in counted]
+    costs = [last, *((each.get("usage") or {}).get("costUSD") for each in others)]
+    return sum(filter(None, costs)) if any(each is not None for each in costs) else None
 
 
 def _kept(attempt: Object) -> Sequence[int]:

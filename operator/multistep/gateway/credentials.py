@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
-from multistep.gateway.routes import Provider
-
-_BASE_URL: Final = r"^https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[!\"$->@-~]*)?$"
+from multistep.providers import BASE_URL, ProviderName
 
 
 class Credential(BaseModel):
@@ -18,9 +16,9 @@ class Credential(BaseModel):
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, extra="forbid", hide_input_in_errors=True)
 
-    provider: Provider
+    provider: ProviderName
     key: SecretStr
-    base_url: str | None = Field(default=None, alias="baseURL", pattern=_BASE_URL)
+    base_url: str | None = Field(default=None, alias="baseURL", pattern=BASE_URL)
 
     @field_validator("key")
     @classmethod

@@ -8,7 +8,7 @@ from typing import Final
 
 from aiohttp import web
 
-from multistep.gateway.routes import Provider
+from multistep.providers import ProviderName
 
 Headers = list[tuple[str, str]]
 
@@ -19,14 +19,14 @@ _CREDENTIALS: Final = {"authorization", "x-api-key", "x-goog-api-key", "api-key"
 _FOR_ACCOUNTS: Final = {"openai-organization", "openai-project", "x-goog-user-project", "x-server-timeout"}
 _FOR_ANSWERS: Final = {"x-goog-fieldmask", "x-http-method-override"}  # an agent could make an answer look cut off with these
 _QUERY: Final = re.compile(r"alt=sse|beta=true|api-version=[\w.-]{1,40}")  # the query parameters that agents use
-_ORDER: Final[dict[Provider, Sequence[str]]] = {
+_ORDER: Final[dict[ProviderName, Sequence[str]]] = {
     "openai": ("authorization", "api-key", "x-api-key"),
     "anthropic": ("x-api-key", "authorization"),
     "gemini": ("x-goog-api-key", "authorization", "x-api-key"),
 }
 
 
-def token_of(request: web.Request, provider: Provider) -> str:
+def token_of(request: web.Request, provider: ProviderName) -> str:
     """Return the step token of a request, from the first header that has one or from Gemini's query parameter ``key``; "" if there
     is none."""
     for name in _ORDER[provider]:

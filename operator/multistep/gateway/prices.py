@@ -9,13 +9,13 @@ import genai_prices
 from genai_prices.types import PriceCalculation
 
 from multistep.gateway.dialects import Usage
-from multistep.gateway.routes import Provider
+from multistep.providers import ProviderName
 
 TABLE: Final = f"genai-prices {genai_prices.__version__}"
-_PROVIDERS: Final[dict[Provider, str]] = {"openai": "openai", "anthropic": "anthropic", "gemini": "google"}
+_PROVIDERS: Final[dict[ProviderName, str]] = {"openai": "openai", "anthropic": "anthropic", "gemini": "google"}
 
 
-def cost_usd(provider: Provider, model: str, usage: Usage) -> float | None:
+def cost_usd(provider: ProviderName, model: str, usage: Usage) -> float | None:
     """Return the price of this usage; None if genai-prices does not list the model."""
     if not has_price(provider, model):
         return None
@@ -23,7 +23,7 @@ def cost_usd(provider: Provider, model: str, usage: Usage) -> float | None:
 
 
 @functools.lru_cache(maxsize=1024)
-def has_price(provider: Provider, model: str) -> bool:
+def has_price(provider: ProviderName, model: str) -> bool:
     """Return whether genai-prices lists this model."""
     try:
         _cost(provider, model, Usage(input=1, output=1))
@@ -33,7 +33,7 @@ def has_price(provider: Provider, model: str) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def context_window(provider: Provider, model: str) -> int | None:
+def context_window(provider: ProviderName, model: str) -> int | None:
     """Return the model's context window in tokens; None if genai-prices does not list the model or its context window."""
     try:
         return _calculated(provider, model, genai_prices.Usage(input_tokens=1)).model.context_window
@@ -41,7 +41,7 @@ def context_window(provider: Provider, model: str) -> int | None:
         return None
 
 
-def _cost(provider: Provider, model: str, usage: Usage) -> float:
+def _cost(provider: ProviderName, model: str, usage: Usage) -> float:
     cached = min(usage.cached, usage.input)  # genai-prices rejects cached > input, which a provider may report
     written = min(usage.written, usage.input - cached)
     counted = genai_prices.Usage(
@@ -54,5 +54,5 @@ def _cost(provider: Provider, model: str, usage: Usage) -> float:
     return float(_calculated(provider, model, counted).total_price)
 
 
-def _calculated(provider: Provider, model: str, usage: genai_prices.Usage) -> PriceCalculation:
+def _calculated(provider: ProviderName, model: str, usage: genai_prices.Usage) -> PriceCalculation:
     return genai_prices.calc_price(usage, model, provider_id=_PROVIDERS[provider])

@@ -16,8 +16,9 @@ from multistep.gateway.exchange import Call, Exchange, Services
 from multistep.gateway.headers import token_of
 from multistep.gateway.keyring import Keyring
 from multistep.gateway.refusal import Refused
-from multistep.gateway.routes import Provider, Route, find_route, provider_of
+from multistep.gateway.routes import Route, find_route, provider_of
 from multistep.gateway.tokens import InvalidToken, StepClaims, verify
+from multistep.providers import ProviderName
 
 _log: Final = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class Public:
             credential = await self._credential(claims, route)
             return await Exchange(self._services, client, Call(claims, route, asked, claims.credential, credential)).run()
 
-    def _claims(self, request: web.Request, provider: Provider) -> StepClaims:
+    def _claims(self, request: web.Request, provider: ProviderName) -> StepClaims:
         try:
             claims = verify(token_of(request, provider), self._keyring.secrets())
         except InvalidToken as error:

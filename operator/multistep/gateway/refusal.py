@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from multistep.gateway.routes import Provider
+from multistep.providers import ProviderName
 
 HELD_TOO_LONG: Final = 529
 """HTTP status of the answer to a request that waited too long. Not 429, because codex exits at the first 429."""
@@ -43,7 +43,7 @@ class Refused(Exception):
         super().__init__(message)
         self.status = status
 
-    def response(self, provider: Provider | None) -> web.Response:
+    def response(self, provider: ProviderName | None) -> web.Response:
         """Return the HTTP response in the provider's error format."""
         headers = {"Retry-After": str(RETRY_SECONDS)} if self.status in (425, HELD_TOO_LONG) else {}
         body = json.dumps(_body(provider, self.status, f"Multistep's model gateway: {self}"))
@@ -51,7 +51,7 @@ class Refused(Exception):
         return web.Response(status=self.status, reason=reason, text=body, content_type="application/json", headers=headers)
 
 
-def _body(provider: Provider | None, status: int, message: str) -> dict[str, Any]:
+def _body(provider: ProviderName | None, status: int, message: str) -> dict[str, Any]:
     kind = _TYPES[status]
     if provider == "gemini":
         return {"error": {"code": status, "message": message, "status": _GEMINI.get(status, "FAILED_PRECONDITION")}}

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from multistep.gateway.dialects import CHAT, GEMINI, MESSAGES, RESPONSES, Dialect
+from multistep.providers import PROVIDERS, ProviderName
 
-Provider = Literal["openai", "anthropic", "gemini"]
-
-BASE_PATHS: Final[dict[Provider, str]] = {"openai": "/openai/v1", "anthropic": "/anthropic", "gemini": "/gemini"}
+BASE_PATHS: Final = {each.name: each.path for each in PROVIDERS}
 """Path of the gateway's base URL, by provider."""
-BASE_URLS: Final[dict[Provider, str]] = {
-    "openai": "https://api.openai.com/v1",
-    "anthropic": "https://api.anthropic.com",
-    "gemini": "https://generativelanguage.googleapis.com",
-}
+BASE_URLS: Final = {each.name: each.base_url for each in PROVIDERS}
 """The providers' default base URLs, to which the gateway appends the rest of a request's path."""
 
 STALLS_PATH: Final = "/multistep/stalls"
@@ -29,14 +24,14 @@ _MODEL: Final = r"(?P<model>[A-Za-z0-9][A-Za-z0-9_.@-]{0,199})"
 class Route:
     """An allowed request. path: URL path after the base URL; model: model in the path, or ""; counted: whether it uses tokens."""
 
-    provider: Provider
+    provider: ProviderName
     dialect: Dialect
     path: str
     model: str
     counted: bool
 
 
-_TABLE: Final[tuple[tuple[str, Provider, str, Dialect, bool], ...]] = (
+_TABLE: Final[tuple[tuple[str, ProviderName, str, Dialect, bool], ...]] = (
     ("POST", "openai", r"/chat/completions", CHAT, True),
     ("POST", "openai", r"/responses(?:/compact)?", RESPONSES, True),
     ("GET", "openai", rf"/models(?:/{_MODEL})?", CHAT, False),
@@ -61,6 +56,6 @@ def find_route(method: str, path: str) -> Route | None:
     return None
 
 
-def provider_of(path: str) -> Provider | None:
+def provider_of(path: str) -> ProviderName | None:
     """Return the provider whose base path is a prefix of this path. The provider determines the format of errors."""
     return next((each for each in BASE_PATHS if path.startswith(f"/{each}/")), None)

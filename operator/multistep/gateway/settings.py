@@ -7,8 +7,9 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from multistep.gateway.routes import BASE_URLS, Provider
+from multistep.gateway.routes import BASE_URLS
 from multistep.loglines import Form
+from multistep.providers import ProviderName
 
 
 class GatewaySettings(BaseSettings):
@@ -28,7 +29,7 @@ class GatewaySettings(BaseSettings):
     """Port that agents call; 0: any free port."""
     admin_port: int = Field(default=8081, ge=0, le=65535)
     """Port of the operator's requests, /metrics and /healthz; 0: any free port."""
-    base_urls: dict[Provider, str] = BASE_URLS
+    base_urls: dict[ProviderName, str] = BASE_URLS
     """Base URL of each provider, for credentials without their own."""
     plain_upstreams: bool = False
     """Whether credentials may have base URLs without TLS, such as that of a server in the cluster. Keys are sent in clear."""

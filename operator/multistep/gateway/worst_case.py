@@ -13,7 +13,7 @@ from multistep.gateway.bodies import Asked
 from multistep.gateway.dialects import Usage
 from multistep.gateway.ledger import Spent
 from multistep.gateway.prices import context_window, cost_usd
-from multistep.gateway.routes import Provider
+from multistep.providers import ProviderName
 
 _TEMPLATE_TOKENS: Final = 2048  # tokens that providers add to a prompt, e.g. instructions for tools (Anthropic: at most 800)
 _LONG_CONTEXT: Final = 1_000_000  # Anthropic: context window with the beta context-1m
@@ -56,7 +56,7 @@ class WorstCase(NamedTuple):
     unknown: str = ""
 
 
-def worst_case(provider: Provider, asked: Asked, *, long_context: bool = False) -> WorstCase:
+def worst_case(provider: ProviderName, asked: Asked, *, long_context: bool = False) -> WorstCase:
     """Return the upper bound of a request's usage. long_context: whether it asks for Anthropic's window of 1 million tokens."""
     limits, listed = _limits(asked.model), context_window(provider, asked.model)
     window = _LONG_CONTEXT if long_context else limits.window or listed
@@ -73,7 +73,7 @@ def worst_case(provider: Provider, asked: Asked, *, long_context: bool = False) 
     return WorstCase(Spent(most_input, most_output, _most_cost(provider, asked, most_input, most_output)), unknown)
 
 
-def _most_cost(provider: Provider, asked: Asked, most_input: int, most_output: int) -> float:
+def _most_cost(provider: ProviderName, asked: Asked, most_input: int, most_output: int) -> float:
     """Return the upper bound of the request's cost. It assumes that the provider reads nothing from its cache and, if the request
     asks for caching, writes all input to the cache."""
     uses = [Usage(input=most_input, output=most_output)]

@@ -194,6 +194,8 @@ class Driver:
             if (found := milestones(now, progress.journal)) != reported:
                 await drive.hooks.report(progress.journal, drive.isolation)
                 reported = found
+            if progress.between_steps and drive.hooks.expired():
+                break
             if progress.next.where == "host" and "host" not in drive.sessions:
                 drive.add_host(*await self._host_session(drive.stack, drive.trial, drive.pods.agent, drive.sessions["agent"]))
                 continue
@@ -216,13 +218,13 @@ class Driver:
         return Progressed(progress.journal)
 
     async def _linger(self, drive: Drive, progress: Progress) -> bool:
-        """Wait longer for a phase that may finish soon, unless other trials are queued for a session. Return whether it has
-        finished."""
+        """Wait longer for a phase that may finish soon, unless other trials are queued for a session or this one needs a new
+        reconcile. Return whether the phase has finished."""
         if progress.running is None or progress.next is None or progress.running.id in drive.under_way:
             return False
         session, time_of = drive.sessions[progress.next.where], asyncio.get_running_loop().time
         end = time_of() + self._settings.linger_seconds - FIRST_WAIT_SECONDS
-        while not self._sessions_queued() and (left := end - time_of()) > 0:
+        while not (self._sessions_queued() or drive.hooks.expired() or drive.hooks.changed()) and (left := end - time_of()) > 0:
             record = await session.wait(progress.running.id, min(left, FIRST_WAIT_SECONDS))
             if record.done:
                 drive.records[record.id] = session.seen(record)

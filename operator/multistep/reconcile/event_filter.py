@@ -6,12 +6,13 @@ passes it needlessly does no harm.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from multistep.api import labels
+from multistep.api.model import Metadata
 from multistep.engine.decisions import PodFacts
 from multistep.pods import identity
 from multistep.pods.facts import pod_facts
@@ -19,7 +20,16 @@ from multistep.reconcile.concurrency_limit import Key
 
 Body = Mapping[str, Any]
 _FINISHED = ("Complete", "Failed")
+Changed = Callable[[Metadata], bool]
 Name = tuple[str, str, str]  # kind ("trial", "sweep" or "pod"), namespace, name
+
+
+class _Identity(NamedTuple):
+    """What changes if the spec changes or deletion is requested, but not if only the status changes."""
+
+    uid: str | None
+    generation: int
+    deleted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +72,12 @@ class EventFilter:
         """Return whether a trial has finished. Its pods' events then need no reconcile: its last reconcile cleaned the pods up."""
         seen = self._seen.get(("trial", *key))
         return seen is not None and seen.finished
+
+    def changed(self, trial: Metadata) -> bool:
+        """Return whether the last event of this trial showed a newer spec than `trial` has, or a request to delete it."""
+        seen = self._seen.get(("trial", trial.namespace, trial.name))
+        shown = seen.facts if seen is not None else None
+        return isinstance(shown, _Identity) and (shown.uid != trial.uid or shown.generation > trial.generation or shown.deleted)
 
     def sweep(self, body: Body, type: str | None) -> Key | None:
         """Return the sweep's key if it needs a reconcile: it is new or deleted, its spec changed, or its lease was renewed."""
@@ -114,6 +130,5 @@ def _sweep_identity(metadata: Mapping[str, Any]) -> object:
     return _identity(metadata), (metadata.get("annotations") or {}).get(labels.RENEWAL)
 
 
-def _identity(metadata: Mapping[str, Any]) -> object:
-    """Return a value that changes if the spec changes or deletion is requested, but not if only the status changes."""
-    return metadata.get("uid"), metadata.get("generation"), bool(metadata.get("deletionTimestamp"))
+def _identity(metadata: Mapping[str, Any]) -> _Identity:
+    return _Identity(metadata.get("uid"), metadata.get("generation", 0), bool(metadata.get("deletionTimestamp")))

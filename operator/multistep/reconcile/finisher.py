@@ -94,11 +94,10 @@ class Finisher:
     async def clear(self, trial: MultiStepTrial) -> None:
         """Delete the files on the volume that a finished trial no longer needs: checkpoints, unless they are kept with the results,
         and results, if the status shows that they are in the object store. Idempotent."""
-        key, checkpoints = TrialKey.of(trial), trial.spec.checkpoints
-        spec = trial.spec
+        key, spec = TrialKey.of(trial), trial.spec
         copied = any(each is not None for each in (spec.regrade, spec.from_, spec.from_step))  # the status may not have the start
         kept = _keeps_checkpoints(trial)
-        if not kept and (checkpoints.policy == "AfterStep" or trial.spec.verifier.isolation != "Declared" or copied):
+        if not kept and (spec.checkpoints.policy == "AfterStep" or spec.verifier.isolation != "Declared" or copied):
             await self._volume.checkpoints.remove(key)
         if trial.status.results_store and await self._volume.exists(key):
             await self._volume.remove(key, but_checkpoints=kept)

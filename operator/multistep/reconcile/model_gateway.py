@@ -18,7 +18,6 @@ import aiohttp
 from pydantic import SecretStr, ValidationError
 
 from multistep.api.problems import shown
-from multistep.api.providers import BY_KEY_VARIABLE, Provider
 from multistep.api.trial import MultiStepTrial
 from multistep.engine.hosted_agent import HostedAgent
 from multistep.engine.model_access import MAX_DOWNTIMES
@@ -32,6 +31,7 @@ from multistep.gateway.loads import ModelLoad
 from multistep.gateway.routes import STALLS_PATH
 from multistep.gateway.tokens import Limits, SigningKey, StepClaims, StepKey
 from multistep.gateway.usage import LastFailure, StepUsage
+from multistep.providers import BY_KEY_VARIABLE, Provider
 
 ADMIN_TOKEN: Final = "admin-token"  # file of the operator's bearer token, beside the signing keys
 GRACE_SECONDS: Final = 3600.0  # a token expires this long after the agent's timeout
@@ -229,9 +229,8 @@ def _failure(usage: StepUsage, model: str | None) -> LastFailure | None:
     request a model that the provider always refuses, so that it gets another attempt. So a model that the provider never answered
     in the trial is no evidence if the last request for the trial's own model succeeded.
     """
-    rejected = [each for each in usage.failures.values() if each.kind == "Configuration" and _shows(model, each)]
-    if model is None and usage.models.keys() - usage.failures.keys():  # another model works, so the key is not wrong for all
-        rejected = []
+    keys_work = bool(usage.models.keys() - usage.failures.keys())
+    rejected = [each for each in usage.failures.values() if each.kind == "Configuration" and _shows(model, each, keys_work)]
     last = usage.last_failure
     if rejected or last is None:
         return rejected[0] if rejected else None
@@ -241,9 +240,12 @@ def _failure(usage: StepUsage, model: str | None) -> LastFailure | None:
     return last if last.kind == "Provider" and (last.answered or not worked) else None
 
 
-def _shows(model: str | None, failure: LastFailure) -> bool:
-    """Return whether a failure of kind Configuration shows that the trial is configured wrongly. model: the trial's model."""
-    return failure.status == _KEY_REJECTED if model is None else _is_of_trial(model, failure.model)
+def _shows(model: str | None, failure: LastFailure, keys_work: bool) -> bool:
+    """Return whether a failure of kind Configuration shows that the trial is configured wrongly. model: the trial's model;
+    keys_work: whether the provider accepted requests for another model."""
+    if model is None:
+        return failure.status == _KEY_REJECTED and not keys_work
+    return _is_of_trial(model, failure.model)
 
 
 def _is_of_trial(model: str | None, requested: str) -> bool:

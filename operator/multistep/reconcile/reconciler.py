@@ -22,7 +22,7 @@ from multistep.reconcile.builds import Builds
 from multistep.reconcile.checkpointing import Checkpointing
 from multistep.reconcile.concurrency_limit import ConcurrencyLimit, Key, Wake
 from multistep.reconcile.driver import Driver
-from multistep.reconcile.event_filter import PodEvent
+from multistep.reconcile.event_filter import Changed, PodEvent
 from multistep.reconcile.fetches import Fetches
 from multistep.reconcile.finisher import Finisher, Sign
 from multistep.reconcile.model_gateway import ModelAccess
@@ -52,8 +52,8 @@ STARTED_REQUEUE_SECONDS = 1.0  # delay of the next reconcile once a pod is neith
 @dataclass
 class Reconciler:
     """Reconciles one trial per call. clock: seconds since the epoch; wake: requeues a key; ended: called with finished trials;
-    shipping, models: clients of the object store and the model gateway, None without one; registry: the registry of built images,
-    None for the one in the settings."""
+    changed: returns whether an event showed a newer spec of a trial, or its deletion; shipping, models: clients of the object store
+    and the model gateway, None without one; registry: the registry of built images, None for the one in the settings."""
 
     cluster: Cluster
     volume: Volume
@@ -62,6 +62,7 @@ class Reconciler:
     clock: Callable[[], float] = time.time
     wake: Wake = lambda _: None
     ended: Callable[[MultiStepTrial], object] = lambda _: None
+    changed: Changed = lambda _: False
     shipping: Shipping | None = None
     models: ModelAccess | None = None
     sign: Sign | None = None
@@ -96,6 +97,7 @@ class Reconciler:
             metrics=self.metrics,
             tally=Tally(self.metrics, self.clock, ended=self.ended),
             clock=self.clock,
+            changed=self.changed,
             hints=self.hints,
             starts=self.starts,
             quotas=self.quotas,

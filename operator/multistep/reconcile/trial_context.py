@@ -23,6 +23,7 @@ from multistep.metrics import Metrics
 from multistep.reconcile.checkpointing import Checkpointing
 from multistep.reconcile.concurrency_limit import ConcurrencyLimit, Key
 from multistep.reconcile.driver import Driver
+from multistep.reconcile.event_filter import Changed
 from multistep.reconcile.finisher import Finisher
 from multistep.reconcile.model_gateway import ModelAccess
 from multistep.reconcile.model_slots import ModelSlots
@@ -43,7 +44,8 @@ from multistep.store.volume import Volume
 
 @dataclass(frozen=True)
 class Tools:
-    """The objects that all reconciles share. hints: hints about the trials' pods; clock: seconds since the epoch."""
+    """The objects that all reconciles share. hints: hints about the trials' pods; clock: seconds since the epoch; changed: function
+    that returns whether an event showed a newer spec of a trial, or its deletion."""
 
     cluster: Cluster
     pods: TrialPods
@@ -58,6 +60,7 @@ class Tools:
     metrics: Metrics
     tally: Tally
     clock: Callable[[], float]
+    changed: Changed
     hints: PodHints
     starts: PodStarts
     quotas: Quotas

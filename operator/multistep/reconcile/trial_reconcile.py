@@ -245,7 +245,12 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             await self._write(status.at_current_step(self._trial, self._t.clock()))
             return self._until_deadline(paused)
         agent, both_pods = script_of(self._plan), Pods(self._pod, None if lost else self._verifier, lost)
-        hooks = Hooks(self._write_progress, self._release_verifier)
+        hooks = Hooks(
+            self._write_progress,
+            self._release_verifier,
+            expired=lambda: deadlines.cut_short(self._trial, self._t.clock()) is not None,
+            changed=lambda: self._t.changed(self._trial.metadata),
+        )
         if not self._t.execs.acquire(self._key, 1 + self._plan.separate + self._plan.switches_networks):
             return self._until_deadline(None)
         before = self._trial.status.steps

@@ -74,8 +74,8 @@ class CostPicture:
 
 def cost_picture(standings: Iterable[Standing]) -> CostPicture | None:
     """Return the picture; None if no agent has a cost and a mean score."""
-    found = list(standings)
-    shown = [(each, *point) for each in found if (point := _point(each)) is not None]
+    points = [(each, _point(each)) for each in standings]
+    shown = [(each, *point) for each, point in points if point is not None]
     if not shown:
         return None
     scores = [end for _, _, *ends in shown for end in ends if end is not None]
@@ -87,7 +87,7 @@ def cost_picture(standings: Iterable[Standing]) -> CostPicture | None:
         Mark(each, x, y, None if low is None else up.at(low), None if high is None else up.at(high), label)
         for (each, _, _, low, high), (x, y), label in zip(shown, places, labels, strict=True)
     ]
-    return CostPicture(marks, across, up, [each.agent for each in found if _point(each) is None])
+    return CostPicture(marks, across, up, [each.agent for each, point in points if point is None])
 
 
 def _point(standing: Standing) -> tuple[float, float, float | None, float | None] | None:

@@ -116,7 +116,7 @@ def found(short_execs: float = 120, long_execs: float = 160, installed: int = 60
         (found(installed=65 << 20), False, ["65.0 MiB"]),
         (found(short_execs=121), False, ["1.01 execs"]),
         (found(long_execs=162), False, ["1.35 execs"]),
-        (found(trials=6.4), True, ["1.60 times"]),
+        (found(trials=6.4), True, ["short steps take 1.60 times", "long steps take 1.60 times"]),
     ],
     ids=["all", "memory", "execs of short steps", "execs of long steps", "time, which only is reported"],
 )

@@ -282,8 +282,13 @@ def test_whatever_a_status_holds_time_never_runs_backwards(status: Any) -> None:
 def test_the_cost_of_all_attempts_counts_as_far_as_it_is_known() -> None:
     paid = {"name": "a", "usage": {"costUSD": 0.25}}
     attempts = [{"number": 1, "reason": "Evicted", "steps": [paid, {"name": "b", "usage": {}}]}]
-    assert facts(trial({"attempts": attempts, "steps": [paid, {"name": "b"}]})).cost_usd == 0.5
+    assert facts(trial({"attempt": 2, "attempts": attempts, "steps": [paid, {"name": "b"}]})).cost_usd == 0.5
     assert facts(trial({"steps": [{"name": "b"}]})).cost_usd is None
+    last = {**paid, "name": "b"}
+    known = {"attempts": attempts, "attempt": 2, "steps": [last], "usage": {"costUSD": 1.25}}
+    resumed = {**known, "steps": [paid, last], "resumed": {"attempts": [1]}}
+    assert facts(trial(known)).cost_usd == 1.5  # 1.0 of the last attempt's agent setup
+    assert facts(trial(resumed)).cost_usd == 1.25
 
 
 def test_a_refusal_by_the_sweeps_budget_has_the_time_at_which_the_step_started() -> None:

@@ -15,23 +15,24 @@ import aiohttp
 from multistep.gateway.app import running
 from multistep.gateway.client import GatewayAdmin, step_token
 from multistep.gateway.credentials import Credential
-from multistep.gateway.routes import BASE_PATHS, Provider
+from multistep.gateway.routes import BASE_PATHS
 from multistep.gateway.settings import GatewaySettings
 from multistep.gateway.tokens import SigningKey, StepClaims, StepKey
+from multistep.providers import ProviderName
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.model_answers import Api
 
 KEY = SigningKey("k1", b"0123456789abcdef0123456789abcdef")
 ADMIN_TOKEN = "admin-token-0123456789-0123456789"
-REAL_KEYS: dict[Provider, str] = {"openai": "sk-REAL-openai", "anthropic": "sk-ant-REAL", "gemini": "AIza-REAL"}
-PROVIDERS: dict[Api, Provider] = {"chat": "openai", "responses": "openai", "messages": "anthropic", "gemini": "gemini"}
+REAL_KEYS: dict[ProviderName, str] = {"openai": "sk-REAL-openai", "anthropic": "sk-ant-REAL", "gemini": "AIza-REAL"}
+PROVIDERS: dict[Api, ProviderName] = {"chat": "openai", "responses": "openai", "messages": "anthropic", "gemini": "gemini"}
 MODELS: dict[Api, str] = {
     "chat": "gpt-5-mini",
     "responses": "gpt-5.2-codex",
     "messages": "claude-sonnet-4-5",
     "gemini": "gemini-2.5-pro",
 }
-UPSTREAM_PATHS: dict[Provider, str] = {"openai": "/v1", "anthropic": "", "gemini": ""}
+UPSTREAM_PATHS: dict[ProviderName, str] = {"openai": "/v1", "anthropic": "", "gemini": ""}
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class World:
     admin_port: int
     settings: GatewaySettings
 
-    def credential(self, provider: Provider, base_url: str | None = "") -> Credential:
+    def credential(self, provider: ProviderName, base_url: str | None = "") -> Credential:
         """Return a provider's credential. base_url: "" for the fake model's URL, None for the URL in the gateway's settings."""
         url = self.model.url + UPSTREAM_PATHS[provider] if base_url == "" else base_url
         return Credential.model_validate({"provider": provider, "key": REAL_KEYS[provider], "baseURL": url})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from multistep.api.model import API_VERSION
+import pytest
+
+from multistep.api.model import API_VERSION, Metadata
 from multistep.api.trial import KIND
 from multistep.pods.facts import pod_facts
 from multistep.reconcile.event_filter import EventFilter, PodEvent
@@ -30,6 +32,26 @@ def test_a_trials_own_status_is_ignored_but_its_spec_its_end_and_another_of_its_
     assert event_filter.trial(trial(generation=2, deletionTimestamp="2026-01-01T00:00:00Z"), "MODIFIED") == KEY
     assert event_filter.trial(trial(generation=2), "DELETED") == KEY
     assert event_filter.trial(trial(uid="another"), "ADDED") == KEY
+
+
+@pytest.mark.parametrize(
+    ("event", "changed"),
+    [
+        (trial(), False),
+        ({**trial(), "status": {"phase": "Running"}}, False),
+        (trial(generation=2), True),
+        (trial(deletionTimestamp="2026-01-01T00:00:00Z"), True),
+        (trial(uid="another"), True),
+    ],
+    ids=["nothing", "status", "spec", "deletion", "another of its name"],
+)
+def test_a_trial_is_changed_once_an_event_shows_it(event: dict[str, Any], changed: bool) -> None:
+    event_filter, known = EventFilter(), Metadata.model_validate(trial()["metadata"])
+    assert not event_filter.changed(known)
+    event_filter.trial(event, "MODIFIED")
+    assert event_filter.changed(known) is changed
+    event_filter.trial(event, "DELETED")
+    assert not event_filter.changed(known)
 
 
 def test_whatever_a_listing_returns_needs_a_reconcile() -> None:

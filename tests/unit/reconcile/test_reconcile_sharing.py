@@ -7,7 +7,7 @@ import itertools
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
@@ -156,11 +156,15 @@ async def test_a_session_is_kept_for_a_phase_that_started_in_it_and_not_for_one_
     assert waited == [3.0, 0.0]
 
 
-@pytest.mark.parametrize(("queued", "sessions"), [(False, 1), (True, 2)])
-async def test_a_session_is_kept_longer_for_a_phase_unless_other_trials_are_queued(
-    queued: bool, sessions: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("queued", "changed", "sessions"),
+    [(False, False, 1), (True, False, 2), (False, True, 2)],
+    ids=["alone", "other trials are queued", "the trial's spec changed"],
+)
+async def test_a_session_is_kept_longer_for_a_phase_unless_there_is_other_work(
+    queued: bool, changed: bool, sessions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The agent phase finishes during the third wait request. If no other trial is queued, the session stays open until then. The
+    """The agent phase finishes during the third wait request. If there is no other work, the session stays open until then. The
     status shows the agent phase from the second wait request on."""
     world, shown = World(durations={"a/agent": 5.0}, settings={"linger_seconds": 12.0}), list[str | None]()
     known = FakeRunner._known
@@ -174,9 +178,23 @@ async def test_a_session_is_kept_longer_for_a_phase_unless_other_trials_are_queu
 
     monkeypatch.setattr(FakeRunner, "_known", third)
     monkeypatch.setattr(world.reconciler._tools.driver, "_sessions_queued", lambda: queued)
+    world.reconciler._tools = replace(world.reconciler._tools, changed=lambda _: changed)
     await world.run()
     assert world.condition[0] == "Complete" and world.execs == sessions
-    assert shown[1:] == ([] if queued else ["Agent", "Agent"])
+    assert shown[1:] == (["Agent", "Agent"] if sessions == 1 else [])
+
+
+async def test_short_steps_that_share_a_session_end_at_the_trials_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(trial=manifest({"activeDeadlineSeconds": 100}), settings={"linger_seconds": 30.0})
+    known = FakeRunner._known
+
+    def takes_a_minute(runner: FakeRunner, op: str, id: str) -> Json:
+        world.now += 60.0 if op == "wait" and id.endswith("/agent") else 0.0
+        return known(runner, op, id)
+
+    monkeypatch.setattr(FakeRunner, "_known", takes_a_minute)
+    await world.run()
+    assert world.condition[:2] == ("Failed", "DeadlineExceeded") and "1/c/agent" not in world.runner.starts
 
 
 async def test_a_phase_that_takes_long_is_visited_less_and_less() -> None:

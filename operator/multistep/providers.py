@@ -5,28 +5,43 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
+from urllib.parse import urlsplit
+
+BASE_URL: Final = r"^https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[!\"$->@-~]*)?$"
+"""Pattern of a base URL: without user, query and fragment."""
 
 ProviderName = Literal["anthropic", "openai", "gemini"]
 
 
 @dataclass(frozen=True)
 class Provider:
-    """A model provider. host: of its own API; key_variables, url_variables: variables for API key and base URL; path: base path at
-    the gateway."""
+    """A model provider. base_url: of its own API; key_variables, url_variables: variables for API key and base URL; path: base path
+    at the gateway."""
 
     name: ProviderName
-    host: str
+    base_url: str
     key_variables: tuple[str, ...]
     url_variables: tuple[str, ...]
     path: str
 
+    @property
+    def host(self) -> str:
+        """Return the host name of its own API."""
+        return urlsplit(self.base_url).hostname or ""
+
 
 PROVIDERS: Final = (
-    Provider("anthropic", "api.anthropic.com", ("ANTHROPIC_API_KEY",), ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE"), "/anthropic"),
-    Provider("openai", "api.openai.com", ("OPENAI_API_KEY",), ("OPENAI_BASE_URL", "OPENAI_API_BASE"), "/openai/v1"),
+    Provider(
+        "anthropic",
+        "https://api.anthropic.com",
+        ("ANTHROPIC_API_KEY",),
+        ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE"),
+        "/anthropic",
+    ),
+    Provider("openai", "https://api.openai.com/v1", ("OPENAI_API_KEY",), ("OPENAI_BASE_URL", "OPENAI_API_BASE"), "/openai/v1"),
     Provider(
         "gemini",
-        "generativelanguage.googleapis.com",
+        "https://generativelanguage.googleapis.com",
         ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
         ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_BASE"),
         "/gemini",
