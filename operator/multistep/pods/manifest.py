@@ -300,8 +300,8 @@ def _check_template(template: Mapping[str, Any], *, hosted: bool) -> None:
     for field, hook in hooks.items():
         if (hook or {}).get("exec"):
             raise InvalidSpec(
-                f"spec.environment.podTemplate.spec.containers[main].{field}.exec: must not be set; an agent could replace the program, "
-                "and the runner could not distinguish it from the operator"
+                f"spec.environment.podTemplate.spec.containers[main].{field}.exec: must not be set; "
+                "an agent could replace the program, and the runner could not distinguish it from the operator"
             )
 
 

@@ -19,7 +19,7 @@ RUNC = (
         (None, RUNC + 'chdir to cwd ("/app") set in config.json failed: too many levels of symbolic links', True),
         (None, RUNC + 'chdir to cwd ("/app") set in config.json failed: file name too long', True),
         (None, RUNC + 'chdir to cwd ("/app") set in config.json failed: permission denied', True),
-        (None, RUNC + "current working directory is outside of container mount namespace root -- possible container breakout", True),
+        (None, RUNC + "current working directory is outside of container mount namespace root -- possible breakout", True),
         (None, RUNC + 'chdir to cwd ("/app") set in config.json failed: stale file handle', False),
         (None, "error dialing backend: dial tcp 10.0.0.1:10250: connect: connection refused", False),
         (None, "ttrpc: closed", False),
