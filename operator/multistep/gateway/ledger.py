@@ -29,8 +29,9 @@ BUDGETS: Final[frozenset[Kind]] = frozenset(("Budget", "SweepBudget"))
 T = TypeVar("T")
 
 RETENTION_SECONDS: Final = 30 * 86400.0
-DOWN_SECONDS: Final = 15.0
-"""A time without a beat is a downtime if it is longer than this: then writes fail or hang, and so do agents' requests."""
+DOWN_SECONDS: Final = 30.0
+"""A time without a beat is a downtime if it is longer than this: writes fail or hang then, and so do agents' requests. Agents must
+not be able to cause it by requests that keep the event loop busy."""
 _MAX_PER_TRANSACTION: Final = 256
 _MAX_DOWNTIMES: Final = 100
 
