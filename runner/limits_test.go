@@ -79,12 +79,18 @@ func TestAPhaseWithoutNewPrivilegesMayLimitItsProcesses(t *testing.T) {
 	}
 }
 
-// The container runtime reads these files before it starts an exec session, and would wait forever for a writer.
+// The container runtime reads the files in /etc before it starts an exec session, and would wait forever for a writer, or for its own
+// stdin.
 func TestAContainerInWhichNoExecSessionCanStartEnds(t *testing.T) {
-	for _, name := range []string{"passwd", "group"} {
+	for name, attack := range map[string]func(file string) error{
+		"etc/passwd":       func(file string) error { return syscall.Mkfifo(file, 0o644) },
+		"etc/group":        func(file string) error { return os.Symlink("/proc/self/fd/0", file) },
+		"multistep":        func(file string) error { return os.Rename(file, file+"-gone") },
+		"multistep/runner": func(file string) error { return errors.Join(os.Remove(file), copyFile("/bin/true", file)) },
+	} {
 		c, root := launchRoot(t, smallRoot(t), nil)
 		c.connectSmall()
-		check(syscall.Mkfifo(filepath.Join(root, "etc", name), 0o644))
+		check(attack(filepath.Join(root, name)))
 		ended := make(chan int, 1)
 		go func() {
 			c.process.Wait()

@@ -209,13 +209,27 @@ class FakeShipping:
         self.ship = volume.ship
 
 
-class FakeVolume(FakeResultsStore):
+class FakeRoom:
+    """The room for results. room_bytes: bytes that a collection may store; room_alone_bytes: those without other trials."""
+
+    faults: Faults
+    room_bytes = room_alone_bytes = 1 << 30
+
+    async def headroom(self, key: TrialKey, collection: Collection, **_: Any) -> Headroom:
+        self.faults.point("volume room")
+        return Headroom(self.room_bytes, 1000)
+
+    async def most(self, key: TrialKey, collection: Collection, **_: Any) -> Headroom:
+        self.faults.point("volume room alone")
+        return Headroom(self.room_alone_bytes, 1000)
+
+
+class FakeVolume(FakeRoom, FakeResultsStore):
     """A volume and an object store. results: the volume's results by trial uid, and the object store's by "shipped UID"."""
 
     def __init__(self, faults: Faults | None = None) -> None:
         self.faults = faults or Faults()
         self.results: dict[str, Results] = {}
-        self.room_bytes = 1 << 30
         self.checkpoint_bytes = self.most_bytes = 1 << 30
         self.broken = False  # whether all writes of checkpoints fail
         self.checkpoints = FakeCheckpoints(self)
@@ -229,10 +243,6 @@ class FakeVolume(FakeResultsStore):
     ) -> AsyncIterator[FakeSpool]:
         self.faults.point("volume spool")
         yield FakeSpool()
-
-    async def headroom(self, key: TrialKey, collection: Collection) -> Headroom:
-        self.faults.point("volume room")
-        return Headroom(self.room_bytes, 1000)
 
     async def store_step(
         self,

@@ -11,7 +11,7 @@ from multistep.agents import host_outcome
 from multistep.agents.common import out_of_memory
 from multistep.agents.host_outcome import Outcome
 from multistep.api.agent_spec import PROGRAM_DIR
-from multistep.api.failures import AGENT_SETUP_FAILED, MODEL_GATEWAY_DOWN, PROVIDER_FAILED
+from multistep.api.failures import AGENT_SETUP_FAILED, BUDGET_USED_BY_LOST_ATTEMPTS, MODEL_GATEWAY_DOWN, PROVIDER_FAILED
 from multistep.api.harbor_agents import WEB_TOOLS
 from multistep.api.phases import AGENT, AGENT_SETUP
 from multistep.api.records import PhaseResult, Record
@@ -146,9 +146,12 @@ def _overran(seconds: float, timeout: float | None, stalled: float) -> bool:
 
 def _lost_by_provider(hosted: HostedAgent, failure: ModelFailure) -> AttemptLost:
     """Return why the attempt failed: the provider failed or rejected the last model request, or this request could have exceeded
-    the sweep's budget."""
+    the sweep's budget, or that of the trial, which lost attempts had used."""
     if failure.kind == "SweepBudget":
         return AttemptLost(SWEEP_BUDGET_SPENT, failure.message)
+    if failure.kind == "LostBudget":
+        message = f"{failure.message}; attempts that were lost have used a part of it"
+        return AttemptLost(BUDGET_USED_BY_LOST_ATTEMPTS, message, final=True)
     if failure.kind == "Provider":
         return AttemptLost(PROVIDER_FAILED, failure.message)
     return AttemptLost("ModelAccessDenied", f"{failure.message}; {_keys(hosted)}", final=True)

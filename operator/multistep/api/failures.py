@@ -20,6 +20,7 @@ SOURCE_UNUSABLE: Final = "SourceUnusable"
 REFERENCE_FAILED: Final = "ReferenceFailed"
 REFERENCE_LOST: Final = "ReferenceLost"
 VERIFIER_ENVIRONMENT_FAILED: Final = "VerifierEnvironmentFailed"
+BUDGET_USED_BY_LOST_ATTEMPTS: Final = "BudgetUsedByLostAttempts"
 REGRADE_IMPOSSIBLE: Final = "RegradeImpossible"
 REGRADE_INCOMPLETE: Final = "RegradeIncomplete"
 SERVICE_FAILED: Final = "ServiceFailed"
@@ -157,9 +158,9 @@ ATTEMPTS = (
     Failure(
         MODEL_GATEWAY_DOWN,
         "Infrastructure",
-        "the agent failed, and the model gateway was down after its last request: it may not have reached the gateway; "
-        "the message has the agent's error",
-        "check the gateway's pod: `kubectl -n multistep-system get pods`",
+        "the agent failed, and the model gateway was down, or could not write its ledger, after its last request: it may not have "
+        "reached the gateway; the message has the agent's error",
+        "check the gateway's pod and volume: `kubectl -n multistep-system get pods,pvc`",
     ),
     Failure(
         "ContainerRestarted",
@@ -293,6 +294,13 @@ FAILED = (
         "Configuration",
         "the provider rejects the key, does not know the model, or the account has no credit; or the key is another provider's",
         "check `spec.agent.model` and the Secret that the message names",
+    ),
+    Failure(
+        BUDGET_USED_BY_LOST_ATTEMPTS,
+        "Infrastructure",
+        "the trial's budget (`spec.agent.limits`) had no room for a model request, for which it would have had room without the "
+        "requests of attempts that were lost",
+        "raise the budget, or store [checkpoints](../how-to/checkpoints.md), and create a new trial",
     ),
     Failure(
         SOURCE_CHECKPOINT_MISSING,

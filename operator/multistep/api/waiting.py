@@ -75,7 +75,8 @@ WAITING = (
     ),
     Waiting(
         "ResultsNotWritable",
-        "writes to the operator's results volume fail; no result is lost, and nothing runs twice",
+        "writes to the operator's results volume fail, or the namespace's results limit leaves no room for what a verifier needs; "
+        "no result is lost, and nothing runs twice",
         "when the volume is writable and has free space. The time does not count toward `spec.activeDeadlineSeconds`",
     ),
     Waiting(

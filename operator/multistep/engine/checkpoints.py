@@ -44,12 +44,12 @@ def snapshot(scope: Scope, step: StepPlan, run: StepRun) -> Script[bool]:
     """Store a checkpoint for the step's verifier, before the verification. Return whether it was stored.
 
     If the agent's changes are too large, or of a kind that cannot be stored, the step gets an exception. Any other cause fails the
-    attempt.
+    attempt. After a restore, the checkpoint builds on the restored one: the changes of kept steps do not count as this step's.
     """
     spec = scope.plan.snapshots
     record = yield Checkpoint(
         scope.id("snapshot"), step.index, tuple(spec.exclude), spec.max_bytes,
-        complete=False, alone=scope.plan.checkpoints is None, temporary=step.compares_verdicts,
+        complete=False, alone=scope.plan.checkpoints is None and not scope.kept, temporary=step.compares_verdicts,
     )  # fmt: skip
     found = Fields(record.result, "checkpoint")
     if (missing := found.optional_text("missing")) is None:

@@ -292,16 +292,18 @@ def _paused(s: Situation) -> Decision | None:
 
 
 def _runner_broken(s: Situation) -> Decision | None:
-    """Fail a trial whose runner violates the protocol repeatedly. The runner's records cannot be trusted any more, and a retry
-    would give a second chance to an agent that replaced the runner. Fail only the attempt if the egress sidecar, which no agent
-    reaches, refuses repeatedly to switch the network."""
+    """Fail a trial whose runner violates the protocol repeatedly: a retry would give a second chance to an agent that replaced it.
+    Fail only the attempt if the egress sidecar refuses, which no agent reaches. First do without the pod of a second verdict."""
     violation = s.violation
-    if violation is None or violation.times < _VIOLATION_TIMES:
+    if violation is None:
         return None
     seconds = _EXEC_KILLED_SECONDS if violation.reason == "ExecSessionsKilled" else _VIOLATION_SECONDS
-    if s.now < violation.since + seconds:
+    periods = min(violation.times // _VIOLATION_TIMES, (s.now - violation.since) // seconds)
+    if periods < 1:
         return None
     message = f"{_WHAT_FAILED[violation.reason]} {violation.times} times in a row; last: {violation.message}"
+    if periods < 2 and s.compares_verdicts and s.trial.status.verifier is not None:
+        return DriveWithoutVerifier(f"the verifier of step {s.trial.status.current_step}: {message}")
     return (FailAttempt if violation.reason == "EgressRefused" else Fail)(violation.reason, message)
 
 

@@ -1,12 +1,15 @@
-"""Parses the model gateway's report on a step: the step's model usage, and why its last model request failed, if it did."""
+"""Parses the model gateway's report on a step: the step's model usage, and why its last model request failed, if it did. Decides
+whether lost attempts used up the trial's budget."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 
+from multistep.api.agent_spec import ModelLimits
 from multistep.api.records import Fields
+from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import Usage
 from multistep.engine.usage import counted
 
@@ -17,12 +20,13 @@ _READY_SECONDS: Final = 15.0  # after its start, the gateway has endpoints only 
 MAX_DOWNTIMES: Final = 8
 """Maximum number of downtimes in a report."""
 
-FailureKind: TypeAlias = Literal["Provider", "Configuration", "Budget", "SweepBudget"]
+FailureKind: TypeAlias = Literal["Provider", "Configuration", "Budget", "LostBudget", "SweepBudget"]
 
 
 @dataclass(frozen=True)
 class ModelFailure:
-    """Why the step's last model request failed, as the gateway observed it. The agent's own output is not trusted as evidence."""
+    """Why the step's last model request failed, as the gateway observed it. The agent's own output is not trusted as evidence.
+    LostBudget: the trial's budget had no room for it, but would have had without attempts that were lost."""
 
     kind: FailureKind
     message: str
@@ -78,3 +82,39 @@ def _usage(fields: Fields) -> Usage:
 def _failure(fields: Fields) -> ModelFailure:
     kinds: dict[str, FailureKind] = {each: each for each in get_args(FailureKind)}
     return ModelFailure(kinds[fields.one_of("kind", set(kinds))], fields.text("message", 2000))
+
+
+class Amounts(Protocol):
+    """Amounts that budgets limit (gateway.usage.Amounts)."""
+
+    @property
+    def input_tokens(self) -> int: ...
+    @property
+    def output_tokens(self) -> int: ...
+    @property
+    def cost_usd(self) -> float: ...
+
+
+def step_segment(step: str) -> str:
+    """Return a step's name as the gateway knows it: without slashes, which separate the parts of a step's key."""
+    return step.replace("/", "-")
+
+
+def lost_attempts_used_budget(trial: MultiStepTrial, spent: Mapping[str, Amounts], most: Amounts) -> bool:
+    """Return whether the trial's budget refused a request for which it would have had room without attempts that were lost. No
+    agent can cause the loss of an attempt.
+
+    spent: what each of the trial's steps used, by ATTEMPT/STEP; most: the most that the request could have used.
+    """
+    status, limits = trial.status, trial.spec.agent.limits or ModelLimits()
+    kept = status.resumed.attempts if status.resumed else []
+    if len(kept) > len(status.task_steps):
+        return False  # the names of the kept steps are unknown, because the status was too large
+    keys = {f"{attempt}/{step_segment(name)}" for attempt, name in zip(kept, status.task_steps, strict=False)}
+    own = [used for key, used in spent.items() if key in keys or key.startswith(f"{status.attempt or 1}/")]
+
+    def exceed(amounts: Iterable[Amounts]) -> bool:
+        used = list(amounts)
+        return any(limit is not None and sum(getattr(each, name) for each in (*used, most)) > limit for name, limit in limits)
+
+    return exceed(spent.values()) and not exceed(own)

@@ -5,7 +5,7 @@ An agent controls the size of the collected files. Without limits one trial coul
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from multistep.engine.direct_upload import SURVEYED_FILES, Large
@@ -83,6 +83,12 @@ def too_large(files: Iterable[Large], available: Headroom) -> tuple[Large, ...]:
         else:
             left -= file.size
     return tuple(out)
+
+
+def crowded_out(files: Sequence[Large], available: Headroom, alone: Headroom) -> tuple[Large, ...]:
+    """Return the files that do not fit into ``available``, but would if the namespace had no other trial (``alone``)."""
+    never = too_large(files, alone)
+    return tuple(each for each in too_large(files, available) if each not in never)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Protocol
 from multistep.api.phases import AGENT, HEALTHCHECK, SETUP
 from multistep.api.score import ScoreRule
 from multistep.api.sweep import Scoring
-from multistep.api.trial_status import FailureClass, TrialStatus
+from multistep.api.trial_status import FailureClass, StepStatus, TrialStatus
 from multistep.engine.journal import Journal
 from multistep.engine.rewards import Rewards, StepException, trial_rewards
 from multistep.engine.score import REWARD, Score, Verdict, counted_keys, has_too_large, mean_reward, trial_score
@@ -148,11 +148,21 @@ def agent_used_deadline(status: TrialStatus, deadline: float | None, now: float)
     return deadline is not None and _agent_seconds(status, now) >= _DEADLINE_SHARE * deadline
 
 
+def agent_runs(status: TrialStatus) -> bool:
+    """Return whether the status shows that the agent works on the last step."""
+    return bool(status.steps) and _in_agent_phase(status.steps[-1])
+
+
+def _in_agent_phase(step: StepStatus) -> bool:
+    ended = step.durations is not None and step.durations.agent is not None
+    return not ended and (step.phase or "").lower() == AGENT and step.start_time is not None
+
+
 def _agent_seconds(status: TrialStatus, now: float) -> float:
     seconds = 0.0
     for step in status.steps:
         if step.durations is not None and step.durations.agent is not None:
             seconds += step.durations.agent
-        elif (step.phase or "").lower() == AGENT and step.start_time is not None:
+        elif _in_agent_phase(step) and step.start_time is not None:
             seconds += max(0.0, now - step.start_time.timestamp())
     return seconds

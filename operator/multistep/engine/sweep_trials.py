@@ -299,12 +299,12 @@ def _kept(attempt: Object) -> Sequence[int]:
 
 
 def _refused_at(attempt: Object) -> float | None:
-    """Return the start of the step in which the sweep's budget refused a request, or the attempt's end if the steps were removed
-    because the status was too large; None for other attempts."""
+    """Return the start of the step in which the sweep's budget refused a request; None for other attempts. Return the attempt's end
+    if it refused one of the agent's setup, or if the steps were removed because the status was too large."""
     if attempt.get("reason") != SWEEP_BUDGET_SPENT:
         return None
-    steps = attempt.get("steps") or [{}]
-    return datetime.fromisoformat(steps[-1].get("startTime") or attempt["endTime"]).timestamp()
+    own = (attempt.get("steps") or [])[len(_kept(attempt)) :] or [{}]
+    return datetime.fromisoformat(own[-1].get("startTime") or attempt["endTime"]).timestamp()
 
 
 def _is_agent_error(step: Object) -> bool:

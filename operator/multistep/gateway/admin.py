@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Final, get_args
 
 from aiohttp import web
@@ -15,7 +16,7 @@ from multistep.gateway.keyring import Keyring
 from multistep.gateway.prices import TABLE
 from multistep.gateway.relay import REQUEST_MAY_BE_WRONG
 from multistep.gateway.tokens import Role, StepKey
-from multistep.gateway.usage import LastFailure, usage_of
+from multistep.gateway.usage import Amounts, LastFailure, usage_of
 from multistep.instruments import CONTENT_TYPE
 
 _OPEN_PATHS: Final = ("/healthz", "/metrics")
@@ -101,8 +102,14 @@ class Admin:
         if last is not None:
             last = last.model_copy(update={"answered": await self._services.ledger.answered(step.uid, last.model)})
         failures = {model: each for model, each in usage.failures.items() if not await self._blames_request(step, each)}
-        usage = usage.model_copy(update={"last_failure": last, "failures": failures})
+        spent = await self._spent(step.uid) if last is not None and last.kind == "Budget" else {}
+        usage = usage.model_copy(update={"last_failure": last, "failures": failures, "spent": spent})
         return web.json_response(usage.model_dump(mode="json", by_alias=True))
+
+    async def _spent(self, uid: str) -> dict[str, Amounts]:
+        """Return what each step of a trial used, by ATTEMPT/STEP."""
+        found = await self._services.ledger.spent_by_step(uid)
+        return {"/".join(name.split("/")[1:3]): Amounts(**asdict(each)) for name, each in found.items()}
 
     async def _blames_request(self, step: StepKey, failure: LastFailure | None) -> bool:
         """Return whether the agent's request, not the configuration, caused a 403 or 404. The configuration is right if the

@@ -15,13 +15,21 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
 
+class Amounts(_Model):
+    """Amounts that budgets limit."""
+
+    input_tokens: int = Field(default=0, alias="inputTokens")
+    output_tokens: int = Field(default=0, alias="outputTokens")
+    cost_usd: float = Field(default=0.0, alias="costUSD")
+
+
 class LastFailure(_Model):
     """Why the step's last request failed, or that the sweep's budget had no room for one of its requests.
 
     status: HTTP status, 0 without an answer; model: the requested model; kind: the cause: Provider (infrastructure), Configuration
     (the key or the model is rejected, or the model's price is unknown), Budget (the trial's budget has no room for the request, or
     no upper limit of its cost is known), SweepBudget (the sweep's budget has no room). answered: whether the provider answered
-    another request of the trial for this model.
+    another request of the trial for this model. most: the most that the request could have used.
     """
 
     status: int
@@ -29,6 +37,7 @@ class LastFailure(_Model):
     kind: Literal["Provider", "Configuration", "Budget", "SweepBudget"]
     message: str
     answered: bool = True
+    most: Amounts = Amounts()
 
 
 class ModelUsage(_Model):
@@ -48,7 +57,8 @@ class ModelUsage(_Model):
 class StepUsage(ModelUsage):
     """Usage of a step and role. held_seconds: sum of the times that its requests waited; refusals: the provider's refusals by HTTP
     status; failures: why the last request for a model failed, by model; stalled_seconds: time for which the provider stalled the
-    step (see multistep.gateway.stalls); last_request_at: time of its last request, in seconds since the epoch."""
+    step (see multistep.gateway.stalls); last_request_at: time of its last request, in seconds since the epoch. spent: if the budget
+    of the trial refused the last request, what each of the trial's steps used, by ATTEMPT/STEP."""
 
     held_seconds: float = Field(default=0.0, alias="heldSeconds")
     models: dict[str, ModelUsage] = {}
@@ -58,6 +68,7 @@ class StepUsage(ModelUsage):
     price_table: str = Field(default="", alias="priceTable")
     stalled_seconds: float = Field(default=0.0, alias="stalledSeconds")
     last_request_at: float | None = Field(default=None, alias="lastRequestAt")
+    spent: dict[str, Amounts] = {}
 
 
 def usage_of(rows: Sequence[Row], price_table: str, stalled_seconds: float) -> StepUsage:
@@ -99,4 +110,5 @@ def _last_failure(rows: Sequence[Row]) -> LastFailure | None:
     last = max((row for row in refused or rows if row.ended is not None), key=lambda row: row.ended or 0.0, default=None)
     if last is None or last.kind == "":
         return None
-    return LastFailure(status=last.status, model=last.model, kind=last.kind, message=last.message)
+    most = Amounts(input_tokens=last.reserved_input, output_tokens=last.reserved_output, cost_usd=last.reserved_usd)
+    return LastFailure(status=last.status, model=last.model, kind=last.kind, message=last.message, most=most)

@@ -278,6 +278,13 @@ def _check_template(template: Mapping[str, Any], *, hosted: bool) -> None:
                 f"spec.environment.podTemplate.spec.containers[main].{field}: must not be set; "
                 "a restart would lose the work done in the container"
             )
+    hooks = {"livenessProbe": main.get("livenessProbe"), "lifecycle.preStop": (main.get("lifecycle") or {}).get("preStop")}
+    for field, hook in hooks.items():
+        if (hook or {}).get("exec"):
+            raise InvalidSpec(
+                f"spec.environment.podTemplate.spec.containers[main].{field}.exec: must not be set; "
+                "an agent could replace the program, and the runner could not distinguish it from the operator"
+            )
 
 
 def _containers(template: Mapping[str, Any], own: dict[str, Any]) -> list[dict[str, Any]]:

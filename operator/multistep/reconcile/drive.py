@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from multistep.api.records import Hello, Record
@@ -13,7 +13,7 @@ from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import TrialStatus
 from multistep.engine.decisions import PodFacts
 from multistep.engine.journal import Journal
-from multistep.engine.operations import Collect, Place, place_of
+from multistep.engine.operations import CloseModelAccess, Collect, Operation, Place, place_of
 from multistep.engine.plan import StepPlan
 from multistep.engine.redaction import redacted
 from multistep.engine.scope import KeptStep, Scope
@@ -100,6 +100,10 @@ class Drive:
         secrets = harbor.secrets(self.loaded.env, self.loaded.task.config, self.loaded.task.layout)
         return redacted(TrialStatus(steps=steps, tampering=found), secrets)
 
+    def hides_end_of_agent(self, operation: Operation | None) -> bool:
+        """Return whether an operation follows the agent's phase at once, and the status does not show yet that this phase ended."""
+        return isinstance(operation, CloseModelAccess) and self.shown.steps != self.trial.status.steps
+
     def step(self, index: int) -> StepPlan:
         return self.loaded.plan.steps[index]
 
@@ -108,6 +112,12 @@ class Drive:
         volume, or if the pod's network is limited."""
         limited = self.loaded.plan.network.limited or self.loaded.plan.sidecar
         return self.protocol >= 2 and operation.part == "all" and not limited
+
+    def hands_over(self, operation: Collect) -> bool:
+        """Return whether a separate verifier gets the collected artifacts."""
+        verifier = self.step(operation.step).verifier
+        environment = verifier.environment if verifier and operation.part == "agent" else None
+        return environment is not None and environment.restored is None
 
     def pod(self, where: Place) -> PodFacts:
         """Return the pod of an open session."""
@@ -162,6 +172,11 @@ def milestones(before: TrialStatus, journal: Journal) -> tuple[int, bool, bool]:
     """
     handed_over = bool(before.verifier and before.verifier.untouched and journal.steps[-1].untouched is False)
     return len(journal.steps), journal.class_ran_at is not None, handed_over
+
+
+def started_part(journal: Journal) -> Journal:
+    """Return the journal without the next step, which has not started."""
+    return replace(journal, steps=[run for run in journal.steps if run.started_at is not None])
 
 
 def scope_of(trial: MultiStepTrial, loaded: Loaded, hello: Hello, *, isolated: bool, kept: tuple[KeptStep, ...]) -> Scope:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 
@@ -12,7 +12,6 @@ from multistep.api.records import Hello, Record
 from multistep.api.trial import MultiStepTrial
 from multistep.engine.comparison import lost_pod
 from multistep.engine.decisions import PodFacts
-from multistep.engine.direct_upload import SURVEYED_FILES
 from multistep.engine.evidence import changed_rewards, missing_records
 from multistep.engine.isolation import isolation, users_of
 from multistep.engine.journal import Journal
@@ -27,16 +26,14 @@ from multistep.engine.operations import (
     Release,
     Restore,
     ServiceHook,
-    Source,
     SwitchNetwork,
     Transfer,
     place_of,
 )
 from multistep.engine.replay import Progress, Replay
-from multistep.engine.results_limits import Headroom, too_large
 from multistep.engine.script import AgentScript
 from multistep.engine.suspensions import prestarts
-from multistep.errors import CheckpointLost, ContradictoryRecords, HostUnreachable, PodError, StreamLost
+from multistep.errors import CheckpointLost, ContradictoryRecords, GatewayUnavailable, HostUnreachable, PodError, StreamLost
 from multistep.kube.protocols import Cluster
 from multistep.metrics import Metrics
 from multistep.pods import agent_host, identity
@@ -44,7 +41,7 @@ from multistep.pods import manifest as pods
 from multistep.reconcile import checkpointing as checkpoints
 from multistep.reconcile.checkpointing import Checkpointing
 from multistep.reconcile.concurrency_limit import ConcurrencyLimit
-from multistep.reconcile.drive import Drive, Hooks, Pods, agent_works, milestones, needs_root, scope_of, user_of
+from multistep.reconcile.drive import Drive, Hooks, Pods, agent_works, milestones, needs_root, scope_of, started_part, user_of
 from multistep.reconcile.drive_results import (
     AgentStillRuns,
     DriveResult,
@@ -57,6 +54,7 @@ from multistep.reconcile.drive_results import (
 from multistep.reconcile.model_gateway import ModelAccess, with_model_access
 from multistep.reconcile.networks import NetworkSwitch
 from multistep.reconcile.presigned_uploads import Direct, Gathering, marked_as_sent
+from multistep.reconcile.room import Room
 from multistep.reconcile.service_sessions import Joined, ServiceSessions, of_main
 from multistep.runner_client.exchange import HOST_PROTOCOL
 from multistep.runner_client.perform import call_host, perform, upload
@@ -64,12 +62,10 @@ from multistep.runner_client.session import Session
 from multistep.settings import Settings
 from multistep.sources.trial_task import Loaded
 from multistep.store import harbor
-from multistep.store.ledger import Collection
 from multistep.store.shipping import Shipping
 from multistep.store.unpacking import Pointer, Received
 from multistep.store.volume import Volume
 
-SURVEY_PROTOCOL = 2
 MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # limits of a record's list of files that were not collected completely
 BUSY_WAIT_SECONDS = 0.3  # how long a session waits for a phase if other trials are queued for a session
 FIRST_WAIT_SECONDS = 3.0  # after this wait for a phase, the status shows it, and the session ends if other trials are queued
@@ -191,11 +187,12 @@ class Driver:
             prestarting = prestarts(drive.trial) and not progress.journal.steps
             if progress.between_steps and drive.trial.spec.suspend and not prestarting:
                 return PausedBetweenSteps(progress.journal)
+            if progress.between_steps and drive.hooks.expired():
+                await drive.hooks.report(started := started_part(progress.journal), drive.isolation)
+                return Progressed(started)
             if (found := milestones(now, progress.journal)) != reported:
                 await drive.hooks.report(progress.journal, drive.isolation)
                 reported = found
-            if progress.between_steps and drive.hooks.expired():
-                break
             if progress.next.where == "host" and "host" not in drive.sessions:
                 drive.add_host(*await self._host_session(drive.stack, drive.trial, drive.pods.agent, drive.sessions["agent"]))
                 continue
@@ -255,11 +252,13 @@ class Driver:
         await self._collections.store_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
 
     async def _advance_or_report(self, drive: Drive, progress: Progress) -> Record:
-        """Perform the next operation. If the session breaks, write the current phase to the status, because records may be lost."""
+        """Perform the next operation. If the session breaks, write the current phase to the status, because records may be lost.
+        Also if the gateway does not answer after the agent's phase: the wait is not the agent's time."""
         try:
             return await self._advance(drive, progress)
-        except PodError:
-            await drive.hooks.report(progress.journal, drive.isolation)
+        except (PodError, GatewayUnavailable) as error:
+            if isinstance(error, PodError) or drive.hides_end_of_agent(progress.next):
+                await drive.hooks.report(progress.journal, drive.isolation)
             raise
 
     async def _advance(self, drive: Drive, progress: Progress) -> Record:
@@ -331,14 +330,14 @@ class Driver:
                 return reached.running
             sent = await self._direct.pointers(gathering, reached)
             sources = marked_as_sent(sources, sent)
-        headroom = await self._collections.headroom(drive.key, Collection(attempt, step.index, operation.part))
-        left_out = await self._left_out(drive, session, of_main(sources), headroom)
+        room = await Room.of(self._collections, drive, operation)
+        headroom, left_out = room.now, await room.left_out(drive, session, of_main(sources))
         asked = marked_as_sent(sources, {**sent, **left_out})
         async with self._collections.spool(drive.key, headroom=headroom) as spool:
             joined = Joined(spool.write)
             found = await session.download(of_main(asked), joined.write, timeout_seconds=self._settings.results_collect_seconds)
             found = await self._services.collect(drive.trial.metadata.namespace, drive.pods.agent, asked, found, joined)
-            received = Received(found.changed, found.unreadable, left_out, found.cut, headroom)
+            received = Received(found.changed, found.unreadable, left_out, found.cut, headroom, room.alone)
             collected = await self._collections.store_step(
                 drive.key, spool, attempt=attempt, step=step, types=found.types, part=operation.part, sent=sent, received=received
             )
@@ -350,15 +349,6 @@ class Driver:
         if collected.incomplete:
             data["incomplete"] = [each[:MAX_LINE_CHARACTERS] for each in collected.incomplete[:MAX_LINES]]
         return await session.note(operation.id, data)
-
-    async def _left_out(self, drive: Drive, session: Session, sources: Sequence[Source], headroom: Headroom) -> dict[str, str]:
-        """Return the reason for each file that is left out because it is too large for the free space, by its name in the
-        download."""
-        if drive.protocol < SURVEY_PROTOCOL:
-            return {}
-        files = await session.survey(sources, min_bytes=headroom.survey_bytes, limit=SURVEYED_FILES)
-        here = [each for each in files if each.path not in sources[each.source].sent]
-        return {each.member: headroom.refusal(each.size) for each in too_large(here, headroom)}
 
     async def _transfer(self, drive: Drive, operation: Checkpoint | Restore) -> Record:
         """Store or restore a checkpoint, and release the slot."""

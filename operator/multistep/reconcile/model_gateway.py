@@ -20,7 +20,7 @@ from pydantic import SecretStr, ValidationError
 from multistep.api.problems import shown
 from multistep.api.trial import MultiStepTrial
 from multistep.engine.hosted_agent import HostedAgent
-from multistep.engine.model_access import MAX_DOWNTIMES
+from multistep.engine.model_access import MAX_DOWNTIMES, FailureKind, lost_attempts_used_budget, step_segment
 from multistep.engine.operations import HostCall
 from multistep.engine.sweep_trials import owning_sweep
 from multistep.errors import GatewayError, GatewayUnavailable, InvalidSpec, NotFound, StepUnknownToGateway
@@ -127,16 +127,16 @@ class ModelGateway:
     async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
         """Return the usage and the failure of a step, and block its token. Return only the gateway's downtimes if the step made no
         request."""
-        key = StepKey(trial.metadata.uid, str(trial.status.attempt or 1), _segment(step), "agent")
+        key = StepKey(trial.metadata.uid, str(trial.status.attempt or 1), step_segment(step), "agent")
         try:
             usage = await self._admin.close(key)
         except StepUnknownToGateway:
             return {"downtimes": await self._downtimes(0.0)}
-        document = usage.model_dump(mode="json", by_alias=True, exclude={"models", "refusals", "last_failure", "failures"})
+        document = usage.model_dump(mode="json", by_alias=True, exclude={"models", "refusals", "last_failure", "failures", "spent"})
         failure = _failure(usage, trial.spec.agent.model)
         return {
             "usage": document,
-            "failure": failure and {"kind": failure.kind, "message": failure.message[:2000]},
+            "failure": failure and {"kind": _kind(trial, usage, failure), "message": failure.message[:2000]},
             "downtimes": await self._downtimes(usage.last_request_at or 0.0),
         }
 
@@ -171,7 +171,7 @@ class ModelGateway:
     def _claims(self, trial: MultiStepTrial, call: HostCall, credential: str, of_sweep: Limits) -> StepClaims:
         metadata, sweep = trial.metadata, owning_sweep(trial.metadata.owner_references)
         seconds = min(LONGEST_SECONDS, LONGEST_SECONDS if call.timeout is None else call.timeout + GRACE_SECONDS)
-        step = _segment(call.model_access)
+        step = step_segment(call.model_access)
         return StepClaims(
             sub=str(StepKey(metadata.uid, str(trial.status.attempt or 1), step, "agent")),
             sweep="" if sweep is None else "/".join((metadata.namespace, *sweep)),
@@ -240,6 +240,11 @@ def _failure(usage: StepUsage, model: str | None) -> LastFailure | None:
     return last if last.kind == "Provider" and (last.answered or not worked) else None
 
 
+def _kind(trial: MultiStepTrial, usage: StepUsage, failure: LastFailure) -> FailureKind:
+    lost = failure.kind == "Budget" and lost_attempts_used_budget(trial, usage.spent, failure.most)
+    return "LostBudget" if lost else failure.kind
+
+
 def _shows(model: str | None, failure: LastFailure, keys_work: bool) -> bool:
     """Return whether a failure of kind Configuration shows that the trial is configured wrongly. model: the trial's model;
     keys_work: whether the provider accepted requests for another model."""
@@ -253,8 +258,3 @@ def _is_of_trial(model: str | None, requested: str) -> bool:
     with which it selects a large context window."""
     name = (model or "").removesuffix("[1m]")
     return bool(requested) and requested in (name, name.partition("/")[2], name.rpartition("/")[2])
-
-
-def _segment(step: str) -> str:
-    """Return a step's name without slashes, because slashes separate the parts of a StepKey."""
-    return step.replace("/", "-")

@@ -17,13 +17,15 @@ class PodHint:
 
     quiet_until: until this time a phase is assumed to run, so the pod needs an exec session only if it becomes unready;
     unready_until: until this time an unready pod needs no session either, because the last session found no result;
-    empty_sessions: number of sessions in a row that found no result; violation: protocol violations of the pod's runner."""
+    empty_sessions: number of sessions in a row that found no result; violation: protocol violations of the pod's runner;
+    read_at_deadline: whether the pod was read after the trial's deadline."""
 
     uid: str
     quiet_until: float = 0.0
     violation: ProtocolViolation | None = None
     unready_until: float = 0.0
     empty_sessions: int = 0
+    read_at_deadline: bool = False
 
     def phase_runs(self, now: float, poll: float, *, ready: bool, found_nothing: bool) -> float:
         """Record that a session ended while a phase runs. Return the seconds until the pod's next reconcile, at most ``poll``.

@@ -10,7 +10,7 @@ from typing import Any
 from multistep.api.image_status import ImageStatus
 from multistep.api.status_values import Phase
 from multistep.api.trial import MultiStepTrial
-from multistep.api.trial_status import TrialStatus
+from multistep.api.trial_status import TrialStatus, Usage
 from multistep.engine import deadlines, decisions, status
 from multistep.engine.decisions import PodFacts
 from multistep.engine.journal import Journal
@@ -80,6 +80,7 @@ class TrialContext(ABC):
         self._verifier: PodFacts | None = None
         self._loaded: Loaded | None = None
         self._just_named = False  # the pod's name is new: create the pod without reading it first
+        self._setup_usage: Usage | None = None  # model usage of the agent's setup, if the agent ended its container
         self._fully_parsed = True  # whether the whole trial could be parsed
 
     async def _start_attempt(self, attempt: int, pod_name: str, *, image_user: str | None, start: Start | None = None) -> Result:

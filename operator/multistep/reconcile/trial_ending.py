@@ -10,7 +10,7 @@ from multistep.api.trial_status import TrialStatus
 from multistep.engine import decisions, lifecycle, status
 from multistep.engine.comparison import interrupted
 from multistep.engine.journal import Journal
-from multistep.engine.model_access import report
+from multistep.engine.model_access import SETUP_ACCESS, report
 from multistep.engine.rewards import StepException
 from multistep.engine.script import aggregate, goes_on, lift
 from multistep.kube.resources import TRIALS
@@ -23,6 +23,12 @@ from multistep.reconcile.trial_pods import named_verifiers
 
 class TrialEnding(TrialContext):
     """The part of a trial's reconcile that finishes, fails and cleans up the trial."""
+
+    async def _count_setup_usage(self) -> None:
+        """Block the token of the agent's setup, and note the setup's model usage, as the script usually does. Raises
+        GatewayUnavailable."""
+        if self._t.models is not None and self._trial.spec.agent.uses_gateway and self._trial.status.agent_acted:
+            self._setup_usage = report(await self._t.models.close(self._trial, SETUP_ACCESS)).usage
 
     async def _count_interrupted_usage(self) -> None:
         """Block the token of the step that the end of the attempt interrupts, and add the step's model usage to the status.
@@ -78,6 +84,7 @@ class TrialEnding(TrialContext):
         known = self._trial.status
         journal = Journal(steps=[status.step_run(step) for step in known.steps], finished=True)
         journal.class_ran_at = known.agent_setup_time.timestamp() if known.agent_setup_time else None
+        journal.setup_usage = self._setup_usage
         if death.phase == AGENT_SETUP:
             journal.exception, journal.broken = StepException(death.type, death.message, AGENT_SETUP), True
         elif (last := journal.steps[-1]).completed_at is not None:  # between steps, only processes that the agent left run

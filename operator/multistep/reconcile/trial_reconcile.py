@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable
+from dataclasses import replace
 
 from multistep.agents import script_of
 from multistep.api.conditions import is_finished
@@ -14,6 +15,7 @@ from multistep.engine import deadlines, decisions, lifecycle, status, suspension
 from multistep.engine.decisions import PodFacts, ProtocolViolation, Situation, ViolationReason
 from multistep.engine.journal import AttemptLost, Journal
 from multistep.engine.resuming import blamed
+from multistep.engine.scoring import agent_runs
 from multistep.errors import (
     CheckpointLost,
     ContradictoryRecords,
@@ -89,7 +91,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             situation = await self._observe()
             if situation.pod is not None and situation.pod.shard != self._t.settings.shard and not is_finished(self._trial.status):
                 return await self._wait_for_shard(situation.pod)
-            return await self._act(lifecycle.decide(situation))
+            hint = self._t.hints.of(self._key, self._trial.status.pod_uid)
+            return await self._act(_decide(situation, hint))
         except (InvalidSpec, InvalidTask) as error:
             return await self._fail("InvalidSpec", str(error), exception=getattr(error, "kind", "ValidationError"))
         except SourceError as error:
@@ -208,6 +211,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         try:
             async with asyncio.timeout(STOP_SECONDS if ends else None):
                 await self._count_interrupted_usage()
+                if isinstance(decision, decisions.PhaseDied):
+                    await self._count_setup_usage()
         except (GatewayError, TimeoutError) as error:
             if not ends:
                 return await self._wait("GatewayUnavailable", str(error), seconds=GATEWAY_RETRY_SECONDS)
@@ -322,6 +327,19 @@ class TrialReconcile(TrialCreation, TrialRegrade):
 
     async def _write_progress(self, journal: Journal, isolation: str) -> None:
         await self._write_running(journal, isolation=isolation)
+
+
+def _decide(situation: Situation, hint: PodHint) -> decisions.Decision:
+    """Return the decision. If the trial passed its deadline in the agent's phase, first continue the script once: the agent may
+    have finished while the operator or the API server was down, and is not to be blamed for that time."""
+    decision, trial = lifecycle.decide(situation), situation.trial
+    missed = isinstance(decision, decisions.Fail) and decision.reason == deadlines.DEADLINE_EXCEEDED
+    if not missed or hint.read_at_deadline or not agent_runs(trial.status):
+        return decision
+    hint.read_at_deadline = True
+    endless = trial.model_copy(update={"spec": trial.spec.model_copy(update={"active_deadline_seconds": None})})
+    other = lifecycle.decide(replace(situation, trial=endless))
+    return other if isinstance(other, decisions.Drive) else decision
 
 
 def _end_of(lost: AttemptLost) -> decisions.Fail | decisions.FailAttempt:

@@ -15,7 +15,7 @@ from multistep.errors import RunnerError
 from multistep.store import steps
 from multistep.store.disk import Disk
 from multistep.store.key import TrialKey
-from multistep.store.ledger import Admission, Collection, Ledger, usage_on_disk
+from multistep.store.ledger import Admission, Collection, Counts, Ledger, usage_on_disk
 from multistep.store.spool import Spool
 from multistep.store.steps import Step
 from multistep.store.tar import InvalidTar
@@ -59,7 +59,8 @@ class Collections:
         part: with a separate verifier, "agent" (with the artifacts) and "verifier" are collected one after the other.
         types: file type of each downloaded source, as the runner reported it; logs first. The result omits the logs' types.
         sent: objects of the files that the pod uploaded directly to the object store, by the file's name in the download.
-        Raises StoreError if the disk is full or a later attempt has started, RunnerError if the stream is invalid.
+        Raises StoreError if the disk is full, if a later attempt has started, or if other trials leave no room for files that a
+        verifier gets (Received.alone); RunnerError if the stream is invalid.
         """
         await spool.flush()
         unpack = partial(
@@ -74,10 +75,15 @@ class Collections:
         self._ledger.record(key.namespace, f"{key.name}/{key.uid}", Collection(attempt, step.index, part), unpacked.used)
         return unpacked.collected
 
-    async def headroom(self, key: TrialKey, collection: Collection) -> Headroom:
+    async def headroom(self, key: TrialKey, collection: Collection, *, counts: Counts = lambda _: True) -> Headroom:
         """Return how many bytes and files of a collection may be stored, by the limits of step, trial and namespace."""
         await self._read_usage(key.namespace)
-        return self._ledger.headroom(key.namespace, f"{key.name}/{key.uid}", collection)
+        return self._ledger.headroom(key.namespace, f"{key.name}/{key.uid}", collection, counts=counts)
+
+    async def most(self, key: TrialKey, collection: Collection, *, counts: Counts = lambda _: True) -> Headroom:
+        """Return how many bytes and files of a collection may be stored if the namespace has no other trial."""
+        await self._read_usage(key.namespace)
+        return self._ledger.alone(key.namespace, f"{key.name}/{key.uid}", collection, counts=counts)
 
     async def _read_usage(self, namespace: str) -> None:
         if not self._ledger.knows(namespace):

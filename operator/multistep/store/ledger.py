@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import stat
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +33,9 @@ class Collection:
     part: Part
 
 
+Counts = Callable[[Collection], bool]
+"""Whether a collection counts towards the limit of its trial."""
+
 Usage = Mapping[Collection | None, Amount]  # usage of one trial, by collection; key None: total of a trial without a note
 
 
@@ -56,7 +59,9 @@ class Ledger:
             self.trials[namespace] = {trial: dict(usage) for trial, usage in found.items()}
             self.bytes[namespace] = sum(amount.bytes for usage in found.values() for amount in usage.values())
 
-    def headroom(self, namespace: str, trial: str, collection: Collection, *more: Collection) -> Headroom:
+    def headroom(
+        self, namespace: str, trial: str, collection: Collection, *more: Collection, counts: Counts = lambda _: True
+    ) -> Headroom:
         """Return how much a collection may store. An earlier collection of the same attempt, step and part does not count,
         because it is replaced. more: other collections that are stored with it."""
         trials, replaced = self.trials[namespace], {collection, *more}
@@ -65,14 +70,13 @@ class Ledger:
         step = total(
             amount for each, amount in own.items() if each and (each.attempt, each.step) == (collection.attempt, collection.step)
         )
-        used = total(own.values())
-        taken = others + used + Amount(self.reserved[namespace])
-        return headroom(self.limits, step=step, trial=used, namespace=taken)
+        taken = others + total(own.values()) + Amount(self.reserved[namespace])
+        return headroom(self.limits, step=step, trial=_counted(own, counts), namespace=taken)
 
-    def alone(self, namespace: str, trial: str, collection: Collection) -> Headroom:
+    def alone(self, namespace: str, trial: str, collection: Collection, *, counts: Counts = lambda _: True) -> Headroom:
         """Return how much a collection may store if the namespace has no other trial."""
-        own = total(amount for each, amount in self.trials[namespace].get(trial, {}).items() if each != collection)
-        return headroom(self.limits, step=Amount(), trial=own, namespace=own)
+        own = {each: amount for each, amount in self.trials[namespace].get(trial, {}).items() if each != collection}
+        return headroom(self.limits, step=Amount(), trial=_counted(own, counts), namespace=total(own.values()))
 
     def left(self, namespace: str) -> int:
         """Return how many more bytes the namespace's trials may store."""
@@ -92,6 +96,10 @@ class Ledger:
     def reserve(self, namespace: str, size: int) -> None:
         """Reserve bytes for a download; a negative size releases them."""
         self.reserved[namespace] += size
+
+
+def _counted(usage: Usage, counts: Counts) -> Amount:
+    return total(amount for each, amount in usage.items() if each is None or counts(each))
 
 
 class Admission:

@@ -23,6 +23,7 @@ from multistep.store.tar import MAX_MEMBERS, Kind, Member, members
 from multistep.store.tree import Skipped, TreeWriter, safe_parts, walk
 
 MAX_NOTES = 100
+CROWDED = "the results of other trials leave no room within the namespace's results limit for artifacts that the verifier needs"
 _NO_ROOM = "left out: no room within the results limits"
 _NOT_STORABLE = "left out: cannot be stored"
 _LOG_PLACES = {LOGS_AGENT: "agent", LOGS_VERIFIER: "verifier"}
@@ -53,7 +54,8 @@ class Received:
 
     changed, unreadable: files that changed while they were read, and files that could not be read;
     left_out: files whose contents were not requested, with the reason; cut: why the stream ends early, "" if it is complete;
-    headroom: bytes and files that the results limits still allow, None for no limit.
+    headroom: bytes and files that the results limits still allow, None for no limit. alone: those that they would allow if the
+    namespace had no other trial, None if no verifier gets the files.
     """
 
     changed: Sequence[str] = ()
@@ -61,6 +63,7 @@ class Received:
     left_out: Mapping[str, str] = field(default_factory=dict)
     cut: str = ""
     headroom: Headroom | None = None
+    alone: Headroom | None = None
 
 
 _WHOLE = Received()
@@ -222,7 +225,8 @@ def _artifacts(fd: int, sources: _Sources, *, cut: bool) -> Iterator[tuple[int, 
 @dataclass
 class _Unpacking:
     """One pass over a download's tar. places: target directory of each source; incomplete: the missing files of each source;
-    artifacts: number of members that are artifacts."""
+    artifacts: number of members that are artifacts; alone: counts the files as if the namespace had no other trial; crowded:
+    whether a verifier would lack a file because of other trials."""
 
     sources: _Sources
     places: Sequence[str]
@@ -235,10 +239,14 @@ class _Unpacking:
     digests: Sequence[bytes] = ()
     artifacts: int = 0
     reached: int = 0
+    alone: Filling | None = None
+    crowded: bool = False
 
     def run(self, fd: int, target: Path) -> None:
-        """Unpack the tar members that fit the results limits, and record those that do not."""
+        """Unpack the tar members that fit the results limits, and record those that do not. Raises StoreError if other trials leave
+        no room for one that a verifier gets."""
         self.incomplete = [Incomplete() for _ in self.sources.paths]
+        self.alone = Filling(self.received.alone) if self.received.alone else None
         for names, reason in ((self.received.changed, CHANGED), (self.received.unreadable, UNREADABLE)):
             for name in names:
                 self._report(name, reason)
@@ -252,6 +260,8 @@ class _Unpacking:
             self.digests = tree.digests
         if self.received.cut:
             self._cut_off(self.received.cut)
+        if self.crowded:
+            raise StoreError(CROWDED)
 
     def _add(self, tree: TreeWriter, member: Member, fd: int) -> None:
         index, path = self.sources.wanted(member)
@@ -260,7 +270,9 @@ class _Unpacking:
         if self.artifacts > MAX_MEMBERS:
             raise Skipped(f"more than {MAX_MEMBERS} files are artifacts")
         place = "/".join(safe_parts(f"{self.places[index]}/{path}"))
+        fits_alone = self.alone is not None and not self.alone.refuse(place, member.size)
         if why := self.received.left_out.get(member.name) or self.filling.refuse(place, member.size):
+            self.crowded |= fits_alone and index >= self.sources.logs and member.name not in self.received.left_out
             self.incomplete[index].add(path, why, _NO_ROOM)
             return
         tree.add(place, member, fd)
@@ -269,6 +281,9 @@ class _Unpacking:
 
     def _cut_off(self, why: str) -> None:
         """Mark the source at which the stream ended early, and all later sources, as incomplete."""
+        if self.alone is not None and "results limit" in why:  # it was not cut because it took too long
+            now, alone = self.filling.headroom, self.alone.headroom
+            self.crowded |= now.bytes < alone.bytes or ("namespace" in why and alone.bytes_of != "namespace")
         for index in range(self.reached, len(self.incomplete)):
             if self.sources.types[index] in ("file", "directory"):
                 self.incomplete[index].whole_reason = f"cut off: {why}"

@@ -6,6 +6,7 @@ import (
 	"path"
 	"strconv"
 	"syscall"
+	"time"
 	"unicode/utf8"
 
 	"multistep.dev/runner/internal/paths"
@@ -17,9 +18,13 @@ const (
 	maxName     = 512  // maximum bytes of a path, because a record contains the paths
 )
 
+// searchTimeout is the maximum duration of Large, except in tests: the caller waits for a minute.
+var searchTimeout = 30 * time.Second
+
 // Large returns regular files of at least the given size in bytes that a download of the sources would send, at most limit files.
+// If there are too many files to search in time, it returns those that it found.
 func Large(wanted []wire.Source, least int64, limit int) []wire.LargeFile {
-	found := &large{least: least, limit: limit, files: []wire.LargeFile{}}
+	found := &large{least: least, limit: limit, until: time.Now().Add(searchTimeout), files: []wire.LargeFile{}}
 	for index, want := range wanted {
 		source := openSource(want)
 		switch {
@@ -39,6 +44,7 @@ func Large(wanted []wire.Source, least int64, limit int) []wire.LargeFile {
 type large struct {
 	least int64
 	limit int
+	until time.Time
 	files []wire.LargeFile
 }
 
@@ -48,7 +54,7 @@ func (l *large) directory(index int, dir directory) {
 		return
 	}
 	defer opened.Close()
-	for len(l.files) < l.limit {
+	for len(l.files) < l.limit && time.Now().Before(l.until) {
 		entries, err := opened.ReadDir(listBatch)
 		for _, entry := range entries {
 			l.entry(index, dir, entry.Name())

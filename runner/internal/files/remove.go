@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"time"
 
 	"multistep.dev/runner/internal/paths"
 )
@@ -17,10 +18,16 @@ const (
 	listBatch      = 256
 )
 
+// removeTimeout is the maximum time to empty a directory, except in tests. Processes can create files faster than they are removed.
+var removeTimeout = 10 * time.Minute
+
+var errFilled = errors.New("it takes too long: it has too many files, or processes still create some")
+
 // empty removes all contents of a directory.
 func empty(root *os.Root) (err error) {
+	until := time.Now().Add(removeTimeout)
 	for range removeAttempts {
-		remover := remover{top: root}
+		remover := remover{top: root, until: until}
 		if err = remover.all(func() error { return remover.contents(root, ".", 0) }); err == nil {
 			return nil
 		}
@@ -30,8 +37,9 @@ func empty(root *os.Root) (err error) {
 
 // removeAll removes name and, if it is a directory, its contents. It follows no links.
 func removeAll(root *os.Root, name string) (err error) {
+	until := time.Now().Add(removeTimeout)
 	for range removeAttempts {
-		remover := remover{top: root}
+		remover := remover{top: root, until: until}
 		if err = remover.all(func() error { return remover.remove(root, name, name, 0) }); err == nil {
 			return nil
 		}
@@ -41,6 +49,7 @@ func removeAll(root *os.Root, name string) (err error) {
 
 type remover struct {
 	top   *os.Root
+	until time.Time
 	moved []string // deep directories that were moved to the top and are still to be removed
 }
 
@@ -98,6 +107,9 @@ func (r *remover) moveUp(where string) error {
 
 func (r *remover) contents(directory *os.Root, where string, depth int) error {
 	for {
+		if time.Now().After(r.until) {
+			return errFilled
+		}
 		names, err := someNames(directory)
 		if err != nil || len(names) == 0 {
 			return err

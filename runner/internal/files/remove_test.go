@@ -1,6 +1,7 @@
 package files
 
 import (
+	"errors"
 	"os"
 	"syscall"
 	"testing"
@@ -40,4 +41,24 @@ func dig(t *testing.T, directory string, depth int) {
 		syscall.Chdir("d")
 	}
 	syscall.Chdir(directory)
+}
+
+// Without a limit, processes that create files faster than they are removed would stall a reset forever.
+func TestADirectoryThatIsNotEmptyInTimeIsGivenUp(t *testing.T) {
+	defer func(former time.Duration) { removeTimeout = former }(removeTimeout)
+	removeTimeout = 0
+	root, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	if err := root.MkdirAll("d/e", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := empty(root); !errors.Is(err, errFilled) {
+		t.Error(err)
+	}
+	if err := removeAll(root, "d"); !errors.Is(err, errFilled) {
+		t.Error(err)
+	}
 }

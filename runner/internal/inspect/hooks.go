@@ -64,7 +64,7 @@ func (s *search) testHook(kind, file string) {
 // planted finds new and changed files in the verifier's directories.
 func (s *search) planted() {
 	for _, directory := range s.scope.Directories {
-		err := s.files.walk(s.ctx, directory, maxPlanted, func(file string, stat *syscall.Stat_t) {
+		err := s.files.walk(directory, maxPlanted, func(file string, stat *syscall.Stat_t) {
 			if !s.baseline.planted.has(file) || s.isLater(stat) && stat.Mode&syscall.S_IFMT != syscall.S_IFDIR {
 				s.report(VerifierFilesPlanted, file)
 			}

@@ -22,8 +22,10 @@ import (
 
 const (
 	maxProcesses = 50
-	timeout      = 20 * time.Second
 )
+
+// timeout is the maximum duration of an inspection, except in tests.
+var timeout = 20 * time.Second
 
 // Kinds of findings.
 const (
@@ -71,7 +73,12 @@ type process struct {
 
 // New returns an Inspector of the container whose root directory is root ("" in a container).
 func New(root string) *Inspector {
-	return &Inspector{files: tree{root}, uploaded: map[string]int64{}}
+	return &Inspector{files: tree{root, context.Background()}, uploaded: map[string]int64{}}
+}
+
+// until returns an Inspector with the same state that reads no file after the end of ctx.
+func (i *Inspector) until(ctx context.Context) *Inspector {
+	return &Inspector{files: tree{i.files.root, ctx}, baseline: i.baseline, uploaded: i.uploaded}
 }
 
 // Baseline records the container's programs, libraries, Python modules, verifier files and processes. It does nothing if a baseline
@@ -85,20 +92,20 @@ func (i *Inspector) Baseline(scope Scope) (wire.BaselineResult, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	found := &baseline{programs: map[string]string{}, processes: map[process]bool{}}
-	for _, directory := range i.programDirectories(scope.Env) {
-		for _, name := range i.files.names(directory) {
+	found, limited := &baseline{programs: map[string]string{}, processes: map[process]bool{}}, i.until(ctx)
+	for _, directory := range limited.programDirectories(scope.Env) {
+		for _, name := range limited.files.names(directory) {
 			file := path.Join(directory, name)
-			if final, err := i.files.resolve(file); err == nil {
+			if final, err := limited.files.resolve(file); err == nil {
 				found.programs[file] = final
 			}
 		}
 	}
-	found.libraries = i.loadable()
-	_, err := i.files.lstat(cachePath)
+	found.libraries = limited.loadable()
+	_, err := limited.files.lstat(cachePath)
 	found.cached = err == nil
 	found.names = map[string]bool{}
-	err = i.walkModules(ctx, scope.Env, func(module moduleFile) {
+	err = limited.walkModules(scope.Env, func(module moduleFile) {
 		found.modules.add(module.path)
 		if module.top {
 			found.names[module.name] = true
@@ -108,7 +115,7 @@ func (i *Inspector) Baseline(scope Scope) (wire.BaselineResult, error) {
 		return wire.BaselineResult{}, err
 	}
 	for _, directory := range scope.Directories {
-		i.files.walk(ctx, directory, maxPlanted, func(file string, _ *syscall.Stat_t) { found.planted.add(file) })
+		limited.files.walk(directory, maxPlanted, func(file string, _ *syscall.Stat_t) { found.planted.add(file) })
 	}
 	found.modules.finish()
 	found.planted.finish()
@@ -134,7 +141,7 @@ func (i *Inspector) Inspect(scope Scope) (wire.InspectResult, error) {
 	started := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	search := &search{Inspector: i, ctx: ctx, scope: scope, found: map[string]string{}}
+	search := &search{Inspector: i.until(ctx), scope: scope, found: map[string]string{}}
 	result := wire.InspectResult{Findings: search.run(), Processes: []string{}}
 	result.Incomplete = search.incomplete
 	for _, each := range environment(scope.Supervisors) {

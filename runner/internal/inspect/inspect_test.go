@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 )
 
 // image is a directory with the files of an image, and an Inspector of them.
@@ -293,6 +294,62 @@ func TestFloodsAreCountedAndCut(t *testing.T) {
 	i.check(err)
 	if !result.Incomplete || len(result.Findings) != 2 || len(result.Findings[1].Paths) != maxPaths || result.Findings[1].Count != maxPlanted {
 		t.Fatal(result)
+	}
+}
+
+func TestAnInspectionEndsInTimeAndFindsWhatTakesNone(t *testing.T) {
+	for name, attack := range map[string]func(*image){
+		"large alternatives": func(i *image) { // a check of each program would read them all
+			for number := range 3000 {
+				i.write(fmt.Sprintf("var/lib/dpkg/alternatives/%d", number), "")
+				i.check(os.Truncate(filepath.Join(i.root, "var/lib/dpkg/alternatives", fmt.Sprint(number)), 1<<20))
+				i.link("/usr/bin/true", fmt.Sprintf("usr/bin/p%d", number))
+			}
+		},
+		"long links": func(i *image) {
+			i.link(strings.Repeat("bin/../", 580)+"true", "usr/0")
+			for number := range 39 {
+				i.link(strings.Repeat("bin/../", 580)+fmt.Sprint(number), fmt.Sprintf("usr/%d", number+1))
+			}
+			for number := range 3000 {
+				i.link("../38", fmt.Sprintf("usr/bin/p%d", number))
+			}
+		},
+		"one text for all libraries": func(i *image) {
+			const entries = 200_000
+			header := []byte(cache(nil))
+			binary.NativeEndian.PutUint32(header[len(cacheMagic):], entries)
+			for number := range uint32(entries) {
+				header = binary.NativeEndian.AppendUint32(header, 0)
+				header = binary.NativeEndian.AppendUint32(header, headerBytes+entries*entryBytes+number)
+				header = binary.NativeEndian.AppendUint32(header, headerBytes+entries*entryBytes)
+				header = append(header, make([]byte, entryBytes-12)...)
+			}
+			i.write("etc/ld.so.cache", string(header)+strings.Repeat("/", maxCacheBytes-len(header)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer func(former time.Duration) { timeout = former }(timeout)
+			i := newImage(t)
+			for number := range 3000 {
+				i.link("grep", fmt.Sprintf("usr/bin/p%d", number))
+			}
+			i.baseline()
+			attack(i)
+			i.write("tests/conftest.py", "x")
+			i.write("conftest.py", "x")
+			timeout = 200 * time.Millisecond
+			started := time.Now()
+			found := i.found()
+			if took := time.Since(started); took > 3*time.Second {
+				t.Error(took)
+			}
+			for _, want := range []string{"TestHook /conftest.py", "VerifierFilesPlanted /tests/conftest.py"} {
+				if !contains(found, want) {
+					t.Errorf("found %q, not %q", found, want)
+				}
+			}
+		})
 	}
 }
 

@@ -5,11 +5,13 @@ import (
 	"encoding/binary"
 	"path"
 	"strings"
+	"syscall"
 )
 
 const (
 	cachePath     = "/etc/ld.so.cache"
 	maxCacheBytes = 16 << 20
+	maxCached     = 50_000 // entries; a Debian with a desktop has 3,000
 	cacheMagic    = "glibc-ld.so.cache1.1"
 	headerBytes   = 48
 	entryBytes    = 24
@@ -38,9 +40,13 @@ func (t tree) cached() map[string]string {
 		if int64(offset) >= int64(len(content)) {
 			return ""
 		}
-		value, _, _ := bytes.Cut(content[offset:], []byte{0})
+		value, _, whole := bytes.Cut(content[offset:min(int64(offset)+syscall.PathMax, int64(len(content)))], []byte{0})
+		if !whole {
+			return "" // not a path: without the limit, each of many entries could name the same megabytes
+		}
 		return string(value)
 	}
+	count = min(count, maxCached)
 	for entry := content[headerBytes:]; count > 0 && len(entry) >= entryBytes; count, entry = count-1, entry[entryBytes:] {
 		name, file := text(binary.NativeEndian.Uint32(entry[4:])), text(binary.NativeEndian.Uint32(entry[8:]))
 		if _, first := found[name]; first || name == "" || !path.IsAbs(file) {
@@ -74,7 +80,7 @@ func (i *Inspector) loadable() map[string]string {
 // libraries finds libraries that were changed, and C libraries that are loaded from another path.
 func (s *search) libraries() {
 	now := s.loadable()
-	if _, err := s.files.lstat(cachePath); err != nil && s.baseline.cached {
+	if _, err := s.files.lstat(cachePath); err != nil && s.baseline.cached && s.files.ctx.Err() == nil {
 		s.report(SystemFileChanged, cachePath)
 	}
 	for name, former := range s.baseline.libraries {

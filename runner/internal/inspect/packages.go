@@ -93,11 +93,11 @@ func (p *packages) lines(file string, visit func(line string)) {
 	limited := &io.LimitedReader{R: opened, N: p.left}
 	lines := bufio.NewScanner(limited)
 	lines.Buffer(nil, maxLine)
-	for lines.Scan() && p.ctx.Err() == nil {
+	for lines.Scan() && p.files.ctx.Err() == nil {
 		visit(lines.Text())
 	}
 	p.left = limited.N
-	if lines.Err() != nil || p.left <= 0 || p.ctx.Err() != nil {
+	if lines.Err() != nil || p.left <= 0 {
 		p.incomplete = true
 	}
 }
@@ -188,6 +188,9 @@ const (
 	notHashed // the file was not compared, because a limit was exceeded
 )
 
+// Write is the writer that ends the reading of a file at the timeout.
+func (p *packages) Write(content []byte) (int, error) { return len(content), p.files.ctx.Err() }
+
 // compare hashes a file and compares the digests. left is the number of bytes that may still be hashed.
 func (p *packages) compare(file string, digests [][]byte, left *int64) verdict {
 	content, err := p.files.open(file)
@@ -195,7 +198,7 @@ func (p *packages) compare(file string, digests [][]byte, left *int64) verdict {
 		return unknownFile
 	}
 	defer content.Close()
-	hashes, writers := map[int]hash.Hash{}, []io.Writer{}
+	hashes, writers := map[int]hash.Hash{}, []io.Writer{p}
 	for _, each := range digests {
 		if hashes[len(each)] == nil {
 			hashes[len(each)] = algorithms[len(each)]()
@@ -203,7 +206,7 @@ func (p *packages) compare(file string, digests [][]byte, left *int64) verdict {
 		}
 	}
 	read, err := io.Copy(io.MultiWriter(writers...), io.LimitReader(content, *left))
-	if *left -= read; *left == 0 || p.ctx.Err() != nil {
+	if *left -= read; *left == 0 || p.files.ctx.Err() != nil {
 		return notHashed
 	}
 	for _, each := range digests {

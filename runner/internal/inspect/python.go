@@ -2,7 +2,6 @@ package inspect
 
 import (
 	"bufio"
-	"context"
 	"path"
 	"slices"
 	"strings"
@@ -45,10 +44,10 @@ func (i *Inspector) pythonLibraries(env map[string]string) (found []string) {
 }
 
 // walkModules visits the files that Python can import, or runs at its start.
-func (i *Inspector) walkModules(ctx context.Context, env map[string]string, visit func(moduleFile)) error {
+func (i *Inspector) walkModules(env map[string]string, visit func(moduleFile)) error {
 	left := maxModules
 	for _, library := range i.pythonLibraries(env) {
-		err := i.files.walk(ctx, library, left, func(file string, stat *syscall.Stat_t) {
+		err := i.files.walk(library, left, func(file string, stat *syscall.Stat_t) {
 			left--
 			if isModule(file) && !isIn(file, "/__pycache__/") {
 				name, top := moduleName(library, file)
@@ -59,7 +58,7 @@ func (i *Inspector) walkModules(ctx context.Context, env map[string]string, visi
 			return err
 		}
 	}
-	return nil
+	return i.files.ctx.Err()
 }
 
 func isModule(file string) bool {
@@ -85,7 +84,7 @@ func moduleName(library, file string) (name string, top bool) {
 
 // modules finds changed files of Python's libraries, and files that run code in every Python process.
 func (s *search) modules() {
-	err := s.walkModules(s.ctx, s.scope.Env, func(module moduleFile) {
+	err := s.walkModules(s.scope.Env, func(module moduleFile) {
 		final, later := module.path, s.isLater(module.stat)
 		if module.stat.Mode&syscall.S_IFMT == syscall.S_IFLNK {
 			target, err := s.files.resolve(module.path)

@@ -2,7 +2,6 @@ package inspect
 
 import (
 	"cmp"
-	"context"
 	"slices"
 
 	"multistep.dev/runner/internal/wire"
@@ -16,32 +15,36 @@ const (
 // search is one inspection.
 type search struct {
 	*Inspector
-	ctx        context.Context
 	scope      Scope
 	found      map[string]string // kind of each finding, by path
-	suspects   []suspect         // in the order in which they are hashed: programs and libraries before modules
+	suspects   []suspect         // in the order in which they are hashed: modules last
 	incomplete bool
 }
 
 // suspect is a possible finding: judge drops it if a package manager installed the file. final is the file's path without links.
 type suspect struct{ kind, file, final string }
 
+// run searches first where there are few files, because an agent can use up the time with many others.
 func (s *search) run() []wire.Finding {
-	s.programs()
-	s.libraries()
 	s.hooks()
-	s.modules()
-	s.judge()
 	s.tests()
 	s.planted()
+	s.programs()
+	s.libraries()
+	s.modules()
+	s.judge()
+	s.incomplete = s.incomplete || s.files.ctx.Err() != nil
 	return s.findings()
 }
 
 // judge reports the suspects that no package manager has installed.
 func (s *search) judge() {
 	var files []string
+	listed := map[string]bool{} // many links can lead to one file
 	for _, each := range s.suspects {
-		files = append(files, each.final)
+		if !listed[each.final] {
+			files, listed[each.final] = append(files, each.final), true
+		}
 	}
 	known := s.vouched(files)
 	for _, each := range s.suspects {
@@ -54,9 +57,9 @@ func (s *search) judge() {
 	}
 }
 
-// report adds a finding, at most one for each path.
+// report adds a finding, at most one for each path. Other kinds replace WorkdirHook, which is no evidence.
 func (s *search) report(kind, file string) {
-	if _, found := s.found[file]; !found {
+	if former, found := s.found[file]; !found || former == WorkdirHook {
 		s.found[file] = kind
 	}
 }

@@ -17,15 +17,24 @@ const (
 	maxLinks = 40     // maximum number of links followed in one path, as in the kernel
 )
 
-// tree is the container's filesystem. Its paths are absolute; links are followed within root.
-type tree struct{ root string }
+// tree is the container's filesystem. Its paths are absolute; links are followed within root. After the end of ctx it reads nothing.
+type tree struct {
+	root string
+	ctx  context.Context
+}
 
 func (t tree) lstat(file string) (stat syscall.Stat_t, err error) {
+	if err := t.ctx.Err(); err != nil {
+		return stat, err
+	}
 	return stat, syscall.Lstat(t.root+file, &stat)
 }
 
 // names returns the names in a directory, in no order. It returns none if it cannot read the directory.
 func (t tree) names(directory string) []string {
+	if t.ctx.Err() != nil {
+		return nil
+	}
 	opened, err := os.OpenFile(t.root+directory, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil
@@ -104,7 +113,7 @@ var errTooMany = errors.New("too many files")
 
 // walk calls visit for each file and directory below a directory. It follows no links: if the directory is a link, it calls visit
 // only for the link.
-func (t tree) walk(ctx context.Context, directory string, limit int, visit func(file string, stat *syscall.Stat_t)) error {
+func (t tree) walk(directory string, limit int, visit func(file string, stat *syscall.Stat_t)) error {
 	if stat, err := t.lstat(directory); err == nil && stat.Mode&syscall.S_IFMT == syscall.S_IFLNK {
 		visit(directory, &stat)
 		return nil
@@ -117,9 +126,6 @@ func (t tree) walk(ctx context.Context, directory string, limit int, visit func(
 			if limit--; limit < 0 {
 				return errTooMany
 			}
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
 			file := path.Join(here, name)
 			stat, err := t.lstat(file)
 			if err != nil {
@@ -131,7 +137,7 @@ func (t tree) walk(ctx context.Context, directory string, limit int, visit func(
 			}
 		}
 	}
-	return nil
+	return t.ctx.Err()
 }
 
 // pathSet is a set of paths. It stores only their hashes: 8 bytes per path.

@@ -23,11 +23,6 @@ const maxLinks = 40 // maximum number of links followed in one path, as in the k
 // runnerUID is the UID of PID 1. A child that transfers files as another user also starts with this UID and switches later.
 var runnerUID = os.Getuid()
 
-// Open opens the directory at an absolute path.
-func Open(name string) (*os.Root, error) {
-	return open(name, false)
-}
-
 // Make opens the directory at an absolute path. It creates missing directories with mode 0755.
 func Make(name string) (*os.Root, error) {
 	return open(name, true)

@@ -96,51 +96,6 @@ func forgetSignals() {
 	}()
 }
 
-// stoppedCheckInterval is the interval between two checks for stopped exec sessions.
-const stoppedCheckInterval = 3 * time.Second
-
-// endStopped kills each process of an exec session (such as `runner call`) that is stopped at two checks in a row. A root agent can
-// stop such a process with SIGSTOP, which the operator cannot distinguish from an unresponsive node. If the process is killed, the
-// kubelet reports the end of the session to the operator.
-func endStopped() {
-	stopped := map[int]uint64{} // start times by PID
-	for ; ; time.Sleep(stoppedCheckInterval) {
-		processes, _ := kernel.Processes()
-		now := map[int]uint64{}
-		for _, each := range processes {
-			if each.PPID != 0 || each.PID == os.Getpid() || each.State != 'T' {
-				continue
-			}
-			if start, before := stopped[each.PID]; before && start == each.Start {
-				syscall.Kill(each.PID, syscall.SIGKILL)
-				log.Printf("killed process %d, an exec session that was stopped", each.PID)
-			}
-			now[each.PID] = each.Start
-		}
-		stopped = now
-	}
-}
-
-// execFiles lists the files that the container runtime reads in the container before it starts the program of an exec session.
-var execFiles = []string{"/etc/passwd", "/etc/group"}
-
-// awaitBlockedExecs returns an error when one of execFiles is a FIFO at two checks in a row: exec sessions then wait forever, which
-// the operator cannot distinguish from an unresponsive node. The error ends PID 1, and so the phase that made the FIFO.
-func awaitBlockedExecs() error {
-	for before := ""; ; time.Sleep(stoppedCheckInterval) {
-		now := ""
-		for _, name := range execFiles {
-			if info, err := os.Stat(name); err == nil && info.Mode()&os.ModeNamedPipe != 0 {
-				now = name
-			}
-		}
-		if now != "" && now == before {
-			return fmt.Errorf("%s is a FIFO, so no exec session can start", now)
-		}
-		before = now
-	}
-}
-
 // newRunner returns a runner. place creates the runtime directory and returns its path.
 func newRunner(version, defaultUser string, place func() (string, error)) (*session.Runner, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)

@@ -342,6 +342,13 @@ def test_a_spent_budget_is_the_agents_own_failure() -> None:
     assert run.exception is not None and (run.exception.type, run.exception.phase) == ("BudgetExceededError", "agent")
 
 
+def test_a_budget_that_lost_attempts_have_used_ends_the_trial_without_a_failure_of_the_agent() -> None:
+    journal = play(hosted(CREDENTIALS), {"a/host/model-usage": closed("LostBudget")}).journal
+    assert journal.lost is not None
+    assert (journal.lost.reason, journal.lost.final) == ("BudgetUsedByLostAttempts", True)
+    assert journal.steps[0].exception is None
+
+
 def test_a_spent_budget_of_the_sweep_is_not_the_agents_failure() -> None:
     journal = play(hosted(CREDENTIALS), {"a/host/model-usage": closed("SweepBudget")}).journal
     assert journal.lost is not None

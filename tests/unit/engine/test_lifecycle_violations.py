@@ -10,6 +10,7 @@ from multistep.api.trial_status import StepStatus, VerifierStatus
 from multistep.engine import pod_start
 from multistep.engine.decisions import (
     Drive,
+    DriveWithoutVerifier,
     Fail,
     FailAttempt,
     PhaseDied,
@@ -65,6 +66,31 @@ def test_exec_sessions_that_the_container_kills_end_the_trial_after_90_seconds(t
     if ends:
         message = "a process in the container killed the exec session 5 times in a row; last: exit code 137"
         assert decision == Fail("ExecSessionsKilled", message)
+
+
+@pytest.mark.parametrize(
+    ("times", "seconds", "compares", "named", "ends"),
+    [
+        (5, 1000, True, True, False),
+        (9, 1000, True, True, False),
+        (10, 179, True, True, False),
+        (10, 180, True, True, True),
+        (5, 90, False, True, True),
+        (5, 90, True, False, True),
+    ],
+)
+def test_a_second_verification_that_may_cause_violations_is_given_up_before_the_trial_fails(
+    times: int, seconds: float, compares: bool, named: bool, ends: bool
+) -> None:
+    output = ProtocolViolation("exit code 137", NOW - seconds, times=times, reason="ExecSessionsKilled")
+    verifier = VerifierStatus(pod_name="t-1-v0", pod_uid="uid-v") if named else None
+    now = Situation(
+        began(verifier=verifier, current_step="a", steps=[StepStatus(name="a")]), pod(), "t-1", NOW, 60.0,
+        verifier=pod(name="t-1-v0", uid="uid-v") if named else None, violation=output, compares_verdicts=compares,
+    )  # fmt: skip
+    message = f"a process in the container killed the exec session {times} times in a row; last: exit code 137"
+    without = DriveWithoutVerifier(f"the verifier of step a: {message}")
+    assert decide(now) == (Fail("ExecSessionsKilled", message) if ends else without)
 
 
 def test_contradictory_records_end_the_trial_as_tampered() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from multistep.engine.direct_upload import Large
 from multistep.engine.incomplete import MAX_NAMED, Incomplete, summaries
-from multistep.engine.results_limits import Amount, Filling, Headroom, Limits, headroom, too_large, total
+from multistep.engine.results_limits import Amount, Filling, Headroom, Limits, crowded_out, headroom, too_large, total
 
 LIMITS = Limits(step=Amount(100, 10), trial=Amount(150, 30), namespace=Amount(1000, 12))
 NONE = Amount()
@@ -46,6 +46,16 @@ def test_bytes_and_files_are_refused_beyond_the_room_and_the_limit_is_named() ->
     assert filling.refuse("artifacts/c", 40) == "" and filling.refuse("artifacts/d", 0) == ""
     assert filling.refuse("artifacts/e", 0) == "more files than the namespace's results limit"
     assert filling.used == Amount(100, 3)
+
+
+def test_files_that_only_other_trials_displace_are_told_from_those_that_never_fit() -> None:
+    small, large, huge = files = [Large(1, name, size, binary=True) for name, size in (("s", 10), ("l", 60), ("h", 200))]
+    assert crowded_out(files, Headroom(20, 10), Headroom(100, 10)) == (large,)
+    assert crowded_out(files, Headroom(0, 10), Headroom(100, 10)) == (small, large)
+    assert (
+        crowded_out(files, Headroom(0, 10), Headroom(0, 10)) == ()
+        and crowded_out([huge], Headroom(300, 10), Headroom(300, 10)) == ()
+    )
 
 
 def test_a_reward_always_fits_but_not_one_that_no_reward_is_as_large_as() -> None:

@@ -300,6 +300,10 @@ def test_a_refusal_by_the_sweeps_budget_has_the_time_at_which_the_step_started()
     assert start is not None
     assert facts(trial({"attempts": [attempt("SweepBudgetSpent")]})).refused_at == start + 20
     assert facts(trial({"attempts": [attempt("Evicted", steps=steps)]})).refused_at is None
+    in_setup = {**attempt("SweepBudgetSpent", steps=steps), "resumed": {"after": "b", "attempts": [1] * len(steps), "digest": "d"}}
+    assert facts(trial({"attempts": [in_setup]})).refused_at == start + 20, (
+        "a kept step may have started before the budget was raised"
+    )
 
 
 @pytest.mark.parametrize(

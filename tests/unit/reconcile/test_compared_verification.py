@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.fake_runner import FakeRunner, Json
 from tests.support.fake_volume import FakeVolume
 from tests.support.played import rewarded
-from tests.support.world import KEY, World, manifest
+from tests.support.world import CONFIG, KEY, World, manifest
 from tests.unit.reconcile.test_checkpoints import DURATIONS, at_step, lose_pod
 from tests.unit.reconcile.test_failures import DENIED, no, refusing
 
@@ -96,6 +97,37 @@ async def test_a_second_verification_that_ends_its_own_container_is_reported() -
     assert (step, kind) == ("a", "ComparisonIncomplete") and "OOMKilled" in detail
     assert world.condition == ("Complete", "TrialComplete", "ran 3 steps")
     assert all(each.exception is None for each in world.status.steps)
+
+
+@pytest.mark.parametrize("broken", ["exec sessions", "egress sidecar"])
+async def test_a_pod_of_the_second_verification_that_cannot_be_used_costs_no_attempt_and_no_reward(broken: str) -> None:
+    config = {**CONFIG, "environment": {**CONFIG["environment"], "network_mode": "no-network"}}
+    world = World(trial=manifest(BOTH, config=config), settings={"egress": "Sidecar"})
+
+    make = world.cluster._make_runner
+
+    def spoiled(pod: Json) -> FakeRunner:
+        runner = make(pod)
+        if pod["metadata"]["name"].startswith("t-1-v") and broken == "exec sessions":
+            runner.killed = 10**6
+        elif pod["metadata"]["name"].startswith("t-1-v"):
+            runner.sidecar.answer = b'{"boot": "b", "error": "nftables: no"}\n'
+        return runner
+
+    world.cluster._make_runner = spoiled
+    await world.run()
+    assert [(step, kind) for step, kind, _ in found(world)] == [(step, "ComparisonIncomplete") for step in "abc"]
+    assert all("times in a row" in detail for *_, detail in found(world))
+    assert world.condition == ("Complete", "TrialComplete", "ran 3 steps")
+    assert (world.status.attempts, world.status.rewards) == ([], (await declared()).status.rewards)
+
+
+async def test_an_agent_that_kills_exec_sessions_in_its_own_pod_during_the_second_verification_fails() -> None:
+    world = await verifying_again()
+    agents, _ = world.cluster.runners.values()
+    agents.killed = 10**6
+    await world.run()
+    assert world.condition[:2] == ("Failed", "ExecSessionsKilled") and world.status.score == 0
 
 
 async def test_a_policy_that_denies_the_pod_of_the_second_verification_does_not_fail_the_trial() -> None:

@@ -15,7 +15,7 @@ from tests.support.fake_runner import FakeRunner
 from tests.support.phase_results import DEFAULTS
 from tests.support.played import outcome
 from tests.support.world import World, manifest
-from tests.unit.reconcile.scenarios import GATEWAY_SETTINGS, HOSTED, HOSTED_OPTIONS, WITH_GATEWAY, lose_pod
+from tests.unit.reconcile.scenarios import GATEWAY_SETTINGS, HOSTED, HOSTED_OPTIONS, KEY_OF, WITH_GATEWAY, lose_pod
 
 
 def containers(world: World) -> list[str]:
@@ -109,6 +109,23 @@ async def test_the_usage_of_a_step_that_lost_its_pod_is_counted_in_its_attempt_a
     assert models.closed[:4] == ["1/-", "1/a", "2/-", "2/a"]
 
 
+async def test_a_gateway_that_is_down_until_the_deadline_does_not_score_an_agent_that_has_finished_0() -> None:
+    """The agent ran for 100 s of the 1,000 s; the rest of the time the operator waited for the usage of the step."""
+    models = FakeModels()
+
+    def fault(_: World) -> None:
+        models.down = 10**6
+
+    options = {**HOSTED_OPTIONS, "settings": GATEWAY_SETTINGS, "happens": {50.0: fault}}
+    world = World(trial=manifest({**WITH_GATEWAY, "activeDeadlineSeconds": 1000}), **options, models=models)
+    await world.run()
+    assert world.condition[:2] == ("Failed", "DeadlineExceeded")
+    assert (world.status.score, world.status.outcome) == (None, "Excluded")
+    (step,) = world.status.steps
+    assert step.durations is not None and step.durations.agent == 100.0
+    assert world.status_writes < 20, "the status is not written at each try to reach the gateway"
+
+
 @pytest.mark.parametrize("stops", [False, True])
 async def test_an_attempt_ends_after_the_gateway_has_counted_but_a_stop_does_not_wait_for_the_gateway(stops: bool) -> None:
     models = FakeModels({"1/a": counted((100, 10, 5))})
@@ -124,6 +141,16 @@ async def test_an_attempt_ends_after_the_gateway_has_counted_but_a_stop_does_not
         assert world.condition[:2] == ("Failed", "Stopped"), world.condition
     else:
         assert world.status.attempts[0].steps[0].usage is not None and models.down == 0
+
+
+async def test_a_trial_whose_budget_lost_attempts_have_used_is_excluded() -> None:
+    models = FakeModels({"1/a": counted((900, 10, 5)), "2/a": failed("LostBudget", "the trial's budget has no room")})
+    options = {**HOSTED_OPTIONS, "settings": GATEWAY_SETTINGS, "happens": {50.0: lose_pod}}
+    world = World(trial=manifest({**WITH_GATEWAY, "infrastructureRetries": 5}), **options, models=models)
+    await world.run()
+    assert world.condition[:2] == ("Failed", "BudgetUsedByLostAttempts")
+    assert "attempts that were lost have used a part of it" in world.condition[2]
+    assert (world.status.outcome, world.status.score, len(world.status.attempts)) == ("Excluded", None, 1)
 
 
 async def test_without_a_gateway_the_trial_says_how_to_do_without() -> None:
@@ -195,6 +222,22 @@ async def test_a_custom_class_that_ends_the_agent_host_in_its_setup_scores_0(exi
     assert world.condition[:2] == ("Failed", "AgentSetupFailed") and world.status.attempts == [], world.condition
     assert message in world.condition[2]
     assert failure is not None and (failure.class_, world.status.score) == ("Agent", 0.0)
+
+
+@pytest.mark.parametrize(("at", "closed", "tokens"), [(10.0, ["1/-"], 7), (60.0, ["1/-", "1/a", "1/-"], 107)])
+async def test_the_usage_of_a_setup_counts_although_the_agent_ends_its_container(at: float, closed: list[str], tokens: int) -> None:
+    def end_container(world: World) -> None:
+        ended = {"exitCode": 1, "reason": "Error"}
+        world.pod_status(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": ended}}])
+
+    models = FakeModels({"1/-": counted((7, 0, 0)), "1/a": counted((100, 10, 5))})
+    spec = {"agent": {"importPath": "my.agents:Mine", "model": "openai/m", "credentials": [KEY_OF]}}
+    options = {**HOSTED_OPTIONS, "settings": GATEWAY_SETTINGS, "happens": {at: end_container}}
+    world = World(trial=manifest(spec), **options, models=models)
+    await world.run()
+    assert world.status.score == 0 and world.status.attempts == [], world.condition
+    assert models.closed == closed
+    assert world.status.usage is not None and world.status.usage.input_tokens == tokens
 
 
 async def test_the_status_shows_that_a_custom_class_may_run_before_it_runs() -> None:

@@ -306,6 +306,11 @@ async def test_at_its_deadline_a_trial_fails_with_what_it_had() -> None:
 # -- invalid specs
 
 
+def of_main(**fields: object) -> dict[str, Any]:
+    """Return a spec whose pod template has these fields of the trial's container."""
+    return {"environment": {"podTemplate": {"spec": {"containers": [{"name": "main", **fields}]}}}}
+
+
 @pytest.mark.parametrize(
     ("spec", "named"),
     [
@@ -315,6 +320,8 @@ async def test_at_its_deadline_a_trial_fails_with_what_it_had() -> None:
         ({"task": {"inline": {"config": {"steps": [{"name": "a"}]}}}}, "steps/a"),
         ({"task": {"inline": {"config": {**CONFIG, "environment": {"os": "windows"}}, "files": FILES}}}, "environment.os"),
         ({"environment": {"podTemplate": {"spec": {"hostPID": True}}}}, "spec.environment.podTemplate.spec.hostPID"),
+        (of_main(livenessProbe={"exec": {"command": ["true"]}}), "containers[main].livenessProbe.exec"),
+        (of_main(lifecycle={"preStop": {"exec": {"command": ["true"]}}}), "containers[main].lifecycle.preStop.exec"),
         ({"task": {"inline": {"config": {}, "files": {"../x": ""}}}}, "spec.task.inline.files"),
     ],
 )

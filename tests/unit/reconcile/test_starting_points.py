@@ -133,6 +133,19 @@ async def test_the_usage_of_kept_steps_is_the_sources() -> None:
     assert (world.status.usage, [step.usage for step in world.status.steps]) == (None, [None, None, None])
 
 
+@pytest.mark.parametrize("isolation", ["Separate", "Both"])
+async def test_the_changes_of_kept_steps_do_not_count_in_what_the_verifiers_pod_gets(isolation: str) -> None:
+    """Otherwise changes that another trial made could exceed maxBytes, which scores this trial's step 0."""
+    world = World(trial=manifest({**after("a"), "verifier": {"isolation": isolation}}), source=await source())
+    await world.run()
+    assert world.condition == ("Complete", "TrialComplete", "ran 2 steps"), world.errors
+    own, *verifiers = world.cluster.runners.values()
+    assert [each["full"] for each in own.requests if each["op"] == "checkpoint"] == [False, False]
+    restored = [[id for id in each.restored if id.endswith("/agent")] for each in verifiers]
+    assert restored == [["1/a/agent", "1/b/agent"], ["1/a/agent", "1/b/agent", "1/c/agent"]]
+    assert world.kept.checkpoints == {}
+
+
 async def test_a_trial_can_end_after_a_step() -> None:
     world = World(trial=manifest({"toStep": "b"}))
     await world.run()

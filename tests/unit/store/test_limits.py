@@ -13,7 +13,7 @@ import pytest
 from multistep.engine.journal import Collected
 from multistep.engine.operations import Part
 from multistep.engine.results_limits import Amount, Headroom, Limits
-from multistep.errors import CollectionCut
+from multistep.errors import CollectionCut, StoreError
 from multistep.store import unpacking
 from multistep.store.ledger import ADMITTED_BYTES, Collection
 from multistep.store.tree import MAX_DEPTH
@@ -134,6 +134,79 @@ async def test_results_of_an_earlier_release_count_as_they_lie_there(tmp_path: P
     old.mkdir(parents=True)
     (old / "file").write_bytes(b"x" * 99_000)
     assert await room_of(volume, KEY, index=0) == Headroom(1000, 100, "namespace", "step")
+
+
+LONE = Step(artifacts=entries("/app/out"))
+
+
+async def handed_over(volume: Volume, *, cut: str = "", files: int | None = None) -> Collected:
+    """Store the artifacts of a step with a separate verifier."""
+    collection = Collection(1, LONE.index, "agent")
+    room, alone = [await each(KEY, collection) for each in (volume.collections.headroom, volume.collections.most)]
+    room = room if files is None else replace(room, files=files)
+    received = Received(headroom=room, alone=alone, cut=cut)
+    async with volume.collections.spool(KEY) as spool:
+        await spool.write(tar(directory("0"), member("0/log", b"x" * 10), member("1", b"z" * 5000)))
+        return await volume.collections.store_step(
+            KEY, spool, attempt=1, step=LONE, types=("directory", "file"), part="agent", received=received
+        )
+
+
+async def fill(volume: Volume, size: int) -> None:
+    """Store results of another trial of the namespace."""
+    old = trial_path(volume, OTHER)
+    old.mkdir(parents=True)
+    (old / "file").write_bytes(b"x" * size)
+
+
+@pytest.mark.parametrize(("filled", "files"), [(96_000, None), (50_000, 1)], ids=["bytes", "files"])
+async def test_artifacts_for_a_verifier_wait_for_the_room_that_other_trials_take(
+    tmp_path: Path, filled: int, files: int | None
+) -> None:
+    volume = limited(tmp_path)
+    await fill(volume, filled)
+    with pytest.raises(StoreError, match="results of other trials leave no room"):
+        await handed_over(volume, files=files)
+    assert not (trial_path(volume) / "steps").exists()
+    await volume.remove(OTHER)
+    assert (await handed_over(volume)).incomplete == ()
+
+
+async def test_artifacts_for_a_verifier_that_never_fit_do_not_wait(tmp_path: Path) -> None:
+    volume = limited(tmp_path, step=Amount(4000, 100))
+    await fill(volume, 99_000)
+    assert (await handed_over(volume)).incomplete == ("/app/out: 1 file: left out: no room within the results limits",)
+
+
+LIMIT_OF = "it has more bytes than what is left of the {}'s results limit"
+
+
+@pytest.mark.parametrize(
+    ("filled", "limits", "cut", "waits"),
+    [
+        (96_000, {}, LIMIT_OF.format("namespace"), True),
+        (0, {}, LIMIT_OF.format("step"), False),
+        (0, {}, "the trials of the namespace together exceed its results limit at this moment", True),
+        (
+            0,
+            {"namespace": Amount(9000, 1000)},
+            "the trials of the namespace together exceed its results limit at this moment",
+            False,
+        ),
+        (96_000, {}, "it took longer than 300 s", True),
+        (0, {}, "it took longer than 300 s", False),
+    ],
+)
+async def test_a_download_for_a_verifier_that_other_trials_cut_off_is_repeated(
+    tmp_path: Path, filled: int, limits: dict[str, Amount], cut: str, waits: bool
+) -> None:
+    volume = limited(tmp_path, **limits)
+    await fill(volume, filled)
+    if waits:
+        with pytest.raises(StoreError, match="results of other trials"):
+            await handed_over(volume, cut=cut)
+    else:
+        assert f"/app/out: cut off: {cut}" in (await handed_over(volume, cut=cut)).incomplete
 
 
 async def test_a_download_beyond_its_room_is_cut_off_and_what_came_is_kept(tmp_path: Path) -> None:
