@@ -24,7 +24,7 @@ SCHEMA = CHART / "values.schema.json"
 VALUES = CHART / "values.yaml"
 DOCS = ROOT / "docs" / "reference" / "chart.md"
 
-_KEPT = ("type", "enum", "items", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_KEPT = ("type", "enum", "items", "pattern", "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _KEY = re.compile(r"^( *)([A-Za-z]\w*):(.*)$")
 _WHOLE = frozenset(
     {"podSecurityContext", "resources", "labels"}

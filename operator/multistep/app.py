@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from multistep import leadership
 from multistep.api.trial import parse_trial
 from multistep.background import BackgroundTasks, repeat, retry_until_success
 from multistep.endpoints import Endpoints
-from multistep.errors import ClusterError, InvalidSpec
+from multistep.errors import ClusterError, GatewayError, InvalidSpec
 from multistep.event_router import EventRouter
 from multistep.health import Health
 from multistep.instruments import label_value
@@ -164,7 +164,8 @@ class App:
         self.tasks.start("lease", leadership.hold(self.lease, self._end))
         self.tasks.start("work", self._work())
         if self.models is not None:
-            self.tasks.start("keys", repeat("renewing the gateway's keys", lambda: model_gateway.RENEW_SECONDS, self.models.renew))
+            renew = partial(self._renew_keys, self.models.renew)
+            self.tasks.start("keys", repeat("renewing the gateway's keys", lambda: model_gateway.RENEW_SECONDS, renew))
             if self.settings.models:
                 loads = model_loads.ModelLoads([each.model for each in self.settings.models])
                 adapt = partial(self._adapt_models, self.models, loads)
@@ -214,6 +215,15 @@ class App:
             async for found in client.each(TRIALS, content_path, label_selector=self.shard.selector):
                 with suppress(InvalidSpec):  # the trial fails at its next reconcile
                     self.reconciler.model_slots.observe(parse_trial(found))
+
+    async def _renew_keys(self, renew: Callable[[], Awaitable[None]]) -> None:
+        """Register the keys that the gateway lacks, and record whether it answers."""
+        try:
+            await renew()
+        except GatewayError:
+            self.metrics.gateway_up.set(0)
+            raise
+        self.metrics.gateway_up.set(1)
 
     async def _adapt_models(self, gateway: model_loads.Gateway, loads: model_loads.ModelLoads) -> None:
         """Adapt the limits of active trials to the providers' refusals. A standby changes no limit, because it runs no trials."""

@@ -87,6 +87,7 @@ class Metrics:
     )
     model_requests = bounded_counter("model_requests", "Model requests that the gateway counted.", choices=_BY_MODEL)
     model_held_seconds = bounded_counter("model_held_seconds", "Time that model requests waited at the gateway.", choices=_BY_MODEL)
+    gateway_up = gauge("gateway_up", "1 if the model gateway answered the operator's last request (one every 5 s), else 0.")
     provider_failures = bounded_counter("provider_failures", "Attempts ended by a failure of the provider.", choices=_BY_MODEL)
 
     # Metrics of exec sessions
@@ -168,6 +169,7 @@ class Metrics:
         self.peak_memory.set_function(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
         self.threads.set_function(threading.active_count)
         self.results_free.set(math.nan)  # unknown until measured; a standby never measures it
+        self.gateway_up.set(math.nan)  # unknown until asked; without a gateway it is never asked
 
     def moved(self, direction: str, size: int) -> None:
         """Count bytes sent to a pod (up) or received from it (down)."""

@@ -43,10 +43,17 @@ class ModelLimit(BaseModel):
 class BuildSettings(BaseModel):
     """The chart's value ``builds``: how the images of tasks with a Dockerfile are built in the cluster (docs/how-to/builds.md)."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True, alias_generator=to_camel)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="ignore",
+        populate_by_name=True,
+        alias_generator=to_camel,
+        coerce_numbers_to_str=True,  # quantities may be numbers in YAML, such as cpu: 2
+    )
 
     registry: str = ""
     image: str = ""
+    image_pull_secrets: list[dict[str, str]] = []
     namespace: str = ""
     platform: str = Field(default="linux/amd64", pattern=r"^linux/[a-z0-9]+$")
     parallelism: int = Field(default=4, ge=1)

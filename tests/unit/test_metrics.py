@@ -10,7 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
 from hack.generate.metrics_page import PAGE, with_table
-from multistep.errors import StoreError
+from multistep.app import App
+from multistep.errors import GatewayUnavailable, StoreError
 from multistep.instruments import MAX_VALUE_CHARACTERS, OTHER
 from multistep.metrics import TABLE, Metrics
 from multistep.settings import Settings
@@ -124,3 +125,24 @@ def test_a_reconcile_that_fails_is_counted_under_its_error() -> None:
         for name in ("StoreError", "Unforeseen", "InvalidSpec")
     }
     assert failures == {"StoreError": 1, "Unforeseen": 1, "InvalidSpec": 0}
+
+
+async def test_the_metrics_show_whether_the_model_gateway_answers(tmp_path: Path) -> None:
+    app = App(Settings(results_dir=tmp_path))
+
+    async def fails() -> None:
+        raise GatewayUnavailable("no answer")
+
+    async def works() -> None:
+        pass
+
+    def shown() -> str:
+        [line] = [each for each in app.metrics.render().decode().splitlines() if each.startswith("multistep_gateway_up ")]
+        return line.split()[1]
+
+    assert shown() == "NaN"  # without a gateway
+    await app._renew_keys(works)
+    assert shown() == "1.0"
+    with pytest.raises(GatewayUnavailable):
+        await app._renew_keys(fails)
+    assert shown() == "0.0"

@@ -84,7 +84,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- fail (printf "namespaces[%d]: %q is not a valid namespace: use lower-case letters, digits and hyphens, at most 63 characters" $index $name) -}}
 {{- end -}}
 {{- end -}}
-{{- range $field, $size := dict "results.persistence.size" .Values.results.persistence.size "tmp.sizeLimit" .Values.tmp.sizeLimit "gateway.persistence.size" .Values.gateway.persistence.size -}}
+{{- range $field, $size := dict "results.persistence.size" .Values.results.persistence.size "tmp.sizeLimit" .Values.tmp.sizeLimit "tasks.sizeLimit" .Values.tasks.sizeLimit "builds.storage" .Values.builds.storage "gateway.persistence.size" .Values.gateway.persistence.size -}}
 {{- if not (regexMatch "^[0-9]+([.][0-9]+)?([KMGTPE]i|[kMGTPE])?$" $size) -}}
 {{- fail (printf "%s: %q is not a quantity: write a number and a unit, such as 10Gi or 500Mi" $field $size) -}}
 {{- end -}}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sqlite3
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, web
@@ -20,7 +23,7 @@ from multistep.gateway.exchange import Services
 from multistep.gateway.fair_queue import Lanes
 from multistep.gateway.heads import Heads, expect_next_head
 from multistep.gateway.keyring import Keyring
-from multistep.gateway.ledger import Ledger
+from multistep.gateway.ledger import RETENTION_SECONDS, Ledger
 from multistep.gateway.loads import Loads
 from multistep.gateway.metrics import GatewayMetrics
 from multistep.gateway.public import Public
@@ -31,6 +34,7 @@ from multistep.gateway.steps import Steps
 
 MIN_TOKEN_BYTES: Final = 32
 _BEAT_SECONDS: Final = 5.0  # a recorded downtime may start too early by up to this time
+_FORGET_SECONDS: Final = 86400.0  # each time reads the whole ledger
 _CONNECT_SECONDS: Final = 10.0
 _KEEPALIVE_SECONDS: Final = 15.0  # shorter than providers' idle timeouts, so that they seldom close a connection during its reuse
 _log: Final = logging.getLogger(__name__)
@@ -60,6 +64,8 @@ async def running(settings: GatewaySettings) -> AsyncIterator[Running]:
         admin_port = await _listen(stack, Admin(services, keyring, token).app(), settings, settings.admin_port)
         stack.push_async_callback(services.steps.wait_all, settings.stop_seconds)
         port = await _listen(stack, public, settings, settings.port)
+        forgets = asyncio.create_task(_forget(services.ledger))
+        stack.callback(forgets.cancel)
         beats = asyncio.create_task(_beat(services.ledger))
         stack.callback(beats.cancel)  # runs first on exit, because from then on no agent can connect
         yield Running(port, admin_port)
@@ -72,6 +78,15 @@ async def _beat(ledger: Ledger) -> None:
         except sqlite3.Error as error:  # e.g. the disk is full, which may be temporary
             _log.error("cannot record that the gateway runs: %s", error)
         await asyncio.sleep(_BEAT_SECONDS)
+
+
+async def _forget(ledger: Ledger) -> None:
+    while True:
+        await asyncio.sleep(_FORGET_SECONDS)
+        try:
+            await ledger.forget(time.time() - RETENTION_SECONDS)
+        except sqlite3.Error as error:
+            _log.error("cannot delete old rows of the ledger: %s", error)
 
 
 async def _services(settings: GatewaySettings, stack: AsyncExitStack) -> Services:
@@ -95,11 +110,16 @@ async def _services(settings: GatewaySettings, stack: AsyncExitStack) -> Service
         lanes=lanes,
         credentials=Credentials(),
         steps=Steps(await ledger.closed_steps(), settings.body_bytes),
-        metrics=GatewayMetrics(lanes, settings.metrics_label_sets),
+        metrics=GatewayMetrics(lanes, settings.metrics_label_sets, lambda: _free_bytes(settings.ledger_file.parent)),
         loads=Loads(),
         stalls=Stalls(ledger, await ledger.stalls()),
         http=http,
     )
+
+
+def _free_bytes(directory: Path) -> int:
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize
 
 
 async def _listen(stack: AsyncExitStack, app: web.Application, settings: GatewaySettings, port: int) -> int:

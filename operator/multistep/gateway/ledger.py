@@ -29,6 +29,9 @@ BUDGETS: Final[frozenset[Kind]] = frozenset(("Budget", "SweepBudget"))
 T = TypeVar("T")
 
 RETENTION_SECONDS: Final = 30 * 86400.0
+DOWN_SECONDS: Final = 30.0
+"""A time without a beat is a downtime if it is longer than this: writes fail or hang then, and so do agents' requests. Agents must
+not be able to cause it by requests that keep the event loop busy."""
 _MAX_PER_TRANSACTION: Final = 256
 _MAX_DOWNTIMES: Final = 100
 
@@ -106,10 +109,7 @@ _FORGOTTEN: Final = "select input_tokens, output_tokens, cost_usd from forgotten
 
 
 class Ledger:
-    """The ledger in an sqlite file, which only one process may open at a time. Call ``stop`` at the end.
-
-    downtimes: start and end (seconds since the epoch) of the times in which no gateway ran, oldest first; at most _MAX_DOWNTIMES.
-    """
+    """The ledger in an sqlite file, which only one process may open at a time. Call ``stop`` at the end."""
 
     def __init__(self, file: Path) -> None:
         self._database = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=30)
@@ -119,9 +119,12 @@ class Ledger:
         now = time.time()
         self._database.execute(_LOSE, [now])
         self._database.execute("insert into downtimes select at, ? from alive where at < ?", [now, now])
-        self._forget(now - RETENTION_SECONDS)
+        self._database.execute("begin")
+        _forget(self._database, now - RETENTION_SECONDS)
+        self._database.execute("commit")
         latest = self._database.execute("select began, ended from downtimes order by ended desc limit ?", [_MAX_DOWNTIMES])
-        self.downtimes: Final[Sequence[tuple[float, float]]] = latest.fetchall()[::-1]
+        self._downtimes: list[tuple[float, float]] = latest.fetchall()[::-1]
+        self._beaten_at = time.monotonic()
         self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
         self._thread.start()
@@ -150,7 +153,30 @@ class Ledger:
 
     async def beat(self) -> None:
         """Record that the gateway runs now. When the gateway starts again, the time since this record is a downtime."""
-        await self._do(lambda database: database.execute("insert or replace into alive values (1, ?)", [time.time()]))
+        began, missed = time.monotonic(), self._missed()
+
+        def write(database: sqlite3.Connection) -> None:
+            database.executemany("insert into downtimes values (?, ?)", missed)
+            database.execute("insert or replace into alive values (1, ?)", [time.time()])
+
+        await self._do(write)
+        self._beaten_at = began  # if this write hung, the next beat records it
+        self._downtimes = [*self._downtimes, *missed][-_MAX_DOWNTIMES:]
+
+    @property
+    def downtimes(self) -> Sequence[tuple[float, float]]:
+        """Start and end (seconds since the epoch) of the times in which no gateway ran, or could not write to the ledger, oldest
+        first; at most the last _MAX_DOWNTIMES, and the current one."""
+        return [*self._downtimes, *self._missed()]
+
+    def _missed(self) -> list[tuple[float, float]]:
+        """Return the time since the last beat, if it is a downtime."""
+        now, seconds = time.time(), time.monotonic() - self._beaten_at
+        return [(now - seconds, now)] if seconds > DOWN_SECONDS else []
+
+    async def forget(self, before: float) -> None:
+        """Delete what ended before a time; keep the totals of sweeps, because a sweep may continue later."""
+        await self._do(lambda database: _forget(database, before))
 
     async def rows_of(self, step: StepKey) -> list[Row]:
         """Return a step's rows, oldest first."""
@@ -185,17 +211,6 @@ class Ledger:
         self._work.put(None)
         self._thread.join()
         self._database.close()
-
-    def _forget(self, before: float) -> None:
-        """Delete rows of requests and steps that ended before a time; keep the totals of sweeps, because a sweep may continue
-        later."""
-        self._database.execute("begin")
-        self._database.execute(_FORGET, [before])
-        self._database.execute("delete from requests where ended < ?", [before])
-        self._database.execute("delete from closed where at < ?", [before])
-        self._database.execute("delete from stalls where at < ?", [before])
-        self._database.execute("delete from downtimes where ended < ?", [before])
-        self._database.execute("commit")
 
     async def _do(self, statement: Callable[[sqlite3.Connection], T]) -> T:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -268,6 +283,14 @@ def _require_known_version(database: sqlite3.Connection, file: Path) -> None:
         raise ValueError(
             f"the ledger {file} has version {version} of the schema, this release knows {_VERSION}: install a later release"
         )
+
+
+def _forget(database: sqlite3.Connection, before: float) -> None:
+    """Delete what ended before a time; keep the totals of sweeps."""
+    database.execute(_FORGET, [before])
+    database.execute("delete from requests where ended < ?", [before])
+    for table, column in (("closed", "at"), ("stalls", "at"), ("downtimes", "ended")):
+        database.execute(f"delete from {table} where {column} < ?", [before])
 
 
 def _steps_of(uid: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
@@ -13,9 +15,10 @@ _BY = ("agent", "model")
 
 
 class GatewayMetrics:
-    """The metrics, in their own registry. label_sets: maximum number of (agent, model) pairs."""
+    """The metrics, in their own registry. label_sets: maximum number of (agent, model) pairs; free_bytes: returns the free bytes of
+    the ledger's volume."""
 
-    def __init__(self, lanes: Lanes, label_sets: int) -> None:
+    def __init__(self, lanes: Lanes, label_sets: int, free_bytes: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._label_sets = label_sets
@@ -27,6 +30,7 @@ class GatewayMetrics:
         self._refusals = self._counter("refusals", "Answers of the provider after which a request was queued again.", "status")
         self._gauge("requests_in_flight", "Requests in flight.").set_function(lambda: sum(each.in_flight for each in lanes))
         self._gauge("requests_waiting", "Queued requests.").set_function(lambda: sum(e.waiting for e in lanes))
+        self._gauge("ledger_free_bytes", "Free bytes of the ledger's volume.").set_function(free_bytes)
 
     def count(self, row: Row) -> None:
         """Count a finished request."""

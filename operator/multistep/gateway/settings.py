@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -48,7 +49,7 @@ class GatewaySettings(BaseSettings):
     """Maximum number of different pairs of agent and model in the metrics; further ones are counted as "other"."""
     stop_seconds: float = Field(default=25.0, ge=0)
     """Time that open requests have to finish on shutdown; keep it below terminationGracePeriodSeconds."""
-    log_level: str = "INFO"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Minimum level of logged messages."""
     log_format: Form = "auto"
     """Format of the log: json (one object per line), text, or auto (text on a terminal, otherwise json)."""

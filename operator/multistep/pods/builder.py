@@ -87,6 +87,7 @@ def manifest(build: str, about: str, settings: Settings) -> dict[str, Any]:
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": settings.pod_grace_seconds,
             "activeDeadlineSeconds": int(limits(settings).pod_seconds),
+            **({"imagePullSecrets": builds.image_pull_secrets} if builds.image_pull_secrets else {}),
             "nodeSelector": dict(zip(("kubernetes.io/os", "kubernetes.io/arch"), builds.platform.split("/"), strict=True)),
             "securityContext": {"fsGroup": _BUILDER},
             "initContainers": [_installer(settings)],

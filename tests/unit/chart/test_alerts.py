@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from multistep.gateway.fair_queue import Lanes
+from multistep.gateway.metrics import GatewayMetrics
 from multistep.metrics import TABLE
 from tests.docs import pages
 
@@ -30,6 +32,21 @@ class Case:
     fires: Series
     quiet: Series
     minute: int = 60
+
+
+def restarts(times: str) -> Series:
+    """Return the start times of one replica, and of a pod of another program, which restarts always."""
+    operator, other = 'namespace="s", job="m", instance="a"', 'namespace="s", job="m", instance="b"'
+    starts = {f"process_start_time_seconds{{{operator}}}": times, f"process_start_time_seconds{{{other}}}": "0+1x120"}
+    return {**starts, f'multistep_build_info{{{operator}, version="1"}}': "1x120"}
+
+
+def gateways(leader: str, standby: str) -> Series:
+    """Return what two replicas report of the model gateway."""
+    return {
+        'multistep_gateway_up{namespace="s", job="m", pod="a"}': leader,
+        'multistep_gateway_up{namespace="s", job="m", pod="b"}': standby,
+    }
 
 
 def failed_attempts(reason: str, values: str, started: str) -> Series:
@@ -75,6 +92,12 @@ CASES = {
             'multistep_leading{namespace="s", job="m", pod="a"}': "0x120",
             'multistep_leading{namespace="s", job="m", pod="b"}': "1x120",
         },
+    ),
+    "MultistepOperatorRestarts": Case(restarts("1 2 3 4 5 5x55"), restarts("1 1 2 2 3 3x55"), minute=30),
+    "MultistepGatewayDown": Case(gateways("1 0x119", "0x120"), gateways("1x120", "0x120")),
+    "MultistepGatewayLedgerFull": Case(
+        {'multistep_gateway_ledger_free_bytes{namespace="s", job="g"}': "1e8x120"},
+        {'multistep_gateway_ledger_free_bytes{namespace="s", job="g"}': "1e9x120"},
     ),
     "MultistepAttemptsFailed": Case(
         failed_attempts("Evicted", "0+1x120", "0+2x120"), failed_attempts("Evicted", "0+1x120", "0+20x120")
@@ -182,6 +205,7 @@ def test_alerts_ask_for_metrics_that_there_are(name: str) -> None:
         if each.described.type == "histogram"
         for end in ("_bucket", "_sum", "_count")
     }
+    known |= {each.name for each in GatewayMetrics(Lanes(1), 1, lambda: 0).registry.collect()}
     words = ALERTS[name]["expr"].replace("(", " ").replace("{", " ").replace("[", " ").replace(")", " ").split()
     asked = {each for each in words if each.startswith("multistep_")}
     assert asked and asked <= known

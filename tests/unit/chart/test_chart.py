@@ -184,6 +184,8 @@ def test_without_an_object_store_none_is_mentioned(render: Render) -> None:
         ({"namespaces": ["Upper"]}, r'namespaces\[0\]: "Upper" is not a valid namespace: use lower-case letters'),
         ({"results": {"persistence": {"size": "much"}}}, 'results.persistence.size: "much" is not a quantity: .* such as 10Gi'),
         ({"tmp": {"sizeLimit": "1 GB"}}, 'tmp.sizeLimit: "1 GB" is not a quantity'),
+        ({"tasks": {"sizeLimit": "8GB"}}, 'tasks.sizeLimit: "8GB" is not a quantity'),
+        ({"builds": {"storage": "20GB"}}, 'builds.storage: "20GB" is not a quantity'),
         ({"metrics": {"podMonitor": {"interval": "30"}}}, 'interval: "30" is not a duration: write 30s'),
         (
             {"results": {"store": {"url": "http://minio/b"}}},
@@ -200,6 +202,8 @@ def test_without_an_object_store_none_is_mentioned(render: Render) -> None:
         ),
         ({"settings": {"resultsStore": "s3://b"}}, "at '/settings': additional properties 'resultsStore' not allowed"),
         ({"gateway": {"persistence": {"size": "much"}}}, 'gateway.persistence.size: "much" is not a quantity'),
+        ({"settings": {"shard": "team a"}}, "at '/settings/shard': 'team a' does not match pattern"),
+        ({"gateway": {"settings": {"logLevel": "debug"}}}, "at '/gateway/settings/logLevel': value must be one of 'DEBUG', 'INFO'"),
         ({"gateway": {"settings": {"port": 1}}}, "at '/gateway/settings': additional properties 'port' not allowed"),
         ({"gateway": {"settings": {"holdSeconds": 0}}}, "at '/gateway/settings/holdSeconds': exclusiveMinimum: got 0, want 0"),
         (

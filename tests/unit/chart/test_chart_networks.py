@@ -117,3 +117,25 @@ def test_limited_egress_of_trials_leads_to_the_gateway(render: Render) -> None:
     home = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "multistep-system"}}}
     assert policy["spec"]["egress"] == [{"ports": [{"port": 8080, "protocol": "TCP"}], "to": [{**home, **GATEWAY}]}]
     assert GATEWAY["podSelector"]["matchLabels"].items() <= only(objects, "StatefulSet", gateway=True)["metadata"]["labels"].items()
+
+
+# -- the policy that admits egress sidecars
+
+
+def test_the_policy_of_one_release_admits_the_sidecars_of_another(render: Render) -> None:
+    """All policies apply to a pod. Each pins the image of its own release's sidecars, and admits those of others."""
+    values = {"trials": {"egress": "Sidecar"}, "image": {"repository": "r/i", "tag": "1"}}
+    variables = {
+        each["name"]: each["expression"]
+        for each in only(render(values, release="other"), "ValidatingAdmissionPolicy")["spec"]["variables"]
+    }
+    own = "'system:serviceaccount:multistep-system:other-multistep'"
+    assert f"request.userInfo.username == {own}" in variables["fromOperator"]
+    assert variables["fromOther"] == (
+        f"request.userInfo.username.startsWith('system:serviceaccount:') && request.userInfo.username != {own} && "
+        "authorizer.group('multistep.dev').resource('multisteptrials').subresource('status').namespace(request.namespace) "
+        ".check('patch').allowed()"
+    )
+    assert "((variables.fromOperator && c.image in variables.images) || variables.fromOther) &&" in variables["sidecar"]
+    assert "['r/i:1']" in variables["images"]
+    assert list(variables).index("fromOther") < list(variables).index("sidecar")  # a variable may use only those before it

@@ -4,15 +4,17 @@ gateway's downtimes."""
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 import time
 from pathlib import Path
 
 import pytest
 
+from multistep.errors import StepUnknownToGateway
 from multistep.gateway.client import GatewayAdmin
 from multistep.gateway.ledger import Ledger
-from tests.unit.gateway.world import world
+from tests.unit.gateway.world import step_of, world
 
 
 def version_of(file: Path) -> int:
@@ -79,6 +81,46 @@ async def test_a_beat_that_cannot_be_written_is_logged_and_tried_again(
         await asyncio.sleep(0.05)
     async with world(tmp_path, register=False) as it:
         assert len(await it.admin.downtimes()) == 1
+
+
+async def test_a_time_in_which_nothing_can_be_written_is_a_downtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agents' requests fail as well then, so their failures must not be scored."""
+    monkeypatch.setattr("multistep.gateway.ledger.DOWN_SECONDS", 0.05)
+    ledger, before = Ledger(tmp_path / "ledger.db"), time.time()
+    await ledger.beat()
+    assert ledger.downtimes == []
+    ledger._database.execute("pragma query_only = on")
+    for _ in range(2):
+        await asyncio.sleep(0.06)
+        with pytest.raises(sqlite3.OperationalError):
+            await ledger.beat()
+        ((began, ended),) = ledger.downtimes  # it has not ended yet
+        assert before <= began <= ended <= time.time()
+    ledger._database.execute("pragma query_only = off")
+    await ledger.beat()
+    assert len(ledger.downtimes) == 1 and ledger.downtimes[0][1] >= ended
+    recorded = ledger.downtimes[0]
+    ledger.stop()
+    ledger = Ledger(tmp_path / "ledger.db")
+    assert recorded in ledger.downtimes
+    ledger.stop()
+
+
+async def test_a_running_gateway_deletes_what_is_older_than_its_retention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("multistep.gateway.app._FORGET_SECONDS", 0.001)
+    monkeypatch.setattr("multistep.gateway.app.RETENTION_SECONDS", -60.0)  # all that has ended is old enough
+    async with world(tmp_path) as it:
+        assert (await it.call("chat")).status == 200
+        with pytest.raises(StepUnknownToGateway):
+            async with asyncio.timeout(20):
+                while True:
+                    await it.admin.close(step_of())
+
+
+async def test_the_metrics_have_the_free_space_of_the_ledgers_volume(tmp_path: Path) -> None:
+    async with world(tmp_path, register=False) as it, it.http.get(f"http://127.0.0.1:{it.admin_port}/metrics") as answer:
+        [free] = re.findall(r"^multistep_gateway_ledger_free_bytes (\S+)$", await answer.text(), re.MULTILINE)
+    assert float(free) > 0
 
 
 async def test_the_gateway_reports_its_downtimes_to_the_operator(tmp_path: Path) -> None:

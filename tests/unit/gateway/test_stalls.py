@@ -85,6 +85,6 @@ async def test_the_ledger_forgets_stalls_of_long_ago(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger")
     await ledger.write_stall(STEP, 1.5)
     assert await ledger.stalls() == {str(STEP): 1.5}
-    ledger._forget(float("inf"))
+    await ledger.forget(float("inf"))
     assert await ledger.stalls() == {}
     ledger.stop()

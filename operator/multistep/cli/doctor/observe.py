@@ -39,11 +39,12 @@ USER_RIGHTS: Final = (
 )
 OPERATOR_RIGHTS: Final = (
     *(Right(verb, "multisteptrials", GROUP) for verb in ("get", "list", "watch", "create", "patch", "delete")),
-    *(Right(verb, "trialsweeps", GROUP) for verb in ("get", "list", "watch")),
+    *(Right(verb, "trialsweeps", GROUP) for verb in ("get", "list", "watch", "delete")),
     Right("patch", "multisteptrials/status", GROUP),
     Right("patch", "trialsweeps/status", GROUP),
     *(Right(verb, "pods") for verb in ("get", "list", "watch", "create", "delete")),
-    Right("create", "pods/exec"),
+    *(Right(verb, "pods/exec") for verb in ("get", "create")),
+    Right("get", "pods/log"),
     *(Right(verb, "configmaps") for verb in ("get", "create")),
     Right("create", "events", "events.k8s.io"),
 )
