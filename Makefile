@@ -25,7 +25,7 @@ conformance:  ## run a directory of cases and compare: make conformance CASES=DI
 lint:         ## ruff, mypy, lint-imports, gofmt, go vet, CRD, chart
 unit:         ## tests that need no cluster
 e2e:          ## deploy, then the end-to-end tests
-generate:     ## write the CRD from the models, and the chart's copy
+generate:     ## write the CRDs, the reference tables in docs/ and the chart's schema from the code
 setup:        ## only the Python environment .venv
 lock:         ## pin the newest versions that pyproject.toml allows
 

@@ -2,11 +2,13 @@
 
 cli         targets by name
 stages      progress lines with the duration of each stage in seconds
+paths       paths and digests of files       load  busy cores and available memory
 python_env  .venv from locked packages       tools  Go, Helm, a C compiler
 peers       third-party programs for tests
-image       the operator's image             deployment  installation of the chart in the cluster
+image       images of operator, agent host and builder        deployment  installation of the chart in the cluster
 generate    files generated from code; the only part that needs `.venv`
-lanes       parallel pytest runs             outcomes  results of tests
+checks      lint, unit tests                 end_to_end  end-to-end tests            sizes  limits of lint on modules and functions
+lanes       parallel pytest runs             outcomes  results of tests, which the plugin pytest_outcomes writes
 flaky       repetition of failed tests       history  results of the last runs       report  summary of a run
-checks      lint and tests                   trials  targets demo, run, bench, chaos and conformance
+trials      targets demo, run, bench, chaos and conformance   agent_demo  make demo AGENT=...
 """

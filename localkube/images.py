@@ -55,16 +55,19 @@ class Build:
     arguments: tuple[str, ...] = ()
     target: str | None = None
 
+    @property
+    def options(self) -> list[str]:
+        """Return the options that docker and buildah share."""
+        arguments = [f"--build-arg={each}" for each in self.arguments]
+        target = [f"--target={self.target}"] if self.target else []
+        return ["--tag", self.name, "--file", str(self.dockerfile), *arguments, *target]
+
 
 def build(config: Config, wanted: Build) -> None:
     """Build an image with buildah, which caches layers: a second build runs only the steps that changed."""
-    options = ["--isolation", "chroot", "--layers", "--force-rm", "--tag", wanted.name, "--file", str(wanted.dockerfile)]
-    for argument in wanted.arguments:
-        options += ["--build-arg", argument]
-    if wanted.target:
-        options += ["--target", wanted.target]
     trust = _trust_of_machine(config.paths.cache_dir / "build", os.environ)
-    stream(["buildah", "bud", *options, *trust, str(wanted.context)])
+    command = ["buildah", "bud", "--isolation", "chroot", "--layers", "--force-rm"]
+    stream([*command, *wanted.options, *trust, str(wanted.context)])
 
 
 def load(config: Config, name: str) -> None:

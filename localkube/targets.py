@@ -166,15 +166,10 @@ def _refuse_unless_possible() -> None:
         missing.append("root (it makes namespaces, mounts and control groups)")
     if missing:
         raise Unsupported(
-            f"a cluster of our own needs {' and '.join(missing)}; "
+            f"localkube needs {' and '.join(missing)}; "
             "or use an engine that `docker info` reaches, or CLUSTER=current with a cluster you have"
         )
 
 
 def _docker_build(wanted: Build) -> None:
-    options = ["--tag", wanted.name, "--file", str(wanted.dockerfile)]
-    for argument in wanted.arguments:
-        options += ["--build-arg", argument]
-    if wanted.target:
-        options += ["--target", wanted.target]
-    stream(["docker", "build", *options, str(wanted.context)])
+    stream(["docker", "build", *wanted.options, str(wanted.context)])

@@ -1,7 +1,7 @@
 """Setup for all tests.
 
 Tests run on the production event loop; Hypothesis generates the same examples each time; a test fails if asyncio or kopf only
-logs an exception; the summary counts the points at which the crash tests killed the operator (tests/support/tally.py).
+logs an exception; the summary counts the points at which the crash tests killed the operator (tests/support/crash_counts.py).
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import pytest
 import uvloop
 from hypothesis import settings
 
-from tests.support.tally import crash_summary, crashes
+from tests.support.crash_counts import crash_summary, crashes
 
 settings.register_profile("fixed", derandomize=True, database=None, deadline=None)
 settings.load_profile("fixed")

@@ -18,6 +18,8 @@ from pydantic_settings import BaseSettings
 from multistep.gateway.settings import GatewaySettings
 from multistep.settings import Settings
 
+from .reference import between_marks, markdown_table
+
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "multistep"
 SCHEMA = CHART / "values.schema.json"
@@ -80,12 +82,8 @@ def values(text: str) -> str:
 
 def page(text: str) -> str:
     """Return docs/reference/chart.md with updated tables of values and settings."""
-    tables = (("values", _value_rows()), ("settings", _setting_rows(OPERATOR)), ("gateway", _setting_rows(GATEWAY)))
-    for name, rows in tables:
-        begin, end = f"<!-- table {name} -->\n", "<!-- end -->"
-        before, _, rest = text.partition(begin)
-        text = before + begin + _table(("value", "default", "meaning"), rows) + end + rest.partition(end)[2]
-    return text
+    rows = {"values": _value_rows(), "settings": _setting_rows(OPERATOR), "gateway": _setting_rows(GATEWAY)}
+    return between_marks(text, lambda name: markdown_table(("value", "default", "meaning"), rows[name]))
 
 
 def main() -> None:
@@ -182,11 +180,6 @@ def _defaults(program: Program) -> Iterator[tuple[str, object]]:
         if (value := _camel(name)) in known:
             default = field.default
             yield value, default if isinstance(default, str | int | float | dict | None) else [str(each) for each in default]
-
-
-def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *([each.replace("|", "\\|") for each in row] for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 if __name__ == "__main__":

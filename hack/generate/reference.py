@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 from multistep.api import (
     agent_spec,
-    egress,
+    egress_status,
     failures,
     image_status,
     model,
@@ -46,7 +46,8 @@ _COLUMNS = {"columns": crds.TRIAL.columns, "sweepColumns": crds.SWEEP.columns}
 _FIRST = {"attempts": "reason", "failed": "reason", "exceptions": "type"}
 _SHARED = "trial-reference.md"  # the page with the models that trials and sweeps share
 MODULES = (
-    *(task, sweep, trial, trial_spec, agent_spec, trial_status, egress, image_status, task_source, tasks_source, regrade, model),
+    *(task, sweep, trial, trial_spec, agent_spec, trial_status, egress_status, image_status),
+    *(task_source, tasks_source, regrade, model),
 )
 _WORDS = {str: "text", int: "integer", float: "number", bool: "boolean", datetime: "time", Any: "anything"}
 

@@ -6,11 +6,13 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 from multistep.errors import MultistepError
 
 logger = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 5.0
 
 
 class BackgroundTasks:
@@ -53,12 +55,12 @@ async def repeat(name: str, seconds: Callable[[], float], work: Callable[[], Awa
         await _attempt(name, work)
 
 
-async def retry_until_success(name: str, work: Callable[[], Awaitable[object]], *, pause_seconds: float = 5.0) -> None:
-    """Run the work repeatedly, with pauses, until it succeeds once."""
+async def retry_until_success(name: str, work: Callable[[], Awaitable[object]]) -> None:
+    """Run the work every RETRY_SECONDS until it succeeds once."""
     while True:
         if await _attempt(name, work):
             return
-        await asyncio.sleep(pause_seconds)
+        await asyncio.sleep(RETRY_SECONDS)
 
 
 async def _attempt(name: str, work: Callable[[], Awaitable[object]]) -> bool:

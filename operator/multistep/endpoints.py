@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final
 
 from aiohttp import web
 
 from multistep.health import Health
+from multistep.instruments import CONTENT_TYPE
 from multistep.metrics import Metrics
 from multistep.settings import Settings
 from multistep.store import results_server as server
 from multistep.store.shipping import Shipping
 from multistep.store.volume import Volume
-
-PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Endpoints:
@@ -63,7 +61,7 @@ class Endpoints:
         return _answer(*await self._health.ready())
 
     async def _render_metrics(self, _: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.render(), headers={"Content-Type": PROMETHEUS})
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
 
 def _answer(well: bool, text: str) -> web.Response:

@@ -14,6 +14,8 @@ from prometheus_client.registry import Collector
 OTHER = "other"
 """Label value of the series that counts all combinations of label values beyond the limit."""
 MAX_VALUE_CHARACTERS = 128
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""Content-Type of the text that Prometheus scrapes."""
 
 C = TypeVar("C", Counter, Histogram)
 M = TypeVar("M")

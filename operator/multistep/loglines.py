@@ -13,9 +13,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import UTC, datetime
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Literal
+
+from multistep.timestamps import rfc3339
 
 MAX_TEXT_CHARACTERS: Final = 16 * 1024
 
@@ -112,7 +113,7 @@ def _visible(char: str) -> str:
 
 
 def _time(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return rfc3339(record.created, "milliseconds")
 
 
 def _message(record: logging.LogRecord) -> str:

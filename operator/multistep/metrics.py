@@ -18,6 +18,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from multistep import __version__, errors
 from multistep.api.failures import ATTEMPTS
+from multistep.api.status_values import SWEEP_PHASES, TRIAL_PHASES
 from multistep.errors import MultistepError
 from multistep.instruments import Choice, Row, bounded_counter, bounded_histogram, by_phase, counter, gauge, histogram
 from multistep.settings import Settings
@@ -41,8 +42,8 @@ class Metrics:
     """The operator's metrics, in their own registry."""
 
     # Metrics of trials and sweeps
-    phases = by_phase("trials", "Trials by phase.", ("Pending", "Running", "Suspended", "Complete", "Failed"))
-    sweeps = by_phase("sweeps", "Sweeps by phase.", ("Pending", "Running", "Suspended", "Halting", "Complete", "Failed"))
+    phases = by_phase("trials", "Trials by phase.", TRIAL_PHASES)
+    sweeps = by_phase("sweeps", "Sweeps by phase.", SWEEP_PHASES)
     sweep_trials = counter("sweep_trials_created", "Trials that sweeps created.")
     trials_finished = bounded_counter(
         "trials_finished", "Finished trials, by how they ended.", "outcome", "reason", "class", choices=_BY_AGENT

@@ -106,7 +106,7 @@ class Settings(BaseSettings):
     orphans_grace_seconds: float = Field(default=60.0, ge=0)
     """Minimum age of a pod that is deleted as an orphan."""
     results_retention_seconds: float | None = Field(default=None, ge=0)
-    """How long results are retained after their trial was deleted; None: forever."""
+    """How long results are retained after their trial was deleted; unset: forever."""
     listen_host: str = "0.0.0.0"
     """Address on which the results server and the metrics server listen; "::" where pods have IPv6 addresses only."""
     results_dir: Path = Path("/var/lib/multistep")
@@ -121,14 +121,14 @@ class Settings(BaseSettings):
     results_trial_files: int = Field(default=100_000, ge=10)
     """Maximum number of files, directories and links per trial on the results volume."""
     results_namespace_bytes: int | None = Field(default=None, ge=1 << 20)
-    """Maximum bytes of all trials of one namespace on the results volume; None: 80 % of the volume's size."""
+    """Maximum bytes of all trials of one namespace on the results volume; unset: 80 % of the volume's size."""
     results_namespace_files: int = Field(default=1_000_000, ge=10)
     """Maximum number of files, directories and links of all trials of one namespace on the results volume, which are also at most
     80 % of its inodes."""
     checkpoints_trial_bytes: int = Field(default=16 << 30, ge=1 << 20)
     """Maximum bytes of the checkpoints of one trial on the results volume. A step whose changes do not fit has no checkpoint."""
     checkpoints_namespace_bytes: int | None = Field(default=None, ge=1 << 20)
-    """Maximum bytes of the checkpoints of all trials of one namespace on the results volume; None: 15 % of the volume's size."""
+    """Maximum bytes of the checkpoints of all trials of one namespace on the results volume; unset: 15 % of the volume's size."""
     checkpoint_transfers: int = Field(default=4, ge=1)
     """Maximum number of checkpoints that are stored or restored concurrently; one namespace uses at most all slots but one. Further
     trials are queued, while the processes in their pods continue to run."""
@@ -138,11 +138,11 @@ class Settings(BaseSettings):
     """Object store for the results of finished trials: s3://BUCKET/PREFIX, gs://... or az://...; empty: results stay on the volume.
     No other operator may use the prefix. Credentials and endpoint come from the store's usual environment variables."""
     results_store_ca_file: Path | None = None
-    """CA certificates (PEM) that verify the object store's certificate; None: the system's CA certificates."""
+    """CA certificates (PEM) that verify the object store's certificate; unset: the system's CA certificates."""
     results_signing_key_file: Path | None = None
-    """Private key (PEM, unencrypted) that signs the evidence of results; None: no signature. Read at the operator's start."""
+    """Private key (PEM, unencrypted) that signs the evidence of results; unset: no signature. Read at the operator's start."""
     results_direct_bytes: int | None = Field(default=64 * 2**20, ge=1)
-    """Minimum size of a file that the pod uploads directly to the object store; None: all files go through the operator."""
+    """Minimum size of a file that the pod uploads directly to the object store."""
     results_url: str = "http://127.0.0.1:8080"
     """Prefix of status.results. Clients reach service://NAMESPACE/SERVICE:PORT through the API server's proxy."""
     linger_seconds: float = Field(default=30.0, ge=0)

@@ -11,7 +11,6 @@ from tests.chaos.outside import OutsideLog
 from tests.chaos.trials import NAMES, PHASES, retries_of, reward_of
 from tests.e2e.given import Object, condition, holds
 
-Phases = list[tuple[str, str]]
 _UNSEEN = "status 255 (Unknown)"  # exit status of a container that exited while containerd was restarting
 _REACHED = {"Setup": "setup", "Agent": "agent", "Verifier": "verifier"}
 

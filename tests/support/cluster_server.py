@@ -19,10 +19,14 @@ from typing import Any
 
 import yaml
 from aiohttp import WSMsgType, web
+from kubernetes.aio.client import Configuration
 
 from multistep.errors import ClusterError
+from multistep.kube.client import Client
+from multistep.kube.connection import Connection
 from multistep.kube.exec import V5
 from multistep.kube.protocols import Object
+from multistep.kube.requests import Http
 from multistep.kube.resources import KNOWN, LEASES, Resource, api_path
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeStream
@@ -292,3 +296,8 @@ async def serve_cluster(cluster: FakeCluster, load: Load) -> AsyncIterator[str]:
     finally:
         await server.close()
         await runner.cleanup()
+
+
+def client_of(url: str) -> Client:
+    """Return a client of the server at this URL."""
+    return Client(Http(Connection(Configuration(host=url), loader=None, namespace="default")))

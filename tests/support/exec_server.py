@@ -1,4 +1,4 @@
-"""A small server that acts as API server and kubelet for exec sessions, and a relay to a fake runner."""
+"""A small server that acts as API server and kubelet for exec sessions, a relay to a fake runner, and a reader of streams."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from aiohttp import web
 
 from multistep.kube.exec import V5
+from multistep.kube.protocols import ExecStream
 from tests.support.api_server import ApiServer, serve
 from tests.support.fake_runner import FakeRunner
 
@@ -43,3 +44,11 @@ def relay_to(runner: FakeRunner) -> Kubelet:
         await socket.send_bytes(SUCCESS)
 
     return relay
+
+
+async def read_all(stream: ExecStream) -> bytes:
+    """Return everything that the remote end sends until it closes the stream."""
+    chunks = []
+    while chunk := await stream.receive():
+        chunks.append(chunk)
+    return b"".join(chunks)

@@ -44,12 +44,11 @@ class FakeRunner:
         finish: Literal["at_once", "on_wait", "manual"] = "on_wait",
         files: Mapping[str, Tree] | None = None,
         clock: Callable[[], float] = time.time,
-        faults: Faults | None = None,
     ) -> None:
         self.pod_uid, self.instance, self.finish, self.clock, self.sidecar = pod_uid, "instance-1", finish, clock, FakeSidecar()
         self.results = dict(results or {})
         self.files: dict[str, Tree] = dict(files or {})
-        self.faults = faults or Faults()
+        self.faults = Faults()
         self.host = SealedHost()  # the agent host's runner, which shares this runner's records
         self.protocols = {1, 2, 3, 4, 5}  # supported protocol versions
         self.user: Json = {"uid": 0, "gid": 0, "name": "root", "home": "/root"}

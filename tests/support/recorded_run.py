@@ -12,9 +12,9 @@ from multistep.api.trial import KIND
 from multistep.errors import Conflict
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import PODS, TRIALS, Resource
-from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_volume import FakeVolume
 from tests.support.world import KEY, World, timeless
+from tests.support.wrapped_cluster import Wrapped
 
 
 def end_of(world: World) -> dict[str, Any]:
@@ -41,16 +41,6 @@ def assert_each_phase_once(world: World) -> None:
     """Check that no pod's runner started a phase twice. Each attempt has its own pod."""
     starts = [count for runner in world.cluster.runners.values() for count in runner.starts.values()]
     assert set(starts) <= {1}, {id: n for runner in world.cluster.runners.values() for id, n in runner.starts.items() if n > 1}
-
-
-@dataclass
-class Wrapped:
-    """A wrapped cluster. Subclasses change the behaviour of some calls."""
-
-    cluster: FakeCluster
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.cluster, name)
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from multistep.api.conditions import is_finished
+from multistep.api.status_values import FINISHED_PHASES
 from multistep.api.sweep import SweepStatus, parse_sweep_status
 from multistep.errors import MultistepError, SourceError
 from multistep.kube.protocols import Cluster, Object
@@ -122,7 +124,7 @@ class SweepWorld:
     @property
     def active(self) -> list[Object]:
         """Return the active trials in number order."""
-        there = [each for each in self.trials if each.get("status", {}).get("phase") not in ("Complete", "Failed")]
+        there = [each for each in self.trials if each.get("status", {}).get("phase") not in FINISHED_PHASES]
         return sorted(there, key=lambda each: int(each["metadata"]["labels"]["multistep.dev/number"]))
 
     @property
@@ -238,3 +240,19 @@ def assert_each_once(world: SweepWorld, parallelism: int = 3) -> None:
     assert set(world.made.values()) <= {1}, world.made
     assert world.most <= parallelism + world.manifest["spec"].get("prestart", 0)
     assert world.most_at_work <= parallelism
+
+
+async def reconciles(world: SweepWorld, until: Callable[[SweepWorld], object]) -> None:
+    """Reconcile the sweep, without the passing of time, until the condition is met."""
+    for _ in range(50):
+        await world.reconcile()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        if until(world):
+            return
+    raise AssertionError(world.cluster.objects)
+
+
+def started(world: SweepWorld) -> bool:
+    """Return whether the sweep has as many active trials as its parallelism allows."""
+    return len(world.active) == 3

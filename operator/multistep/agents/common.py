@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from multistep.api.phases import AGENT
 from multistep.api.records import PhaseResult
-from multistep.engine.journal import AGENT
 from multistep.engine.plan import StepPlan
 from multistep.engine.rewards import StepException
 from multistep.engine.scope import at_timeout, ending, killed_for_memory

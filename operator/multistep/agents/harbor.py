@@ -13,9 +13,10 @@ from multistep.agents.host_outcome import Outcome
 from multistep.api.agent_spec import PROGRAM_DIR
 from multistep.api.failures import AGENT_SETUP_FAILED, BUDGET_USED_BY_LOST_ATTEMPTS, MODEL_GATEWAY_DOWN, PROVIDER_FAILED
 from multistep.api.harbor_agents import WEB_TOOLS
+from multistep.api.phases import AGENT, AGENT_SETUP
 from multistep.api.records import PhaseResult, Record
 from multistep.engine.hosted_agent import HostedAgent
-from multistep.engine.journal import AGENT, AGENT_SETUP, AttemptLost, Journal, StepRun
+from multistep.engine.journal import AttemptLost, Journal, StepRun
 from multistep.engine.model_access import SETUP_ACCESS, ModelFailure, ModelReport, report
 from multistep.engine.operations import Admit, CloseModelAccess, Dismiss, HostCall, Script
 from multistep.engine.plan import StepPlan

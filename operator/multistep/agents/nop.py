@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from multistep.engine.journal import AGENT, StepRun
+from multistep.api.phases import AGENT
+from multistep.engine.journal import StepRun
 from multistep.engine.operations import Note, Script
 from multistep.engine.plan import StepPlan
 from multistep.engine.rewards import StepException

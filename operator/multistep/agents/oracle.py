@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from multistep.agents.common import broken, out_of_memory, timed_out
 from multistep.api.content import Content
+from multistep.api.phases import AGENT
 from multistep.api.records import PhaseResult
-from multistep.engine.journal import AGENT, StepRun
+from multistep.engine.journal import StepRun
 from multistep.engine.operations import LOGS_AGENT, SOLUTION, Note, Script, Start, Upload
 from multistep.engine.plan import StepPlan
 from multistep.engine.rewards import StepException

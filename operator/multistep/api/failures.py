@@ -126,14 +126,14 @@ ATTEMPTS = (
         "AgentHostEnded",
         "Infrastructure",
         "the agent host's container was killed from outside (status 137 without OOMKilled, or 255), or ended before the first step "
-        "and before the setup of a class of your own",
+        "and before the setup of a custom agent class",
         "check the node",
     ),
     Failure(
         "EgressEnded",
         "Infrastructure",
         "the [egress sidecar](../how-to/egress.md) of a pod was killed from outside (status 137 without OOMKilled, or 255), or "
-        "ended before the first step and before the setup of a class of your own: what ran meanwhile had no network",
+        "ended before the first step and before the setup of a custom agent class: what ran meanwhile had no network",
         "check the node",
     ),
     Failure(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from multistep.api.model import GROUP
 
+MANAGED: Final[Mapping[str, str]] = {"app.kubernetes.io/managed-by": "multistep"}  # on every object that the operator creates
+MANAGED_SELECTOR: Final = ",".join(f"{name}={value}" for name, value in MANAGED.items())
 TRIAL: Final = f"{GROUP}/trial"
 TASK: Final = f"{GROUP}/task"
 AGENT: Final = f"{GROUP}/agent"

@@ -36,6 +36,7 @@ Multiplier = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 WholeSeconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
 DeadlineSeconds = Annotated[int, Field(ge=1, le=2**31 - 1)]
 ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=253)]
+Name = Annotated[str, Field(min_length=1, max_length=253)]
 DataKey = Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)]
 
 _M = TypeVar("_M", bound=BaseModel)

@@ -5,11 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from multistep.api.model import Model
-
-Outcome = Literal["Passed", "NotPassed", "GateNotMet", "AgentError", "VerifierError", "TaskError", "Unverified", "Excluded"]
-"""How a trial ended. Passed: every declared step ran and passed; NotPassed: the trial ran to its end, and a step did not pass;
-GateNotMet: a gate ended it; AgentError, VerifierError, TaskError: a failure of this class that its agent may have caused;
-Unverified: verification is disabled; Excluded: a failure that no agent can have caused, of the class in status.failure."""
+from multistep.api.status_values import Outcome
 
 Level = Literal["good", "bad", "excluded", "neutral"]
 """How an outcome is shown. good: passed; bad: scored, but not passed; excluded: not scored; neutral: not verified."""

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from multistep.api.agent_spec import AgentSpec
-from multistep.api.model import API_VERSION, DeadlineSeconds, Metadata, Model, WholeSeconds, cel, parsed
+from multistep.api.model import API_VERSION, DeadlineSeconds, Metadata, Model, Name, WholeSeconds, cel, parsed
 from multistep.api.problems import shown
 from multistep.api.regrade import SweepRegrade
 from multistep.api.sweep_branch import SweepBranch, SweepBranchesStatus, check_branch_states
@@ -27,8 +27,6 @@ SWEEP_KIND = "TrialSweep"
 SWEEP_PLURAL = "trialsweeps"
 MAX_RETRIES = 10_000
 MAX_TRIALS = 50_000  # maximum per sweep: the operator keeps 200 bytes per trial in memory
-
-Name = Annotated[str, Field(min_length=1, max_length=253)]
 
 
 class SweepTask(TaskSource):

@@ -7,13 +7,12 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
-from multistep.api.model import Model, cel
+from multistep.api.model import Model, Name, cel
 from multistep.api.problems import shown
 from multistep.api.trial_spec import TrialTemplateSpec
 
 EACH: Final = "each"
 
-_StepName = Annotated[str, Field(min_length=1, max_length=253)]
 _EACH_ALONE = f"{EACH} must be the only entry: it stands for every step"
 
 
@@ -22,7 +21,7 @@ class SweepBranch(Model):
 
     model_config = cel((f"!has(self.at) || self.at.size() < 2 || !self.at.exists(name, name == '{EACH}')", f"at: {_EACH_ALONE}"))
 
-    at: Annotated[list[_StepName], Field(min_length=1, max_length=64)] = [EACH]
+    at: Annotated[list[Name], Field(min_length=1, max_length=64)] = [EACH]
     """Names of the steps; [each]: every step of every task. A task without a step of these names has no branches."""
     attempts: Annotated[int, Field(ge=1, le=1000)] = 1
     """Number of trials per task, agent, step and state from which the step starts."""

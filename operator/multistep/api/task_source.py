@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from multistep.api import names
-from multistep.api.model import Model, ObjectName, cel
+from multistep.api.model import Model, Name, ObjectName, cel
 
 
 class BundleSource(Model):
@@ -98,7 +98,7 @@ class TaskSource(Model):
 
     model_config = cel((f"[{', '.join(f'has(self.{each})' for each in _SOURCES)}].filter(x, x).size() == 1", _ONE_SOURCE))
 
-    name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    name: Name | None = None
     """Name of the task if its config has no task.name; `multistep package` sets it to the directory's name."""
     bundle: BundleSource | None = None
     """A task packed into ConfigMaps."""

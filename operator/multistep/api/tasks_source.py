@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from multistep.api.model import Model, cel
+from multistep.api.model import Model, Name, cel
 from multistep.api.names import has_credentials
 from multistep.api.task_source import GitSource, OCISource, SecretReference, URLSource
 
@@ -16,7 +16,7 @@ _NOT_IN_A_HUB = (
 )
 _NO_VERSION_IN_NAME = "name must have no '@': set the field version instead"
 _NO_CREDENTIALS = "registry must not contain credentials: put them into a Secret and name it in secretRef"
-Pattern = Annotated[str, Field(min_length=1, max_length=253)]
+_Pattern = Annotated[str, Field(min_length=1, max_length=253)]
 
 
 class DatasetSource(Model):
@@ -30,13 +30,13 @@ class DatasetSource(Model):
 
     registry: Annotated[str, Field(pattern=r"^https?://", max_length=2048)]
     """URL of the registry.json, https:// or http://."""
-    name: Annotated[str, Field(min_length=1, max_length=253)]
+    name: Name
     """Name of the dataset."""
-    version: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    version: Name | None = None
     """Version of the dataset; unset: the version `head`, or the highest version if the dataset has no `head`."""
-    include: Annotated[list[Pattern], Field(max_length=256)] = []
+    include: Annotated[list[_Pattern], Field(max_length=256)] = []
     """Patterns (*, ?, [...]) of the names of the tasks to include; empty: all. A task's name is its directory's name."""
-    exclude: Annotated[list[Pattern], Field(max_length=256)] = []
+    exclude: Annotated[list[_Pattern], Field(max_length=256)] = []
     """Patterns of the names of the tasks to exclude."""
     limit: Annotated[int, Field(ge=1, le=50_000)] | None = None
     """Maximum number of tasks: the first ones that include and exclude select."""

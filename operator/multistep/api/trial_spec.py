@@ -196,7 +196,7 @@ class TrialSpec(TrialTemplateSpec, _TaskAndAgent):
     prestart: bool = False
     """If true, a trial that is suspended before its first step gets its pod anyway, so that it starts at once when resumed."""
     stop: bool = False
-    """If true, the trial is stopped for good: Failed with reason Stopped, without a reward. Cannot be set back to false."""
+    """If true, the trial is stopped permanently: Failed with reason Stopped, without a reward. Cannot be set back to false."""
     ttl_seconds_after_finished: WholeSeconds | None = None
     """Seconds after which a finished trial is deleted, as for a Job; unset: never."""
 

@@ -7,11 +7,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from multistep.api.egress import EgressStatus
+from multistep.api.egress_status import EgressStatus
 from multistep.api.image_status import ImageStatus
 from multistep.api.model import OPEN_CHOICE, Model
 from multistep.api.regrade import RegradeStatus
-from multistep.api.score import Outcome, ScoreRule, TrialColumns
+from multistep.api.score import ScoreRule, TrialColumns
+from multistep.api.status_values import Outcome
 from multistep.api.step_runs import by_runner, with_runner
 from multistep.api.task_source import TaskSourceStatus
 
@@ -315,13 +316,14 @@ class TrialStatus(Model):
     suspended_seconds: int | None = None
     """Seconds for which the trial was suspended, queued, or unable to write its results, until it last resumed."""
     started_from: StartStatus | None = None
-    """The checkpoint of another trial from which the trial starts; its copy belongs to attempt 0. Unset: no other trial."""
+    """The checkpoint of another trial from which the trial starts; its copy belongs to attempt 0. Unset: the image."""
     resumed: ResumeStatus | None = None
     """The checkpoint from which the current attempt continues; unset if it started at step 1."""
     regraded: RegradeStatus | None = None
     """The source of a regrade; unset until it is found, and without spec.regrade."""
     agent_setup_time: datetime | None = None
-    """When the setup of a class of `spec.agent.importPath` started in this attempt. It can have caused every later failure."""
+    """When the setup of a custom agent class (`spec.agent.importPath`) started in this attempt. The class can have caused every
+    later failure."""
     current_step: str | None = None
     """Name of the current step."""
     steps: list[StepStatus] = []

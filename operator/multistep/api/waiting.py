@@ -14,8 +14,8 @@ class Waiting:
     ends: str
 
 
-NO_HURRY = "no timeout of its own; `spec.activeDeadlineSeconds` applies"
-START_LIMIT = "fails with EnvironmentStartTimeout `environment.build_timeout_sec` after the pod is scheduled"
+NO_TIMEOUT = "no timeout of its own; `spec.activeDeadlineSeconds` applies"
+START_TIMEOUT = "fails with EnvironmentStartTimeout `environment.build_timeout_sec` after the pod is scheduled"
 
 WAITING = (
     Waiting("Suspended", "`spec.suspend` is true, and the trial has not started", "when `spec.suspend` is set to false"),
@@ -31,7 +31,7 @@ WAITING = (
     Waiting(
         "QueuedByKueue",
         "the pod is queued by Kueue; the message names the queue",
-        "when Kueue admits the pod ([queueing](../how-to/queueing.md)); the wait is not part of `spec.activeDeadlineSeconds`",
+        "when Kueue admits it ([queueing](../how-to/queueing.md)); the time does not count toward `spec.activeDeadlineSeconds`",
     ),
     Waiting(
         "SchedulingGated",
@@ -52,7 +52,7 @@ WAITING = (
     Waiting(
         "TaskUnavailable",
         "a ConfigMap or Secret that the trial names is missing, or the task's registry, repository or server does not answer",
-        f"when it is available; retried after 5 s, 10 s, ... at most 300 s; {NO_HURRY}",
+        f"when it is available; retried after 5 s, 10 s, ... at most 300 s; {NO_TIMEOUT}",
     ),
     Waiting(
         "TaskFetching", "the task is being fetched or read, or is queued for that", "within the operator's setting taskFetchSeconds"
@@ -60,18 +60,18 @@ WAITING = (
     Waiting(
         "TaskAccessDenied",
         "the trial has started, but the credentials in its Secret no longer give access to the task",
-        f"when the Secret has valid credentials; {NO_HURRY}",
+        f"when the Secret has valid credentials; {NO_TIMEOUT}",
     ),
     Waiting(
         "ImageBuilding",
         "an image of the task is being built in the cluster, or is queued for that; the message has the build's current step",
-        f"when the image is in the registry; fails with ImageBuildFailed or ImageBuildLimit; {NO_HURRY}",
+        f"when the image is in the registry; fails with ImageBuildFailed or ImageBuildLimit; {NO_TIMEOUT}",
     ),
     Waiting(
         "ImageBuildRetrying",
         "a failure that the task did not cause delays the build of an image: the registry does not answer, or the "
         "builder's pod was lost or cannot start",
-        f"when the cause is gone; fails with ImageBuildLost after several lost pods; {NO_HURRY}",
+        f"when the cause is gone; fails with ImageBuildLost after several lost pods; {NO_TIMEOUT}",
     ),
     Waiting(
         "ResultsNotWritable",
@@ -82,14 +82,14 @@ WAITING = (
     Waiting(
         "RunnerProtocol",
         "the operator and the runner in the pod have no protocol version in common; no result is lost",
-        f"when an operator of a release between the two is installed; {NO_HURRY}",
+        f"when an operator of a release between the two is installed; {NO_TIMEOUT}",
     ),
     Waiting(
         "ShardChanged",
         "the trial's label multistep.dev/shard was changed after another shard's operator started it",
         "when the label is restored or the pod is deleted",
     ),
-    Waiting("QuotaExceeded", "the namespace's ResourceQuota rejects the pod", f"when the quota allows it; {NO_HURRY}"),
+    Waiting("QuotaExceeded", "the namespace's ResourceQuota rejects the pod", f"when the quota allows it; {NO_TIMEOUT}"),
     Waiting(
         "PodForbidden",
         "the API server rejects the pod, e.g. by an admission policy or a LimitRange",
@@ -99,12 +99,12 @@ WAITING = (
     Waiting(
         "NetworkPolicyTaken",
         "a NetworkPolicy of the pod's name exists and does not belong to the trial",
-        f"when it is deleted; {NO_HURRY}",
+        f"when it is deleted; {NO_TIMEOUT}",
     ),
     Waiting(
         "GatewayUnavailable",
         "the model gateway does not answer; the operator must read the usage of a step from it, or register a key with it",
-        f"when the gateway answers; retried every 10 s; {NO_HURRY}",
+        f"when the gateway answers; retried every 10 s; {NO_TIMEOUT}",
     ),
     Waiting(
         "SourceNotReady",
@@ -114,19 +114,19 @@ WAITING = (
     Waiting(
         "SourceActive",
         "the trial or sweep that is to be regraded is not finished, or does not exist yet",
-        "when it is; checked every 10 s. One that does not exist is awaited for 30 s after the creation of the regrade",
+        "when it is; checked every 10 s. One that does not exist yet must be created within 30 s after the regrade",
     ),
     Waiting("BackingOff", "an attempt failed; the next one starts after a back-off", "after 1 s, 2 s, 4 s, ... at most 60 s"),
     Waiting(
         "Unschedulable",
         "the pod fits no node; the message is the scheduler's, with the reason per node",
-        f"when a node fits; {NO_HURRY}",
+        f"when a node fits; {NO_TIMEOUT}",
     ),
-    Waiting("PodStarting", "the pod is created and starting; no error is known", START_LIMIT),
-    Waiting("ErrImagePull", "the image pull failed; the kubelet retries", START_LIMIT),
-    Waiting("ImagePullBackOff", "the image pull failed; the kubelet waits before the next retry", START_LIMIT),
-    Waiting("CreateContainerConfigError", "something that the pod template names is missing, e.g. a Secret", START_LIMIT),
-    Waiting("CreateContainerError", "the container could not be created; the kubelet retries", START_LIMIT),
-    Waiting("RunContainerError", "the container could not be started; the kubelet retries", START_LIMIT),
+    Waiting("PodStarting", "the pod is created and starting; no error is known", START_TIMEOUT),
+    Waiting("ErrImagePull", "the image pull failed; the kubelet retries", START_TIMEOUT),
+    Waiting("ImagePullBackOff", "the image pull failed; the kubelet waits before the next retry", START_TIMEOUT),
+    Waiting("CreateContainerConfigError", "something that the pod template names is missing, e.g. a Secret", START_TIMEOUT),
+    Waiting("CreateContainerError", "the container could not be created; the kubelet retries", START_TIMEOUT),
+    Waiting("RunContainerError", "the container could not be started; the kubelet retries", START_TIMEOUT),
 )
 """Condition reasons of a waiting trial. Other waiting reasons that a kubelet reports for a container are shown unchanged."""

@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 _SECONDS = 2.0  # timeout: short, because the user waits for the completion
 _SECONDS_VARIABLE = "MULTISTEP_COMPLETION_SECONDS"
 _MAX_ITEMS = 500
-VARIABLE = "_MULTISTEP_COMPLETE"
 
 _EPILOG = """\b
 Examples:
-  source <(multistep completion bash)                      # now; add it to ~/.bashrc for good
+  source <(multistep completion bash)                      # for this session; in ~/.bashrc: for all
   multistep completion zsh > "${fpath[1]}/_multistep"
   multistep completion fish > ~/.config/fish/completions/multistep.fish
 
@@ -39,12 +38,12 @@ completion calls kubectl_complete-multistep, which is installed beside kubectl-m
 @click.command(epilog=_EPILOG)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion script of SHELL."""
-    from multistep.cli.main import cli
+    """Print the completion script of bash, zsh or fish."""
+    from multistep.cli.main import COMPLETION_VARIABLE, cli
 
     found = get_completion_class(shell)
     assert found is not None  # click supports all three shells
-    click.echo(found(cli, {}, "multistep", VARIABLE).source())
+    click.echo(found(cli, {}, "multistep", COMPLETION_VARIABLE).source())
 
 
 def kubectl_complete() -> None:
@@ -52,10 +51,10 @@ def kubectl_complete() -> None:
 
     Print kubectl's format: on each line a word, a tab and a description; then ``:4``, which disables completion of file names.
     """
-    from multistep.cli.main import cli, drop_library_logs
+    from multistep.cli.main import COMPLETION_VARIABLE, cli, drop_library_logs
 
     drop_library_logs()
-    shell = _KubectlComplete(cli, {}, "multistep", VARIABLE)
+    shell = _KubectlComplete(cli, {}, "multistep", COMPLETION_VARIABLE)
     *words, unfinished = sys.argv[1:] or [""]
     for item in shell.get_completions(words, unfinished):
         click.echo(f"{item.value}\t{item.help}" if item.help else item.value)

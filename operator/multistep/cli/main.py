@@ -18,59 +18,33 @@ from multistep.cli.exits import Exit, exit_of
 from multistep.cli.groups import SuggestingGroup
 from multistep.errors import MultistepError
 
-COMMANDS: Final = {
-    "init": "Create a new task from a template.",
-    "check": "Validate a task and list its steps.",
-    "build": "Build the image of a task's environment.",
-    "package": "Write the manifests of a trial to stdout.",
-    "run": "Build, submit and follow a trial, and fetch its results.",
-    "list": "List trials.",
-    "show": "Show a trial's steps, rewards and outcome, or a sweep.",
-    "logs": "Show the output of a trial's phases.",
-    "shell": "Start a shell in a trial's container.",
-    "cp": "Copy files out of a trial's container.",
-    "stop": "Stop trials permanently.",
-    "retry": "Run a trial without a score again.",
-    "delete": "Delete trials.",
-    "regrade": "Verify a trial or a sweep again, without its agent.",
-    "results": "Fetch a trial's results into a directory.",
-    "open": "Open the report of a sweep, or the results of a trial.",
-    "verify": "Compare fetched results with their evidence.",
-    "view": "Open Harbor's viewer on fetched results.",
-    "sweep": "Run tasks x agents x attempts and report the results.",
-    "dataset": "List the datasets of a registry.json, and their tasks.",
-    "dashboard": "Show sweeps and trials live in the browser.",
-    "agent": "List Harbor's agents, and build images of their programs.",
-    "doctor": "Check the cluster and the installation, and name the fix of each fault.",
-    "completion": "Print the completion script of a shell.",
-    "version": "Print the version.",
-}
-MODULES: Final = {  # module of each command, relative to multistep.cli
-    "init": "task.init",
-    "check": "task.check",
-    "build": "task.build",
-    "package": "task.package",
-    "run": "trial.run",
-    "list": "trial.list",
-    "show": "trial.show",
-    "logs": "trial.logs",
-    "shell": "trial.shell",
-    "cp": "trial.cp",
-    "stop": "trial.stop",
-    "retry": "trial.retry",
-    "delete": "trial.delete",
-    "regrade": "regrade.command",
-    "results": "trial.results",
-    "open": "trial.open",
-    "verify": "trial.verify",
-    "view": "view",
-    "sweep": "sweep.commands",
-    "dataset": "dataset.commands",
-    "dashboard": "dashboard.command",
-    "agent": "agent.commands",
-    "doctor": "doctor.command",
-    "completion": "completion",
-    "version": "version",
+COMPLETION_VARIABLE: Final = "_MULTISTEP_COMPLETE"  # the shell's completion script sets it
+COMMANDS: Final = {  # by name: module, relative to multistep.cli, and summary
+    "init": ("task.init", "Create a new task from a template."),
+    "check": ("task.check", "Validate a task and list its steps."),
+    "build": ("task.build", "Build the image of a task's environment."),
+    "package": ("task.package", "Write the manifests of a trial to stdout."),
+    "run": ("trial.run", "Build, submit and follow a trial, and fetch its results."),
+    "list": ("trial.list", "List trials."),
+    "show": ("trial.show", "Show a trial's steps, rewards and outcome, or a sweep."),
+    "logs": ("trial.logs", "Show the output of a trial's phases."),
+    "shell": ("trial.shell", "Start a shell in a trial's container."),
+    "cp": ("trial.cp", "Copy files out of a trial's container."),
+    "stop": ("trial.stop", "Stop trials permanently."),
+    "retry": ("trial.retry", "Run a trial without a score again."),
+    "delete": ("trial.delete", "Delete trials."),
+    "regrade": ("regrade.command", "Verify a trial or a sweep again, without its agent."),
+    "results": ("trial.results", "Fetch a trial's results into a directory."),
+    "open": ("trial.open", "Open the report of a sweep, or the results of a trial."),
+    "verify": ("trial.verify", "Compare fetched results with their evidence."),
+    "view": ("view", "Open Harbor's viewer on fetched results."),
+    "sweep": ("sweep.commands", "Run tasks x agents x attempts and report the results."),
+    "dataset": ("dataset.commands", "List the datasets of a registry.json, and their tasks."),
+    "dashboard": ("dashboard.command", "Show sweeps and trials live in the browser."),
+    "agent": ("agent.commands", "List Harbor's agents, and build images of their programs."),
+    "doctor": ("doctor.command", "Check the cluster and the installation, and name the fix of each fault."),
+    "completion": ("completion", "Print the completion script of a shell."),
+    "version": ("version", "Print the version."),
 }
 
 _EPILOG = """\b
@@ -99,7 +73,8 @@ class LazyGroup(SuggestingGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"multistep.cli.{MODULES[cmd_name]}")
+        path, _ = COMMANDS[cmd_name]
+        module = import_module(f"multistep.cli.{path}")
         # The function of "list" is list_, because list is a builtin.
         command = getattr(module, f"{cmd_name}_" if hasattr(module, f"{cmd_name}_") else cmd_name)
         assert isinstance(command, click.Command)
@@ -107,7 +82,7 @@ class LazyGroup(SuggestingGroup):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -131,7 +106,7 @@ def cli() -> None:
 def main() -> None:
     """Run the command line."""
     drop_library_logs()
-    cli(prog_name=program_name(sys.argv[0]), complete_var="_MULTISTEP_COMPLETE")
+    cli(prog_name=program_name(sys.argv[0]), complete_var=COMPLETION_VARIABLE)
 
 
 def drop_library_logs() -> None:

@@ -272,7 +272,7 @@ def agent_file_option(function: F) -> F:
         "--agent-file",
         type=click.Path(path_type=Path),
         metavar="SCRIPT",
-        help="Run this local script as the command agent, by its #! line; COMMAND has its arguments. At most 32 KiB.",
+        help="Run this local script as the command agent, by its #! line; its arguments follow --. At most 32 KiB.",
     )(function)
 
 

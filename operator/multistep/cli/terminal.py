@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from multistep.api.phases import PRINTING
 from multistep.api.plural import plural
 from multistep.api.score import Level
 from multistep.api.trial_status import AttemptStatus, StepStatus, TrialStatus, Usage
@@ -23,7 +24,6 @@ from multistep.cli.trial.outcome import brief, level, outcome, words
 from multistep.engine.suspensions import SUSPENDED
 from multistep.engine.usage import omission
 
-PHASES: Final = ("setup", "healthcheck", "agent", "verifier")  # phases whose output `multistep logs` shows
 _PIPED_WIDTH = 250  # output width in characters if stdout is not a terminal: large, so that lines are not folded
 _PHASE_STYLES = {"Failed": "red", "Running": "cyan"}
 STYLES: Final[dict[Level, str]] = {"good": "green", "bad": "red", "excluded": "yellow", "neutral": ""}  # by level of an outcome
@@ -139,7 +139,7 @@ def _command_for_more(name: str, status: TrialStatus, namespace: str) -> str:
     if step is None:
         return f"kubectl describe mst {name} -n {namespace}"
     phase = step.exception.phase if step.exception else "verifier"
-    chosen = f" --phase {phase}" if phase in PHASES else ""
+    chosen = f" --phase {phase}" if phase in PRINTING else ""
     return f"multistep logs {name} --step {shlex.quote(clean(step.name))}{chosen} -n {namespace}"
 
 

@@ -8,10 +8,11 @@ from typing import Final
 
 from multistep.api.content import Content
 from multistep.api.failures import RESTORE_FAILED, VERIFIER_ENVIRONMENT_FAILED
+from multistep.api.phases import SETUP, VERIFIER
 from multistep.api.records import Fields, PhaseResult
 from multistep.api.trial_spec import CheckpointsSpec
 from multistep.api.trial_status import CheckpointStatus
-from multistep.engine.journal import SETUP, VERIFIER, AttemptLost, Journal, StepRun
+from multistep.engine.journal import AttemptLost, Journal, StepRun
 from multistep.engine.operations import Checkpoint, Restore, Script, Start, Upload
 from multistep.engine.plan import StepPlan
 from multistep.engine.rewards import StepException

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from multistep.api.phases import VERIFIER
 from multistep.api.records import Fields
 from multistep.api.trial_status import Tampering, TrialStatus
 from multistep.engine.checkpoints import snapshot
-from multistep.engine.journal import VERIFIER, Finding, StepRun
+from multistep.engine.journal import Finding, StepRun
 from multistep.engine.operations import Release, Script
 from multistep.engine.plan import StepPlan, TrialPlan, VerifierPlan
 from multistep.engine.rewards import Number

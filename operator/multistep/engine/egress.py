@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from multistep.api.egress import EgressStatus, RefusedTarget, total
+from multistep.api.egress_status import EgressStatus, RefusedTarget, total
 from multistep.api.records import Fields
 from multistep.engine.journal import StepRun
 from multistep.engine.network import Network

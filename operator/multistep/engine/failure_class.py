@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from multistep.api.exceptions import EXCEPTIONS
 from multistep.api.failures import AGENT_SETUP_FAILED, ATTEMPTS, FAILED
+from multistep.api.phases import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER
 from multistep.api.trial_status import FailureClass
-from multistep.engine.journal import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Journal
+from multistep.engine.journal import Journal
 
 OTHER = "Other"
 """Metric label for a reason that is in no table."""

@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from multistep.api.egress import EgressStatus
+from multistep.api.egress_status import EgressStatus
+from multistep.api.phases import SETUP
 from multistep.api.records import Record
 from multistep.api.score import ScoreRule
 from multistep.api.trial_status import CheckpointStatus, Usage
 from multistep.engine.network import Network
 from multistep.engine.rewards import Number, StepException
-
-SETUP, HEALTHCHECK, AGENT, VERIFIER, ARTIFACTS = "setup", "healthcheck", "agent", "verifier", "artifacts"
-AGENT_SETUP = "agent setup"  # the phase in which a hosted agent is set up, once, before the first step
 
 
 @dataclass

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from multistep.api.conditions import holds, is_finished
 from multistep.api.failures import RESTORE_FAILED
+from multistep.api.phases import AGENT, AGENT_SETUP, VERIFIER
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import AttemptStatus
 from multistep.backoff import Backoff
@@ -37,7 +38,6 @@ from multistep.engine.decisions import (
     Wait,
 )
 from multistep.engine.evictions import own_usage_exception
-from multistep.engine.journal import AGENT, AGENT_SETUP, VERIFIER
 from multistep.engine.pod_start import START_RULES
 from multistep.engine.service_failures import KILLED_FROM_OUTSIDE, service_ended, volumes_unfilled
 from multistep.engine.suspensions import SUSPENDED, SWEEP_BUDGET_SPENT, is_suspended, must_have_no_pod, prestarts
@@ -349,16 +349,16 @@ def needs_inspection(trial: MultiStepTrial) -> bool:
     return failed or trial.status.exception is not None or any(step.exception for step in trial.status.steps)
 
 
-def not_allowed(trial: MultiStepTrial, refused: Wait, since: datetime | None, now: float) -> Wait | Fail:
-    """Return the decision after the API server rejected a pod. refused: the decision to wait and retry; since: time of the
+def after_rejection(trial: MultiStepTrial, rejection: Wait, since: datetime | None, now: float) -> Wait | Fail:
+    """Return the decision after the API server rejected a pod. rejection: the decision to wait and retry; since: time of the
     first try to create the pod.
 
     Quota rejections are retried without limit. Policy rejections are retried for 60 s, and at least once; then the trial fails.
     """
-    before = any(each.type == "Reconciling" and each.reason == refused.reason for each in trial.status.conditions)
-    if refused.reason == "PodForbidden" and before and (since is None or now >= since.timestamp() + _FORBIDDEN_SECONDS):
-        return Fail(refused.reason, refused.message)
-    return refused
+    before = any(each.type == "Reconciling" and each.reason == rejection.reason for each in trial.status.conditions)
+    if rejection.reason == "PodForbidden" and before and (since is None or now >= since.timestamp() + _FORBIDDEN_SECONDS):
+        return Fail(rejection.reason, rejection.message)
+    return rejection
 
 
 def attempt_start(trial: MultiStepTrial) -> datetime | None:

@@ -42,11 +42,13 @@ LOGS: Mapping[Part, tuple[str, ...]] = {
 _APART: Mapping[str, Place] = {"verifier": "verifier", "host": "host"}
 
 
-def place_of(id: str) -> Place:
-    """Return the runner that performs the operation with this id: in the agent's pod, the verifier's pod or the agent host.
+def operation_id(attempt: int, step: str, place: Place, operation: str) -> str:
+    """Return the id of an operation. step: name of the step, "" outside of steps."""
+    return f"{attempt}/{step}/{'' if place == 'agent' else f'{place}/'}{operation}"
 
-    engine.scope.Scope.id builds the ids.
-    """
+
+def place_of(id: str) -> Place:
+    """Return the runner that performs the operation with this id: in the agent's pod, the verifier's pod or the agent host."""
     parts = id.split("/")
     return _APART.get(parts[2], "agent") if len(parts) == 4 else "agent"
 

@@ -8,11 +8,12 @@ from dataclasses import replace
 from ipaddress import ip_network
 from typing import Protocol
 
-from multistep.api.layout import StepLayout, TaskLayout
+from multistep.api.layout import TaskLayout
 from multistep.api.task_toml import NetworkMode, StepConfig, TaskConfig
 from multistep.api.trial_spec import TrialSpec
 from multistep.engine.hosted_agent import refuse_unreachable_model
 from multistep.engine.network import PUBLIC, Egress, Network, Networks, StepNetworks
+from multistep.engine.task_steps import files_of
 from multistep.engine.verifier_environment import definition
 from multistep.errors import InvalidSpec
 
@@ -49,7 +50,7 @@ def _of_step(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, index: int
     agent = _phase([("agent", config.agent), (f"{where}agent", step.agent)], environment, egress)
     if spec.verifier.disable:
         return StepNetworks(agent, PUBLIC, PUBLIC, shared=False)
-    files = layout.steps.get(step.name, StepLayout()) if config.steps else layout.root
+    files = files_of(config, layout, step)
     defined = definition(config, layout, step, files)
     there = defined.config if defined else environment
     pods = _environment(defined.where if defined else "environment", there, egress)

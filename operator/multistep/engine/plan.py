@@ -86,6 +86,11 @@ class StepPlan:
     network: Network = PUBLIC
 
     @property
+    def verified_apart(self) -> bool:
+        """Return whether the step has a separate verifier. The verifier's files then never exist in the agent's environment."""
+        return self.verifier is not None and self.verifier.environment is not None
+
+    @property
     def verifiers_environment(self) -> VerifierEnvironment | None:
         """Return the environment of the verifier's own pod, for the first or the second verification; None without such a pod."""
         return (self.verifier.environment or self.verifier.second_environment) if self.verifier else None

@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Final
 
 from multistep.api.failures import REGRADE_INCOMPLETE
+from multistep.api.phases import AGENT, HEALTHCHECK, SETUP, VERIFIER
 from multistep.api.regrade import RegradeStatus, SourceException, SourceStep
 from multistep.api.trial_status import CheckpointStatus, StepStatus
-from multistep.engine.journal import AGENT, HEALTHCHECK, SETUP, VERIFIER, AttemptLost, Collected, Journal, StepRun
+from multistep.engine.journal import AttemptLost, Collected, Journal, StepRun
 from multistep.engine.operations import Note, Script
 from multistep.engine.plan import StepPlan, TrialPlan
 from multistep.engine.rewards import StepException

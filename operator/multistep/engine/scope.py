@@ -11,7 +11,7 @@ from multistep.api.records import DISK_FULL, Fault, Fields, HealthcheckResult, P
 from multistep.api.regrade import RegradeStatus
 from multistep.api.task_toml import HealthcheckConfig
 from multistep.api.trial_status import CheckpointStatus, StepStatus
-from multistep.engine.operations import Healthcheck, Place
+from multistep.engine.operations import Healthcheck, Place, operation_id
 from multistep.engine.plan import StepPlan, TrialPlan
 from multistep.engine.rewards import StepException
 
@@ -56,8 +56,7 @@ class Scope:
 
     def id(self, operation: str) -> str:
         """Return the id of an operation in this scope."""
-        place = "" if self.where == "agent" else f"{self.where}/"
-        return f"{self.attempt}/{self.step.name if self.step else ''}/{place}{operation}"
+        return operation_id(self.attempt, self.step.name if self.step else "", self.where, operation)
 
     def healthcheck(self, config: HealthcheckConfig, env: Mapping[str, str], *, user: str) -> Healthcheck:
         """Return the operation for a healthcheck of the environment or the step."""

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from multistep.api.score import Outcome, ScoreRule
+from multistep.api.score import ScoreRule
+from multistep.api.status_values import Outcome
 from multistep.api.trial_status import FailureClass, StepStatus
 from multistep.engine.journal import StepRun
 from multistep.engine.plan import TrialPlan

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
+from multistep.api.phases import AGENT, HEALTHCHECK, SETUP
 from multistep.api.score import ScoreRule
 from multistep.api.sweep import Scoring
 from multistep.api.trial_status import FailureClass, StepStatus, TrialStatus
-from multistep.engine.journal import AGENT, HEALTHCHECK, SETUP, Journal
+from multistep.engine.journal import Journal
 from multistep.engine.rewards import Rewards, StepException, trial_rewards
 from multistep.engine.score import REWARD, Score, Verdict, counted_keys, has_too_large, mean_reward, trial_score
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from multistep.api.content import Content
+from multistep.api.phases import AGENT, AGENT_SETUP, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER
 from multistep.api.records import Fields, HealthcheckResult, PhaseResult
 from multistep.api.services import MAIN
 from multistep.api.trial_status import CheckpointStatus, StepStatus, Usage
 from multistep.engine.checkpoints import RESUME_SECONDS, checkpoint, lost_after_restore, restore, resume_steps, snapshot
 from multistep.engine.comparison import keep_files, verify_again
 from multistep.engine.egress import enter_environment, enter_phase, leave_step
-from multistep.engine.journal import AGENT, AGENT_SETUP, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Collected, Journal, StepRun
+from multistep.engine.journal import Collected, Journal, StepRun
 from multistep.engine.main_service import start_main
 from multistep.engine.operations import (
     LOGS,
@@ -138,7 +139,7 @@ class _Steps:
             self.journal.completed_at = run.completed_at
             if plan.hosted is not None and plan.hosted.resume:
                 run.usage, self.counted = since(run.usage, self.counted), run.usage or self.counted
-            self.verified = VERIFIER in run.timings and not verified_apart(step)
+            self.verified = VERIFIER in run.timings and not step.verified_apart
             last = not goes_on(plan, step, run) or step is plan.steps[-1]
             if kept is not None:
                 run.checkpoint = kept.checkpoint
@@ -230,11 +231,6 @@ def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[No
             yield from inspect(scope, verifier, run)
         if apart.restored is None or (yield from snapshot(scope, step, run)):
             yield from verify_apart(scope, step, verifier, apart, run)
-
-
-def verified_apart(step: StepPlan) -> bool:
-    """Return whether the step has a separate verifier. The verifier's files then never exist in the agent's environment."""
-    return step.verifier is not None and step.verifier.environment is not None
 
 
 def _step_directories(plan: TrialPlan, step: StepPlan, *, verified: bool) -> tuple[Directory, ...]:

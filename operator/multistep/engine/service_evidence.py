@@ -6,9 +6,10 @@ separate verifier, all processes that the agent left in main are killed, so that
 
 from __future__ import annotations
 
+from multistep.api.phases import ARTIFACTS
 from multistep.api.services import MAIN
 from multistep.api.task_toml import ArtifactConfig
-from multistep.engine.journal import ARTIFACTS, StepRun
+from multistep.engine.journal import StepRun
 from multistep.engine.operations import Script, ServiceHook, Source, Start
 from multistep.engine.plan import StepPlan
 from multistep.engine.scope import Scope
@@ -25,8 +26,7 @@ def service_hooks(scope: Scope, services: PodServices, step: StepPlan, run: Step
     if not hooks and all(each.service in (None, MAIN) for each in step.artifacts):
         return
     run.phase = ARTIFACTS
-    apart = step.verifier is not None and step.verifier.environment is not None
-    if apart and step is scope.plan.steps[-1]:
+    if step.verified_apart and step is scope.plan.steps[-1]:
         yield Start(scope.id("quell"), QUELL, user="0", timeout=60.0)
     for number, hook in hooks:
         timeout = min(hook.timeout or _LONGEST_SECONDS, _LONGEST_SECONDS)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Final
 
 from multistep.api.failures import SERVICE_FAILED, SERVICE_KILLED
+from multistep.api.phases import AGENT, AGENT_SETUP, HEALTHCHECK, SETUP
 from multistep.api.trial_status import TrialStatus
 from multistep.engine.decisions import Decision, Fail, FailAttempt, PhaseDied, Situation
-from multistep.engine.journal import AGENT, AGENT_SETUP, HEALTHCHECK, SETUP
 
 # 137: SIGKILL, which no process in the container can send to process 1; 255: the node does not know the exit status.
 KILLED_FROM_OUTSIDE: Final = frozenset({137, 255})

@@ -7,10 +7,12 @@ from datetime import datetime
 from typing import Any
 
 from multistep.api.agent_names import BUILT_IN
-from multistep.api.egress import total as refused_total
+from multistep.api.egress_status import total as refused_total
 from multistep.api.image_status import ImageStatus
+from multistep.api.phases import AGENT
 from multistep.api.plural import plural
 from multistep.api.score import TrialColumns
+from multistep.api.status_values import Phase
 from multistep.api.task_source import TaskSourceStatus
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import (
@@ -28,11 +30,11 @@ from multistep.api.trial_status import (
 from multistep.engine import failure_class as failures
 from multistep.engine import rewards
 from multistep.engine.deadlines import DEADLINE_EXCEEDED
-from multistep.engine.journal import AGENT, Collected, Journal, StepRun
+from multistep.engine.journal import Collected, Journal, StepRun
 from multistep.engine.pod_start import POD_STARTING, starting_message
 from multistep.engine.score import Score, known_score, outcome, step_passes, step_score, trial_score, verdict_of
 from multistep.engine.scoring import agent_may_have_caused, agent_used_deadline
-from multistep.engine.status_conditions import Phase, conditions, time
+from multistep.engine.status_conditions import conditions, time
 from multistep.engine.status_size import bounded, bounded_rewards, reward_text, shortened
 from multistep.engine.suspensions import prestarts, suspended_seconds, suspension
 from multistep.engine.tampering import merged, of_failure, summary
@@ -318,7 +320,7 @@ def _ended(trial: MultiStepTrial, journal: Journal, results: str | None, now: fl
 
 
 def _ran_hosted_agent(trial: MultiStepTrial) -> bool:
-    """Return whether the trial, or the source of a regrade, ran an agent of Harbor or a class of the user's own."""
+    """Return whether the trial, or the source of a regrade, ran an agent of Harbor or a custom agent class."""
     source = trial.status.regraded
     return trial.spec.agent.hosted if source is None else source.agent.name not in BUILT_IN
 

@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final, Literal
 
+from multistep.api.status_values import FINISHED_PHASES, Phase
 from multistep.api.trial_status import Condition
 
 LATEST = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
-Phase = Literal["Pending", "Running", "Suspended", "Halting", "Complete", "Failed"]
-"""Phase of a trial or a sweep. Halting: a sweep that creates no more trials and waits for active ones."""
-
-_FINISHED: Final = ("Complete", "Failed")
 _WHEN_FALSE: Final = {
     "Reconciling": ("Finished", ""),
     "Stalled": ("NotStalled", ""),
@@ -43,7 +40,7 @@ def conditions(
         "Ready": phase == "Complete",
         "Complete": phase == "Complete",
         "Failed": phase == "Failed",
-        "Reconciling": phase not in _FINISHED,
+        "Reconciling": phase not in FINISHED_PHASES,
         "Stalled": phase == "Failed" or stalled,
         "Suspended": suspended,
     }

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from multistep.api.egress import total
+from multistep.api.egress_status import total
 from multistep.api.trial_status import StepStatus, TrialStatus
 from multistep.engine import rewards
 

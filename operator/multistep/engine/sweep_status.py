@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from multistep.api.plural import plural
+from multistep.api.status_values import FINISHED_PHASES, Phase
 from multistep.api.sweep import SweepAgentStatus, SweepBudgetStatus, SweepStatus, SweepTasksStatus, SweepTrials, TrialSweep
 from multistep.api.sweep_branch import SweepBranchesStatus
 from multistep.engine import sweep_branches as branches
-from multistep.engine.status_conditions import Phase, conditions, time
+from multistep.engine.status_conditions import conditions, time
 from multistep.engine.status_size import bounded, shortened
 from multistep.engine.suspensions import suspended_seconds
 from multistep.engine.sweep_branches import States
@@ -213,7 +214,7 @@ def _reached(
     phase, reason, message = _where(sweep, counts, halted, budget)
     if error is not None and phase == "Running":
         reason, message = error.reason, error.message
-    ended: dict[str, Any] = {"completion_time": time(now)} if phase in ("Complete", "Failed") else {}
+    ended: dict[str, Any] = {"completion_time": time(now)} if phase in FINISHED_PHASES else {}
     agents = [
         SweepAgentStatus(name=name, counted=each.counted, finished=each.finished, passed=each.passed, mean=each.mean)
         for name, each in zip(plan.grid.agents, counts.agents, strict=True)

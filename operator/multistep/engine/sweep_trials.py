@@ -11,12 +11,12 @@ from typing import Any, Final
 from multistep.api import labels
 from multistep.api.model import API_VERSION, GROUP
 from multistep.api.names import same_server
+from multistep.api.phases import AGENT
 from multistep.api.step_runs import by_runner, with_runner
 from multistep.api.sweep import MAX_TRIALS, SWEEP_KIND, Scoring, SweepSpec, SweepTask, TrialSweep, check_overrides
 from multistep.api.tasks_source import DatasetSource, TasksSource
 from multistep.api.trial import KIND
 from multistep.engine import sweep_branches as branches
-from multistep.engine.journal import AGENT
 from multistep.engine.scoring import AGENT_ERRORS, State, scored
 from multistep.engine.suspensions import SWEEP_BUDGET_SPENT
 from multistep.engine.sweep_branches import States
@@ -145,9 +145,7 @@ def manifest(
             "namespace": owner.namespace,
             "labels": {**template.metadata.labels, **_labels(sweep, plan, number)},
             "annotations": {**template.metadata.annotations, **annotations},
-            "ownerReferences": [
-                {"apiVersion": API_VERSION, "kind": SWEEP_KIND, "name": owner.name, "uid": owner.uid, "controller": True}
-            ],
+            "ownerReferences": [owner_reference(sweep)],
         },
         "spec": {
             "task": plan.sources[cell.task],
@@ -216,6 +214,12 @@ def _merged(base: Object, override: Object) -> dict[str, Any]:
         for key, value in override.items()
     }
     return {**base, **both}
+
+
+def owner_reference(sweep: TrialSweep) -> dict[str, Any]:
+    """Return the owner reference that makes Kubernetes delete an object after its sweep was deleted."""
+    owner = sweep.metadata
+    return {"apiVersion": API_VERSION, "kind": SWEEP_KIND, "name": owner.name, "uid": owner.uid, "controller": True}
 
 
 def owner_of(trial: Object) -> tuple[str, str] | None:

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
+from multistep.api.phases import VERIFIER
 from multistep.api.records import Fields, Record
 from multistep.api.trial_status import Tampering, TamperingKind, TrialStatus
-from multistep.engine.journal import VERIFIER, Finding, Journal, StepRun
+from multistep.engine.journal import Finding, Journal, StepRun
 from multistep.engine.operations import Baseline, Inspect, Script
 from multistep.engine.plan import StepPlan, TrialPlan, VerifierPlan
 from multistep.engine.scope import Scope

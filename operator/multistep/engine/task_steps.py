@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from multistep.api.layout import StepLayout, TaskLayout
-from multistep.api.task_toml import CollectConfig, StepConfig, TaskConfig
+from multistep.api.task_toml import CollectConfig, StepConfig, TaskConfig, VerifierConfig
 
 SINGLE_STEP = "task"  # the name under which a single-step task's only step runs
 
@@ -20,6 +20,12 @@ def steps_of(config: TaskConfig) -> Sequence[StepConfig]:
 def files_of(config: TaskConfig, layout: TaskLayout, step: StepConfig) -> StepLayout:
     """Return the files of a step's directory, or of the task's root directory for a single-step task."""
     return layout.steps.get(step.name, StepLayout()) if config.steps else layout.root
+
+
+def verifiers_of(config: TaskConfig) -> list[tuple[str, VerifierConfig]]:
+    """Return the path of each verifier table of task.toml, and its content."""
+    steps = [(f"steps[{index}].verifier", step.verifier) for index, step in enumerate(config.steps or [])]
+    return [("verifier", config.verifier), *steps]
 
 
 def hooks_of(config: TaskConfig, step: StepConfig) -> list[CollectConfig]:

@@ -9,6 +9,7 @@ from multistep.api.agent_names import PLAIN
 from multistep.api.agent_spec import AgentSpec
 from multistep.api.layout import TaskLayout
 from multistep.api.task_toml import EnvironmentConfig, TaskConfig
+from multistep.engine.task_steps import verifiers_of
 from multistep.errors import InvalidTask
 
 TRAJECTORY_FILE = "trajectory.json"
@@ -50,9 +51,7 @@ def ignored(config: TaskConfig, layout: TaskLayout, agent: AgentSpec) -> list[Un
 
 def _environments(config: TaskConfig) -> Iterator[tuple[str, EnvironmentConfig]]:
     yield "environment", config.environment
-    verifiers = [("verifier", config.verifier)]
-    verifiers += [(f"steps[{index}].verifier", step.verifier) for index, step in enumerate(config.steps or [])]
-    for where, verifier in verifiers:
+    for where, verifier in verifiers_of(config):
         if verifier.environment is not None:
             yield f"{where}.environment", verifier.environment
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from multistep.api.layout import TaskLayout
 from multistep.api.task_toml import TaskConfig
 from multistep.api.trial_spec import TrialSpec
+from multistep.engine.task_steps import verifiers_of
 from multistep.engine.templates import referenced
 
 
@@ -14,8 +15,7 @@ def template_tables(config: TaskConfig) -> Iterator[tuple[str, Mapping[str, str]
     """Yield the path and the content of every table of task.toml whose values may be templates."""
     yield "environment.env", config.environment.env
     yield "solution.env", config.solution.env
-    verifiers = [("verifier", config.verifier)]
-    verifiers += [(f"steps[{index}].verifier", step.verifier) for index, step in enumerate(config.steps or [])]
+    verifiers = verifiers_of(config)
     for where, verifier in verifiers:
         yield f"{where}.env", verifier.env
     for where, verifier in verifiers:

@@ -8,10 +8,11 @@ from pathlib import PurePosixPath
 
 from multistep.api.content import Content
 from multistep.api.failures import VERIFIER_ENVIRONMENT_FAILED
+from multistep.api.phases import VERIFIER
 from multistep.api.records import Fault, Fields, PhaseResult
 from multistep.engine.checkpoints import resume_steps
 from multistep.engine.egress import enter_verification, enter_verifiers_pod, leave_verifiers_pod
-from multistep.engine.journal import VERIFIER, AttemptLost, StepRun
+from multistep.engine.journal import AttemptLost, StepRun
 from multistep.engine.main_service import start_main
 from multistep.engine.operations import (
     LOGS,

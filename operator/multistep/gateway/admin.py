@@ -14,14 +14,14 @@ from multistep.gateway.credentials import Credential
 from multistep.gateway.exchange import Services
 from multistep.gateway.keyring import Keyring
 from multistep.gateway.prices import TABLE
+from multistep.gateway.relay import REQUEST_MAY_BE_WRONG
 from multistep.gateway.tokens import Role, StepKey
 from multistep.gateway.usage import Amounts, LastFailure, usage_of
+from multistep.instruments import CONTENT_TYPE
 
-PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _OPEN_PATHS: Final = ("/healthz", "/metrics")
 MARGIN_SECONDS: Final = 10.0
 """How much longer than drain_seconds an answer about a step waits for the step's open requests."""
-_REQUEST_MAY_BE_WRONG: Final = (403, 404)
 _NO_TLS: Final = "must start with https://, unless the chart's gateway.settings.plainUpstreams is true"
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -58,7 +58,7 @@ class Admin:
         return web.Response(text="ok")
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        return web.Response(body=self._services.metrics.render(), headers={"Content-Type": PROMETHEUS})
+        return web.Response(body=self._services.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _list_signing_keys(self, _: web.Request) -> web.Response:
         return web.json_response({"accepted": list(self._keyring.secrets()), "sealed": True})
@@ -115,6 +115,6 @@ class Admin:
         """Return whether the agent's request, not the configuration, caused a 403 or 404. The configuration is right if the
         provider answered another request of the trial for the same model. (A provider answers a wrong path with the same 404 as a
         wrong model.)"""
-        if failure is None or failure.kind != "Configuration" or failure.status not in _REQUEST_MAY_BE_WRONG:
+        if failure is None or failure.kind != "Configuration" or failure.status not in REQUEST_MAY_BE_WRONG:
             return False
         return await self._services.ledger.answered(step.uid, failure.model)

@@ -21,8 +21,8 @@ from multistep.gateway.headers import answer_headers
 from multistep.gateway.ledger import Kind, State
 
 REDACTED: Final = "[REDACTED]"
-_ACCOUNT: Final = (401, 402)
-_ACCESS: Final = (403, 404)
+REQUEST_MAY_BE_WRONG: Final = (403, 404)  # either the request is wrong, or the configuration, such as the key or the model
+_CONFIGURATION_IS_WRONG: Final = (401, 402)
 _MESSAGE_CHARACTERS: Final = 300
 _BROKEN: Final = (ClientError, TimeoutError, OSError)
 
@@ -128,9 +128,9 @@ class Relay:
         Providers answer 403 or 404, too, if a file or a conversation does not exist. So if the request has such references, only
         the answer's body shows that the configuration is wrong.
         """
-        if status in _ACCOUNT or (status in _ACCESS and not self._asked.opaque):
+        if status in _CONFIGURATION_IS_WRONG or (status in REQUEST_MAY_BE_WRONG and not self._asked.opaque):
             return "Configuration"
-        if status in (400, *_ACCESS) and blames_configuration(body):
+        if status in (400, *REQUEST_MAY_BE_WRONG) and blames_configuration(body):
             return "Configuration"
         return "Provider" if status >= 500 or status == 408 else ""
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from multistep.api.model import GROUP
 from multistep.kube.protocols import Object
 from multistep.kube.resources import EVENTS
+from multistep.timestamps import rfc3339
 
 MAX_NOTE_BYTES: Final = 1024  # the API server rejects longer notes
 REPORTER: Final = "multistep"
@@ -20,7 +22,6 @@ def event_manifest(
     reason: str,
     message: str,
     type: Literal["Normal", "Warning"] = "Normal",
-    action: str = "Reconcile",
 ) -> Object:
     """Return an Event's manifest; long messages are cut. regarding: the object, or a reference to it."""
     reference = _reference(regarding)
@@ -29,12 +30,12 @@ def event_manifest(
         "apiVersion": EVENTS.api_version,
         "kind": EVENTS.kind,
         "metadata": {"name": name, "namespace": reference.get("namespace") or "default"},
-        "eventTime": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
-        "reportingController": f"multistep.dev/{REPORTER}",
+        "eventTime": rfc3339(time.time(), "microseconds"),
+        "reportingController": f"{GROUP}/{REPORTER}",
         "reportingInstance": REPORTER,
         "type": type,
         "reason": reason[:128],
-        "action": action[:128],
+        "action": "Reconcile",
         "note": cut_bytes(message, MAX_NOTE_BYTES),
         "regarding": reference,
     }

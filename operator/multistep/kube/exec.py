@@ -21,9 +21,9 @@ from yarl import URL
 
 from multistep.errors import ClusterError, StreamLost, Unavailable
 from multistep.kube.connection import Connection
+from multistep.kube.error_responses import error_of, no_answer
 from multistep.kube.gate import Gate
 from multistep.kube.protocols import ExitStatus
-from multistep.kube.refusals import no_answer, refusal
 from multistep.kube.requests import Check, RequestObserver, pause_seconds
 from multistep.kube.resources import PODS
 
@@ -235,7 +235,7 @@ async def _handshake(
         code = error.status
         if code == 401:
             await connection.refresh(rejected=True)
-        raise refusal(what, code, _rejected_body.get(), error.headers or {}) from None
+        raise error_of(what, code, _rejected_body.get(), error.headers or {}) from None
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise no_answer(what, error) from error
     finally:

@@ -15,12 +15,12 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from multistep.errors import ClusterError, NotFound, NotLeading
 from multistep.kube.protocols import Object
 from multistep.kube.resources import LEASES, Resource
+from multistep.timestamps import rfc3339
 
 logger = logging.getLogger(__name__)
 
@@ -188,7 +188,7 @@ class Lease:
 
     async def _write(self, record: Object, holder: str) -> Object:
         """Replace the Lease object at the resourceVersion that was read, so that only one of two replicas acquires a free lease."""
-        old, now = _spec(record), datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        old, now = _spec(record), rfc3339(time.time(), "microseconds")
         spec: dict[str, Any] = {
             **old,
             "holderIdentity": holder,

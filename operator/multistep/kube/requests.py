@@ -25,9 +25,9 @@ from yarl import URL
 from multistep.backoff import Backoff
 from multistep.errors import ClusterError, Unavailable
 from multistep.kube.connection import Connection
+from multistep.kube.error_responses import error_of, no_answer
 from multistep.kube.gate import Gate
 from multistep.kube.protocols import Object
-from multistep.kube.refusals import no_answer, refusal
 from multistep.kube.resources import EVENTS, LEASES, Resource
 
 RequestObserver = Callable[[str, str, int, float], None]  # verb, plural resource, HTTP status (0: no answer), seconds
@@ -37,7 +37,7 @@ REQUEST_TIMEOUT_SECONDS: Final = 30.0
 ATTEMPTS: Final = 4
 MAX_PAUSE_SECONDS: Final = 10.0
 BACKOFF: Final = Backoff(first=0.2, last=MAX_PAUSE_SECONDS, jitter=2.0)
-MAX_REFUSAL_BYTES: Final = 64 * 1024
+MAX_ERROR_BYTES: Final = 64 * 1024
 WRITES: Final = {  # HTTP method and Content-Type of each verb
     "create": ("POST", "application/json"),
     "replace": ("PUT", "application/json"),
@@ -160,8 +160,8 @@ class Http:
                 if response.status >= 300:
                     body = b""  # stays empty if the body cannot be read: the error then has the HTTP status only
                     with suppress(aiohttp.ClientError, OSError):
-                        body = await response.content.read(MAX_REFUSAL_BYTES)
-                    raise refusal(request.what, response.status, body, response.headers)
+                        body = await response.content.read(MAX_ERROR_BYTES)
+                    raise error_of(request.what, response.status, body, response.headers)
                 yield response
         except (aiohttp.ClientError, OSError, ValueError) as error:  # OSError includes TimeoutError; ValueError: not JSON
             raise no_answer(request.what, error) from error

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-GROUP: Final = "multistep.dev"
-VERSION: Final = "v1alpha1"
+from multistep.api.model import API_VERSION
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,8 @@ def api_path(api_version: str) -> str:
     return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
 
 
-TRIALS = Resource(f"{GROUP}/{VERSION}", "MultiStepTrial", "multisteptrials")
-SWEEPS = Resource(f"{GROUP}/{VERSION}", "TrialSweep", "trialsweeps")
+TRIALS = Resource(API_VERSION, "MultiStepTrial", "multisteptrials")
+SWEEPS = Resource(API_VERSION, "TrialSweep", "trialsweeps")
 PODS = Resource("v1", "Pod", "pods")
 CONFIG_MAPS = Resource("v1", "ConfigMap", "configmaps")
 SECRETS = Resource("v1", "Secret", "secrets")

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 import aiohttp
 
 from multistep.errors import ClusterError, Unavailable
+from multistep.kube.error_responses import error_of
 from multistep.kube.protocols import Object
-from multistep.kube.refusals import refusal
 from multistep.kube.requests import Http, pause_seconds
 from multistep.kube.resources import Resource
 
@@ -115,7 +115,7 @@ class Query:
             async for line in _lines(response.content):
                 event = json.loads(line)
                 if event["type"] == "ERROR":
-                    raise refusal(f"watch {path}", event["object"].get("code", 500), json.dumps(event["object"]).encode(), {})
+                    raise error_of(f"watch {path}", event["object"].get("code", 500), json.dumps(event["object"]).encode(), {})
                 yield event["type"], event["object"]
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from multistep.api.agent_spec import AgentSpec
 from multistep.errors import InvalidSpec
 from multistep.pods import runner_mount
+from multistep.pods.container_image import container_image
 from multistep.pods.runner_mount import RUNNER
 from multistep.settings import Settings
 
@@ -38,14 +39,12 @@ def container(agent: AgentSpec, settings: Settings, key: str) -> dict[str, Any]:
         raise InvalidSpec("spec.agent.access: Gateway needs the chart's model gateway (gateway.enabled); use Direct without one")
     if not settings.agent_host_image:
         raise InvalidSpec("spec.agent: agents of Harbor need the chart's setting agentHostImage, which is not set")
-    policy = settings.operator_image_pull_policy
     return {
         "name": CONTAINER,
-        "image": settings.agent_host_image,
-        **({"imagePullPolicy": policy} if policy else {}),
+        **container_image(settings.agent_host_image, settings.operator_image_pull_policy),
         "command": [RUNNER, "serve", "--socket", _SOCKET, "--port", str(settings.agent_host_port)],
         "env": [
-            {"name": "MULTISTEP_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+            dict(runner_mount.POD_UID),
             *([{"name": KEY_VARIABLE, "value": key}] if key else []),
         ],
         "resources": {
@@ -53,12 +52,7 @@ def container(agent: AgentSpec, settings: Settings, key: str) -> dict[str, Any]:
             "requests": {"cpu": "20m", "memory": "64Mi"},
             "limits": {"memory": settings.agent_host_memory},
         },
-        "readinessProbe": {
-            "httpGet": {"path": "/ready", "port": settings.agent_host_port},
-            "periodSeconds": 1,
-            "timeoutSeconds": 5,
-            "failureThreshold": 1,
-        },
+        "readinessProbe": runner_mount.readiness_probe(settings.agent_host_port),
         "securityContext": dict(_SECURITY_CONTEXT),
         "volumeMounts": [
             runner_mount.mount(),

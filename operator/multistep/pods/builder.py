@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from multistep.api import labels
 from multistep.api.model import GROUP
 from multistep.engine.build_operations import AUTH, OUT, WORK
 from multistep.engine.builder import Limits
 from multistep.pods import container_status, runner_mount
+from multistep.pods.container_image import container_image
 from multistep.pods.identity import CONTAINER, label_value
 from multistep.pods.runner_mount import RUNNER
 from multistep.settings import Settings
@@ -24,7 +26,6 @@ LABEL_BUILD: Final = f"{GROUP}/build"
 ANNOTATION_BUILD: Final = f"{GROUP}/build"  # the build's whole digest, which is too long for a label
 LABEL_OPERATOR: Final = f"{GROUP}/operator"  # lease of the operator that created the pod; several operators may share a namespace
 _NAME_DIGITS: Final = 40
-_INSTALL_DIR: Final = "/multistep-install"
 _BUILDER, _PUSHER = 1000, 65532  # user and group IDs
 
 
@@ -75,7 +76,7 @@ def manifest(build: str, about: str, settings: Settings) -> dict[str, Any]:
             "name": pod_name(build),
             "namespace": namespace(settings),
             "labels": {
-                "app.kubernetes.io/managed-by": "multistep",
+                **labels.MANAGED,
                 LABEL_BUILD: build[:_NAME_DIGITS],
                 LABEL_OPERATOR: _operator(settings),
             },
@@ -93,7 +94,7 @@ def manifest(build: str, about: str, settings: Settings) -> dict[str, Any]:
             "initContainers": [_installer(settings)],
             "containers": [_main(settings), _push(settings)],
             "volumes": [
-                {"name": runner_mount.VOLUME, "emptyDir": {"sizeLimit": "64Mi"}},
+                runner_mount.volume(),
                 {"name": "work", "emptyDir": {"sizeLimit": builds.storage}},
                 {"name": "out", "emptyDir": {"sizeLimit": builds.storage}},
                 {"name": "auth", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
@@ -147,31 +148,12 @@ def _push(settings: Settings) -> dict[str, Any]:
 def _serving(name: str, settings: Settings, socket: str, port: int) -> dict[str, Any]:
     return {
         "name": name,
-        "image": settings.builds.image,
-        **_pull_policy(settings),
+        **container_image(settings.builds.image, settings.operator_image_pull_policy),
         "command": [RUNNER, "serve", "--socket", socket, "--port", str(port)],
-        "env": [{"name": "MULTISTEP_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}],
+        "env": [dict(runner_mount.POD_UID)],
     }
 
 
 def _installer(settings: Settings) -> dict[str, Any]:
-    return {
-        "name": runner_mount.INSTALLER,
-        "image": settings.operator_image,
-        **_pull_policy(settings),
-        "command": [RUNNER, "install", _INSTALL_DIR],
-        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "runAsNonRoot": True,
-            "runAsUser": _PUSHER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "volumeMounts": [{"name": runner_mount.VOLUME, "mountPath": _INSTALL_DIR}],
-    }
-
-
-def _pull_policy(settings: Settings) -> dict[str, str]:
-    policy = settings.operator_image_pull_policy
-    return {"imagePullPolicy": policy} if policy else {}
+    image = container_image(settings.operator_image, settings.operator_image_pull_policy)
+    return runner_mount.installer(image, runAsNonRoot=True, runAsUser=_PUSHER, seccompProfile={"type": "RuntimeDefault"})

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from multistep.engine.services import CONTAINER_PREFIX
-
-_SIDECAR = "egress"  # an init container that runs as long as the pod: its termination does not mean that the pod failed to start
+from multistep.pods import egress
 
 
 def named(name: str, containers: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any]:
@@ -42,7 +41,7 @@ def ended_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return how the first failed init container ended, with its name, except the egress sidecar and services
     (pods.services_status); None if none failed."""
     for each in status.get("initContainerStatuses") or []:
-        if each["name"] == _SIDECAR or each["name"].startswith(CONTAINER_PREFIX):
+        if each["name"] == egress.CONTAINER or each["name"].startswith(CONTAINER_PREFIX):
             continue
         ended = (each.get("state") or {}).get("terminated")
         if ended and ended.get("exitCode"):

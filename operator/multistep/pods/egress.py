@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from multistep.errors import InvalidSpec
 from multistep.pods import runner_mount
+from multistep.pods.container_image import container_image
 from multistep.settings import Settings
 
 CONTAINER: Final = "egress"
@@ -48,12 +49,10 @@ _TEMPLATE: Final = "spec.environment.podTemplate.spec"
 
 
 def _container(settings: Settings, probes: list[int], *, gateway: bool) -> dict[str, Any]:
-    policy = settings.operator_image_pull_policy
     to_gateway = ["--gateway", _host_and_port(settings.gateway_url)] if gateway else []
     return {
         "name": CONTAINER,
-        "image": settings.operator_image,
-        **({"imagePullPolicy": policy} if policy else {}),
+        **container_image(settings.operator_image, settings.operator_image_pull_policy),
         "restartPolicy": "Always",
         "command": [_PROGRAM, "serve", "--runner", runner_mount.INSTALL_DIR, "--probes", ",".join(map(str, probes)), *to_gateway],
         "env": [{"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}],

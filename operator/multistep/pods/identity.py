@@ -9,9 +9,10 @@ from typing import Any
 
 from multistep.api import labels
 from multistep.api.model import API_VERSION, GROUP
+from multistep.api.services import MAIN
 from multistep.api.trial import KIND, MultiStepTrial
 
-CONTAINER = "main"
+CONTAINER = MAIN
 LABEL_TRIAL = labels.TRIAL
 LABEL_TASK = labels.TASK
 LABEL_AGENT = labels.AGENT
@@ -19,7 +20,6 @@ LABEL_ATTEMPT = labels.ATTEMPT
 LABEL_ROLE = f"{GROUP}/role"  # agent, verifier, or records: a regrade's own pod, in which no agent and no verifier runs
 LABEL_POD = f"{GROUP}/pod"  # the pod's name, by which its NetworkPolicy selects it
 LABEL_NETWORK = f"{GROUP}/network"  # Limited: the pod's own NetworkPolicy limits egress; the chart's NetworkPolicy skips it
-OURS = "app.kubernetes.io/managed-by=multistep"  # selects all objects that the operator creates
 ROOT = "-root"
 
 

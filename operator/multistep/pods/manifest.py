@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from multistep.api import labels
 from multistep.api.task_toml import EnvironmentConfig
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import VerifierStatus
@@ -15,6 +16,7 @@ from multistep.engine.services import PodServices
 from multistep.errors import InvalidSpec
 from multistep.kube.shard import LABEL_SHARD
 from multistep.pods import agent_host, agent_program, container_status, egress, kueue, runner_mount, services, services_status
+from multistep.pods.container_image import container_image
 from multistep.pods.identity import (
     CONTAINER,
     LABEL_AGENT,
@@ -170,7 +172,7 @@ def _labels(request: PodRequest) -> dict[str, str]:
     return {
         **limited,
         **shard,
-        "app.kubernetes.io/managed-by": "multistep",
+        **labels.MANAGED,
         LABEL_TRIAL: label_value(trial.metadata.name),
         LABEL_TASK: label_value(request.task_name),
         LABEL_AGENT: label_value(trial.spec.agent.label),
@@ -182,42 +184,29 @@ def _labels(request: PodRequest) -> dict[str, str]:
 
 def _runner_parts(request: PodRequest) -> dict[str, Any]:
     """Return the parts of the pod's spec for the runner (read-only in the container), the agent host, the agent's program and the
-    services: the volumes, and the init containers that fill them."""
+    services: the volumes, and the init containers that fill them.
+
+    The runner is installed even if the trial's image contains it: root in the container could replace the image's file.
+    """
     settings, spec = request.settings, request.trial.spec.environment
-    image, policy = settings.operator_image, settings.operator_image_pull_policy
+    own = container_image(settings.operator_image, settings.operator_image_pull_policy)
     if request.runner_in_image:
-        image, policy = request.image, spec.image_pull_policy or ""
+        own = container_image(request.image, spec.image_pull_policy)
     program, how = request.agent_image, settings.agent_image_mount
-    own = {"image": image, **({"imagePullPolicy": policy} if policy else {})}
     added = _services(request, own)
     return {
         "volumes": [
-            {"name": runner_mount.VOLUME, "emptyDir": {"sizeLimit": "64Mi"}},
+            runner_mount.volume(),
             *(agent_host.volumes() if request.hosted else []),
             *([agent_program.volume(program, how)] if program else []),
             *added.pop("volumes", []),
         ],
         "initContainers": [
-            *([] if request.sidecar else [_installer(own)]),
+            *([] if request.sidecar else [runner_mount.installer(own)]),
             *(agent_program.init_containers(program, how) if program else []),
             *added.pop("initContainers", []),
         ],
         **added,
-    }
-
-
-def _installer(own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the init container that installs the runner. own: image that contains the runner, with its pull policy.
-
-    The runner is installed even if the trial's image contains it: root in the container could replace the image's file.
-    """
-    return {
-        "name": runner_mount.INSTALLER,
-        **own,
-        "command": [RUNNER, "install", runner_mount.INSTALL_DIR],
-        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        "volumeMounts": [runner_mount.install_mount()],
     }
 
 
@@ -233,10 +222,10 @@ def _services(request: PodRequest, runner: Mapping[str, Any]) -> dict[str, Any]:
 
 def _container(request: PodRequest) -> dict[str, Any]:
     spec = request.trial.spec.environment
-    env = [{"name": "MULTISTEP_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}]
+    env = [dict(runner_mount.POD_UID)]
     container: dict[str, Any] = {
         "name": CONTAINER,
-        "image": request.image,
+        **container_image(request.image, spec.image_pull_policy),
         "command": [
             RUNNER,
             "serve",
@@ -251,15 +240,8 @@ def _container(request: PodRequest) -> dict[str, Any]:
             *(services.main_mounts(request.services) if request.services else []),
         ],
         "resources": _FEW_RESOURCES if request.records_only else devices.resources(request.devices),
-        "readinessProbe": {
-            "httpGet": {"path": "/ready", "port": request.settings.runner_port},
-            "periodSeconds": 1,
-            "timeoutSeconds": 5,
-            "failureThreshold": 1,
-        },
+        "readinessProbe": runner_mount.readiness_probe(request.settings.runner_port),
     }
-    if spec.image_pull_policy:
-        container["imagePullPolicy"] = spec.image_pull_policy
     if workdir := request.environment.workdir or (request.services.main.working_dir if request.services else ""):
         container["workingDir"] = workdir
     if request.image_user:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from multistep.api import labels
 from multistep.api.trial import MultiStepTrial
 from multistep.engine.network import Network
 from multistep.pods.identity import LABEL_POD, LABEL_TRIAL, label_value, owner_reference
@@ -24,7 +25,7 @@ def network_policy(request: PodRequest) -> dict[str, Any] | None:
         "metadata": {
             "name": request.name,
             "namespace": request.trial.metadata.namespace,
-            "labels": {"app.kubernetes.io/managed-by": "multistep", LABEL_TRIAL: label_value(request.trial.metadata.name)},
+            "labels": {**labels.MANAGED, LABEL_TRIAL: label_value(request.trial.metadata.name)},
             "ownerReferences": [owner_reference(request.trial)],
         },
         "spec": {
@@ -63,7 +64,7 @@ def disruption_budget(request: PodRequest) -> dict[str, Any] | None:
         "metadata": {
             "name": disruption_budget_name(trial, request.name),
             "namespace": trial.metadata.namespace,
-            "labels": {"app.kubernetes.io/managed-by": "multistep", LABEL_TRIAL: own[LABEL_TRIAL]},
+            "labels": {**labels.MANAGED, LABEL_TRIAL: own[LABEL_TRIAL]},
             "ownerReferences": [owner_reference(trial)],
         },
         "spec": {"minAvailable": 1, "selector": {"matchLabels": own}},

@@ -3,6 +3,7 @@ volume read-only."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 VOLUME: Final = "multistep-runner"
@@ -10,6 +11,8 @@ INSTALLER: Final = "install-runner"
 INSTALL_DIR: Final = "/multistep-install"
 _DIRECTORY: Final = "/multistep"
 RUNNER: Final = f"{_DIRECTORY}/runner"
+POD_UID: Final[Mapping[str, Any]] = {"name": "MULTISTEP_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
+"""The variable with the UID that the runner reports, so that the operator detects an exec session with another pod."""
 
 
 def mount() -> dict[str, Any]:
@@ -17,6 +20,34 @@ def mount() -> dict[str, Any]:
     return {"name": VOLUME, "mountPath": _DIRECTORY, "readOnly": True}
 
 
+def volume() -> dict[str, Any]:
+    """Return the volume."""
+    return {"name": VOLUME, "emptyDir": {"sizeLimit": "64Mi"}}
+
+
+def installer(image: Mapping[str, Any], **security: Any) -> dict[str, Any]:
+    """Return the init container that installs the runner. image: an image that contains the runner, with its pull policy; security:
+    more fields of the container's security context."""
+    return {
+        "name": INSTALLER,
+        **image,
+        "command": [RUNNER, "install", INSTALL_DIR],
+        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, **security},
+        "volumeMounts": [install_mount()],
+    }
+
+
 def install_mount() -> dict[str, Any]:
     """Return the mount of the container that installs the runner."""
     return {"name": VOLUME, "mountPath": INSTALL_DIR}
+
+
+def readiness_probe(port: int) -> dict[str, Any]:
+    """Return the probe of a container whose runner listens on this port. The runner is not ready while it has a result."""
+    return {
+        "httpGet": {"path": "/ready", "port": port},
+        "periodSeconds": 1,
+        "timeoutSeconds": 5,
+        "failureThreshold": 1,
+    }

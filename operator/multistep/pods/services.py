@@ -20,6 +20,7 @@ from multistep.engine.services import (
 )
 from multistep.errors import InvalidSpec
 from multistep.pods import runner_mount
+from multistep.pods.container_image import container_image
 from multistep.pods.runner_mount import RUNNER
 
 _COPY_DIR: Final = "/multistep-volumes"
@@ -115,8 +116,7 @@ def _copies(name: str, image: str, policy: str, mounts: tuple[PodMount, ...]) ->
     return [
         {
             "name": f"{_FILL}{name}"[:63].rstrip("-"),
-            "image": image,
-            **({"imagePullPolicy": policy} if policy else {}),
+            **container_image(image, policy),
             "command": [RUNNER, "populate", *pairs],
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": [runner_mount.mount(), *volumes],
@@ -137,8 +137,7 @@ def _container(plan: ServicePlan, policy: str, mounts: tuple[PodMount, ...]) -> 
         mounted += [runner_mount.mount(), {"name": _state(plan), "mountPath": _STATE_DIR}]
     container: dict[str, Any] = {
         "name": plan.container,
-        "image": plan.image,
-        **({"imagePullPolicy": policy} if policy else {}),
+        **container_image(plan.image, policy),
         **({} if plan.once else {"restartPolicy": "Always"}),
         **_argv(service),
         "env": [*_environment(plan)],
@@ -172,8 +171,8 @@ def _argv(service: Service) -> dict[str, Any]:
 
 
 def _environment(plan: ServicePlan) -> Iterator[dict[str, Any]]:
-    if not plan.once:  # the operator compares this UID with the pod's UID, to detect an exec session with another pod
-        yield {"name": "MULTISTEP_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
+    if not plan.once:
+        yield dict(runner_mount.POD_UID)
     for name, value in sorted(plan.service.environment.items()):
         yield {"name": name, "value": _literal(value)}
 

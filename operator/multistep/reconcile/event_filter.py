@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 from multistep.api import labels
 from multistep.api.model import Metadata
+from multistep.api.status_values import FINISHED_PHASES
 from multistep.engine.decisions import PodFacts
 from multistep.pods import identity
 from multistep.pods.facts import pod_facts
 from multistep.reconcile.concurrency_limit import Key
 
 Body = Mapping[str, Any]
-_FINISHED = ("Complete", "Failed")
 Changed = Callable[[Metadata], bool]
 Name = tuple[str, str, str]  # kind ("trial", "sweep" or "pod"), namespace, name
 
@@ -63,7 +63,7 @@ class EventFilter:
     def trial(self, body: Body, type: str | None) -> Key | None:
         """Return the trial's key if it needs a reconcile: it is new or deleted, or its spec changed. type: the event's type; None
         for an object from a list."""
-        metadata, finished = body["metadata"], (body.get("status") or {}).get("phase") in _FINISHED
+        metadata, finished = body["metadata"], (body.get("status") or {}).get("phase") in FINISHED_PHASES
         return self._record(
             "trial", metadata, (metadata["namespace"], metadata["name"]), _identity(metadata), type, finished=finished
         )
@@ -81,7 +81,7 @@ class EventFilter:
 
     def sweep(self, body: Body, type: str | None) -> Key | None:
         """Return the sweep's key if it needs a reconcile: it is new or deleted, its spec changed, or its lease was renewed."""
-        metadata, finished = body["metadata"], (body.get("status") or {}).get("phase") in _FINISHED
+        metadata, finished = body["metadata"], (body.get("status") or {}).get("phase") in FINISHED_PHASES
         return self._record(
             "sweep", metadata, (metadata["namespace"], metadata["name"]), _sweep_identity(metadata), type, finished=finished
         )

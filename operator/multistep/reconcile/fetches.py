@@ -18,7 +18,7 @@ from multistep.errors import SourceError
 from multistep.reconcile.background_jobs import BackgroundJobs, forget_oldest
 from multistep.reconcile.concurrency_limit import Key, Wake
 from multistep.settings import Settings
-from multistep.sources import child
+from multistep.sources import fetch_process
 from multistep.sources.cache import Cache
 from multistep.sources.fetch.request import Fetched, FetchedTask, Request, Rules, progress_file
 from multistep.sources.reasons import DENIED, FETCHING
@@ -51,7 +51,7 @@ class Fetches:
     If there are several slots, one namespace never gets all of them, so that its slow downloads do not block other namespaces.
     """
 
-    def __init__(self, settings: Settings, wake: Wake, run: Run = child.fetch) -> None:
+    def __init__(self, settings: Settings, wake: Wake, run: Run = fetch_process.fetch) -> None:
         self._settings = settings
         self._rules = rules_of(settings)
         self._run = run

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from multistep.api import labels
 from multistep.api.trial import MultiStepTrial
 from multistep.engine import orphans
 from multistep.errors import MultistepError, NotFound
@@ -72,7 +73,7 @@ class OrphanRemoval:
     async def _check_pods(self) -> None:
         seen: set[str] = set()
         for namespace in self._shard.namespaces_to_list:
-            found = await self.cluster.list_metadata(PODS, namespace, label_selector=self._shard.selecting(identity.OURS))
+            found = await self.cluster.list_metadata(PODS, namespace, label_selector=self._shard.selecting(labels.MANAGED_SELECTOR))
             versions = await self._trials(namespace)
             check = partial(self._check_pod, versions)
             await self._each(found, check, f"orphaned pods of {namespace or 'all namespaces'}")

@@ -27,12 +27,12 @@ QUOTA_UPDATE_SECONDS = 1.0  # about the time from a pod's end until the quota co
 
 @dataclass
 class _Queue:
-    """The queued trials of one ``Kind``. keys: trials in order; refusal: message of the last rejection; refusals: number of
+    """The queued trials of one ``Kind``. keys: trials in order; rejection: message of the last rejection; rejections: number of
     rejections in a row; due: time of the next retry."""
 
     keys: OrderedDict[Key, None] = field(default_factory=OrderedDict)
-    refusal: str = ""
-    refusals: int = 0
+    rejection: str = ""
+    rejections: int = 0
     due: float = 0.0
 
     @property
@@ -68,24 +68,24 @@ class Quotas:
         queue = self._join(key, kind, first=first)
         return queue.first == key and queue.due <= self._clock()
 
-    def tried(self, key: Key, pod: Mapping[str, Any], refusal: str, *, first: bool) -> None:
-        """Record the result of a pod's creation. refusal: the quota's rejection; "" if the quota did not reject the pod: the next
+    def tried(self, key: Key, pod: Mapping[str, Any], rejection: str, *, first: bool) -> None:
+        """Record the result of a pod's creation. rejection: the quota's message; "" if the quota did not reject the pod: the next
         key then retries."""
-        if not refusal:
+        if not rejection:
             self._leave(key)
             return
         queue = self._join(key, (key[0], _counted(pod)), first=first)
-        queue.refusal = refusal
+        queue.rejection = rejection
         if queue.first == key:
-            queue.refusals += 1
-            queue.due = self._clock() + BACKOFF.seconds(queue.refusals)
+            queue.rejections += 1
+            queue.due = self._clock() + BACKOFF.seconds(queue.rejections)
 
     def __contains__(self, key: Key) -> bool:
         return key in self._kinds
 
-    def refusal(self, key: Key) -> str:
+    def rejection(self, key: Key) -> str:
         """Return the message of the last rejection in the queue that the key is in."""
-        text = self._queues[self._kinds[key]].refusal
+        text = self._queues[self._kinds[key]].rejection
         return text[max(0, text.find(EXCEEDED)) :]  # without the start, which names one trial's pod: all trials get this message
 
     def pause(self, key: Key) -> float | None:
@@ -109,7 +109,7 @@ class Quotas:
         due = self._clock() + QUOTA_UPDATE_SECONDS
         for kind, queue in self._queues.items():
             if kind[0] == namespace:
-                queue.refusals = 0
+                queue.rejections = 0
                 if queue.due > due:
                     queue.due = due
                     asyncio.get_running_loop().call_later(QUOTA_UPDATE_SECONDS, self._wake_first, kind)
@@ -137,7 +137,7 @@ class Quotas:
         if not queue.keys:
             del self._queues[kind]
         elif was_first:
-            queue.refusals, queue.due = 0, self._clock()
+            queue.rejections, queue.due = 0, self._clock()
             self._wake(queue.first)
 
 

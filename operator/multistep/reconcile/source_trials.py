@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from multistep.api.conditions import is_finished
 from multistep.api.trial import parse_status
@@ -20,6 +21,10 @@ from multistep.store.evidence.predicate import MAX_BYTES, Predicate, parse_predi
 from multistep.store.results_store import ResultsStore
 from multistep.store.shipping import Shipping
 from multistep.store.volume import TrialKey, Volume
+
+GRACE_SECONDS: Final = 30.0  # how long to wait for a source that does not exist: one file may create the trial before its source
+SOURCE_ACTIVE: Final = "SourceActive"
+SOURCE_SECONDS: Final = 10.0  # interval of the checks of a source that is not finished
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,11 @@ from multistep.kube.protocols import Cluster
 from multistep.reconcile import references
 from multistep.reconcile.checkpointing import resume_status
 from multistep.reconcile.references import References
-from multistep.reconcile.source_trials import SourceTrial, SourceTrials
+from multistep.reconcile.source_trials import GRACE_SECONDS, SourceTrial, SourceTrials
 from multistep.sources.trial_task import Loaded
 from multistep.store.checkpoint_files import Commit
 from multistep.store.volume import TrialKey, Volume
 
-GRACE_SECONDS: Final = 30.0  # how long to wait for a source that does not exist: one file may create the trial before its source
 _MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 2.0, 30.0
 _HINT: Final = "run it with spec.checkpoints: {policy: AfterStep, keep: WithResults}"
 

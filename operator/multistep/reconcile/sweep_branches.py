@@ -19,12 +19,10 @@ from multistep.engine.sweep_trials import Plan, facts, number_of, owner_of, with
 from multistep.errors import InvalidSpec, NotFound, SourceError
 from multistep.kube.protocols import Cluster
 from multistep.kube.resources import CONFIG_MAPS, TRIALS
-from multistep.reconcile.sweep_records import create_once
+from multistep.reconcile.sweep_records import MAX_BYTES, NAME_DIGITS, create_once
 from multistep.sources.bundle import digest_of
 
 _KEY: Final = "states"
-_MAX_BYTES: Final = 900_000  # maximum size of the record; a ConfigMap may have 1 MiB
-_DIGITS: Final = 12
 
 
 async def load_branches(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> tuple[Plan, SweepBranchesStatus]:
@@ -32,7 +30,7 @@ async def load_branches(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> tupl
 
     Raises InvalidSpec if there are too many steps or branches, SourceError if the record is not the one that the status names.
     """
-    name = f"{sweep.metadata.name}-branches-{hashlib.sha256(sweep.metadata.uid.encode()).hexdigest()[:_DIGITS]}"
+    name = f"{sweep.metadata.name}-branches-{hashlib.sha256(sweep.metadata.uid.encode()).hexdigest()[:NAME_DIGITS]}"
     try:
         found = await cluster.get(CONFIG_MAPS, sweep.metadata.namespace, name)
     except NotFound:
@@ -61,8 +59,8 @@ async def _record(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> str:
                 raise SourceError(f"spec.branch: trial {name} has not finished", transient=True)
             checkpoints[number] = step_checkpoints(each)
     text = to_text(states_of(plan.grid, checkpoints))
-    if len(text.encode()) > _MAX_BYTES:
-        raise InvalidSpec(f"spec.branch: the record of the steps has more than {_MAX_BYTES} bytes: use several sweeps")
+    if len(text.encode()) > MAX_BYTES:
+        raise InvalidSpec(f"spec.branch: the record of the steps has more than {MAX_BYTES} bytes: use several sweeps")
     if known is not None and known.digest != digest_of(text.encode()):
         raise SourceError("spec.branch: the record of the planned branches was deleted, and trials changed since", transient=True)
     return text

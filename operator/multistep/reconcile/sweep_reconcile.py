@@ -16,6 +16,7 @@ from typing import Any, Final
 from multistep.api import labels
 from multistep.api.conditions import is_finished
 from multistep.api.model import Metadata
+from multistep.api.status_values import FINISHED_PHASES
 from multistep.api.sweep import SweepStatus, SweepTasksStatus, TrialSweep, parse_sweep, parse_sweep_status
 from multistep.engine import sweep_status
 from multistep.engine.sweep_status import CreationError
@@ -28,10 +29,11 @@ from multistep.loglines import also_about
 from multistep.metrics import Metrics
 from multistep.reconcile.concurrency_limit import Key
 from multistep.reconcile.requeue import AT_NEXT_EVENT, SOON_SECONDS, Requeue, earliest
+from multistep.reconcile.source_trials import SOURCE_ACTIVE, SOURCE_SECONDS
 from multistep.reconcile.sweep_branches import load_branches
 from multistep.reconcile.sweep_cache import SweepCache, SweepEntry
 from multistep.reconcile.sweep_events import transitions
-from multistep.reconcile.sweep_regrade import SOURCE_ACTIVE, SOURCE_SECONDS, regraded_sweep, unfinished_source
+from multistep.reconcile.sweep_regrade import regraded_sweep, unfinished_source
 from multistep.reconcile.sweep_tasks import SweepTasks
 from multistep.reconcile.writer import emit_events
 
@@ -79,7 +81,7 @@ class Sweeps:
         if metadata.deletion_timestamp is not None:
             return AT_NEXT_EVENT  # Kubernetes garbage collection deletes the sweep's trials
         self.metrics.sweeps.observe(key, (found.get("status") or {}).get("phase"))
-        finished = (found.get("status") or {}).get("phase") in ("Complete", "Failed")
+        finished = (found.get("status") or {}).get("phase") in FINISHED_PHASES
         entry = self.cache.entry(key, metadata.uid, metadata.resource_version, finished=finished)
         try:
             return await _SweepReconcile(self, found, entry).run()

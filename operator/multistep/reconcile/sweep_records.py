@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from multistep.api.model import API_VERSION
-from multistep.api.sweep import SWEEP_KIND, TrialSweep
+from multistep.api import labels
+from multistep.api.sweep import TrialSweep
+from multistep.engine.sweep_trials import owner_reference
 from multistep.errors import Conflict
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import CONFIG_MAPS
+
+MAX_BYTES: Final = 900_000  # maximum size of the data; a ConfigMap may have 1 MiB
+NAME_DIGITS: Final = 12  # length of the digest in a name
 
 
 async def create_once(cluster: Cluster, sweep: TrialSweep, name: str, data: dict[str, str]) -> Object:
@@ -20,10 +24,8 @@ async def create_once(cluster: Cluster, sweep: TrialSweep, name: str, data: dict
         "metadata": {
             "name": name,
             "namespace": owner.namespace,
-            "labels": {"app.kubernetes.io/managed-by": "multistep"},
-            "ownerReferences": [
-                {"apiVersion": API_VERSION, "kind": SWEEP_KIND, "name": owner.name, "uid": owner.uid, "controller": True}
-            ],
+            "labels": dict(labels.MANAGED),
+            "ownerReferences": [owner_reference(sweep)],
         },
         "immutable": True,
         "data": data,

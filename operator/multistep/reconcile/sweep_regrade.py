@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Final
 
 from multistep.api.conditions import is_finished
 from multistep.api.labels import AGENT, ATTEMPT, BRANCH, RETRY_OF, SWEEP, TASK
@@ -15,10 +14,7 @@ from multistep.engine.sweeps import Grid
 from multistep.errors import NotFound
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import SWEEPS, TRIALS
-from multistep.reconcile.starting_points import GRACE_SECONDS
-
-SOURCE_ACTIVE: Final = "SourceActive"
-SOURCE_SECONDS: Final = 10.0  # interval of the checks of the source
+from multistep.reconcile.source_trials import GRACE_SECONDS
 
 
 async def unfinished_source(cluster: Cluster, sweep: TrialSweep, now: float) -> str:

@@ -17,14 +17,12 @@ from multistep.kube.protocols import Cluster
 from multistep.kube.resources import CONFIG_MAPS
 from multistep.reconcile.concurrency_limit import Key
 from multistep.reconcile.fetches import SweepFetches
-from multistep.reconcile.sweep_records import create_once
+from multistep.reconcile.sweep_records import MAX_BYTES, NAME_DIGITS, create_once
 from multistep.sources.bundle import digest_of
 from multistep.sources.reasons import DIGEST
 from multistep.sources.remote import Remote
 
 _KEY: Final = "tasks"
-_MAX_BYTES: Final = 900_000  # maximum size of the list; a ConfigMap may have 1 MiB
-_DIGITS: Final = 12
 
 
 @dataclass(frozen=True)
@@ -44,14 +42,12 @@ class SweepTasks:
             return tasks_at(source, pinned.revision, names), pinned
         revision, names = await self.remote.tasks(sweep)
         text = "\n".join(names)
-        if len(text.encode()) > _MAX_BYTES:
-            raise InvalidSpec(
-                f"spec.tasksFrom: the list of {len(names)} tasks has more than {_MAX_BYTES} bytes: use several sweeps"
-            )
+        if len(text.encode()) > MAX_BYTES:
+            raise InvalidSpec(f"spec.tasksFrom: the list of {len(names)} tasks has more than {MAX_BYTES} bytes: use several sweeps")
         digest = digest_of(text.encode())
         if pinned is not None and digest != pinned.digest:
             raise SourceError(f"revision {revision} has other tasks than at the start of the sweep", reason=DIGEST)
-        name = f"{sweep.metadata.name}-tasks-{digest.removeprefix('sha256:')[:_DIGITS]}"
+        name = f"{sweep.metadata.name}-tasks-{digest.removeprefix('sha256:')[:NAME_DIGITS]}"
         await self._keep(sweep, name, text)
         return tasks_at(source, revision, names), SweepTasksStatus(
             revision=revision, count=len(names), config_map=name, digest=digest

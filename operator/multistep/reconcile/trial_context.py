@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from multistep.api.image_status import ImageStatus
+from multistep.api.status_values import Phase
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import TrialStatus, Usage
 from multistep.engine import deadlines, decisions, status
@@ -15,8 +16,6 @@ from multistep.engine.decisions import PodFacts
 from multistep.engine.journal import Journal
 from multistep.engine.plan import TrialPlan
 from multistep.engine.redaction import redacted
-from multistep.engine.script import verified_apart
-from multistep.engine.status_conditions import Phase
 from multistep.kube.protocols import Cluster, Object
 from multistep.loglines import also_about
 from multistep.metrics import Metrics
@@ -169,7 +168,7 @@ class TrialContext(ABC):
     def _verified_apart(self) -> bool:
         """Return whether the current step has a separate verifier, so that it is verified in another pod only."""
         steps = self._loaded.plan.steps if self._loaded else ()
-        return any(each.name == self._trial.status.current_step and verified_apart(each) for each in steps)
+        return any(each.name == self._trial.status.current_step and each.verified_apart for each in steps)
 
     @property
     def _plan(self) -> TrialPlan:

@@ -33,7 +33,7 @@ class TrialCreation(TrialContext):
         starts, quotas = self._t.starts, self._t.quotas
         if not quotas.may_try(self._key, manifest, first=first):
             if not any(each.reason == QUOTA_EXCEEDED for each in self._trial.status.conditions):  # reported once, not at each retry
-                message = f"{manifest['metadata']['name']} is queued behind an equal pod; {quotas.refusal(self._key)}"
+                message = f"{manifest['metadata']['name']} is queued behind an equal pod; {quotas.rejection(self._key)}"
                 await self._wait(QUOTA_EXCEEDED, message, seconds=None)
             return False
         if not await self._has_model_slot(first=first):
@@ -65,18 +65,18 @@ class TrialCreation(TrialContext):
 
     async def _create(self, request: pods.PodRequest, manifest: Object, *, first: bool) -> PodFacts | decisions.Wait | None:
         """Create a pod as TrialPods.create does, and report the result to the namespace's quota queue."""
-        refusal, quotas = "", self._t.quotas
+        rejection, quotas = "", self._t.quotas
         try:
             result = await self._t.pods.create(request, manifest)
             if isinstance(result, decisions.Wait) and result.reason == QUOTA_EXCEEDED:
-                refusal = result.message
+                rejection = result.message
         finally:
-            quotas.tried(self._key, manifest, refusal, first=first)
-        if refusal:
+            quotas.tried(self._key, manifest, rejection, first=first)
+        if rejection:
             self._t.model_slots.release(self._key)
         if isinstance(result, PodFacts):
             self._t.starts.observe(self._key, result)
-        return replace(result, seconds=quotas.pause(self._key)) if refusal and isinstance(result, decisions.Wait) else result
+        return replace(result, seconds=quotas.pause(self._key)) if rejection and isinstance(result, decisions.Wait) else result
 
     async def _create_pod(self) -> Result:
         earlier = former(self._trial)
@@ -96,8 +96,8 @@ class TrialCreation(TrialContext):
         match await self._create(request, manifest, first=first):
             case None:
                 return CONTINUE  # the pod exists: the next decision checks its owner
-            case decisions.Wait() as refused:
-                return await self._wait_after_rejection(refused, lifecycle.attempt_start(trial))
+            case decisions.Wait() as rejection:
+                return await self._wait_after_rejection(rejection, lifecycle.attempt_start(trial))
             case result:
                 self._pod = result
                 return await self._adopt()
@@ -143,8 +143,8 @@ class TrialCreation(TrialContext):
         match await self._create(request, manifest, first=True):
             case None:
                 return CONTINUE
-            case decisions.Wait() as refused:
-                return await self._wait_after_rejection(refused, named.start_time, compares_verdicts=self._compares_verdicts)
+            case decisions.Wait() as rejection:
+                return await self._wait_after_rejection(rejection, named.start_time, compares_verdicts=self._compares_verdicts)
             case result:
                 self._verifier = result
                 return await self._adopt_verifier()
@@ -165,9 +165,9 @@ class TrialCreation(TrialContext):
         await self._t.pods.remove(self._trial, identity.verifier_pod_names(self._trial, step.index))
 
     async def _wait_after_rejection(
-        self, refused: decisions.Wait, since: datetime | None, *, compares_verdicts: bool = False
+        self, rejection: decisions.Wait, since: datetime | None, *, compares_verdicts: bool = False
     ) -> Result:
-        decision = lifecycle.not_allowed(self._trial, refused, since, self._t.clock())
+        decision = lifecycle.after_rejection(self._trial, rejection, since, self._t.clock())
         if compares_verdicts and isinstance(decision, decisions.Fail):
             return await self._act(decisions.DriveWithoutVerifier(decision.message))
         return await self._act(decision)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from multistep.api.failures import AGENT_SETUP_FAILED, SOURCE_UNUSABLE
+from multistep.api.phases import AGENT, AGENT_SETUP
 from multistep.api.trial_status import TrialStatus
 from multistep.engine import decisions, lifecycle, status
 from multistep.engine.comparison import interrupted
-from multistep.engine.journal import AGENT, AGENT_SETUP, Journal
+from multistep.engine.journal import Journal
 from multistep.engine.model_access import SETUP_ACCESS, report
 from multistep.engine.rewards import StepException
 from multistep.engine.script import aggregate, goes_on, lift

@@ -17,8 +17,8 @@ from multistep.pods.facts import pod_facts
 from multistep.reconcile.quotas import EXCEEDED
 
 QUOTA_EXCEEDED = "QuotaExceeded"
-REFUSED_SECONDS = 10.0
-NAME_TAKEN_SECONDS = 2.0
+REJECTED_RETRY_SECONDS = 10.0
+NAME_TAKEN_RETRY_SECONDS = 2.0
 
 
 class TrialPods:
@@ -47,13 +47,13 @@ class TrialPods:
             if not await self._limit_network(request):
                 # Wait: garbage collection soon deletes the policy of an earlier trial of the same name.
                 message = f"NetworkPolicy {request.name} belongs to another object"
-                return Wait("NetworkPolicyTaken", message, NAME_TAKEN_SECONDS)
+                return Wait("NetworkPolicyTaken", message, NAME_TAKEN_RETRY_SECONDS)
             await self._guard(request)
             return pod_facts(await self._cluster.create(manifest))
         except Conflict:
             return None
         except ClusterError as error:
-            return _refused(error)
+            return _rejected(error)
 
     async def remove(self, trial: MultiStepTrial, names: Sequence[str]) -> None:
         """Delete the pods with these names, except pods that the trial does not own."""
@@ -101,7 +101,7 @@ class TrialPods:
         return True
 
 
-def _refused(error: ClusterError) -> Wait:
+def _rejected(error: ClusterError) -> Wait:
     """Return the wait after a rejection by a quota or admission controller. Raises InvalidSpec if the pod is invalid."""
     denied = "is forbidden" in str(error) or "denied the request" in str(error)  # webhooks reject with any HTTP status
     if error.status in (400, 422) and not denied:
@@ -109,7 +109,7 @@ def _refused(error: ClusterError) -> Wait:
     if error.status != 403 and not denied:
         raise error
     reason = QUOTA_EXCEEDED if EXCEEDED in str(error) else "PodForbidden"
-    return Wait(reason, str(error), REFUSED_SECONDS)
+    return Wait(reason, str(error), REJECTED_RETRY_SECONDS)
 
 
 def former(trial: MultiStepTrial) -> list[str]:

@@ -19,14 +19,12 @@ from multistep.engine.sweep_trials import owner_of
 from multistep.errors import CheckpointLost
 from multistep.reconcile import source_trials
 from multistep.reconcile.requeue import CONTINUE, Result
-from multistep.reconcile.source_trials import SourceTrial
-from multistep.reconcile.starting_points import GRACE_SECONDS
+from multistep.reconcile.source_trials import GRACE_SECONDS, SOURCE_ACTIVE, SOURCE_SECONDS, SourceTrial
 from multistep.reconcile.trial_ending import TrialEnding
 from multistep.store.adoption import ADOPTED
 from multistep.store.evidence.predicate import PredicateStep
 from multistep.store.volume import TrialKey
 
-SOURCE_SECONDS: Final = 10.0  # interval of the checks of a source that is not finished
 _HINT: Final = "only a trial that ran with `checkpoints: {policy: AfterStep, keep: WithResults}` can be regraded"
 
 # Fields of a step from which a sweep's scoring computes the score.
@@ -57,7 +55,7 @@ class TrialRegrade(TrialEnding):
             why = "does not exist, and there are no kept results with evidence of exactly one deleted trial of this name"
             created = self._trial.metadata.creation_timestamp
             if created is not None and self._t.clock() - created.timestamp() < GRACE_SECONDS:
-                return await self._wait("SourceActive", f"trial {name} {why}", seconds=SOURCE_SECONDS)
+                return await self._wait(SOURCE_ACTIVE, f"trial {name} {why}", seconds=SOURCE_SECONDS)
             return await self._refuse(f"trial {name} {why}", TrialStatus())
         if sweep is not None and _sweep_of(source) not in (None, sweep):
             why = f"trial {name} is not of the sweep to regrade, which has the UID {sweep} (spec.regrade.sweepUID)"
@@ -66,7 +64,7 @@ class TrialRegrade(TrialEnding):
         if source.key.uid == self._trial.metadata.uid:
             return await self._refuse("a trial cannot regrade itself", TrialStatus())
         if not source.finished:
-            return await self._wait("SourceActive", f"trial {name} is to be regraded and is not finished", seconds=SOURCE_SECONDS)
+            return await self._wait(SOURCE_ACTIVE, f"trial {name} is to be regraded and is not finished", seconds=SOURCE_SECONDS)
         regraded = _facts(source, former)
         if why := await self._unfit(source, former, regraded):
             return await self._refuse(why, former)

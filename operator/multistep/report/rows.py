@@ -10,11 +10,11 @@ from typing import Any, Literal, get_args
 
 from multistep.api.conditions import holds
 from multistep.api.labels import AGENT, ATTEMPT, BRANCH, STEP, TASK
-from multistep.api.score import Outcome
+from multistep.api.status_values import Outcome
 from multistep.api.sweep import Scoring
 from multistep.api.trial import parse_status
 from multistep.api.trial_status import TrialStatus
-from multistep.engine.scoring import counted_score, failure_class_of, is_zeroed
+from multistep.engine.scoring import State, counted_score, failure_class_of, is_zeroed
 from multistep.engine.sweep_retries import current
 from multistep.engine.sweep_trials import facts, retry_of
 from multistep.engine.sweeps import BranchState, TrialFacts
@@ -48,7 +48,7 @@ class Row:
     agent: str
     program: str
     attempt: int
-    state: Literal["Active", "Complete", "Failed"]
+    state: State
     outcome: Outcome | Literal[""]
     rewards: Mapping[str, float] | None
     counts: float | None

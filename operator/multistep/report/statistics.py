@@ -51,10 +51,10 @@ class Difference:
     @property
     def is_real(self) -> bool:
         """Whether the difference is significant."""
-        return is_rare(self.p)
+        return is_significant(self.p)
 
 
-def is_rare(p: float | None) -> bool:
+def is_significant(p: float | None) -> bool:
     """Return whether the p-value is significant."""
     return p is not None and p < 1 - CONFIDENCE
 

@@ -10,18 +10,18 @@ from itertools import combinations
 from statistics import fmean, median, quantiles
 from typing import TypeVar
 
+from multistep.api.phases import PHASES
 from multistep.api.plural import plural
 from multistep.api.sweep import Scoring
 from multistep.engine.usage import omission
 from multistep.report.branches import Branches, branches_of
 from multistep.report.by_task import ks, means
 from multistep.report.rows import Row, in_order
-from multistep.report.statistics import Difference, Estimate, difference, holm, is_rare, mean_score, pass_at
+from multistep.report.statistics import Difference, Estimate, difference, holm, is_significant, mean_score, pass_at
 from multistep.report.step_row import StepRow
 from multistep.report.warnings import Broken, branch_warnings, broken_tasks, warnings
 
 _Value = TypeVar("_Value", bound=float)
-PHASES = ("setup", "healthcheck", "agent", "verifier", "artifacts")
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Pair:
     @property
     def is_real(self) -> bool:
         """Whether the difference is significant."""
-        return is_rare(self.p)
+        return is_significant(self.p)
 
 
 @dataclass(frozen=True)

@@ -70,10 +70,10 @@ class Bundle:
         return cls(digest, _complete(dict(read_members(io.BytesIO(data), limits))))
 
     @classmethod
-    def of_tar(cls, plain: BinaryIO, view: memoryview, digest: str, limits: Limits = DEFAULT_LIMITS) -> Bundle:
+    def of_tar(cls, plain: BinaryIO, view: memoryview, digest: str) -> Bundle:
         """Read a bundle from a tar whose digest was checked. view: the tar's memory-mapped bytes; files are slices of them."""
         plain.seek(0)
-        return cls(digest, _complete(dict(read_members(plain, limits, view))))
+        return cls(digest, _complete(dict(read_members(plain, DEFAULT_LIMITS, view))))
 
     @classmethod
     def from_directory(cls, directory: Path) -> Bundle:

@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from multistep.api.model import GROUP
 from multistep.errors import NotFound, SourceError
 from multistep.sources.bundle import DEFAULT_LIMITS, Limits, digest_of
 from multistep.sources.reasons import TOO_LARGE
 
 PART_BYTES = 700 * 1024  # 933 KiB in base64; Kubernetes limits an object to about 1 MiB
-DIGEST_ANNOTATION = "multistep.dev/bundle-digest"
+DIGEST_ANNOTATION = f"{GROUP}/bundle-digest"
 _KEY = "part"
 _NAME_LENGTH = 200
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import re
 from typing import Protocol
 
 from multistep.errors import SourceError
 from multistep.settings import Settings
 from multistep.sources.fetch.guard import listed
 from multistep.sources.fetch.http import Http, make_pool
-from multistep.sources.fetch.reference import Reference, login
+from multistep.sources.fetch.reference import DIGEST, Reference, login
 from multistep.sources.fetch.registry import Registry as Repository
-
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class Registry(Protocol):
@@ -81,6 +78,6 @@ class ImageRegistry:
         reference = Reference.parse(self.tagged(build))
         http, insecure = Http(make_pool()), self.insecure(reference.host)
         found = Repository(http, reference, self._login(reference), plain_http=insecure).digest(build)
-        if found and not _DIGEST.fullmatch(found):
+        if found and not DIGEST.fullmatch(found):
             raise SourceError(f"{reference}: the registry answers with the digest {found[:80]!r}, not with sha256:...")
         return found

@@ -18,7 +18,7 @@ from multistep.api.content import Content
 from multistep.api.layout import StepLayout, TaskLayout
 from multistep.api.task_source import InlineSource
 from multistep.api.task_toml import TaskConfig, task_from_dict
-from multistep.api.unknown import UnknownKey
+from multistep.api.unknown_keys import UnknownKey
 from multistep.errors import SourceError
 from multistep.sources.reader.fork_server import ForkServer
 from multistep.sources.reader.order import Answer, ContentKey, Form, Order, Span

@@ -10,7 +10,7 @@ from multistep.api.content import Content
 from multistep.api.layout import StepLayout, TaskLayout
 from multistep.api.services import Services
 from multistep.api.task_toml import EnvironmentConfig, StepConfig, TaskConfig, task_from_dict, toml_table
-from multistep.api.unknown import UnknownKey, unknown_keys
+from multistep.api.unknown_keys import UnknownKey, unknown_keys
 from multistep.engine.service_names import check_services
 from multistep.engine.unsupported import TRAJECTORY_FILE
 from multistep.engine.verifier_environment import verifier_mode

@@ -30,7 +30,7 @@ def picked_chunks(top: Path, names: Mapping[str, str]) -> Generator[bytes, None,
 def _picked_pieces(top: Path, names: Mapping[str, str]) -> Iterator[bytes]:
     for entry in walk(top):
         name = names.get(entry.path)
-        if name and not (stat.S_ISLNK(entry.info.st_mode) and _leads_out(name, _target(entry))):
+        if name and not (stat.S_ISLNK(entry.info.st_mode) and _leads_out(name, entry.link_target())):
             yield from _member(entry, name)
     yield END
 
@@ -38,10 +38,6 @@ def _picked_pieces(top: Path, names: Mapping[str, str]) -> Iterator[bytes]:
 def _leads_out(name: str, target: str) -> bool:
     reached = os.path.normpath(os.path.join(os.path.dirname(name), target))  # noqa: PTH118, PTH120 - a path in the tar, not of a file
     return target.startswith("/") or reached.split("/")[0] == ".."
-
-
-def _target(entry: Entry) -> str:
-    return os.readlink(entry.name, dir_fd=entry.parent)
 
 
 def _pieces(top: Path) -> Iterator[bytes]:
@@ -54,7 +50,7 @@ def _member(entry: Entry, name: str) -> Iterator[bytes]:
     if stat.S_ISDIR(entry.info.st_mode):
         yield _header(entry, name, tarfile.DIRTYPE)
     elif stat.S_ISLNK(entry.info.st_mode):
-        yield _header(entry, name, tarfile.SYMTYPE, target=_target(entry))
+        yield _header(entry, name, tarfile.SYMTYPE, target=entry.link_target())
     elif stat.S_ISREG(entry.info.st_mode):
         yield from _file(entry, name)
 

@@ -4,17 +4,17 @@ missing."""
 from __future__ import annotations
 
 import tarfile
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from multistep.errors import StoreError
 from multistep.store import manifest
 from multistep.store.archive import END, header, padding
 from multistep.store.bucket import Bucket, Stored
-from multistep.store.digest import StreamDigest
 from multistep.store.key import TrialKey
 from multistep.store.listing import is_result
 from multistep.store.manifest import Line
+from multistep.store.stream_digest import StreamDigest
 from multistep.store.volume import Volume
 
 TRIALS, GONE = "_trials", "_gone"  # no trial's results have these prefixes, because a namespace's name has no underscore
@@ -126,16 +126,14 @@ class BucketResults:
     async def remove(self, key: TrialKey) -> None:
         """Delete all objects of a trial: the manifest first, so that no reader gets partial results."""
         await self._bucket.delete([manifest_name(key)])
-        await self.remove_below(key)
+        await self._remove_below(key)
         await self._bucket.delete([f"{GONE}/{key}"])
         await self._bucket.delete([f"{TRIALS}/{key}"])
 
-    async def remove_below(self, key: TrialKey, but: Callable[[Stored], bool] = lambda _: False) -> None:
-        """Delete a trial's objects, except those for which ``but`` returns true."""
+    async def _remove_below(self, key: TrialKey) -> None:
         names: list[str] = []
         async for each in self._bucket.list(str(key)):
-            if not but(each):
-                names.append(each.name)
+            names.append(each.name)
             if len(names) == _DELETED_AT_ONCE:
                 await self._bucket.delete(names)
                 names = []

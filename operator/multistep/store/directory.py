@@ -11,13 +11,13 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
 
 from multistep.errors import StoreError
 from multistep.store.access import KEY_FILE
 from multistep.store.tree import walk, write_all
+from multistep.timestamps import rfc3339
 
 LOG = "trial.log"
 ATTEMPTS = "attempts"
@@ -205,7 +205,7 @@ class TrialDirectory:
             return
         self.check()
         make(self.path)
-        stamp = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        stamp = rfc3339(now, "milliseconds")
         data = "".join(f"{stamp} {line}\n" for line in new).encode(errors="backslashreplace")
         fd = os.open(self.path / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:

@@ -14,20 +14,21 @@ from typing import Any, Final
 
 from multistep.api.agent_spec import AgentSpec
 from multistep.api.layout import TaskLayout
-from multistep.api.model import GROUP, VERSION, EnvVar
+from multistep.api.model import API_VERSION, EnvVar
+from multistep.api.phases import AGENT, VERIFIER
 from multistep.api.task_toml import TaskConfig
 from multistep.api.trial import PLURAL, MultiStepTrial
-from multistep.engine.journal import AGENT, VERIFIER, Journal, StepRun
+from multistep.engine.journal import Journal, StepRun
 from multistep.engine.plan import TrialEnv, TrialPlan
+from multistep.engine.redaction import MARK
 from multistep.engine.rewards import StepException
 from multistep.engine.tampering import merged
 from multistep.engine.templates import Unresolved, resolve
 from multistep.engine.variables import compose_variables
 from multistep.store.harbor_agent import agent_info, agent_result
 from multistep.store.harbor_log import iso, trial_log
-from multistep.store.redact import MARK
 
-ENVIRONMENT: Final = f"{GROUP}/{VERSION}"  # import_path for Harbor's environment config, which has no type for Multistep
+ENVIRONMENT: Final = API_VERSION  # import_path for Harbor's environment config, which has no type for Multistep
 _SENSITIVE = re.compile(r"KEY|SECRET|TOKEN(?!S)|PASSWORD|CREDENTIAL|AUTH", re.IGNORECASE)
 _TEMPLATE = re.compile(r"\$\{[^}:]+\}")  # ${NAME}, but not ${NAME:-default}: the default could be the secret
 _SWITCHES = frozenset({"true", "1", "yes", "false", "0", "no"})
@@ -324,7 +325,7 @@ def _shown_value(variable: EnvVar) -> str:
 
 def _uri(trial: MultiStepTrial) -> str:
     """Return the URI of the trial's Kubernetes object. The results' URL has the access token, which results must not reveal."""
-    return f"kubernetes:///apis/{GROUP}/{VERSION}/namespaces/{trial.metadata.namespace}/{PLURAL}/{trial.metadata.name}"
+    return f"kubernetes:///apis/{API_VERSION}/namespaces/{trial.metadata.namespace}/{PLURAL}/{trial.metadata.name}"
 
 
 def task_digest(trial: MultiStepTrial) -> str:

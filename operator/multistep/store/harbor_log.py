@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 
 from multistep.api.plural import plural
 from multistep.api.trial import MultiStepTrial
@@ -12,6 +11,7 @@ from multistep.engine.journal import Journal, StepRun
 from multistep.engine.plan import TrialPlan
 from multistep.engine.rewards import StepException
 from multistep.engine.status_conditions import LATEST
+from multistep.timestamps import rfc3339
 
 
 def trial_log(plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None) -> str:
@@ -74,4 +74,4 @@ def iso(seconds: float | None) -> str | None:
     runner may report any number."""
     if seconds is None:
         return None
-    return datetime.fromtimestamp(min(max(seconds, 0.0), LATEST), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return rfc3339(min(max(seconds, 0.0), LATEST), "milliseconds")

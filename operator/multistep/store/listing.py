@@ -34,7 +34,7 @@ def batches(top: Path) -> Generator[list[Found], None, None]:
 
 def _found(entry: Entry) -> Found:
     is_link = stat.S_ISLNK(entry.info.st_mode)
-    return Found(entry.path, entry.info, os.readlink(entry.name, dir_fd=entry.parent) if is_link else "")
+    return Found(entry.path, entry.info, entry.link_target() if is_link else "")
 
 
 def contents(top: Path, path: str) -> Generator[bytes, None, None]:

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from secrets import token_hex
 
+from multistep.engine.redaction import MARK
 from multistep.store.tree import Entry, pread_all, walk, write_all
 
-MARK = "[REDACTED]"
 _SAMPLE_BYTES = 8192  # a NUL in the first bytes means that the file is not text (Harbor 0.25)
 _JSON_TOKENS = rb"\\[^\n]", rb'"', rb"\n"
 

@@ -19,10 +19,10 @@ from multistep.errors import StoreError
 from multistep.store import manifest
 from multistep.store.bucket import PART_BYTES, Bucket, Stored
 from multistep.store.bucket_results import TRIALS, BucketResults, manifest_name
-from multistep.store.digest import StreamDigest
 from multistep.store.direct_uploads import DirectUploads
 from multistep.store.listing import Found
 from multistep.store.manifest import Line
+from multistep.store.stream_digest import StreamDigest
 from multistep.store.unpacking import Pointer
 from multistep.store.volume import Spool, TrialKey, Volume
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from multistep.api.task_toml import ArtifactConfig
 from multistep.engine.operations import Part
 from multistep.errors import StoreError
-from multistep.store import digests, directory
+from multistep.store import directory, known_digests
 from multistep.store.archive import picked_chunks
 from multistep.store.directory import TrialDirectory
 from multistep.store.ledger import Collection, write_note
@@ -55,7 +55,7 @@ def unpack_step(
             members = [asdict(each) for each in unpacked.members]
             to.store_step_data(_MEMBERS, attempt, step.index, json.dumps(members).encode())
         if unpacked.digests:
-            to.note(digests.NOTE, b"".join(unpacked.digests))
+            to.note(known_digests.NOTE, b"".join(unpacked.digests))
         if step.directory is not None and part == "all":
             to.put(work, f"steps/{step.directory}")
         else:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from errno import EILSEQ, EINVAL, ELOOP, ENAMETOOLONG, ENOTDIR
 
-from multistep.store.digests import LARGE_BYTES, note
+from multistep.store.known_digests import LARGE_BYTES, note
 from multistep.store.tar import Member
 
 MAX_DEPTH = 128
@@ -41,6 +41,10 @@ class Entry:
     def open(self) -> int:
         """Return a file descriptor to read a regular file."""
         return os.open(self.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.parent)
+
+    def link_target(self) -> str:
+        """Return the target of a symbolic link."""
+        return os.readlink(self.name, dir_fd=self.parent)
 
 
 def walk(top: str | os.PathLike[str], *, hidden: bool = True) -> Iterator[Entry]:
@@ -126,7 +130,7 @@ def write_all(fd: int, data: bytes) -> None:
 class TreeWriter:
     """Writes a tar stream's members below a directory. The later of two members with the same path replaces the earlier one.
 
-    digests: lines for store.digests, of the large files that were written.
+    digests: lines for store.known_digests, of the large files that were written.
     """
 
     def __init__(self, top: str | os.PathLike[str]) -> None:

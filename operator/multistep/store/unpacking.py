@@ -73,7 +73,7 @@ _WHOLE = Received()
 class Unpacked:
     """An unpacked download. notes: one line for each file left out; members: files of each artifact entry; pointers: objects of the
     files that the pod uploaded directly, which are empty on disk, by path; used: bytes and files that count against the limits;
-    digests: lines for store.digests."""
+    digests: lines for store.known_digests."""
 
     collected: Collected
     used: Amount

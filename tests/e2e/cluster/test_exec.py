@@ -16,6 +16,7 @@ from multistep.kube.resources import PODS
 from tests.e2e.cluster.conftest import Pod
 from tests.e2e.given import DEADLINE_SECONDS
 from tests.support.cutter import cutter
+from tests.support.exec_server import read_all
 
 pytestmark = pytest.mark.xdist_group("cluster")  # one pytest-xdist worker runs all tests of the group and creates the pods once
 
@@ -27,13 +28,6 @@ MEBIBYTE = 2**20
 
 async def open_exec(client: Client, pod: Pod, *argv: str) -> ExecStream:
     return await client.open_exec(pod.namespace, pod.name, pod.container, argv)
-
-
-async def read_all(stream: ExecStream) -> bytes:
-    chunks = []
-    while chunk := await stream.receive():
-        chunks.append(chunk)
-    return b"".join(chunks)
 
 
 async def test_stdin_ends_by_the_half_close_and_the_answer_still_comes(client: Client, pod: Pod) -> None:

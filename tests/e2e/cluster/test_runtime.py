@@ -9,7 +9,8 @@ import pytest
 from localkube import machine
 from multistep.kube.client import Client
 from tests.e2e.cluster.conftest import BASE, Pod, run_pod
-from tests.e2e.cluster.test_exec import open_exec, read_all
+from tests.e2e.cluster.test_exec import open_exec
+from tests.support.exec_server import read_all
 
 pytestmark = pytest.mark.xdist_group("cluster")
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.agents import host_outcome
+from multistep.api.phases import AGENT_SETUP
 from multistep.api.records import PhaseResult, Record
 from multistep.api.task_toml import parse_task
 from multistep.api.trial_status import CheckpointStatus, Usage
 from multistep.engine.isolation import isolation
-from multistep.engine.journal import AGENT_SETUP
 from multistep.engine.operations import HOST_OUTCOME, Admit, Dismiss, HostCall
 from multistep.engine.plan import TrialEnv, TrialPlan
 from multistep.engine.scope import KeptStep

@@ -17,7 +17,7 @@ from hack.generate.reference import MODULES, PAGES, with_tables
 from multistep.api.sweep import TrialSweep, parse_sweep
 from multistep.api.task_toml import TaskConfig, parse_task
 from multistep.api.trial import MultiStepTrial, parse_trial
-from multistep.api.unknown import unknown_keys
+from multistep.api.unknown_keys import unknown_keys
 from multistep.cli.main import cli
 from multistep.metrics import Metrics
 from tests.support.prose import code, exists, fences, field_names, headings, links

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from multistep.api import labels
 from multistep.pods import identity
 from tests.unit.chart.conftest import Object, Render, only
 
@@ -55,7 +56,7 @@ def test_trials_get_a_policy_in_each_namespace_that_leaves_out_those_with_their_
     assert [each["metadata"]["namespace"] for each in policies] == ["a", "b"]
     spec = policies[0]["spec"]
     assert spec["podSelector"] == {
-        "matchLabels": dict([identity.OURS.split("=")]),
+        "matchLabels": dict(labels.MANAGED),
         "matchExpressions": [{"key": identity.LABEL_NETWORK, "operator": "DoesNotExist"}],
     }
     assert spec["policyTypes"] == ["Egress"]
@@ -79,7 +80,7 @@ OPERATOR, GATEWAY = (
 def test_pods_of_trials_reach_the_gateway_and_the_operator_its_admin_port(render: Render) -> None:
     objects = render()
     policy = only(objects, "NetworkPolicy", gateway=True)["spec"]
-    ours = {"podSelector": {"matchLabels": dict([identity.OURS.split("=")])}}
+    ours = {"podSelector": {"matchLabels": dict(labels.MANAGED)}}
     assert policy["policyTypes"] == ["Ingress"]
     assert policy["ingress"] == [
         {"ports": [{"port": "public", "protocol": "TCP"}], "from": [{**ours, "namespaceSelector": {}}]},

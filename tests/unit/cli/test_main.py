@@ -10,7 +10,7 @@ import pytest
 
 from multistep import __version__
 from multistep.cli.exits import Exit, Gone, Interrupted, exit_of
-from multistep.cli.main import COMMANDS, MODULES, LazyGroup, cli
+from multistep.cli.main import COMMANDS, LazyGroup, cli
 from multistep.errors import (
     ClusterError,
     Conflict,
@@ -51,7 +51,7 @@ def test_errors_have_exit_codes(error: MultistepError, code: int) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_list_of_commands_shows_each_ones_summary(name: str) -> None:
+def test_each_command_exists_and_has_help(name: str) -> None:
     command = LazyGroup().get_command(_CONTEXT, name)
     assert command is not None and command.help and command.name == name
 
@@ -65,7 +65,7 @@ def test_every_command_shows_examples(name: str, invoke: Invoke) -> None:
 
 def test_help_imports_nothing_heavy() -> None:
     heavy = "{'pydantic', 'aiohttp', 'kubernetes', 'rich', 'yaml', 'kopf'}"
-    modules = ", ".join(f"multistep.cli.{each}" for each in ["main", *MODULES.values()])
+    modules = ", ".join(f"multistep.cli.{each}" for each in ["main", *(module for module, _ in COMMANDS.values())])
     text = f"import sys, {modules}; sys.exit(str({heavy} & set(sys.modules) or ''))"
     ended = subprocess.run(
         [sys.executable, "-c", text], env={"PYTHONPATH": "operator"}, capture_output=True, text=True, check=False

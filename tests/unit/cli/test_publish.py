@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from multistep.api.trial import parse_trial
-from multistep.sources import child
+from multistep.sources import fetch_process
 from multistep.sources.bundle import digest_of, pack
 from multistep.sources.cache import Cache
 from multistep.sources.fetch.reference import Reference, login
@@ -46,7 +46,7 @@ async def fetched(tmp_path: Path, manifest: dict[str, Any], **credentials: str) 
     cache = Cache(tmp_path / "cache", 1 << 30)
     cache.open()
     request = request_for(parse_trial(manifest).spec.task, "", "", credentials)
-    return await child.fetch(request, Rules(insecure_hosts=("127.0.0.1:*",)), cache.directory)
+    return await fetch_process.fetch(request, Rules(insecure_hosts=("127.0.0.1:*",)), cache.directory)
 
 
 @pytest.fixture

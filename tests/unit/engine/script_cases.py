@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from multistep.api.layout import StepLayout
+from multistep.engine.journal import AttemptLost, Journal
+from multistep.engine.operations import Note, Script
+from multistep.engine.scope import Scope
+from multistep.engine.script import AgentSetup
 from tests.support.played import IMAGE, THREE, Played, plan, play, rewarded
 
 EVERYTHING = f"""
@@ -68,3 +72,22 @@ GATED = THREE.replace('name = "b"\n', 'name = "b"\nmin_reward = 0.5\n')
 # -- a single-step task
 
 SINGLE = IMAGE + "[verifier]\ntimeout_sec = 7\n"
+
+
+# -- a task with one step of [[steps]], of which a test chooses tables
+
+
+def task(head: str = "", step: str = "", environment: str = "") -> str:
+    """Return a task.toml with one step. head: other tables; step, environment: contents of [[steps]] and [environment]."""
+    return f'[environment]\ndocker_image = "img"\n{environment}\n{head}\n[[steps]]\nname = "a"\n{step}'
+
+
+# -- an agent whose setup fails
+
+
+def failing_setup(reason: str) -> AgentSetup:
+    def setup(scope: Scope, journal: Journal) -> Script[None]:
+        yield Note(scope.id("agent-setup"))
+        journal.lost = AttemptLost(reason, "no network")
+
+    return setup

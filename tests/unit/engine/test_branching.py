@@ -9,20 +9,22 @@ import pytest
 
 from multistep.agents import script_of
 from multistep.api.layout import StepLayout
+from multistep.api.phases import AGENT_SETUP
 from multistep.api.step_runs import ANOTHER_TRIAL
 from multistep.api.trial_status import AttemptStatus, CheckpointStatus, StepStatus
 from multistep.engine.branching import Branch
 from multistep.engine.failure_class import of_failed as failed
-from multistep.engine.journal import AGENT_SETUP, AttemptLost, Journal
+from multistep.engine.journal import AttemptLost, Journal
 from multistep.engine.operations import Note, Script
 from multistep.engine.resuming import Choice, choose, unfit_start
 from multistep.engine.rewards import StepException
 from multistep.engine.scope import KeptStep, Scope, TrialError
-from multistep.engine.script import AgentScript, AgentSetup
+from multistep.engine.script import AgentScript
 from multistep.engine.status import complete
 from multistep.errors import InvalidSpec
 from tests.support.played import IMAGE, THREE, plan, play, rewarded
-from tests.unit.engine.status_cases import NOW, trial
+from tests.support.status_cases import NOW, trial
+from tests.unit.engine.script_cases import failing_setup
 from tests.unit.engine.test_resuming import Made, On, after, attempt, resumed, steps
 
 
@@ -128,14 +130,6 @@ def test_what_a_verifier_of_another_trial_left_is_deleted_before_the_first_own_s
 ) -> None:
     played = play(plan(spec=starting("a")), kept=kept(reported("a", **fields)))
     assert [each.path for each in played.operation("b/begin").directories] == emptied
-
-
-def failing_setup(reason: str) -> AgentSetup:
-    def setup(scope: Scope, journal: Journal) -> Script[None]:
-        yield Note(scope.id("agent-setup"))
-        journal.lost = AttemptLost(reason, "no network")
-
-    return setup
 
 
 def raising_setup(scope: Scope, journal: Journal) -> Script[None]:

@@ -10,12 +10,12 @@ import pytest
 from multistep.agents import script_of
 from multistep.api.content import Content
 from multistep.api.trial_status import CheckpointStatus
-from multistep.engine.journal import AttemptLost, Journal
-from multistep.engine.operations import Checkpoint, Note, Script, Start, Upload
-from multistep.engine.scope import KeptStep, Scope
+from multistep.engine.journal import AttemptLost
+from multistep.engine.operations import Checkpoint, Start, Upload
+from multistep.engine.scope import KeptStep
 from multistep.engine.script import AgentScript
 from tests.support.played import THREE, Played, plan, play, rewarded
-from tests.unit.engine.script_cases import EVERYTHING, FULL, GATED, SHARED, SINGLE
+from tests.unit.engine.script_cases import EVERYTHING, FULL, GATED, SHARED, SINGLE, failing_setup
 
 SPEC: dict[str, Any] = {"checkpoints": {"policy": "AfterStep", "exclude": ["/root/.cache"], "maxBytes": 7}}
 
@@ -127,13 +127,9 @@ def test_a_failure_between_a_restore_and_the_next_step_is_the_checkpoints(toml: 
 
 @pytest.mark.parametrize("reason", ["AgentSetupFailed", "ProviderRejected"])
 def test_a_failed_setup_of_the_agent_after_a_restore_is_not_the_checkpoints_by_itself(reason: str) -> None:
-    def setup(scope: Scope, journal: Journal) -> Script[None]:
-        yield Note(scope.id("agent-setup"))
-        journal.lost = AttemptLost(reason, "no network")
-
     made = plan(THREE, SPEC)
     records = {id: each for id, each in play(made).records.items() if id.startswith("1/a/")}
-    played = play(made, attempt=2, kept=kept(1), records=records, script=AgentScript(script_of(made).run, setup))
+    played = play(made, attempt=2, kept=kept(1), records=records, script=AgentScript(script_of(made).run, failing_setup(reason)))
     assert played.journal.lost == AttemptLost(reason, "no network")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from multistep.api.egress import EgressStatus, RefusedTarget, total
+from multistep.api.egress_status import EgressStatus, RefusedTarget, total
 from multistep.api.task_toml import parse_task
 from multistep.api.trial_status import StepStatus, TrialStatus
 from multistep.engine.egress import boot, refused

@@ -17,7 +17,7 @@ from multistep.engine import failure_class as failures
 from multistep.engine import status
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.suspensions import SUSPENDED, SWEEP_BUDGET_SPENT
-from tests.unit.engine.status_cases import NOW, trial
+from tests.support.status_cases import NOW, trial
 
 OPERATOR = Path(__file__).parents[3] / "operator" / "multistep"
 MADE_OF = {"OutOfMemory": "OutOfMemoryError", "OutOfDisk": "OutOfDiskError"}  # lifecycle._died removes the suffix Error

@@ -53,7 +53,7 @@ def refused_before(reason: str) -> MultiStepTrial:
 def test_what_is_forbidden_is_given_up_after_a_while_but_a_quota_is_waited_for(
     before: str, refused: Wait, since: float | None, gives_up: bool
 ) -> None:
-    decision = lifecycle.not_allowed(refused_before(before), refused, None if since is None else at(since), NOW)
+    decision = lifecycle.after_rejection(refused_before(before), refused, None if since is None else at(since), NOW)
     assert decision == (Fail("PodForbidden", "a policy") if gives_up else refused)
 
 

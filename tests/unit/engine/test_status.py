@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multistep.api.phases import AGENT
 from multistep.api.score import ScoreRule
 from multistep.api.trial import parse_status
 from multistep.api.trial_status import ResumeStatus, TrialStatus
 from multistep.engine import status
-from multistep.engine.journal import AGENT, Collected, Journal, StepRun
+from multistep.engine.journal import Collected, Journal, StepRun
 from multistep.engine.rewards import StepException
 from multistep.engine.status_size import MAX_REWARD_KEYS, to_json
-from tests.unit.engine.status_cases import NOW, run, trial
+from tests.support.status_cases import NOW, run, trial
 
 THEN = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
 

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multistep.api.phases import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER
 from multistep.api.regrade import RegradeStatus, SourceAgent, SourceStep
 from multistep.api.trial import parse_status
 from multistep.api.trial_status import TrialStatus
 from multistep.engine import status
-from multistep.engine.journal import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER, Collected, Journal, StepRun
+from multistep.engine.journal import Collected, Journal, StepRun
 from multistep.engine.rewards import StepException
 from multistep.engine.score import step_passes, step_score, verdict_of
 from multistep.engine.status_size import (
@@ -25,7 +26,7 @@ from multistep.engine.status_size import (
     status_bytes,
     to_json,
 )
-from tests.unit.engine.status_cases import NOW, run, trial
+from tests.support.status_cases import NOW, run, trial
 
 # -- limits of texts and rewards in a status
 

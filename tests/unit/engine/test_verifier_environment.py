@@ -14,11 +14,7 @@ from multistep.engine.plan import TrialEnv
 from multistep.engine.verifier_environment import VerifierEnvironment
 from multistep.errors import InvalidSpec, InvalidTask
 from tests.support.played import COMPLETE, IMAGE, plan
-
-
-def task(head: str = "", step: str = "", environment: str = "") -> str:
-    """Return a task.toml with one step. head: other tables; step, environment: contents of [[steps]] and [environment]."""
-    return f'[environment]\ndocker_image = "img"\n{environment}\n{head}\n[[steps]]\nname = "a"\n{step}'
+from tests.unit.engine.script_cases import task
 
 
 def environment(head: str = "", step: str = "", **options: Any) -> VerifierEnvironment | None:

@@ -12,7 +12,6 @@ from hack.generate import crds as crd
 from hack.generate.crds import openapi_schema
 from multistep.api.score import ScoreRule
 from multistep.api.sweep import parse_sweep
-from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.api.trial_status import TrialStatus
 from multistep.engine import status, sweep_status
 from multistep.engine.journal import Journal, StepRun
@@ -21,13 +20,9 @@ from multistep.engine.sweep_status import CreationError
 from multistep.engine.sweep_trials import plan
 from multistep.engine.sweeps import TrialFacts
 from tests.support.gitops import Object, argo_health, kstatus
+from tests.support.status_cases import trial
 
 NOW = 1_700_000_000.0
-
-
-def trial(former: TrialStatus | None = None, **spec: Any) -> MultiStepTrial:
-    made = {"metadata": {"name": "t", "uid": "u", "generation": 3}, "spec": {"task": {"inline": {"config": {}}}, **spec}}
-    return parse_trial({**made, "status": to_json(former) if former else {}})
 
 
 def resource(content: Object, **metadata: Any) -> Object:

@@ -18,9 +18,9 @@ from multistep.kube.protocols import Cluster, ExecStream
 from multistep.runner_client.frames import DATA, END, MESSAGE, encode, encode_json
 from tests.support.fake_runner import Json
 from tests.support.hostile import json_values, spoilt
-from tests.support.recorded_run import Wrapped
 from tests.support.virtual_time import in_virtual_time
 from tests.support.world import CONFIG, SEPARATE, World, manifest
+from tests.support.wrapped_cluster import Wrapped
 from tests.unit.hostile.test_readers import GOOD_SPEC, GOOD_STATUS, rewards
 
 few = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

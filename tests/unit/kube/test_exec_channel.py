@@ -13,11 +13,11 @@ from aiohttp import web
 
 from multistep.errors import ClusterError, NotFound, StreamLost, Unavailable
 from multistep.kube.exec import MAX_CHUNK_BYTES, V4, V5, WebsocketExec, exit_status, open_exec
-from multistep.kube.protocols import ExecStream, ExitStatus
+from multistep.kube.protocols import ExitStatus
 from multistep.runner_client.frame_stream import Stream
 from multistep.runner_client.session import Session
 from tests.support.api_server import serve
-from tests.support.exec_server import SUCCESS, Kubelet, exec_server, relay_to
+from tests.support.exec_server import SUCCESS, Kubelet, exec_server, read_all, relay_to
 from tests.support.fake_runner import FakeRunner
 
 
@@ -37,13 +37,6 @@ async def exec_to(kubelet: Kubelet, *protocols: str) -> AsyncIterator[WebsocketE
         finally:
             await stream.close()
             await connection.close()
-
-
-async def read_all(stream: ExecStream) -> bytes:
-    chunks = []
-    while chunk := await stream.receive():
-        chunks.append(chunk)
-    return b"".join(chunks)
 
 
 async def cat(socket: web.WebSocketResponse) -> None:

@@ -80,6 +80,12 @@ def _out_of_memory(world: World) -> None:
     world.pod_status(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": ended}}])
 
 
+def end_container(world: World) -> None:
+    """End the trial's container from inside, with exit status 1."""
+    ended = {"exitCode": 1, "reason": "Error"}
+    world.pod_status(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": ended}}])
+
+
 def _kill_sidecar(world: World) -> None:
     """Kill the egress sidecar of the trial's pod, as the node does; the kubelet restarts it."""
     world.runner.sidecar.restart()

@@ -20,11 +20,12 @@ from multistep.errors import NotFound, StoreError, StreamLost, Unavailable
 from multistep.kube.protocols import Cluster, ExecStream, Object
 from multistep.kube.resources import PODS, TRIALS, Resource
 from multistep.reconcile.requeue import AT_NEXT_EVENT, Requeue
-from tests.support import tally
+from tests.support import crash_counts
 from tests.support.fake_cluster import FakeCluster
 from tests.support.faults import Faults, Killed
-from tests.support.recorded_run import RecordedRun, Wrapped, assert_each_phase_once, end_of
+from tests.support.recorded_run import RecordedRun, assert_each_phase_once, end_of
 from tests.support.world import KEY, World
+from tests.support.wrapped_cluster import Jittery, Wrapped
 from tests.unit.reconcile.scenarios import SCENARIOS, Scenario, lose_pod
 
 LONG = SCENARIOS["long phases"].options
@@ -96,7 +97,7 @@ async def test_wherever_the_operator_dies_and_whatever_the_next_one_reads_the_tr
                 await world.run(first=300.0)  # the resync, after 300 s, requeues the trial if an event was missed
                 run.assert_same_end(world, f"{variant}, at point {at}: {run.trace[at]}")
                 runs[f"run died, {variant}"] += 1
-    tally.crashes.update(scenarios=1, points=len(run.trace), states=len(set(run.states)), **runs)
+    crash_counts.crashes.update(scenarios=1, points=len(run.trace), states=len(set(run.states)), **runs)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ async def test_whatever_call_fails_the_trial_ends_the_same(scenario: Scenario, w
         world = run.with_fault(at, failing(point))
         await world.run()
         run.assert_same_end(world, f"point {at} failed: {point}")
-        tally.crashes["run a call failed"] += 1
+        crash_counts.crashes["run a call failed"] += 1
 
 
 async def test_wherever_the_pod_is_lost_the_trial_restarts_and_ends_the_same() -> None:
@@ -127,7 +128,7 @@ async def test_wherever_the_pod_is_lost_the_trial_restarts_and_ends_the_same() -
         assert world.kept.steps == run.end["steps"], point
         assert_each_phase_once(world)
         tried += 1
-    tally.crashes["run the pod was lost"] += tried
+    crash_counts.crashes["run the pod was lost"] += tried
 
 
 def delete_trial(world: World) -> None:
@@ -149,7 +150,7 @@ async def test_wherever_the_trial_is_deleted_nothing_of_it_continues(name: str) 
             assert left == [], point
             assert_each_phase_once(world)
             assert sum(each.startswith("create Pod") for each in world.cluster.writes) <= len(run.world.cluster.runners)
-            tally.crashes["run the trial was deleted"] += 1
+            crash_counts.crashes["run the trial was deleted"] += 1
 
 
 def owners(each: Object) -> list[str]:
@@ -271,27 +272,6 @@ async def test_a_pod_that_goes_between_read_and_exec_is_read_again() -> None:
     await world.run()
     assert world.condition[0] == "Complete"
     assert [each.reason for each in world.status.attempts] == ["PodDeleted"]
-
-
-@dataclass
-class Jittery(Wrapped):
-    """A cluster that delays each call at random, so that the calls of two operators interleave."""
-
-    chance: random.Random
-
-    def __getattr__(self, name: str) -> Any:
-        call = getattr(self.cluster, name)
-
-        async def later(*args: Any, **options: Any) -> Any:
-            for _ in range(self.chance.randint(0, 30)):
-                await asyncio.sleep(0)
-            try:
-                return await call(*args, **options)
-            finally:
-                for _ in range(self.chance.randint(0, 30)):
-                    await asyncio.sleep(0)
-
-        return later
 
 
 @pytest.mark.parametrize(("options", "seeds"), [(LONG, range(30)), (APART, range(15))], ids=["long phases", "verified apart"])

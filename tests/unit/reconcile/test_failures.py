@@ -15,28 +15,24 @@ from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import PODS, Resource
 from multistep.reconcile import driver
 from multistep.settings import ModelLimit
-from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeRunner, FakeStream
 from tests.support.world import KEY, SEPARATE, World, manifest
+from tests.support.wrapped_cluster import Wrapped
 from tests.unit.reconcile.scenarios import HOSTED, HOSTED_OPTIONS
 
 LONG = {"a/agent": 100.0, "b/agent": 100.0, "b/verifier/verifier": 100.0}
 
 
 @dataclass
-class Refusing:
+class Refusing(Wrapped):
     """A cluster that rejects some pods. refusals: for each pod name, the errors of the next attempts to create it."""
 
-    cluster: FakeCluster
     refusals: dict[str, list[ClusterError]] = field(default_factory=dict)
 
     async def create(self, pod: Mapping[str, Any]) -> Object:
         if pod["kind"] == "Pod" and (left := self.refusals.get(pod["metadata"]["name"])):
             raise left.pop(0)
         return await self.cluster.create(pod)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.cluster, name)
 
 
 def refusing(refusals: dict[str, list[ClusterError]], **options: Any) -> World:
@@ -246,20 +242,14 @@ async def test_streams_that_break_without_a_status_are_never_the_agents_doing() 
 # -- readiness probes that fail although no result is waiting
 
 
-@dataclass
-class Unready:
+class Unready(Wrapped):
     """A cluster whose pods' readiness probes always fail, as if a process flooded the probes' port."""
-
-    cluster: FakeCluster
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Object:
         found = await self.cluster.get(resource, namespace, name)
         if resource == PODS:
             found["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
         return found
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.cluster, name)
 
 
 async def test_a_result_is_fetched_within_a_minute_though_the_probe_always_fails() -> None:

@@ -13,25 +13,21 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from kubernetes.aio.client import Configuration
 
 from multistep.api.model import API_VERSION
 from multistep.api.trial import KIND, parse_status
 from multistep.api.trial_status import TrialStatus
 from multistep.app import App
 from multistep.errors import ClusterError, Unavailable
-from multistep.kube.client import Client
-from multistep.kube.connection import Connection
 from multistep.kube.gate import MAX_IN_FLIGHT
 from multistep.kube.protocols import ExecStream, Object
-from multistep.kube.requests import Http
 from multistep.metrics import Metrics
 from multistep.pods import identity
 from multistep.reconcile.event_filter import EventFilter
 from multistep.reconcile.reconciler import Reconciler
 from multistep.reconcile.workqueue import WorkQueue
 from multistep.settings import Settings
-from tests.support.cluster_server import Load, kubeconfig, serve_cluster
+from tests.support.cluster_server import Load, client_of, kubeconfig, serve_cluster
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeRunner
 from tests.support.fake_volume import FakeVolume
@@ -309,10 +305,6 @@ async def test_pods_that_start_when_the_operator_starts_are_counted(
         await app._count_starting_pods(client)  # logs a warning: the API server is unreachable
     assert "could not be counted yet" in caplog.text
     app.volume.close()
-
-
-def client_of(url: str) -> Client:
-    return Client(Http(Connection(Configuration(host=url), loader=None, namespace="default")))
 
 
 def reasons(world: World, key: tuple[str, str]) -> set[str]:

@@ -8,20 +8,16 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kubernetes.aio.client import Configuration
 
 from multistep.api.labels import SWEEP
 from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.app import App
 from multistep.gateway.loads import ModelLoad
-from multistep.kube.client import Client
-from multistep.kube.connection import Connection
-from multistep.kube.requests import Http
 from multistep.reconcile.concurrency_limit import Key
 from multistep.reconcile.model_slots import ModelSlots
 from multistep.reconcile.reconciler import Reconciler
 from multistep.settings import ModelLimit, Settings
-from tests.support.cluster_server import Load, serve_cluster
+from tests.support.cluster_server import Load, client_of, serve_cluster
 from tests.support.fake_cluster import FakeCluster
 from tests.support.virtual_time import in_virtual_time
 from tests.support.world import World, manifest
@@ -241,10 +237,6 @@ async def test_a_restarted_operator_counts_a_running_trial_before_it_starts_anot
     assert bound.active("openai/m") == 1 and not bound.acquire(trial("other", model="openai/m"), first=False)
     await world.run()
     assert world.status.phase == "Complete" and bound.active("openai/m") == 1  # the slot went to the other trial
-
-
-def client_of(url: str) -> Client:
-    return Client(Http(Connection(Configuration(host=url), loader=None, namespace="default")))
 
 
 async def test_a_new_leader_counts_the_active_trials_before_it_starts_others(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from multistep.kube.protocols import Cluster, Object
 from multistep.sources.trial_task import Loaded
-from tests.support.fake_cluster import FakeCluster
 from tests.support.faults import Faults, Killed
 from tests.support.world import KEY, SEPARATE, START, World, manifest
+from tests.support.wrapped_cluster import Wrapped
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 GATE = {"name": "kueue.x-k8s.io/admission"}
@@ -18,11 +18,8 @@ STRIDE = 4  # every 4th crash point is tried; trying all would take a minute
 EVICTED = {"type": "TerminationTarget", "status": "True", "reason": "WorkloadEvictedDueToPreempted", "message": "for others"}
 
 
-class Kueue:
+class Kueue(Wrapped):
     """A cluster whose webhook gates each pod that names a queue."""
-
-    def __init__(self, cluster: FakeCluster) -> None:
-        self.cluster = cluster
 
     async def create(self, pod: Mapping[str, Any]) -> Object:
         if pod["kind"] != "Pod":
@@ -34,9 +31,6 @@ class Kueue:
             return made
         metadata = {**pod["metadata"], "labels": {**labels, "kueue.x-k8s.io/managed": "true"}}
         return await self.cluster.create({**pod, "metadata": metadata, "spec": {**pod["spec"], "schedulingGates": [GATE]}})
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.cluster, name)
 
 
 def queued(

@@ -60,7 +60,7 @@ async def test_the_first_tries_again_later_each_time_and_the_others_wait() -> No
         await asyncio.sleep(pauses[-1] or 0)
         assert trials.reconcile(A, FULL)
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, BACKOFF.last]
-    assert (trials.quotas.pause(B), trials.quotas.refusal(B), trials.woken) == (None, "exceeded quota: few", [])
+    assert (trials.quotas.pause(B), trials.quotas.rejection(B), trials.woken) == (None, "exceeded quota: few", [])
 
 
 @in_virtual_time

@@ -19,27 +19,23 @@ from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import TRIALS, Resource
 from multistep.reconcile.requeue import Requeue
 from multistep.store.volume import TrialKey
-from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeRunner, FakeStream, Json
 from tests.support.fake_volume import FakeSpool, FakeVolume
 from tests.support.world import KEY, World, manifest
+from tests.support.wrapped_cluster import Wrapped
 from tests.unit.reconcile.reconciler_cases import LONG, ran
 
 # -- concurrent writes by other clients
 
 
 @dataclass
-class Stale:
+class Stale(Wrapped):
     """A cluster that returns an earlier version of the trial."""
 
-    cluster: FakeCluster
     trial: Object
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Object:
         return self.trial if resource == TRIALS else await self.cluster.get(resource, namespace, name)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.cluster, name)
 
 
 async def test_a_write_by_another_client_is_requeued() -> None:

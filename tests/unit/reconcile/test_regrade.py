@@ -15,7 +15,7 @@ from multistep.pods import identity
 from tests.support.fake_volume import FakeVolume
 from tests.support.played import rewarded
 from tests.support.world import CONFIG, FILES, KEY, MIXED, REWARDS, Source, World, manifest
-from tests.unit.reconcile.scenarios import lose_pod
+from tests.unit.reconcile.scenarios import end_container, lose_pod
 
 KEEP: dict[str, Any] = {"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}}
 REGRADE: dict[str, Any] = {"regrade": {"trial": "source"}, "agent": {"name": "nop"}}
@@ -272,11 +272,7 @@ async def test_a_source_that_cannot_be_one_is_refused_by_name(name: str, message
 
 
 async def test_a_source_that_is_scored_although_its_container_was_killed_keeps_its_score() -> None:
-    def kill(world: World) -> None:
-        ended = {"exitCode": 1, "reason": "Error"}
-        world.pod_status(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": ended}}])
-
-    of = await source(durations={"b/agent": 100.0}, happens={50.0: kill})
+    of = await source(durations={"b/agent": 100.0}, happens={50.0: end_container})
     former = of.trial["status"]
     assert former["failure"]["reason"] == "ContainerKilledError" and former["score"] is not None
     world = await regraded(of)

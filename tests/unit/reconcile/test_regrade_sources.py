@@ -16,6 +16,7 @@ from multistep.api.trial import KIND
 from multistep.engine.scoring import scored
 from tests.support.fake_volume import FakeResultsStore
 from tests.support.world import FILES, START, Source, World, manifest
+from tests.unit.reconcile.scenarios import end_container
 from tests.unit.reconcile.test_regrade import KEEP, ONE_STEP, REGRADE, ended, source, true_condition
 
 
@@ -114,14 +115,10 @@ async def test_steps_that_a_third_trial_ran_do_not_count_in_the_score_either(del
 async def test_a_source_that_its_agent_ended_between_two_steps_keeps_its_score(deleted: bool) -> None:
     """Every step that it started has a checkpoint, but no verification shows that the agent ended the trial."""
 
-    def kill(world: World) -> None:
-        ended = {"exitCode": 1, "reason": "Error"}
-        world.pod_status(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": ended}}])
-
     def suspend(world: World) -> None:
         world.change_trial(suspend=True)
 
-    of = await source(durations={"b/agent": 100.0}, happens={50.0: suspend, 500.0: kill})
+    of = await source(durations={"b/agent": 100.0}, happens={50.0: suspend, 500.0: end_container})
     former = of.trial["status"]
     assert (former["failure"]["class"], former["score"], len(former["steps"])) == ("Agent", 0.5, 2)
     world = World(trial=manifest(REGRADE, files={**FILES, **ONE_STEP}), source=of)
@@ -149,11 +146,7 @@ async def test_a_setup_that_fails_after_the_reference_state_is_no_agents_failure
 
 @pytest.mark.parametrize("scoring", [{}, {"pass": 0.4}, {"key": "style"}, {"strategy": "AsTask"}], ids=str)
 async def test_a_kept_score_is_that_of_the_source_under_every_scoring(scoring: Any) -> None:
-    def kill(world: World) -> None:
-        ended = {"exitCode": 1, "reason": "Error"}
-        world.pod_status(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": ended}}])
-
-    of = await source(durations={"c/agent": 100.0}, happens={50.0: kill})
+    of = await source(durations={"c/agent": 100.0}, happens={50.0: end_container})
     world = World(trial=manifest(REGRADE, files={**FILES, **ONE_STEP}), source=of)
     await world.run()
     assert world.condition[1] == "RegradeImpossible"

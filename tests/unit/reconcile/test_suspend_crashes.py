@@ -12,6 +12,7 @@ import pytest
 from multistep.errors import Unavailable
 from tests.support.faults import Faults, Killed
 from tests.support.world import MIXED, World, manifest, timeless
+from tests.unit.reconcile.reconciler_cases import ran
 
 LONG: Mapping[str, float] = {"/healthcheck": 3.0, "a/agent": 100.0, "b/verifier": 40.0, "c/agent": 200.0}
 POLICIES = ["Pause", "ReleaseAfterStep", "Release"]
@@ -89,12 +90,6 @@ def reported(world: World) -> Any:
     return without(timeless(world.object["status"]))
 
 
-async def undisturbed(**options: Any) -> World:
-    world = World(**options)
-    await world.run()
-    return world
-
-
 SHAPES = {
     "short phases": Suspension("", {}),
     "long phases": Suspension("", LONG),
@@ -108,7 +103,7 @@ SHAPES = {
 async def test_whenever_a_trial_is_suspended_it_continues_to_the_same_end(shape: str, policy: str) -> None:
     made = SHAPES[shape]
     suspension = Suspension(policy, made.durations, made.config, made.user)
-    calm = await undisturbed(trial=manifest(config=made.config), durations=made.durations, user=made.user)
+    calm = await ran(trial=manifest(config=made.config), durations=made.durations, user=made.user)
     wanted = timeless(calm.object["status"]["steps"])
     points = len(calm.faults.trace)
     held = released = 0
@@ -150,7 +145,7 @@ async def test_whenever_the_operator_dies_while_a_trial_is_suspended_it_continue
 
 async def test_suspended_by_chance_and_dying_repeatedly_is_no_worse() -> None:
     chance = random.Random(5)
-    calm = await undisturbed(durations=LONG)
+    calm = await ran(durations=LONG)
     wanted, points = timeless(calm.object["status"]["steps"]), len(calm.faults.trace)
     trials = 24
     for number in range(trials):
@@ -164,7 +159,7 @@ async def test_suspended_by_chance_and_dying_repeatedly_is_no_worse() -> None:
 
 
 async def test_a_trial_that_is_stopped_at_any_point_has_no_reward_unless_it_was_finished() -> None:
-    calm = await undisturbed(durations=LONG)
+    calm = await ran(durations=LONG)
     points = calm.faults.trace
     stopped = 0
     tried = range(1, len(points) + 1, 3)

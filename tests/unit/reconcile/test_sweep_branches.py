@@ -181,7 +181,7 @@ async def test_too_many_branches_fail_the_sweep_and_its_results_stay(monkeypatch
 
 
 async def test_a_record_that_no_config_map_can_hold_fails_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_branches, "_MAX_BYTES", 10)
+    monkeypatch.setattr(sweep_branches, "MAX_BYTES", 10)
     world = SweepWorld(manifest=BRANCHED)
     await world.run()
     assert world.why == ("Failed", "InvalidSpec")

@@ -14,8 +14,8 @@ from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import SWEEPS, Resource
 from tests.support.fake_cluster import FakeCluster
 from tests.support.faults import Faults, Killed
-from tests.support.recorded_run import Wrapped
 from tests.support.sweep_world import KEY, Events, SweepWorld, assert_each_once, end_of, sweep
+from tests.support.wrapped_cluster import Jittery, Wrapped
 
 
 def suspend(world: SweepWorld) -> None:
@@ -120,30 +120,6 @@ async def test_wherever_a_trial_is_deleted_it_is_never_created_again() -> None:
         assert_each_once(world)
         assert world.why == ("Complete", "SweepComplete")
         assert world.status.trials.created == 8 and world.status.trials.deleted == 8 - len(world.trials)
-
-
-class Jittery(Wrapped):
-    """A cluster that delays each call at random, so that the calls of two operators interleave."""
-
-    def __init__(self, cluster: FakeCluster, chance: random.Random) -> None:
-        super().__init__(cluster)
-        self.chance = chance
-
-    def __getattr__(self, name: str) -> Any:
-        call = getattr(self.cluster, name)
-        if name == "each":
-            return call
-
-        async def later(*args: Any, **options: Any) -> Any:
-            for _ in range(self.chance.randint(0, 30)):
-                await asyncio.sleep(0)
-            try:
-                return await call(*args, **options)
-            finally:
-                for _ in range(self.chance.randint(0, 30)):
-                    await asyncio.sleep(0)
-
-        return later
 
 
 @pytest.mark.parametrize("seed", range(15))

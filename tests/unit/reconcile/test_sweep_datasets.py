@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from multistep.settings import Settings
 from multistep.sources.bundle import digest_of
 from multistep.sources.fetch.request import Fetched, FetchedTask, Request, Rules, progress_file
 from tests.support.faults import Faults, Killed
-from tests.support.sweep_world import SweepWorld, assert_each_once, sweep
+from tests.support.sweep_world import SweepWorld, assert_each_once, reconciles, started, sweep
 
 ONE, TWO = "https://git.example/one.git", "https://other.example/two.git"
 DATASET = {"registry": "https://git.example/registry.json", "name": "bench", "include": ["t*"], "limit": 2}
@@ -55,20 +54,6 @@ def world(
     made = SweepWorld(found, fetch=registry.fetch, settings=chosen, faults=faults or Faults())
     made.cluster.put({"kind": "Secret", "metadata": {"name": "login", "uid": "uid"}, "data": {"token": "eA=="}})
     return made
-
-
-async def reconciles(made: SweepWorld, until: Callable[[SweepWorld], object]) -> None:
-    for _ in range(50):
-        await made.reconcile()
-        for _ in range(20):
-            await asyncio.sleep(0)
-        if until(made):
-            return
-    raise AssertionError(made.cluster.objects)
-
-
-def started(made: SweepWorld) -> bool:
-    return len(made.active) == 3
 
 
 async def test_each_trial_has_the_repository_and_commit_of_its_task(registry: FakeRegistry) -> None:

@@ -9,8 +9,8 @@ import pytest
 from multistep.api.sweep import parse_sweep
 from multistep.engine.sweep_trials import Plan, manifest, plan
 from multistep.kube.protocols import Cluster
-from multistep.reconcile.starting_points import GRACE_SECONDS
-from multistep.reconcile.sweep_regrade import SOURCE_SECONDS, regraded_sweep
+from multistep.reconcile.source_trials import GRACE_SECONDS, SOURCE_SECONDS
+from multistep.reconcile.sweep_regrade import regraded_sweep
 from tests.support.faults import Faults, Killed
 from tests.support.sweep_world import KEY, START, SweepWorld, assert_each_once, ended, sweep
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from multistep.settings import Settings
 from multistep.sources.bundle import digest_of
 from multistep.sources.fetch.request import Fetched, FetchedTask, Request, Rules
 from tests.support.faults import Faults, Killed
-from tests.support.sweep_world import KEY, SweepWorld, assert_each_once, sweep
+from tests.support.sweep_world import KEY, SweepWorld, assert_each_once, reconciles, started, sweep
 
 GIT = {"url": "https://git.example/r.git", "ref": "main", "path": "/all/", "secretRef": {"name": "login"}}
 COMMITS = [f"{number}" * 40 for number in range(3)]
@@ -57,20 +56,6 @@ def world(repository: TaskRepository, faults: Faults | None = None, **spec: Any)
     )
     made.cluster.put({"kind": "Secret", "metadata": {"name": "login"}, "data": {"token": "eA=="}})
     return made
-
-
-async def reconciles(made: SweepWorld, until: Callable[[SweepWorld], object]) -> None:
-    for _ in range(50):
-        await made.reconcile()
-        for _ in range(20):
-            await asyncio.sleep(0)
-        if until(made):
-            return
-    raise AssertionError(made.cluster.objects)
-
-
-def started(made: SweepWorld) -> bool:
-    return len(made.active) == 3
 
 
 async def test_its_trials_are_of_the_revision_that_was_found_when_it_started(repository: TaskRepository) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import io
 import tarfile
 import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -17,8 +17,6 @@ from multistep.runner_client.frames import MESSAGE, encode_json
 from multistep.runner_client.session import Session
 from tests.support.fake_runner import FakeRunner
 from tests.unit.runner_client.session_cases import OTHER, Scripted, answer, session
-
-Talk = Callable[[Session], Awaitable[object]]
 
 
 async def test_hello_reports_who_the_runner_is_and_what_it_did() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from multistep.errors import SourceError
-from multistep.sources import child
+from multistep.sources import fetch_process
 from multistep.sources.bundle import Bundle
 from multistep.sources.cache import Cache
 from multistep.sources.fetch.request import Fetched, Request, Rules
@@ -17,7 +17,7 @@ from multistep.sources.fetch.request import Fetched, Request, Rules
 
 async def fetched(cache: Cache, request: Request, **rules: Any) -> tuple[Fetched, Bundle]:
     """Fetch a task in the child process, put it into the cache, and read it back from there."""
-    found = await child.fetch(request, Rules(**{"insecure_hosts": ("127.0.0.1:*",), **rules}), cache.directory)
+    found = await fetch_process.fetch(request, Rules(**{"insecure_hosts": ("127.0.0.1:*",), **rules}), cache.directory)
     if found.file:
         cache.put(request.key(found.revision), found)
     kept = cache.find(request.key(found.revision))

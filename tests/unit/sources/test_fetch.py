@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from multistep.sources import child
+from multistep.sources import fetch_process
 from multistep.sources.bundle import Bundle, digest_of, pack
 from multistep.sources.cache import Cache
 from multistep.sources.fetch.request import Fetched, Request, Rules
@@ -183,7 +183,7 @@ async def test_a_layer_that_was_changed_is_refused(registry: servers.Registry, c
 
 async def many(cache: Cache, request: Request) -> dict[str, Bundle]:
     """Fetch all tasks of a directory at once and return them by name; check that each task is the same when fetched alone."""
-    found = await child.fetch(request, Rules(insecure_hosts=("127.0.0.1:*",)), cache.directory)
+    found = await fetch_process.fetch(request, Rules(insecure_hosts=("127.0.0.1:*",)), cache.directory)
     assert not found.file
     for each in found.tasks:
         cache.put(request.below(each.name).key(found.revision), Fetched(found.revision, each.digest, each.file))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from multistep.errors import SourceError
-from multistep.sources import child
+from multistep.sources import fetch_process
 from multistep.sources.bundle import Bundle, digest_of
 from multistep.sources.cache import Cache
 from multistep.sources.fetch.request import Fetched, Request, Rules
@@ -87,7 +87,7 @@ def registry(git: servers.Server, tmp_path: Path) -> RegistryServer:
 
 async def fetch(cache: Cache, request: Request, **rules: Any) -> Fetched:
     """Fetch a dataset as the operator does, and put its tasks into the cache."""
-    found = await child.fetch(request, Rules(insecure_hosts=("127.0.0.1:*",), **rules), cache.directory)
+    found = await fetch_process.fetch(request, Rules(insecure_hosts=("127.0.0.1:*",), **rules), cache.directory)
     for each in found.tasks:
         if each.file:
             key = request.elsewhere(each.url, each.path).key(each.revision)

@@ -199,21 +199,21 @@ async def test_a_large_file_is_hashed_when_it_is_collected_and_not_again(volume:
     reads.clear()
     await finish(volume, SAMPLE)
     assert max(reads) < len(data)
-    monkeypatch.setattr("multistep.store.digests.read_sha256", read)
+    monkeypatch.setattr("multistep.store.known_digests.read_sha256", read)
     assert check(await asyncio.to_thread(fetched, path, volume.root.parent / "out")).ok
 
 
 def checking_reads(monkeypatch: pytest.MonkeyPatch, reads: list[int]) -> Callable[[int], tuple[str, int]]:
     """Append the size of each file that is hashed to ``reads``. Return the original function read_sha256."""
-    from multistep.store import digests
+    from multistep.store import known_digests
 
-    read = digests.read_sha256
+    read = known_digests.read_sha256
 
     def noted(fd: int) -> tuple[str, int]:
         reads.append(os.fstat(fd).st_size)
         return read(fd)
 
-    monkeypatch.setattr(digests, "read_sha256", noted)
+    monkeypatch.setattr(known_digests, "read_sha256", noted)
     return read
 
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.store.redact import MARK, Redactor
+from multistep.engine.redaction import MARK
+from multistep.store.redact import Redactor
 from multistep.store.tree import CHUNK_BYTES
 
 TEXT = st.text("ab1\u00e9", max_size=60)

@@ -22,9 +22,9 @@ Examples:
   multistep doctor -n evals
   multistep doctor --operator-namespace multistep-system -o json | jq '.checks[] | select(.verdict == "fault")'
 
-Checks that the API server answers and is new enough, clocks, CRDs, the namespace, your rights and the operator's, that the operator
-is ready, leads and is of this version, its volume and gateway, nodes, storage classes, quotas, Pod Security, and images of trials.
-Changes nothing. What you may not read is unknown; an administrator's kubeconfig sees all.
+Checks the API server's version and clock, the CRDs, the namespace, your rights and the operator's, the operator (ready, leader, of
+this version), its volume and gateway, nodes, storage classes, quotas, Pod Security, and the images of trials. Changes nothing. A
+check of something that you may not read is unknown; an administrator's kubeconfig can read all.
 
 \b
 Exit codes:
@@ -35,7 +35,7 @@ Exit codes:
 
 
 @click.command(epilog=_EPILOG)
-@click.option("--operator-namespace", metavar="NAME", help="Namespace of the installation; default: of the only one.")
+@click.option("--operator-namespace", metavar="NAME", help="Namespace of the installation; default: that of the only installation.")
 @namespace_option
 @kubeconfig_options
 @output_option

@@ -8,10 +8,12 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
+from multistep.api import labels
+from multistep.api.model import GROUP
 from multistep.cli.doctor.observation import Object, Observation, Right, settings_of
 from multistep.errors import ClusterError, NotFound
 from multistep.kube.client import Client, server_version
-from multistep.kube.resources import CRDS, GROUP, LEASES, NAMESPACES, PODS, TRIALS, Resource
+from multistep.kube.resources import CRDS, LEASES, NAMESPACES, PODS, TRIALS, Resource
 
 T = TypeVar("T")
 _DEPLOYMENTS: Final = Resource("apps/v1", "Deployment", "deployments")
@@ -65,7 +67,7 @@ async def observe(client: Client, namespace: str, operator_namespace: str | None
     seen.nodes = await read("nodes", _listed(client, _NODES, None))
     seen.storage_classes = await read("storage_classes", _listed(client, _CLASSES, None))
     seen.quotas = await read("quotas", _listed(client, _QUOTAS, namespace))
-    seen.trial_pods = await read("trial_pods", _listed(client, PODS, namespace, "app.kubernetes.io/managed-by=multistep"))
+    seen.trial_pods = await read("trial_pods", _listed(client, PODS, namespace, labels.MANAGED_SELECTOR))
     seen.trials = await read("trials", _listed(client, TRIALS, namespace, most=_MAX_TRIALS))
     seen.rights = await read("rights", _reviewed(client, USER_RIGHTS, namespace, None))
     if seen.operators:

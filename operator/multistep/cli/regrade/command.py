@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from click.shell_completion import CompletionItem
 
 from multistep.cli.options import (
     Target,
-    complete_sweeps,
-    complete_trials,
+    complete_either,
     image_options,
     kubeconfig_options,
     namespace_option,
@@ -39,12 +37,8 @@ Exit codes:
 """
 
 
-def _sources(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return [*complete_trials(ctx, parameter, incomplete), *complete_sweeps(ctx, parameter, incomplete)]
-
-
 @click.command(epilog=_EPILOG)
-@click.argument("source", shell_complete=_sources)
+@click.argument("source", shell_complete=complete_either)
 @click.option("--tests", type=click.Path(path_type=Path), metavar="DIR", help="Use the tests of this directory, not the task's.")
 @click.option(
     "--task",

@@ -100,8 +100,8 @@ Examples:
   multistep sweep results nightly && multistep view
 
 DIRECTORY is a jobs directory as Harbor has it: the sweep is the job DIRECTORY/SWEEP, with config.json, result.json, lock.json and a
-directory for each trial, so Harbor's models load it and `harbor view DIRECTORY` shows it. Excluded trials are in a job of their
-own, SWEEP.excluded, because Harbor counts a trial without a reward as 0; trials of single steps are in SWEEP.branches.
+directory for each trial, so Harbor's models load it and `harbor view DIRECTORY` shows it. Excluded trials are in a separate
+job, SWEEP.excluded, because Harbor counts a trial without a reward as 0; trials of single steps are in SWEEP.branches.
 Run it again to resume or to fetch newly finished trials: complete trials are not fetched again.
 
 Exit codes: 0 all finished trials are fetched, 2 bad input or usage, 4 some could not be fetched, or the cluster was not reached.
@@ -109,7 +109,7 @@ Exit codes: 0 all finished trials are fetched, 2 bad input or usage, 4 some coul
 
 _COMPARE_EPILOG = """\b
 Examples:
-  multistep sweep compare nightly                       # its agents, each with each
+  multistep sweep compare nightly                       # each pair of its agents
   multistep sweep compare nightly yesterday             # agents of the same name
   multistep sweep compare nightly/mine nightly/oracle
   multistep sweep compare nightly monday.json           # a report of a deleted sweep
@@ -143,7 +143,7 @@ def sweep() -> None:
     multiple=True,
     metavar="AGENT",
     shell_complete=_complete_agents,
-    help="oracle, nop, [NAME=]AGENT@MODEL for an agent of Harbor, or NAME=COMMAND for a command of your own; repeatable. Default: "
+    help="oracle, nop, [NAME=]AGENT@MODEL for an agent of Harbor, or NAME=COMMAND for a custom command; repeatable. Default: "
     "oracle.",
 )
 @click.option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from multistep.api.plural import plural
+from multistep.api.status_values import SWEEP_PHASES
 from multistep.cli.deleting import confirm, delete_all, yes_option
 from multistep.cli.listing import AGE, REASON, Column, Listing, ListOptions, any_of, field_of, list_options, phase_option
 from multistep.cli.options import Target, complete_sweeps, kubeconfig_options, namespace_option, output_option
@@ -59,7 +60,6 @@ The trials of a sweep are deleted with it, active ones too. Results stay for as 
 (docs/how-to/operations.md, Results), but only the trials have their addresses: fetch them first.
 """
 
-PHASES: Final = ("Pending", "Running", "Suspended", "Halting", "Complete", "Failed")
 COLUMNS: Final = (
     Column("PHASE", "status.phase"),
     Column("TOTAL", "status.trials.total"),
@@ -77,7 +77,7 @@ COLUMNS: Final = (
 
 
 @click.command("list", epilog=_LIST_EPILOG)
-@phase_option(PHASES, "Only sweeps in this phase; repeatable.")
+@phase_option(SWEEP_PHASES, "Only sweeps in this phase; repeatable.")
 @list_options
 def list_(phases: tuple[str, ...], options: ListOptions, kubeconfig: str | None, context: str | None) -> None:
     """List sweeps."""

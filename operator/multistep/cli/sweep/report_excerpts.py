@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from rich.text import Text
 
+from multistep.api.phases import AGENT, VERIFIER
 from multistep.api.plural import plural
 from multistep.api.trial import parse_status
 from multistep.api.trial_status import TrialStatus
@@ -17,7 +18,6 @@ from multistep.cli.terminal import Following, print_err
 from multistep.cli.trial.fetch import read_part
 from multistep.cli.trial.pieces import Piece, Wanted, pieces
 from multistep.cli.trial.printing import MAX_TAIL_BYTES
-from multistep.engine.journal import AGENT, VERIFIER
 from multistep.errors import ClusterError, StoreError
 from multistep.report.excerpts import TEST_FILES, Excerpts, FailingTest, failing_tests, visible
 from multistep.report.rows import Row

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from multistep.api.sweep import MAX_RETRIES, parse_sweep_status
@@ -62,8 +62,4 @@ async def _retry(cluster: Cluster, namespace: str, sweep: Object, rows: Collecti
         await cluster.patch(SWEEPS, namespace, metadata["name"], {"metadata": same, "spec": changes})
     except Conflict as error:
         raise Conflict(f"sweep {metadata['name']} changed meanwhile; try again: {error}", status=409) from error
-    return _names(added)
-
-
-def _names(rows: Sequence[Row]) -> list[str]:
-    return [each.trial for each in rows]
+    return [each.trial for each in added]

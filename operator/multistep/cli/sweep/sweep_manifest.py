@@ -210,7 +210,7 @@ def _agent(text: str, options: ModelOptions, env: Sequence[Manifest]) -> Manifes
             if name in harbor_agents.NAMES:
                 raise UsageError(f"--agent {text}: needs a model: --agent {text}@PROVIDER/NAME")
             plain = ", ".join(PLAIN)
-            raise UsageError(f"--agent {text}: must be {plain}, AGENT@MODEL, or NAME=COMMAND for a command of your own")
+            raise UsageError(f"--agent {text}: must be {plain}, AGENT@MODEL, or NAME=COMMAND for a custom command")
         return {"name": name, "agent": agent_entry(name, ModelOptions(), env=env)}
     words = _words(text, value)
     if not name or not words:

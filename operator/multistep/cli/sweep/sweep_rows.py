@@ -13,11 +13,11 @@ from multistep.api.sweep import Scoring, parse_scoring, parse_sweep_status
 from multistep.cli.cluster import Cluster, find_sweep
 from multistep.cli.sweep.owned_trials import owned_trials
 from multistep.errors import ClusterError, UsageError
+from multistep.kube.watch import GONE
 from multistep.report.rows import Row, counted, row
 from multistep.report.step_row import StepRow
 from multistep.report.summary import About
 
-_GONE = 410
 _TRIES = 3
 _Owned: TypeAlias = tuple[str, Row]  # the UID of the sweep that owns a trial, and the trial's row
 
@@ -63,7 +63,7 @@ async def _rows(cluster: Cluster, namespace: str, sweep: str, scoring: Scoring) 
         try:
             return await owned_trials(cluster, namespace, sweep, lambda trial: row(trial, scoring))
         except ClusterError as error:
-            if error.status != _GONE:  # 410: the list's continue token expired; list again
+            if error.status != GONE:  # 410: the list's continue token expired; list again
                 raise
     return await owned_trials(cluster, namespace, sweep, lambda trial: row(trial, scoring))
 

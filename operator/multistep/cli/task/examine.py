@@ -18,7 +18,7 @@ from multistep.api.problems import problems as schema_problems
 from multistep.api.task_source import TaskSource
 from multistep.api.task_toml import TaskConfig, toml_table
 from multistep.api.trial_spec import EnvironmentSpec, TrialSpec, VerifierSpec
-from multistep.api.unknown import unknown_keys
+from multistep.api.unknown_keys import unknown_keys
 from multistep.cli.task.findings import Finding, Locator
 from multistep.cli.task.lint import lint
 from multistep.cli.task.reward_keys import reward_key_warnings

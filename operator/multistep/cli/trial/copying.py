@@ -10,10 +10,9 @@ from multistep.api.plural import plural
 from multistep.cli.cluster import Cluster
 from multistep.cli.terminal import bytes_text, print_err, working
 from multistep.cli.trial.container import CONTAINER, find_pod
-from multistep.cli.trial.unpack import unpack
+from multistep.cli.trial.unpack import IN_MEMORY_BYTES, unpack
 from multistep.errors import ClusterError, Unavailable, UsageError
 
-_IN_MEMORY_BYTES = 16 << 20
 _NOT_FOUND = (126, 127)  # exit codes that container runtimes and shells report for a program that does not exist
 
 
@@ -31,7 +30,7 @@ async def copy(cluster: Cluster, namespace: str, trial: str, path: str, director
     pod = await find_pod(cluster, namespace, trial)
     parent, name = posixpath.split(path)
     argv = ["tar", "-c", "-f", "-", "-C", parent, "--", name or "."]
-    with working(f"copying {path} of trial {trial}"), tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as file:
+    with working(f"copying {path} of trial {trial}"), tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as file:
         stream = await cluster.open_exec(pod.namespace, pod.name, CONTAINER, argv)
         try:
             while data := await stream.receive():

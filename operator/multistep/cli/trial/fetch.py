@@ -16,12 +16,11 @@ from multistep.api.trial_status import TrialStatus
 from multistep.cli.cluster import Cluster
 from multistep.cli.terminal import print_err, working
 from multistep.cli.trial.outcome import outcome
-from multistep.cli.trial.unpack import Unpacked, unpack
+from multistep.cli.trial.unpack import IN_MEMORY_BYTES, Unpacked, unpack
 from multistep.errors import NotFound, StoreError, Unavailable, UsageError
 
 _SILENCE_SECONDS = 60
 _PATIENCE_SECONDS, _PAUSE_SECONDS = 20.0, 1.0
-_IN_MEMORY_BYTES = 16 << 20
 _SHOWN = 5
 
 
@@ -77,7 +76,7 @@ async def fetch_results(cluster: Cluster, name: str, status: TrialStatus, direct
 async def download(cluster: Cluster, uri: str, directory: Path) -> Unpacked:
     """Download and unpack results. uri: the trial's status.results. Raises StoreError or ClusterError if they cannot be read or
     written."""
-    with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as file:
+    with tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as file:
         async with aclosing(_read(cluster, uri)) as chunks:
             async for chunk in chunks:
                 file.write(chunk)

@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from multistep.api.status_values import OUTCOMES, TRIAL_PHASES
 from multistep.cli.listing import AGE, AGENT, REASON, Column, Listing, ListOptions, any_of, field_of, list_options, phase_option
 from multistep.cli.options import Target, complete_sweeps
 
@@ -19,13 +20,8 @@ Examples:
   multistep list -o json | jq '.items[].status.rewards'
 
 The columns are those of `kubectl get mst`. PHASE is Pending, Running, Suspended, Complete or Failed; OUTCOME is Passed, NotPassed,
-GateNotMet, AgentError, VerifierError, TaskError, Unverified or Excluded (docs/reference/trial-reference.md). Both options may be
-repeated; case is ignored.
+GateNotMet, AgentError, VerifierError, TaskError, Unverified or Excluded (docs/reference/trial-reference.md). Case is ignored.
 """
-
-PHASES: Final = ("Pending", "Running", "Suspended", "Complete", "Failed")
-# A copy of api.score.Outcome: importing it would make --help slow.
-OUTCOMES: Final = ("Passed", "NotPassed", "GateNotMet", "AgentError", "VerifierError", "TaskError", "Unverified", "Excluded")
 
 COLUMNS: Final = (
     Column("TASK", "status.task"),
@@ -46,14 +42,14 @@ COLUMNS: Final = (
 
 @click.command("list", epilog=_EPILOG)
 @click.option("--sweep", metavar="SWEEP", shell_complete=complete_sweeps, help="Only trials of this sweep.")
-@phase_option(PHASES, "Only trials in this phase.")
+@phase_option(TRIAL_PHASES, "Only trials in this phase; repeatable.")
 @click.option(
     "--outcome",
     "outcomes",
     multiple=True,
     metavar="OUTCOME",
     type=click.Choice(OUTCOMES, case_sensitive=False),
-    help="Only trials with this outcome.",
+    help="Only trials with this outcome; repeatable.",
 )
 @list_options
 def list_(

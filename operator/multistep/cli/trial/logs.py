@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from multistep.api.phases import PRINTING
 from multistep.cli.options import Target, complete_steps, kubeconfig_options, namespace_option, trial_argument
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ Exit codes:
 @click.command(epilog=_EPILOG)
 @trial_argument
 @click.option("--step", metavar="N|NAME", shell_complete=complete_steps, help="Only this step: its number, from 1, or its name.")
-@click.option("--phase", type=click.Choice(["setup", "healthcheck", "agent", "verifier"]), help="Only this phase.")
+@click.option("--phase", type=click.Choice(PRINTING), help="Only this phase.")
 @click.option("--service", metavar="NAME", help="Output of this service of the task's compose file, instead of the phases' output.")
 @click.option(
     "--attempt",

@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import yaml
 
-from multistep.api.model import API_VERSION
+from multistep.api.model import API_VERSION, GROUP
 from multistep.api.trial import KIND
 from multistep.errors import UsageError
 from multistep.pods.kueue import QUEUE
 from multistep.sources.configmaps import split
 
-BUNDLE_LABEL: Final = "multistep.dev/bundle"
+BUNDLE_LABEL: Final = f"{GROUP}/bundle"
 Manifest = dict[str, Any]
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")

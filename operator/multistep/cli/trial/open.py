@@ -21,7 +21,7 @@ Examples:
   multistep open my-task-oracle-x7k2p          # the results of a trial
   multistep open --no-browser nightly          # print only where it is
 
-Writes the report of a sweep, or fetches the results of a trial, into a directory of their own below the cache
+Writes the report of a sweep, or fetches the results of a trial, into its own directory below the cache
 ($XDG_CACHE_HOME/multistep, or ~/.cache/multistep), prints the path, and opens it with the desktop's browser. If a trial and a sweep
 have the same name, write trial/NAME or sweep/NAME. A report needs Multistep's extra: pip install 'multistep[report]'.
 """

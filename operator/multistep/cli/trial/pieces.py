@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
 
+from multistep.api.phases import AGENT, HEALTHCHECK, PRINTING, VERIFIER
 from multistep.api.step_runs import ANOTHER_TRIAL
 from multistep.api.trial_status import StepStatus, TrialStatus
-from multistep.engine.journal import AGENT, HEALTHCHECK, SETUP, VERIFIER
+from multistep.engine.operations import Place, operation_id
 from multistep.errors import UsageError
 
 BUILD = "build"  # the phase of a piece that is an image's build log; its ``step`` is the image's name
-PHASES = (SETUP, HEALTHCHECK, AGENT, VERIFIER)
 _FILES = {AGENT: ("agent/oracle.txt", "agent/command.txt", "agent/output.txt"), VERIFIER: ("verifier/test-stdout.txt",)}
-
-Place = Literal["environment", "host", "verifier"]
-"""The runner that runs a phase: in the environment, in the agent host, or in the pod of a separate verifier."""
-_PREFIXES: Final[Mapping[Place, str]] = {"environment": "", "host": "host/", "verifier": "verifier/"}
 
 
 @dataclass(frozen=True)
@@ -39,7 +34,7 @@ class Piece:
 
     def id(self, place: Place) -> str:
         """Return the id of the phase's operation in the runner at ``place``."""
-        return f"{self.attempt}/{self.step}/{_PREFIXES[place]}{self.phase}"
+        return operation_id(self.attempt, self.step, place, self.phase)
 
     def files(self, status: TrialStatus) -> Iterator[str]:
         """Yield the possible paths of the output in the trial's results: in the step's directory (multi-step task) and in the top
@@ -90,7 +85,7 @@ def pieces(status: TrialStatus, wanted: Wanted, since: int | None = None) -> lis
 def _of_attempt(attempt: int, steps: list[tuple[int, StepStatus]]) -> Iterator[Piece]:
     yield Piece(attempt, 0, "", HEALTHCHECK)
     for number, (runner, step) in enumerate(steps, 1):
-        for phase in PHASES if runner != ANOTHER_TRIAL else ():
+        for phase in PRINTING if runner != ANOTHER_TRIAL else ():
             yield Piece(runner, number, step.name, phase)
 
 

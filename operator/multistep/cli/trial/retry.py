@@ -39,7 +39,7 @@ async def _retry(target: Target, trial: str) -> None:
     from multistep.cli import cluster
     from multistep.cli.sweep.retry import retry_one
     from multistep.cli.terminal import print_err
-    from multistep.cli.trial.retried import retry_alone
+    from multistep.cli.trial.retry_trial import retry_alone
     from multistep.engine.sweep_trials import owner_of
 
     async with cluster.connect(target) as connected:

@@ -11,13 +11,14 @@ from typing import Final
 from urllib.parse import quote
 
 from multistep.api.conditions import is_finished
+from multistep.api.phases import AGENT, HEALTHCHECK, VERIFIER
 from multistep.api.trial_status import TrialStatus
 from multistep.cli.cluster import Cluster
 from multistep.cli.terminal import print_err
 from multistep.cli.trial.fetch import read_part
-from multistep.cli.trial.pieces import Piece, Place, Wanted, pieces
+from multistep.cli.trial.pieces import Piece, Wanted, pieces
 from multistep.cli.trial.printing import MAX_TAIL_BYTES, Form, Tail
-from multistep.engine.journal import AGENT, HEALTHCHECK, VERIFIER
+from multistep.engine.operations import Place
 from multistep.errors import ClusterError, PodError, RunnerError, Unavailable, UsageError
 from multistep.pods import agent_host, identity
 from multistep.pods import manifest as pods
@@ -197,7 +198,7 @@ def _by_place(status: TrialStatus, here: list[Piece], *, hosted: bool) -> Iterat
     order."""
     if status.pod_name and status.pod_uid:
         for of_host, those in groupby(here, lambda piece: hosted and piece.phase == AGENT):
-            yield "host" if of_host else "environment", status.pod_name, status.pod_uid, list(those)
+            yield "host" if of_host else "agent", status.pod_name, status.pod_uid, list(those)
     if (apart := status.verifier) and apart.pod_uid and (last := [each for each in here if each.phase == VERIFIER][-1:]):
         yield "verifier", apart.pod_name, apart.pod_uid, last
 

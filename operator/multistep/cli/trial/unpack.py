@@ -17,6 +17,7 @@ from typing import IO
 
 from multistep.errors import StoreError
 
+IN_MEMORY_BYTES = 16 << 20  # a larger archive is buffered in a temporary file
 _MODE_BITS = 0o777
 _OWNER_FILE, _OWNER_DIRECTORY = 0o600, 0o700  # mode bits that are always set, so that the user can read and delete the files
 _IMPOSSIBLE_NAMES = frozenset({errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL})

@@ -11,7 +11,7 @@ import zlib
 from pathlib import Path
 
 from multistep.errors import SourceError
-from multistep.sources.bundle import Limits, read_members
+from multistep.sources.bundle import read_members
 from multistep.sources.fetch.guard import install
 from multistep.sources.fetch.many import split
 from multistep.sources.fetch.request import Fetched, Order, answer
@@ -62,9 +62,8 @@ def run(order: Order) -> Fetched:
 
 def check(file: Path, order: Order) -> None:
     """Raise SourceError if the file is not a bundle, is too large, or has no task.toml."""
-    rules = order.rules
     with file.open("rb") as stream:
-        names = {path for path, _ in read_members(stream, Limits(rules.compressed_bytes, rules.uncompressed_bytes, rules.entries))}
+        names = {path for path, _ in read_members(stream, order.rules.limits)}
     if "task.toml" not in names:
         where = f"at {order.request.path!r}" if order.request.path.strip("/") else "at its top"
         raise SourceError(f"{order.request.location.partition('?')[0]} has no task: task.toml is missing {where}")

@@ -7,7 +7,6 @@ error.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +21,7 @@ from dulwich.repo import Repo
 
 from multistep.api.names import has_credentials
 from multistep.errors import SourceError
-from multistep.sources.bundle import Limits
+from multistep.sources.bundle import digest_of
 from multistep.sources.datasets import REGISTRY_BYTES, DatasetTask, Selection, distinct_names, find, parse, select
 from multistep.sources.fetch import git
 from multistep.sources.fetch.guard import check_named, host_of, listed
@@ -49,7 +48,7 @@ def fetch(order: Order, incoming: Path) -> Fetched:
     tasks_fetch = _DatasetFetch(order, incoming)
     what = request.location.partition("?")[0]
     data = registry(request, rules)
-    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    digest = digest_of(data)
     if request.revision and request.revision != digest:
         raise SourceError(f"{what} has digest {digest}, but had {request.revision} when the sweep started", reason=DIGEST)
     selection = Selection(**request.dataset)
@@ -117,7 +116,7 @@ class _DatasetFetch(git.DownloadBudget):
         self._order = order
         self._incoming = incoming
         self._until = time.monotonic() + order.rules.seconds / 2
-        self._limits = Limits(order.rules.compressed_bytes, order.rules.uncompressed_bytes, order.rules.entries)
+        self._limits = order.rules.limits
         self._written = Budget(self._limits, "the dataset")
         self._found: dict[str, Fetched] = {}
         self._wanted = 0

@@ -24,7 +24,7 @@ from dulwich.repo import Repo
 from urllib3.exceptions import HTTPError
 
 from multistep.errors import SourceError
-from multistep.sources.bundle import Entry, Limits
+from multistep.sources.bundle import Entry
 from multistep.sources.fetch.guard import check_named, host_of, listed
 from multistep.sources.fetch.http import basic, connection_error, make_pool
 from multistep.sources.fetch.oci import kept_in
@@ -47,10 +47,9 @@ def fetch(order: Order, incoming: Path) -> Fetched:
     revision = request.revision or remote.resolve(request.ref)
     if kept := kept_in(order, revision):
         return kept
-    limits = Limits(rules.compressed_bytes, rules.uncompressed_bytes, rules.entries)
     with opened(incoming) as repository, Output(incoming) as output:
         remote.fetch(repository, revision)
-        budget = Budget(limits, f"the task in {request.location}")
+        budget = Budget(rules.limits, f"the task in {request.location}")
         files = files_at(repository, revision, request.path, budget, request.location)
         remote.fetch_files(repository, files)
         write_tar(output, entries(repository, files, budget, request.location))

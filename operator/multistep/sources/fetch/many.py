@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from multistep.errors import SourceError
-from multistep.sources.bundle import Entry, Limits, read_members
+from multistep.sources.bundle import Entry, read_members
 from multistep.sources.fetch.output import Output, write_tar
 from multistep.sources.fetch.request import Fetched, FetchedTask, Order
 from multistep.sources.reasons import NOT_FOUND
@@ -16,9 +16,9 @@ _NAME_CHARACTERS = 253
 
 def below(file: Path, path: str, order: Order) -> dict[str, Entry]:
     """Return the entries below a path in the archive, keyed by the path relative to it."""
-    rules, prefix = order.rules, f"{path}/" if path else ""
+    prefix = f"{path}/" if path else ""
     with file.open("rb") as stream:
-        members = read_members(stream, Limits(rules.compressed_bytes, rules.uncompressed_bytes, rules.entries))
+        members = read_members(stream, order.rules.limits)
         return {name.removeprefix(prefix): entry for name, entry in members if name.startswith(prefix)}
 
 

@@ -40,14 +40,13 @@ def fetch(order: Order, incoming: Path) -> Fetched:
     what = str(replace(reference, tag="", digest=revision))
     if kept := kept_in(order, revision):
         return kept
-    limits = Limits(rules.compressed_bytes, rules.uncompressed_bytes, rules.entries)
     with Output(incoming) as output:
         if _is_artifact(manifest) and request.many:
             raise SourceError(f"{what} has one packed task, not a directory of tasks")
         if _is_artifact(manifest):
-            _fetch_artifact(registry, manifest, request.path, output, limits, what)
+            _fetch_artifact(registry, manifest, request.path, output, rules.limits, what)
         else:
-            _fetch_image(registry, manifest, request.path.strip("/"), output, limits, what)
+            _fetch_image(registry, manifest, request.path.strip("/"), output, rules.limits, what)
     return Fetched(revision, output.digest, output.path.name)
 
 

@@ -13,7 +13,7 @@ from multistep.errors import SourceError
 _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
 _HOST = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(?::[0-9]{1,5})?")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _HUB = "registry-1.docker.io"
 
 
@@ -37,7 +37,7 @@ class Reference:
         if registry in ("docker.io", "index.docker.io"):
             registry, repository = "docker.io", repository if "/" in repository else f"library/{repository}"
         fits = _HOST.fullmatch(registry) and _REPOSITORY.fullmatch(repository)
-        if not fits or (colon and not _TAG.fullmatch(tag)) or (at and not _DIGEST.fullmatch(digest)):
+        if not fits or (colon and not _TAG.fullmatch(tag)) or (at and not DIGEST.fullmatch(digest)):
             raise SourceError(f"{text!r} is not an image reference: must be HOST/REPOSITORY:TAG or HOST/REPOSITORY@sha256:DIGEST")
         return cls(registry, repository, tag, digest)
 

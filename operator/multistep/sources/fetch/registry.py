@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from typing import Any
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from multistep.errors import SourceError
+from multistep.sources.bundle import digest_of
 from multistep.sources.fetch.http import Http, Response, basic, body, check_status
 from multistep.sources.fetch.reference import Reference
 from multistep.sources.reasons import DENIED, DIGEST
@@ -38,7 +38,7 @@ class Registry:
         response = check_status(self._send("GET", f"manifests/{wanted}", {"Accept": _ACCEPT}), what)
         sent = response.headers.get("Docker-Content-Digest", "")
         data = body(response, what)
-        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        digest = digest_of(data)
         expected = wanted if ":" in wanted else sent
         if expected.startswith("sha256:") and expected != digest:
             raise SourceError(f"{what}: the registry sent a manifest with digest {digest}", reason=DIGEST)
@@ -65,7 +65,7 @@ class Registry:
 
     def push_blob(self, data: bytes) -> str:
         """Upload a blob unless it exists, and return its digest."""
-        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        digest = digest_of(data)
         what = f"{self._reference.name}: upload of {digest}"
         found = self._send("HEAD", f"blobs/{digest}", actions="pull,push")
         found.close()
@@ -81,7 +81,7 @@ class Registry:
 
     def push_manifest(self, tag: str, manifest: bytes) -> tuple[str, bool]:
         """Upload a manifest under a tag (or "" for its digest) unless it exists. Return its digest and whether it was uploaded."""
-        digest = f"sha256:{hashlib.sha256(manifest).hexdigest()}"
+        digest = digest_of(manifest)
         name = tag or digest
         found = self._send("HEAD", f"manifests/{name}", {"Accept": _ACCEPT}, actions="pull,push")
         found.close()

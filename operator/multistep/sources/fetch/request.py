@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from multistep.api.names import same_server
 from multistep.errors import SourceError
+from multistep.sources.bundle import Limits
 
 Kind = Literal["oci", "git", "url", "dataset"]
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -32,6 +33,11 @@ class Rules:
     compressed_bytes: int = 64 << 20
     uncompressed_bytes: int = 256 << 20
     entries: int = 50_000
+
+    @property
+    def limits(self) -> Limits:
+        """Return the limits of one task's bundle."""
+        return Limits(self.compressed_bytes, self.uncompressed_bytes, self.entries)
 
 
 @dataclass(frozen=True)
@@ -59,12 +65,12 @@ class Request:
         """Return the request for only one of the many tasks. name: the task's directory."""
         return replace(self, path=f"{self.path.strip('/')}/{name}".lstrip("/"), many=False)
 
-    def elsewhere(self, url: str, path: str, revision: str = "", ref: str = "") -> Request:
+    def elsewhere(self, url: str, path: str, ref: str = "") -> Request:
         """Return the request for a task of this dataset in a git repository. It has the dataset's credentials only if the
         repository is on the same server as the dataset."""
         trusted = same_server(self.location, url)
         scope, credentials = (self.scope, self.credentials) if trusted else ("", {})
-        return Request("git", url, ref=ref, path=path, revision=revision, scope=scope, credentials=credentials)
+        return Request("git", url, ref=ref, path=path, scope=scope, credentials=credentials)
 
     @property
     def id(self) -> str:

@@ -11,12 +11,12 @@ import sys
 from contextlib import suppress
 
 from multistep.errors import InvalidSpec, SourceError
+from multistep.sources.child_environment import child_environment
 from multistep.sources.reader.__main__ import STATUS
 from multistep.sources.reader.limits import CPU_SECONDS, WALL_SECONDS
 from multistep.sources.reader.order import ANSWER_BYTES, Answer, Order, parse_answer
 
 _COMMAND = (sys.executable, "-P", "-m", "multistep.sources.reader")
-_PASSED = ("PATH", "LANG")
 _LONGER_SECONDS = 5.0
 _STARTS = 2  # maximum attempts to send an order: the server may have been killed since its last order
 _CHUNK = 1 << 18
@@ -81,14 +81,13 @@ class ForkServer:
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair()
-        environment = {name: os.environ[name] for name in _PASSED if name in os.environ}
         with theirs:
             self._process = subprocess.Popen(
                 (*_COMMAND, str(self._cpu_seconds)),
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # a traceback may contain secrets
-                env=environment | {"MALLOC_ARENA_MAX": "2", "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/nonexistent"},
+                env=child_environment(),
                 start_new_session=True,
             )
         ours.setblocking(False)

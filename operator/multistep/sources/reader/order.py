@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, cast
 from pydantic import TypeAdapter
 
 from multistep.api.layout import TaskLayout
-from multistep.api.unknown import UnknownKey
+from multistep.api.unknown_keys import UnknownKey
 from multistep.errors import InvalidSpec, InvalidTask, MultistepError, SourceError
 
 ANSWER_BYTES: Final = 2 << 20

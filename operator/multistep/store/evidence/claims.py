@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from multistep.store.redact import MARK
+from multistep.engine.redaction import MARK
 
 _RESULT, _LOCK = "result.json", "lock.json"
 _MARKED_KEY = re.compile(re.escape(MARK.encode()) + rb'[^"]*":')

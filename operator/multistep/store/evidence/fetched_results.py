@@ -15,8 +15,8 @@ from typing import BinaryIO, Final, Protocol
 from multistep.errors import MultistepError
 from multistep.store import manifest
 from multistep.store.bucket_results import DIRECT_UPLOADS
-from multistep.store.digests import read_sha256
 from multistep.store.evidence.file_list import Kind
+from multistep.store.known_digests import read_sha256
 from multistep.store.manifest import Line
 from multistep.store.tree import MAX_DEPTH, open_below, walk
 
@@ -80,7 +80,7 @@ class Directory:
                 if entry.path.count("/") > 2 * MAX_DEPTH:
                     raise Damaged(entry.path, "is too deep")
                 kind = _KINDS.get(stat.S_IFMT(entry.info.st_mode))
-                target = os.readlink(entry.name, dir_fd=entry.parent) if kind == "link" else ""
+                target = entry.link_target() if kind == "link" else ""
                 yield Present(entry.path, kind, entry.info.st_size if kind == "file" else 0, target, entry.path)
         except OSError as error:
             raise Damaged(".", f"cannot be read: {error.strerror}") from error

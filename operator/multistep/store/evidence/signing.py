@@ -31,7 +31,7 @@ class InvalidEnvelope(MultistepError):
 
 @dataclass(frozen=True)
 class Signer:
-    """The operator's private key. public: its public key, as PEM; key_id: the key's id in envelopes."""
+    """The operator's private key. public: its public key, as PEM."""
 
     signer: CryptoSigner
     public: bytes
@@ -45,10 +45,6 @@ class Signer:
         except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise StoreError(f"the key that signs evidence, {path}, cannot be used: {error}; {_HOW}") from error
         return cls(signer, private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-
-    @property
-    def key_id(self) -> str:
-        return self.signer.public_key.keyid
 
     def envelope(self, statement: bytes) -> bytes:
         """Return an envelope with the statement and its signature."""

@@ -13,11 +13,12 @@ from typing import Any, Final
 
 from multistep.api import labels
 from multistep.api.content import Content
-from multistep.api.egress import EgressStatus
+from multistep.api.egress_status import EgressStatus
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import AttemptStatus, ResumeStatus, StartStatus, TrialStatus, Usage
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.plan import StepPlan, TrialPlan
+from multistep.engine.redaction import MARK
 from multistep.engine.rewards import StepException
 from multistep.engine.sweep_trials import owning_sweep
 from multistep.engine.tampering import merged
@@ -25,7 +26,6 @@ from multistep.store import harbor
 from multistep.store.evidence import names
 from multistep.store.evidence.file_list import Digests
 from multistep.store.harbor_agent import agent_info, own_version
-from multistep.store.redact import MARK
 
 TYPE: Final = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE: Final = "https://multistep.dev/evidence/v1"

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from multistep.store import digests, directory
-from multistep.store.digests import KnownDigests
+from multistep.store import directory, known_digests
 from multistep.store.directory import TrialDirectory
 from multistep.store.disk import Disk
 from multistep.store.evidence import names
 from multistep.store.evidence.file_list import Digesting, Digests, Item
 from multistep.store.key import TrialKey
+from multistep.store.known_digests import KnownDigests
 from multistep.store.steps import pointers
 from multistep.store.tree import Entry, walk
 from multistep.store.unpacking import Pointer
@@ -36,7 +36,7 @@ class Evidence:
 
 
 def _list_files(to: TrialDirectory) -> Digests:
-    known, digesting = KnownDigests(to.notes(digests.NOTE)), Digesting()
+    known, digesting = KnownDigests(to.notes(known_digests.NOTE)), Digesting()
     to.check()
     with to.work() as work:
         with (work / names.FILES).open("xb") as out:
@@ -50,7 +50,7 @@ def _list_files(to: TrialDirectory) -> Digests:
         (work / names.FILES).replace(to.path / names.FILES)
     directory.sync(to.path)
     if known.new:
-        to.note(digests.NOTE, b"".join(known.new))
+        to.note(known_digests.NOTE, b"".join(known.new))
     return digesting.digests()
 
 
@@ -66,7 +66,7 @@ def _item(entry: Entry, known: KnownDigests, sent: Mapping[str, Pointer]) -> Ite
     if stat.S_ISDIR(mode):
         return Item(entry.path, "directory")
     if stat.S_ISLNK(mode):
-        return Item(entry.path, "link", target=os.readlink(entry.name, dir_fd=entry.parent))
+        return Item(entry.path, "link", target=entry.link_target())
     if not stat.S_ISREG(mode):
         return None
     if not entry.info.st_size and (there := sent.get(entry.path)) is not None:

@@ -15,7 +15,7 @@ from multistep.errors import ClusterError, Conflict, NotFound, Unavailable
 MAX_MESSAGE_CHARACTERS = 1000
 
 
-def refusal(what: str, status: int, body: bytes, headers: Mapping[str, str]) -> ClusterError:
+def error_of(what: str, status: int, body: bytes, headers: Mapping[str, str]) -> ClusterError:
     """Return the error for a response other than 2xx. what: the request, for the message, such as ``get pod ns/name``."""
     fields = _status_object(body)
     reason = str(fields.get("reason") or "")

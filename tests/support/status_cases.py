@@ -7,9 +7,7 @@ from typing import Any
 from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.api.trial_status import TrialStatus
 from multistep.engine.journal import StepRun
-from multistep.engine.status_size import (
-    to_json,
-)
+from multistep.engine.status_size import to_json
 
 NOW = 1_700_000_000.7
 

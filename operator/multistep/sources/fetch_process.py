@@ -10,24 +10,23 @@ from contextlib import suppress
 from pathlib import Path
 
 from multistep.errors import SourceError
+from multistep.sources.child_environment import child_environment
 from multistep.sources.fetch.__main__ import INCOMING
 from multistep.sources.fetch.request import Fetched, Order, Request, Rules, parse_answer, progress_file
 
 _COMMAND = (sys.executable, "-P", "-m", "multistep.sources.fetch")
-_PASSED = ("PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR")
 _ANSWER_BYTES = 4 << 20  # maximum size of an answer, which can have the names and digests of many tasks
 _LONGER_SECONDS = 5.0
 
 
 async def fetch(request: Request, rules: Rules, cache: Path) -> Fetched:
     """Fetch a task in a child process, which is killed on cancellation. Raises SourceError."""
-    environment = {name: os.environ[name] for name in _PASSED if name in os.environ}
     process = await asyncio.create_subprocess_exec(
         *_COMMAND,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,  # a traceback may contain credentials
-        env=environment | {"MALLOC_ARENA_MAX": "2", "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/nonexistent"},
+        env=child_environment("SSL_CERT_FILE", "SSL_CERT_DIR"),
         start_new_session=True,
     )
     try:

@@ -1,0 +1,11 @@
+"""Times as text."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Literal
+
+
+def rfc3339(seconds: float, fraction: Literal["milliseconds", "microseconds"]) -> str:
+    """Return a time in UTC as Kubernetes writes it. seconds: since the epoch."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec=fraction).replace("+00:00", "Z")
