@@ -7,6 +7,8 @@ import gc
 import logging
 import os
 import signal
+from collections.abc import Callable, Mapping
+from contextvars import Context
 from typing import Any, cast
 
 import kopf
@@ -47,17 +49,23 @@ def register(registry: kopf.OperatorRegistry, settings: Settings) -> App:
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
     async def trial_changed(body: kopf.Body, type: str | None, **_: Any) -> None:
-        app.events.trial_event(body, type)
+        _apart(app.events.trial_event, body, type)
 
     @kopf.on.event(GROUP, VERSION, SWEEP_PLURAL, registry=registry)
     async def sweep_changed(body: kopf.Body, type: str | None, **_: Any) -> None:
-        app.events.sweep_event(body, type)
+        _apart(app.events.sweep_event, body, type)
 
     @kopf.on.event("v1", "pods", registry=registry)
     async def pod_changed(body: kopf.Body, type: str | None, **_: Any) -> None:
-        app.events.pod_event(body, type)
+        _apart(app.events.pod_event, body, type)
 
     return app
+
+
+def _apart(handle: Callable[[Mapping[str, Any], str | None], None], body: kopf.Body, type: str | None) -> None:
+    """Handle an event in an empty context: the timers and tasks that it starts would otherwise keep kopf's context, which has the
+    whole object, in memory until the trial ends."""
+    Context().run(handle, body, type)
 
 
 class NoDiffs(kopf.DiffBaseStorage):

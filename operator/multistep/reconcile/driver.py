@@ -220,7 +220,8 @@ class Driver:
         if progress.running is None or progress.next is None or progress.running.id in drive.under_way:
             return False
         session, time_of = drive.sessions[progress.next.where], asyncio.get_running_loop().time
-        end = time_of() + self._settings.linger_seconds - FIRST_WAIT_SECONDS
+        near_timeout = (drive.deadline.when() or time_of()) - self._settings.linger_seconds  # at the timeout, it would break
+        end = min(time_of() + self._settings.linger_seconds - FIRST_WAIT_SECONDS, near_timeout)
         while not (self._sessions_queued() or drive.hooks.expired() or drive.hooks.changed()) and (left := end - time_of()) > 0:
             record = await session.wait(progress.running.id, min(left, FIRST_WAIT_SECONDS))
             if record.done:

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"context"
 	"crypto/md5"
 	"crypto/sha1"
 	"crypto/sha256"
@@ -350,6 +351,26 @@ func TestAnInspectionEndsInTimeAndFindsWhatTakesNone(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// On a slow node, the honest work of a package manager can use up the time, too.
+func TestAnAlternativeThatWasNotReadInTimeIsNoFinding(t *testing.T) {
+	i := newImage(t)
+	i.link("/usr/bin/grep", "usr/bin/pager")
+	i.baseline()
+	i.write("var/lib/dpkg/alternatives/pager", "auto\n/usr/bin/pager\n\n/usr/bin/grep\n10\n/usr/bin/true\n20\n")
+	for _, late := range []bool{false, true} {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		if late {
+			cancel()
+		}
+		s := &search{Inspector: i.inspector.until(ctx), scope: i.scope, found: map[string]string{}}
+		s.program(SystemFileChanged, "pager", "/usr/bin/pager", "/usr/bin/grep", "/usr/bin/true")
+		if len(s.found) > 0 {
+			t.Errorf("late: %v, found: %v", late, s.found)
+		}
 	}
 }
 

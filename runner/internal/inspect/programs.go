@@ -79,7 +79,9 @@ func (s *search) program(kind, name, file, former, final string) {
 	switch {
 	case inNodeModules(former) && inNodeModules(final):
 	case final != former && !same && !s.isAlternative(file, final):
-		s.report(kind, file)
+		if s.files.ctx.Err() == nil { // the end of the time may have hidden the alternative
+			s.report(kind, file)
+		}
 	case s.changed(final):
 		s.suspect(kind, file, final)
 	}

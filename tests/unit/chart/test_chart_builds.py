@@ -33,4 +33,5 @@ def test_builders_pull_their_images_with_the_secrets_of_the_operators_images(
 ) -> None:
     secrets = [{"name": "registry"}]
     assert pod_spec(render, monkeypatch, {"imagePullSecrets": secrets})["imagePullSecrets"] == secrets
-    assert "imagePullSecrets" not in pod_spec(render, monkeypatch, {})
+    for none in ({}, {"imagePullSecrets": None}):  # an operator that rejected null would not start
+        assert "imagePullSecrets" not in pod_spec(render, monkeypatch, none)

@@ -180,6 +180,14 @@ async def test_a_session_is_kept_longer_for_a_phase_unless_there_is_other_work(
     assert shown[1:] == (["Agent", "Agent"] if sessions == 1 else [])
 
 
+async def test_a_session_near_its_timeout_is_not_kept_for_a_phase() -> None:
+    """At the timeout it would break, which counts as a failed session and delays the trial."""
+    world = World(durations={"a/agent": 100_000.0}, settings={"linger_seconds": 4.0, "exec_session_seconds": 3.5})
+    await world.reconcile()
+    waited = [each["id"] for each in world.runner.requests if each["op"] == "wait"]
+    assert waited.count("1/a/agent") == 1 and world.errors == []
+
+
 async def test_short_steps_that_share_a_session_end_at_the_trials_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(trial=manifest({"activeDeadlineSeconds": 100}), settings={"linger_seconds": 30.0})
     known = FakeRunner._known
