@@ -1,4 +1,5 @@
-"""Scrape the operator and kube-state-metrics with a real Prometheus while trials run; compare Prometheus's data with statuses."""
+"""Scrape the operator, the model gateway and kube-state-metrics with a real Prometheus while trials run; compare Prometheus's data
+with statuses."""
 
 from __future__ import annotations
 
@@ -24,6 +25,8 @@ from tests.support.waiting import eventually
 
 FILES = Path(__file__).parents[2] / "charts" / "multistep" / "files"
 SCRAPE_SECONDS = 1
+GATEWAY_SELECTOR = f"{SELECTOR}-gateway"
+OTHERS = '{job!="gateway"}'  # targets that answer all scrapes: other tests restart the gateway
 BOTH = '#!/bin/sh\necho \'{"reward": 0.25, "style": 1}\' > /logs/verifier/reward.json\n'
 NOTHING = "#!/bin/sh\ntrue\n"
 
@@ -65,22 +68,21 @@ class Seen:
     namespace: str
 
 
-async def operators(given: Given) -> list[str]:
-    """Return the addresses at which the operator's replicas serve metrics."""
-    pods = await given.client.list_all(PODS, NAMESPACE, label_selector=SELECTOR)
+async def addresses(given: Given, selector: str) -> list[str]:
+    """Return the addresses at which the pods with these labels serve metrics."""
+    pods = await given.client.list_all(PODS, NAMESPACE, label_selector=selector)
     there = [each for each in pods if not each["metadata"].get("deletionTimestamp")]
     return [f"{each['status']['podIP']}:8081" for each in there if each["status"].get("podIP")]
 
 
-def configuration(targets: Iterable[str], states: str) -> Object:
+def configuration(operators: Iterable[str], gateways: Iterable[str], states: str) -> Object:
+    own = {"namespace": NAMESPACE, "pod": "p"}
     return {
         "global": {"scrape_interval": f"{SCRAPE_SECONDS}s", "evaluation_interval": f"{SCRAPE_SECONDS}s"},
         "rule_files": [str(FILES / "alerts.yaml")],
         "scrape_configs": [
-            {
-                "job_name": "multistep",
-                "static_configs": [{"targets": list(targets), "labels": {"namespace": NAMESPACE, "pod": "p"}}],
-            },
+            {"job_name": "multistep", "static_configs": [{"targets": list(operators), "labels": own}]},
+            {"job_name": "gateway", "static_configs": [{"targets": list(gateways), "labels": own}]},
             {"job_name": "states", "honor_labels": True, "static_configs": [{"targets": [states]}]},
         ],
     }
@@ -104,16 +106,17 @@ async def run(given: Given) -> dict[str, Object]:
 @pytest.fixture
 async def seen(given: Given) -> AsyncIterator[Seen]:
     place = servers.node()
+    own = await addresses(given, SELECTOR), await addresses(given, GATEWAY_SELECTOR)
     async with (
         servers.kube_state_metrics(FILES / "kube-state-metrics.yaml", place) as states,
-        servers.prometheus(configuration(await operators(given), states.host), place) as server,
+        servers.prometheus(configuration(*own, states.host), place) as server,
         aiohttp.ClientSession() as session,
         AsyncExitStack() as made,
     ):
         prometheus = Prometheus(server.url, session)
 
         async def up() -> bool:
-            return await prometheus.query("sum(up)") == {(): 2}
+            return await prometheus.query(f"sum(up{OTHERS})") == {(): 2}
 
         await eventually(up)  # PromQL's increase() needs a sample from before the trials
         while (found := await seen_by(prometheus, given)) is None:  # repeat if the operator restarted, which resets its counters
@@ -126,7 +129,7 @@ async def seen(given: Given) -> AsyncIterator[Seen]:
 
 async def seen_by(prometheus: Prometheus, given: Given) -> Seen | None:
     """Run the trials and return Prometheus's data on them; return None if the operator restarted meanwhile."""
-    process = await prometheus.query("process_start_time_seconds")
+    process = await prometheus.query(f"process_start_time_seconds{OTHERS}")
     statuses = await run(given)
 
     async def all_finished() -> bool:
@@ -138,7 +141,7 @@ async def seen_by(prometheus: Prometheus, given: Given) -> Seen | None:
     for _ in range(2):  # PromQL's rate() needs two scrapes
         moment = await scraped_since(prometheus, moment)
     at_moment = replace(prometheus, moment=moment)
-    same = await at_moment.query("process_start_time_seconds") == process
+    same = await at_moment.query(f"process_start_time_seconds{OTHERS}") == process
     return Seen(at_moment, statuses, given.namespace) if same else None
 
 
@@ -159,7 +162,7 @@ async def scraped_since(prometheus: Prometheus, since: float) -> float:
 
 async def good_scrapes(prometheus: Prometheus, moment: float) -> dict[tuple[str, ...], float]:
     """Return, by target, the time of the newest scrape before `moment`. Omit targets whose newest scrape failed."""
-    return await replace(prometheus, moment=moment).query("timestamp(up) and up == 1")
+    return await replace(prometheus, moment=moment).query(f"timestamp(up{OTHERS}) and up == 1")
 
 
 async def test_what_prometheus_has_is_what_the_statuses_have(seen: Seen) -> None:
