@@ -85,7 +85,7 @@ def _failure(fields: Fields) -> ModelFailure:
 
 
 class Amounts(Protocol):
-    """Amounts that budgets limit (gateway.usage.Amounts)."""
+    """Amounts that budgets limit (gateway.ledger.Spent)."""
 
     @property
     def input_tokens(self) -> int: ...

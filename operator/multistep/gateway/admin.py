@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from typing import Final, get_args
 
 from aiohttp import web
@@ -13,10 +12,11 @@ from pydantic import ValidationError
 from multistep.gateway.credentials import Credential
 from multistep.gateway.exchange import Services
 from multistep.gateway.keyring import Keyring
+from multistep.gateway.ledger import Spent
 from multistep.gateway.prices import TABLE
 from multistep.gateway.relay import REQUEST_MAY_BE_WRONG
 from multistep.gateway.tokens import Role, StepKey
-from multistep.gateway.usage import Amounts, LastFailure, usage_of
+from multistep.gateway.usage import LastFailure, usage_of
 from multistep.instruments import CONTENT_TYPE
 
 _OPEN_PATHS: Final = ("/healthz", "/metrics")
@@ -106,10 +106,10 @@ class Admin:
         usage = usage.model_copy(update={"last_failure": last, "failures": failures, "spent": spent})
         return web.json_response(usage.model_dump(mode="json", by_alias=True))
 
-    async def _spent(self, uid: str) -> dict[str, Amounts]:
+    async def _spent(self, uid: str) -> dict[str, Spent]:
         """Return what each step of a trial used, by ATTEMPT/STEP."""
         found = await self._services.ledger.spent_by_step(uid)
-        return {"/".join(name.split("/")[1:3]): Amounts(**asdict(each)) for name, each in found.items()}
+        return {"/".join(name.split("/")[1:3]): each for name, each in found.items()}
 
     async def _blames_request(self, step: StepKey, failure: LastFailure | None) -> bool:
         """Return whether the agent's request, not the configuration, caused a 403 or 404. The configuration is right if the

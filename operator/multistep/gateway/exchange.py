@@ -145,7 +145,7 @@ class Exchange:
             raise await self._refused("Budget", f"no budget can be kept for a request to {model}: {self._unknown}")
         try:
             with stopwatch(self._add_held):
-                return await self._services.budgets.reserve(claims, _reserved(self._row), self._hold_left())
+                return await self._services.budgets.reserve(claims, self._row.reserved, self._hold_left())
         except BudgetSpent as error:
             raise await self._refused("Budget" if error.scope == "trial" else "SweepBudget", str(error)) from error
 
@@ -310,14 +310,10 @@ def _open_row(call: Call, most: Spent) -> Row:
     )
 
 
-def _reserved(row: Row) -> Spent:
-    return Spent(row.reserved_input, row.reserved_output, row.reserved_usd)
-
-
 def _used(row: Row) -> Spent:
     """Return the amount with which a finished request counts in budgets, by the same rule as Ledger.spent."""
     if row.input_tokens is None:
-        return _reserved(row)
+        return row.reserved
     return Spent(row.input_tokens, row.output_tokens or 0, row.cost_usd or 0.0)
 
 

@@ -74,6 +74,11 @@ class Row:
         """Return whether the usage is unknown, although the provider may have charged for it."""
         return self.input_tokens is None
 
+    @property
+    def reserved(self) -> Spent:
+        """Return the most that the request could use."""
+        return Spent(self.reserved_input, self.reserved_output, self.reserved_usd)
+
 
 @dataclass(frozen=True)
 class Spent:

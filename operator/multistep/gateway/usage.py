@@ -8,19 +8,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from multistep.gateway.ledger import BUDGETS, Row, refusals
+from multistep.gateway.ledger import BUDGETS, Row, Spent, refusals
 
 
 class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
-
-
-class Amounts(_Model):
-    """Amounts that budgets limit."""
-
-    input_tokens: int = Field(default=0, alias="inputTokens")
-    output_tokens: int = Field(default=0, alias="outputTokens")
-    cost_usd: float = Field(default=0.0, alias="costUSD")
 
 
 class LastFailure(_Model):
@@ -37,7 +29,7 @@ class LastFailure(_Model):
     kind: Literal["Provider", "Configuration", "Budget", "SweepBudget"]
     message: str
     answered: bool = True
-    most: Amounts = Amounts()
+    most: Spent = Spent()
 
 
 class ModelUsage(_Model):
@@ -68,7 +60,7 @@ class StepUsage(ModelUsage):
     price_table: str = Field(default="", alias="priceTable")
     stalled_seconds: float = Field(default=0.0, alias="stalledSeconds")
     last_request_at: float | None = Field(default=None, alias="lastRequestAt")
-    spent: dict[str, Amounts] = {}
+    spent: dict[str, Spent] = {}
 
 
 def usage_of(rows: Sequence[Row], price_table: str, stalled_seconds: float) -> StepUsage:
@@ -110,5 +102,4 @@ def _last_failure(rows: Sequence[Row]) -> LastFailure | None:
     last = max((row for row in refused or rows if row.ended is not None), key=lambda row: row.ended or 0.0, default=None)
     if last is None or last.kind == "":
         return None
-    most = Amounts(input_tokens=last.reserved_input, output_tokens=last.reserved_output, cost_usd=last.reserved_usd)
-    return LastFailure(status=last.status, model=last.model, kind=last.kind, message=last.message, most=most)
+    return LastFailure(status=last.status, model=last.model, kind=last.kind, message=last.message, most=last.reserved)

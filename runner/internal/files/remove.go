@@ -24,23 +24,21 @@ var removeTimeout = 10 * time.Minute
 var errFilled = errors.New("it takes too long: it has too many files, or processes still create some")
 
 // empty removes all contents of a directory.
-func empty(root *os.Root) (err error) {
-	until := time.Now().Add(removeTimeout)
-	for range removeAttempts {
-		remover := remover{top: root, until: until}
-		if err = remover.all(func() error { return remover.contents(root, ".", 0) }); err == nil {
-			return nil
-		}
-	}
-	return err
+func empty(root *os.Root) error {
+	return attempts(root, func(r *remover) error { return r.contents(root, ".", 0) })
 }
 
 // removeAll removes name and, if it is a directory, its contents. It follows no links.
-func removeAll(root *os.Root, name string) (err error) {
+func removeAll(root *os.Root, name string) error {
+	return attempts(root, func(r *remover) error { return r.remove(root, name, name, 0) })
+}
+
+// attempts calls first with a new remover of the directory until all is removed, at most removeAttempts times.
+func attempts(root *os.Root, first func(*remover) error) (err error) {
 	until := time.Now().Add(removeTimeout)
 	for range removeAttempts {
-		remover := remover{top: root, until: until}
-		if err = remover.all(func() error { return remover.remove(root, name, name, 0) }); err == nil {
+		remover := &remover{top: root, until: until}
+		if err = remover.all(func() error { return first(remover) }); err == nil {
 			return nil
 		}
 	}
