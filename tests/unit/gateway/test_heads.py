@@ -104,8 +104,10 @@ async def test_an_address_may_have_so_many_unfinished_heads(tmp_path: Path, monk
         assert (await found[4].answer())[0] == 200
         found[0].writer.close()
         await found[0].writer.wait_closed()
-        await found[4].send(START, b"\r\n")
-        assert (await found[4].answer())[0] == 401
+        await found[4].send(START)
+        for each in (found[1], found[2], found[4]):  # the gateway did not close them, so it answers when their heads end
+            await each.send(b"\r\n")
+            assert (await each.answer())[0] == 401
 
 
 async def test_each_head_of_a_connection_is_limited_and_no_body_is(tmp_path: Path) -> None:
