@@ -371,6 +371,18 @@ def test_an_agent_that_fails_while_the_gateway_is_down_loses_the_attempt_but_not
     assert run.exception is not None and run.exception.type == "APIConnectionError"
 
 
+def test_an_agent_that_reaches_its_timeout_while_the_gateway_is_down_loses_the_attempt() -> None:
+    """It may have repeated requests that could not reach the gateway, until the timeout."""
+    stopped = {"a/host/agent": outcome(error=("AgentTimeoutError", "Agent execution timed out"))}
+    record = play(hosted(CREDENTIALS), stopped).records["1/a/host/agent"]
+    assert record.ended_at is not None
+    down = {**closed(), "downtimes": [{"began": record.started_at, "ended": record.ended_at}]}
+    lost = play(hosted(CREDENTIALS), {**stopped, "a/host/model-usage": down}).journal.lost
+    assert lost is not None and lost.reason == "ModelGatewayDown" and "AgentTimeoutError" in lost.message
+    run = play(hosted(CREDENTIALS), {**stopped, "a/host/model-usage": closed()}).journal.steps[0]
+    assert run.exception is not None and run.exception.type == "AgentTimeoutError"
+
+
 def test_what_only_the_agent_says_about_its_provider_is_no_evidence() -> None:
     printed = outcome(error=("ApiRateLimitError", "429: rate limit exceeded"))
     played = play(hosted(CREDENTIALS), {"a/host/agent": printed, "a/host/model-usage": closed()})
