@@ -138,3 +138,33 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     """Return a hint with the most similar known name; "" if none is similar."""
     similar = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {similar[0]!r}?" if similar else ""
+EXIT_ERRORS: Final = frozenset(
+    {
+        "AgentAuthenticationError",
+        "AgentSafetyRefusalError",
+        "ApiConnectionClosedError",
+        "ApiConnectionError",
+        "ApiError",
+        "ApiInternalServerError",
+        "ApiOverloadedError",
+        "ApiProviderResourceNotFoundError",
+        "ApiRateLimitError",
+        "ApiResponseStalledError",
+        "ApiUsageLimitError",
+        "ContextWindowExceededError",
+        "ModelNotFoundError",
+        "NetworkConnectionError",
+        "NonZeroAgentExitCodeError",
+        "OutputTokenExceededError",
+        "UnknownApiError",
+        "UnsupportedModelParametersError",
+    }
+)
+"""Exception types of an agent's program that exited with an error: NonZeroAgentExitCodeError and its subclasses. Harbor chooses one
+by what the program printed."""
+
+
+VALID_EXIT_ERRORS: Final = frozenset({"AgentSafetyRefusalError", "ContextWindowExceededError", "OutputTokenExceededError"})
+"""Those of EXIT_ERRORS after which Harbor regards a reward as valid."""
+
+
