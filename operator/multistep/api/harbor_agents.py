@@ -103,6 +103,44 @@ WEB_TOOLS: Final = frozenset(
 that a limited network does not stop them."""
 
 
+SETUP_SECONDS: Final = {"hermes": 1200.0}
+"""Timeouts in seconds of the setups that Harbor gives more than the usual 360."""
+
+
+WITHOUT_MCP: Final = frozenset(
+    {
+        "aider",
+        "code-puppy",
+        "computer-1",
+        "cortex-code",
+        "deerflow",
+        "fabric",
+        "muse-code",
+        "nemo-agent",
+        "rovodev-cli",
+        "trae-agent",
+    }
+)
+"""Names of the agents that use no MCP servers."""
+
+
+MCP_HEADERS: Final = frozenset({"claude-code", "codex"})
+"""Names of the agents that send the headers of MCP servers."""
+
+
+WITHOUT_SKILLS: Final = WITHOUT_MCP | {
+    "acp",
+    "devin",
+    "dspy-rlm",
+    "langgraph",
+    "mini-swe-agent",
+    "openhands",
+    "strands",
+    "swe-agent",
+}
+"""Names of the agents that load no skills."""
+
+
 NEED_MODEL: Final = frozenset(
     {
         "aider",
@@ -134,10 +172,6 @@ NEED_MODEL: Final = frozenset(
 """Names of the agents that fail without a model. The other agents have a default, or read it from a variable or config file."""
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return a hint with the most similar known name; "" if none is similar."""
-    similar = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {similar[0]!r}?" if similar else ""
 EXIT_ERRORS: Final = frozenset(
     {
         "AgentAuthenticationError",
@@ -168,3 +202,7 @@ VALID_EXIT_ERRORS: Final = frozenset({"AgentSafetyRefusalError", "ContextWindowE
 """Those of EXIT_ERRORS after which Harbor regards a reward as valid."""
 
 
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return a hint with the most similar known name; "" if none is similar."""
+    similar = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {similar[0]!r}?" if similar else ""

@@ -115,6 +115,12 @@ def test_the_agent_host_gets_the_tasks_mcp_servers_and_skills_for_the_agent() ->
     ]
 
 
+@pytest.mark.parametrize(("agent", "seconds"), [(MODEL, 360), ({"name": "hermes", "model": "openai/m", "access": "Direct"}, 1200)])
+def test_a_setup_may_take_as_long_as_in_harbor(agent: Mapping[str, Any], seconds: float) -> None:
+    usual, doubled = play(hosted(agent)), play(hosted(agent, agentSetupTimeoutMultiplier=2))
+    assert [each.operation("/host/agent-setup").request["timeoutSeconds"] for each in (usual, doubled)] == [seconds, 2 * seconds]
+
+
 def test_a_resuming_agent_resumes_from_the_second_step_on_and_keeps_its_logs() -> None:
     played = play(hosted(resumeTrajectory=True))
     assert [played.operation(f"{step}/host/agent").request["step"]["resume"] for step in "abc"] == [False, True, True]
