@@ -200,6 +200,11 @@ def test_a_sweep_chooses_what_becomes_of_an_agents_errors_in_any_step(type_: str
     assert counted_score(again, Scoring(agent_errors="Exclude")) == 1
 
 
+def test_an_exit_status_that_harbor_explains_by_its_output_is_an_agents_error_unless_harbor_counts_the_reward() -> None:
+    assert {"NonZeroAgentExitCodeError", "ApiRateLimitError", "UnknownApiError"} < AGENT_ERRORS
+    assert AGENT_ERRORS.isdisjoint({"AgentTimeoutError", "ContextWindowExceededError", "AgentSafetyRefusalError"})
+
+
 def test_an_agent_that_used_up_its_time_keeps_its_reward_whatever_the_sweep_chooses() -> None:
     agent = {"agent": {"name": "command", "command": ["x"]}}
     ended = play(plan(IMAGE, agent), {"task/agent": {"timedOut": True, "exitCode": None}, "task/verifier": ONE})
