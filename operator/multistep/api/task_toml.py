@@ -77,7 +77,7 @@ class CollectConfig(_Table):
     """A command that runs after the agent and prepares files for the verifier. Failures are ignored."""
 
     command: str
-    """Command for bash, run in WORKDIR."""
+    """Command for bash, run in WORKDIR; in another service than main for `sh`."""
     service: Annotated[str, AfterValidator(names.service_name)] = "main"
     """Service of the task's compose file; `main` is the trial's container."""
     timeout_sec: float = 60.0

@@ -21,13 +21,14 @@ from multistep.cli.trial.fetch import download, read_part
 from multistep.client.rollout import Rollout
 from multistep.client.run import AsyncRun
 from multistep.client.submission import Agent, Task, submission
-from multistep.errors import ClusterError, MultistepError, NotFound, StoreError
+from multistep.errors import ClusterError, MultistepError, NotFound, StoreError, UsageError
 from multistep.kube.client import Client as Cluster
 from multistep.kube.resources import SWEEPS
 
 logger = logging.getLogger(__name__)
 
 _FIELD_MANAGER: Final = "multistep-python"
+_ARGUMENTS: Final = ("tasks", "agents", "attempts", "parallelism")  # arguments of submit that are fields of the spec, too
 _PART_BYTES: Final = 1 << 20
 _RENEWALS: Final = 3  # renewals per lease duration, so that two of them may fail
 
@@ -102,6 +103,8 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
 
         Raises UsageError if a task or agent is invalid, InvalidSpec if a field is invalid (the message names it), ClusterError.
         """
+        if wrong := [each for each in _ARGUMENTS if each in (spec or {})]:
+            raise UsageError(f"spec: {wrong[0]} is an argument of submit, which spec does not replace")
         lease = {"lease": {"seconds": lease_seconds}} if lease_seconds is not None else {}
         fields = {**(spec or {}), **lease, "attempts": attempts, "parallelism": parallelism}
         planned = submission(tasks, agents, fields, name=name, image=image, namespace=self.namespace)

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from multistep.api.agent_spec import AgentSpec
+from multistep.api.harbor_agents import SETUP_SECONDS
 from multistep.api.task_toml import NetworkMode, TaskConfig
 from multistep.api.trial_spec import TrialSpec
 from multistep.engine.timeouts import resolve_limit
 from multistep.errors import InvalidSpec
 
-SETUP_SECONDS = 360.0  # Harbor 0.25, trial: timeout of an agent's setup
+_SETUP_SECONDS = 360.0  # Harbor 0.25, agents: timeout of an agent's setup, unless its class has another
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def hosted_agent(config: TaskConfig, spec: TrialSpec, credentials: Mapping[str, 
     return HostedAgent(
         spec=spec.agent,
         setup_timeout=resolve_limit(
-            SETUP_SECONDS,
+            SETUP_SECONDS.get(spec.agent.name or "", _SETUP_SECONDS),
             override=None,
             maximum=None,
             multiplier=spec.agent_setup_timeout_multiplier,

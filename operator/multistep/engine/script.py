@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from multistep.api.content import Content
+from multistep.api.harbor_agents import EXIT_ERRORS
 from multistep.api.phases import AGENT, AGENT_SETUP, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER
 from multistep.api.records import Fields, HealthcheckResult, PhaseResult
 from multistep.api.services import MAIN
@@ -301,8 +302,8 @@ def _collect_hooks(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
 
 def skips_verifier(plan: TrialPlan, run: StepRun) -> bool:
     """Return whether a single-step trial skips its verifier: after any exception except AgentTimeoutError, OutOfMemoryError and
-    NonZeroAgentExitCodeError."""
-    expected = ("AgentTimeoutError", "NonZeroAgentExitCodeError", "OutOfMemoryError")
+    those of an agent's exit status."""
+    expected = {"AgentTimeoutError", "OutOfMemoryError", *EXIT_ERRORS}
     return plan.single and run.exception is not None and run.exception.type not in expected
 
 

@@ -37,10 +37,11 @@ class Broken:
 
 
 def broken_tasks(rows: Iterable[Row]) -> list[Broken]:
-    """Return the tasks that have a failure of class Verifier or Task with the agent oracle."""
+    """Return the tasks that have a failure of class Verifier or Task with the agent oracle. A trial whose verification is disabled
+    has class Task, too, but nothing failed in it."""
     found: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        if row.program == _ORACLE and row.state != "Active" and row.failure_class in _BROKEN:
+        if row.program == _ORACLE and row.state != "Active" and row.failure_class in _BROKEN and row.outcome != "Unverified":
             found[row.task].append(row)
     return [
         Broken(task, sorted({each.reason for each in those}), len(those), those[0].message) for task, those in sorted(found.items())

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+
+from multistep.kube.watch import WatchEvent
 
 from .conftest import Invoke
 from .fakes import FAILED, CliCluster, status, step
@@ -101,6 +104,23 @@ def test_exactly_the_excluded_trials_of_a_sweep_run_again(invoke: Invoke, cluste
     assert (result.exit_code, result.stdout, retries(cluster)) == (0, "b\nd\n", [1, 3])
     assert result.stderr == "sweep s: 2 trials run again\n"
     assert cluster.objects["TrialSweep", "s"]["spec"]["stop"] is None
+
+
+def test_a_sweep_is_followed_until_its_retries_have_finished(
+    invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first version is from before the operator saw spec.retries."""
+    sweep(cluster)
+    trial(cluster, "b", number=1)
+    versions = [{**status(phase), "observedGeneration": seen} for phase, seen in (("Complete", 1), ("Running", 2), ("Failed", 2))]
+
+    async def watch(*given: Any, **options: Any) -> AsyncGenerator[WatchEvent, None]:
+        for each in versions:
+            yield WatchEvent("MODIFIED", {"metadata": {"name": "s", "namespace": "default", "generation": 2}, "status": each})
+
+    monkeypatch.setattr(cluster, "watch", watch)
+    result = invoke("sweep", "retry", "s", "--excluded", "--follow")
+    assert (result.exit_code, "s Failed" in result.stdout) == (3, True), result.output
 
 
 def test_a_retry_that_is_due_is_not_requested_twice(invoke: Invoke, cluster: CliCluster) -> None:

@@ -219,6 +219,15 @@ def test_the_task_of_the_given_name_is_replaced_in_a_sweep(task: Path, invoke: I
     assert (owner["kind"], owner["name"]) == ("TrialSweep", "new")
 
 
+def test_a_task_that_replaces_another_gets_its_image_from_the_sweeps_template(
+    task: Path, invoke: Invoke, cluster: CliCluster
+) -> None:
+    (task / "task.toml").write_text(TASK_TOML.replace('docker_image = "registry.example/image:1"', ""))
+    sweep(cluster, template={"spec": {"environment": {"image": "i"}}})
+    result = invoke("regrade", "nightly", "--name", "new", "--task", task)
+    assert result.exit_code == 0, result.stderr
+
+
 def test_the_only_task_of_a_sweep_may_get_other_tests(tests: Path, invoke: Invoke, cluster: CliCluster) -> None:
     sweep(cluster, tasks=SWEEP["tasks"][:1])
     assert invoke("regrade", "nightly", "--name", "new", "--tests", tests).exit_code == 0

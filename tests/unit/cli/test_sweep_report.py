@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from multistep.errors import ClusterError
+from multistep.errors import ClusterError, Unavailable
 from multistep.kube.resources import TRIALS
 from tests.unit.report.samples import step, trial, used
 
@@ -56,6 +56,12 @@ def test_a_report_is_a_table_of_agents_and_their_differences(invoke: Invoke, clu
     assert lines[1].startswith("good 0.932 0.922 to 0.943 0.062 0.125 16 of 16 8 of 8 - -")
     assert lines[3] == "lost - - - - 0 of 2 0 of 1 1 Infrastructure, 1 not finished -"
     assert lines[6].startswith("good poor +0.915 0.895 to 0.935 0.008 8 real")
+
+
+def test_pass_at_k_has_the_number_of_its_tasks_if_others_have_fewer_trials(invoke: Invoke, cluster: CliCluster) -> None:
+    put(cluster, "s", {("t0", "a"): [1.0, 1.0], ("t1", "a"): [0.0, "Infrastructure"], ("t2", "a"): [0.0, None]})
+    lines = [" ".join(line.split()) for line in invoke("sweep", "report", "s").stdout.splitlines()]
+    assert lines[1].startswith("a 0.333 0.000 to 1.000 0.333 1.000 of 1 task 4 of 6 3 of 3")
 
 
 def put_branches(cluster: CliCluster, sweep: str, task: str, state: str, *rewards: float | None) -> None:
@@ -318,6 +324,22 @@ def test_a_report_that_was_kept_can_be_compared_when_its_sweep_is_gone(invoke: I
     assert (found["first"], found["is_real"]) == (f"{file}/good", True)
     (same,) = json.loads(invoke("sweep", "compare", f"{file}/good", "a/good", "-o", "json").stdout)
     assert same["difference"]["estimate"]["value"] == 0
+
+
+def test_kept_reports_are_compared_without_a_cluster(
+    invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    put(cluster, "a", MANY)
+    file = tmp_path / "monday.json"
+    assert invoke("sweep", "report", "a", "-o", file).exit_code == 0
+
+    def connect(_: object) -> None:
+        raise Unavailable("no kubeconfig names a cluster")
+
+    monkeypatch.setattr("multistep.cli.cluster.connect", connect)
+    result = invoke("sweep", "compare", f"{file}/good", f"{file}/poor")
+    assert (result.exit_code, "the difference is real" in result.stdout) == (0, True), result.stderr
+    assert invoke("sweep", "compare", file, "a").exit_code == 4
 
 
 def test_sweeps_that_score_by_other_rules_are_distinguished(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:

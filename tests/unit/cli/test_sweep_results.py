@@ -102,6 +102,24 @@ def test_the_directory_of_something_else_is_left_alone(invoke: Invoke, sweep: Cl
     assert [each.name for each in (tmp_path / SWEEP).iterdir()] == ["notes.txt"]
 
 
+def test_a_file_in_the_place_of_the_directory_is_reported(invoke: Invoke, sweep: CliCluster, tmp_path: Path) -> None:
+    (tmp_path / SWEEP).write_text("mine")
+    result = invoke("sweep", "results", SWEEP, tmp_path)
+    assert (result.exit_code, result.stderr) == (2, f"error: {tmp_path / SWEEP}: Not a directory\n")
+
+
+def test_the_numbers_of_the_job_are_of_one_trial_for_each_number_as_in_the_report(
+    invoke: Invoke, sweep: CliCluster, tmp_path: Path
+) -> None:
+    """spec.retries may name a trial that has a score; its retry has results, but does not count."""
+    for name, labels in (("hosted", {"number": "1"}), ("single-step", {"number": "9", "retry-of": "1"})):
+        found = sweep.objects["MultiStepTrial", name]["metadata"]["labels"]
+        found |= {f"multistep.dev/{key}": value for key, value in labels.items()}
+    assert invoke("sweep", "results", SWEEP, tmp_path).exit_code == 0
+    evals = job(tmp_path)["stats"]["evals"]
+    assert [list(each["pass_at_k"]) for key, each in evals.items() if key.startswith("a__")] == [["1"], ["1"]]
+
+
 def test_the_results_of_an_earlier_sweep_of_the_same_name_do_not_mix(invoke: Invoke, sweep: CliCluster, tmp_path: Path) -> None:
     assert invoke("sweep", "results", SWEEP, tmp_path).exit_code == 0
     sweep.objects["TrialSweep", SWEEP]["metadata"]["uid"] = UID.replace("1", "9")

@@ -81,3 +81,31 @@ def test_a_source_that_cannot_be_used_is_named(
     (task.parent / "sweep.yaml").write_text(yaml.safe_dump(sweep))
     result = invoke("sweep", "run", *(task.parent / name for name in names))
     assert result.exit_code == 2 and f"error: {task.parent}/{reported}" in result.stderr, result.stderr
+
+
+def test_an_image_for_tasks_without_one_is_used(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    toml = task / "task.toml"
+    toml.write_text(toml.read_text().replace('docker_image = "registry.example/image:1"', ""))
+    assert invoke("sweep", "run", task, "--detach").exit_code == 2
+    result = invoke("sweep", "run", task, "--detach", "--image", "registry.example/image:2")
+    assert result.exit_code == 0, result.stderr
+    (sweep,) = cluster.of("TrialSweep")
+    assert sweep["spec"]["tasks"][0]["environment"] == {"image": "registry.example/image:2"}
+
+
+@pytest.mark.parametrize("options", [("--runner-in-image",), ("--timeout-multiplier", 0)])
+def test_options_do_not_apply_to_a_file_whatever_their_value(
+    task: Path, invoke: Invoke, cluster: CliCluster, options: tuple[object, ...]
+) -> None:
+    file = task.parent / "sweep.yaml"
+    file.write_text("")
+    assert f"{options[0]} applies to directories of tasks only" in invoke("sweep", "run", file, *options).stderr
+
+
+@pytest.mark.parametrize("agent", [("--agent", "oracle"), ("--agent", "mine=./agent.sh"), ()])
+def test_options_of_a_model_without_an_agent_that_uses_one_are_rejected(
+    task: Path, invoke: Invoke, cluster: CliCluster, agent: tuple[str, ...]
+) -> None:
+    """A command's model requests would have no budget."""
+    result = invoke("sweep", "run", task, *agent, "--max-cost", 1)
+    assert (result.exit_code, "no agent uses a model: --max-cost" in result.stderr) == (2, True), result.stderr

@@ -134,6 +134,12 @@ async def test_bad_input_names_what_is_wrong(client: AsyncClient, cluster: FakeC
     assert not cluster.objects
 
 
+@pytest.mark.parametrize("field", ["tasks", "agents", "attempts", "parallelism"])
+async def test_a_field_of_the_spec_that_is_an_argument_is_an_error(client: AsyncClient, field: str) -> None:
+    with pytest.raises(UsageError, match=f"spec: {field} is an argument of submit"):
+        await client.submit([TASK], spec={field: 4})
+
+
 async def test_files_are_read_on_demand(client: AsyncClient, cluster: FakeCluster) -> None:
     run = await client.submit([TASK], name="s")
     cluster.trial("s", "one", scored(1.0) | {"results": "service://m/o:1/results/x"})

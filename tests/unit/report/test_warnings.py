@@ -48,6 +48,12 @@ def ended(task: str, program: str, class_: str, reason: str, attempt: int = 1) -
     return row(made)
 
 
+def test_a_task_is_not_broken_because_its_trials_are_not_verified() -> None:
+    made = trial()
+    made["spec"]["agent"]["name"] = "oracle"
+    assert (row(made).excluded, broken_tasks([row(made)])) == (True, [])
+
+
 def test_a_task_whose_verifier_fails_for_the_oracle_is_broken_and_one_that_fails_for_others_is_not() -> None:
     rows = [
         ended("b", "oracle", "Verifier", "VerifierTimeoutError"),

@@ -34,9 +34,12 @@ class Board:
 
     async def follow(self, cluster: Cluster, namespace: str | None) -> None:
         """Watch sweeps and trials without end. namespace: None for all namespaces. Raises ClusterError if it cannot read them."""
-        async with asyncio.TaskGroup() as group:
-            for resource in (SWEEPS, TRIALS):
-                group.create_task(self._watch(cluster, resource, namespace))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for resource in (SWEEPS, TRIALS):
+                    group.create_task(self._watch(cluster, resource, namespace))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
 
     async def changes(self, since: int) -> dict[str, Any]:
         """Wait for a version newer than ``since``; return the newest version and the rows that changed after ``since``.

@@ -77,7 +77,7 @@ class Request:
             if sweep is None:
                 return await self._trial(name, trial, tasks, directories)
             if self.results:
-                raise UsageError("--results is for a trial: a sweep's trials are fetched one by one with `multistep results`")
+                raise UsageError("--results is for a trial: fetch those of a sweep with `multistep sweep results`")
             return await self._sweep(sweep, tasks, directories)
 
     async def _trial(self, name: str, found: Object | None, to: TaskOf, directories: Sequence[TaskDirectory]) -> Submission:
@@ -148,7 +148,8 @@ class Request:
             if directory is None:
                 task, own = await to.same(each, self.tests)
             else:
-                _check(directory, (spec.get("template") or {}).get("spec", {}).get("variables", ()), each)
+                template = (spec.get("template") or {}).get("spec") or {}
+                _check(directory, template.get("variables", ()), each, template)
                 task, own = to.other(each, directory)
             tasks.append(task)
             parts += own
@@ -167,8 +168,9 @@ def _by_name(tasks: Sequence[Manifest], directories: Sequence[TaskDirectory]) ->
     return {each.name: each for each in directories}
 
 
-def _check(directory: TaskDirectory, variables: Sequence[Mapping[str, Any]], spec: Manifest) -> None:
-    image = (spec.get("environment") or {}).get("image")
+def _check(directory: TaskDirectory, variables: Sequence[Mapping[str, Any]], *specs: Manifest) -> None:
+    """Check a task. specs: the specs whose environment may name an image. Raises InvalidTask, and UsageError for a variable."""
+    image = next(filter(None, ((spec.get("environment") or {}).get("image") for spec in specs)), None)
     given = [each["name"] for each in variables]
     check(directory, verification=True, agents=[AgentSpec(name="nop")], given=given, image=image)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
@@ -51,8 +51,7 @@ async def write_comparison(target: Target, texts: Sequence[str], *, as_json: boo
     ClusterError."""
     if len(texts) > 2:
         raise UsageError(f"compare takes one or two sides, not {len(texts)}: SWEEP, SWEEP/AGENT or FILE.json")
-    async with cluster.connect(target) as connected:
-        sides = [await _side(connected, target.namespace or connected.namespace, each) for each in texts]
+    sides = await _sides(target, texts)
     contests = _contests(sides)
     if sides[0].scoring != sides[-1].scoring:
         print_err(f"warning: {sides[0].name} and {sides[-1].name} have different spec.scoring: their means follow different rules")
@@ -70,16 +69,33 @@ async def write_comparison(target: Target, texts: Sequence[str], *, as_json: boo
         print_out(f"{len(pairs)} comparisons at once: each p is adjusted for their number (Holm); the intervals are not.")
 
 
-async def _side(connected: Cluster, namespace: str, text: str) -> Side:
-    """Parse a SIDE argument and read its trials."""
+async def _sides(target: Target, texts: Sequence[str]) -> list[Side]:
+    """Parse the SIDE arguments and read their trials. Connects to the cluster only if one of them is a sweep."""
+    kept = {each: side for each in texts if (side := _of_file(each)) is not None}
+    if len(kept) == len(set(texts)):
+        return [kept[each] for each in texts]
+    async with cluster.connect(target) as connected:
+        namespace = target.namespace or connected.namespace
+        return [kept.get(each) or await _of_sweep(connected, namespace, each) for each in texts]
+
+
+def _of_file(text: str) -> Side | None:
+    """Return the side in a file; None if the text names no file."""
     file, kept, rest = text.partition(_KEPT)
-    if kept and rest[:1] in ("", "/"):
-        name, agent = file + kept, rest[1:]
-        _, scoring, rows = read_report(Path(name))
-    else:
-        name, _, agent = text.partition("/")
-        about, rows = await read(connected, namespace, name)
-        scoring = about.scoring
+    if not kept or rest[:1] not in ("", "/"):
+        return None
+    _, scoring, rows = read_report(Path(file + kept))
+    return _side(file + kept, rest[1:], scoring, rows)
+
+
+async def _of_sweep(connected: Cluster, namespace: str, text: str) -> Side:
+    name, _, agent = text.partition("/")
+    about, rows = await read(connected, namespace, name)
+    return _side(name, agent, about.scoring, rows)
+
+
+def _side(name: str, agent: str, scoring: Scoring, rows: Iterable[Row]) -> Side:
+    """Return the side with the trials of an agent, "" for all agents."""
     agents: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         if not row.branch:

@@ -15,6 +15,7 @@ from multistep.cli.sweep.sweep_view import is_out_of_budget, progress_text, swee
 from multistep.cli.terminal import Following
 from multistep.cli.trial.follow import versions
 from multistep.errors import Unavailable
+from multistep.kube.protocols import Object
 from multistep.kube.resources import SWEEPS
 
 LINE_SECONDS = 10.0  # without a terminal: minimum time between two progress lines; a phase change is printed immediately
@@ -36,13 +37,20 @@ async def follow_sweep(cluster: Cluster, namespace: str, name: str) -> SweepStat
                 async for each in found:
                     status = parse_sweep_status(each)
                     lines.report(status)
-                    if is_finished(status) or is_out_of_budget(status):
+                    if _is_observed(each, status) and (is_finished(status) or is_out_of_budget(status)):
                         return status
     except asyncio.CancelledError:  # Ctrl-C
         raise Interrupted(continues) from None
     except Unavailable as error:
         raise Unavailable(f"{error}; {continues}") from error
     raise Unavailable(f"the API server ended the watch of sweep {name}; {continues}")
+
+
+def _is_observed(sweep: Object, status: SweepStatus) -> bool:
+    """Report whether the status is of the current spec. A change of the spec, such as a retry or a larger budget, makes a finished
+    sweep continue when the operator sees it."""
+    generation: int = sweep["metadata"].get("generation", 0)
+    return (status.observed_generation or 0) >= generation
 
 
 class _Lines:

@@ -17,7 +17,7 @@ from multistep.api.sweep import TrialSweep
 from multistep.api.trial_status import Usage
 from multistep.errors import UsageError
 from multistep.report.by_task import chances, ks, means
-from multistep.report.rows import Row
+from multistep.report.rows import Row, counted
 from multistep.store.harbor_job import JobStats, Standing, config_json, lock_head, result_json
 
 _PARTIAL: Final = ".partial"  # directory of trials that are not fetched completely; Harbor's viewer ignores it
@@ -101,7 +101,7 @@ class JobDirectory:
         running = sum(each.row.state == "Active" for each in entries)
         rows = [each.row for each in entries]
         now = datetime.now(UTC)
-        numbers = stats.json({} if self._kind else standings(rows), total, running)
+        numbers = stats.json({} if self._kind else standings(counted(rows)), total, running)
         return result_json(self._sweep, self._uid, numbers, total, now, finished=not running)
 
     def _total(self, entries: Sequence[Entry]) -> int:

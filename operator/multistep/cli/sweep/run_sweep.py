@@ -124,10 +124,11 @@ class SweepSession:
         options = {
             **{"--agent": self.agents, "--attempts": self.attempts, "--parallelism": self.parallelism, "--name": self.name},
             **{
-                "--timeout-multiplier": self.timeout_multiplier,
+                "--timeout-multiplier": self.timeout_multiplier is not None,
                 "--var": self.variables,
                 "--agent-env": self.agent_env,
                 "--image": self.image,
+                "--runner-in-image": self.runner_in_image,
             },
             **{"--agent-file": self.agent_files, "--agent-env-from-secret": self.secret_agent_env},
             **{"--queue": self.queue, "--budget": self.budget, "the options of a model": self.model.given},
@@ -148,7 +149,7 @@ class SweepSession:
         planned = sweep_of_tasks(tasks, {}, options)
         agents = [each.agent for each in parse_sweep(planned.sweep).spec.agents]
         given = options.values.variables
-        reports = [check(task, verification=True, agents=agents, given=given) for task in here]
+        reports = [check(task, verification=True, agents=agents, given=given, image=self.image) for task in here]
         if len(here) == len(tasks):
             check_used(given, frozenset().union(*(each.used for each in reports)), agents=agents)
         asyncio.run(self._reserve(name, lambda namespace: sweep_of_tasks(tasks, {}, options, namespace)))

@@ -17,7 +17,7 @@ from multistep.api.model import API_VERSION
 from multistep.api.sweep import SWEEP_KIND, parse_sweep
 from multistep.cli.options import ModelOptions
 from multistep.cli.task.task_directory import TaskDirectory
-from multistep.cli.trial.agent_choice import agent_entry, check_images, check_keys, hosted_choice, label
+from multistep.cli.trial.agent_choice import agent_entry, check_hosted, check_images, check_keys, hosted_choice, label
 from multistep.cli.trial.agent_script import script_command
 from multistep.cli.trial.manifests import (
     Manifest,
@@ -139,8 +139,8 @@ def _sweep(
 ) -> SweepSubmission:
     name = options.name
     variables, agents = options.values.variable_entries(name), _agents(options)
-    check_images(options.model, [each["agent"] for each in agents])
-    check_keys(options.model, [each["agent"] for each in agents])
+    for check in (check_hosted, check_images, check_keys):
+        check(options.model, [each["agent"] for each in agents])
     spec = optional(
         environment=environment(image, options.resources),
         timeoutMultiplier=options.timeout_multiplier,

@@ -11,6 +11,7 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
+from multistep.api.plural import plural
 from multistep.cli import cluster
 from multistep.cli.options import Target
 from multistep.cli.sweep.branch_tables import branch_tables
@@ -21,6 +22,7 @@ from multistep.errors import UsageError
 from multistep.report.excerpts import Excerpts
 from multistep.report.files import csv_text, document, json_text, parquet_bytes
 from multistep.report.page import dollars, interval, number, page, probability, signed
+from multistep.report.statistics import Estimate
 from multistep.report.summary import About, Pair, Standing, Summary, summarize
 
 _FILES: Final = ("html", "csv", "json", "parquet")
@@ -100,13 +102,20 @@ def standings_table(summary: Summary) -> Table:
     heads = ("AGENT", "MEAN SCORE", "95 % INTERVAL", *passes, *costs, "COUNTED", "TASKS", "EXCLUDED", "SCORED FAILURES")
     found = table(*heads, numbers=("MEAN SCORE", *passes, *costs))
     for each in summary.standings:
-        chances = [number(each.passes[k].value) if k in each.passes else "-" for k in ks]
+        chances = [_chance(each.passes.get(k), each.tasks) for k in ks]
         mean = number(each.mean.value) if each.mean else "-"
         tasks = f"{each.mean.tasks if each.mean else 0} of {each.tasks}"
         counts = (f"{each.counted} of {each.trials}", tasks, _excluded(each), _by_class(each.scored_failures))
         spent = [dollars(each.cost_usd), dollars(each.cost_per_pass)] if costs else []
         found.add_row(Text(clean(each.agent)), mean, interval(each.mean), *chances, *spent, *counts)
     return found
+
+
+def _chance(found: Estimate | None, tasks: int) -> str:
+    """Format pass@k, with the number of tasks that have k scored trials unless all have. tasks: number of the agent's tasks."""
+    if found is None:
+        return "-"
+    return number(found.value) + (f" of {plural(found.tasks, 'task')}" if found.tasks < tasks else "")
 
 
 def _excluded(standing: Standing) -> Text:

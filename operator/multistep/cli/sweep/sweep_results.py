@@ -23,7 +23,7 @@ from multistep.cli.sweep.owned_trials import owned_trials
 from multistep.cli.terminal import Following, bytes_text, clean, print_err, print_json
 from multistep.cli.trial.fetch import download
 from multistep.engine.usage import of_all_attempts
-from multistep.errors import ClusterError, StoreError
+from multistep.errors import ClusterError, StoreError, UsageError
 from multistep.report.rows import row
 
 _AT_ONCE: Final = 4  # concurrent downloads: the operator serves at most 8 to all clients
@@ -64,12 +64,15 @@ class Fetched:
 
 async def write_results(target: Target, name: str, jobs: Path, *, as_json: bool) -> Exit:
     """Fetch a sweep's trials into a jobs directory, except trials that an earlier call fetched completely. Raises UsageError if the
-    sweep does not exist or the directory has other files, and ClusterError."""
+    sweep does not exist, or the directory has other files or cannot be written, and ClusterError."""
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
         sweep = parse_sweep(await existing_sweep(connected, namespace, name))
         entries = await _entries(connected, sweep)
-        fetched = await _Fetch(connected, sweep, jobs).run(entries)
+        try:
+            fetched = await _Fetch(connected, sweep, jobs).run(entries)
+        except OSError as error:
+            raise UsageError(f"{error.filename or jobs}: {error.strerror or error}") from error
     if as_json:
         print_json(vars(fetched))
     _report(fetched)
@@ -138,7 +141,7 @@ class _Fetch:
                 self._done.no_results.append(entry.row.trial)
             else:
                 await self._download(directory, entry, entry.results)
-        except (StoreError, ClusterError) as error:
+        except (StoreError, ClusterError, OSError) as error:
             self._done.failed[entry.row.trial] = str(error)
         finally:
             self._slots.release()

@@ -49,6 +49,12 @@ def hosted_choice(text: str, options: ModelOptions) -> Manifest | None:
     return agent_entry(found["agent"], replace(options, model=found["model"])) if found else None
 
 
+def check_hosted(options: ModelOptions, entries: Sequence[Manifest]) -> None:
+    """Raise UsageError for options that apply to none of the agents. entries: a list of spec.agent."""
+    if options.given and all(each.get("name") in BUILT_IN for each in entries):
+        raise UsageError("no agent uses a model: --max-cost and the other options of a model are for agents such as claude-code")
+
+
 def check_images(options: ModelOptions, entries: Sequence[Manifest]) -> None:
     """Raise UsageError if an --agent-image is invalid, or for an agent that is not in ``entries``, a list of spec.agent."""
     agents = {each.get("name") or each.get("importPath", "") for each in entries}
