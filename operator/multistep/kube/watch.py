@@ -70,10 +70,11 @@ class Query:
         objects is in memory at a time."""
         for attempt in range(1, LISTS + 1):
             try:
-                found, version = list[Object](), ""
+                found, at = list[Object](), ""
                 async for objects, version in self.pages():
                     found += map(part, objects)
-                return found, version
+                    at = version
+                return found, at
             except ClusterError as error:
                 if error.status != GONE or attempt == LISTS:
                     raise

@@ -304,7 +304,8 @@ async def test_metadata_is_asked_for_alone_and_returned_without_managed_fields()
 
     async def answer(request: web.Request) -> web.StreamResponse:
         asked.append(request.headers["Accept"])
-        return web.json_response({"metadata": {"resourceVersion": "9"}, "items": [{"metadata": {"name": "p", "managedFields": [{}]}}]})
+        items = [{"metadata": {"name": "p", "managedFields": [{}]}}]
+        return web.json_response({"metadata": {"resourceVersion": "9"}, "items": items})
 
     async with client_of(answer) as (client, _):
         assert await client.list_metadata(PODS, "ns", label_selector="a") == [{"name": "p"}]
