@@ -348,6 +348,13 @@ def test_a_spent_budget_is_the_agents_own_failure() -> None:
     assert run.exception is not None and (run.exception.type, run.exception.phase) == ("BudgetExceededError", "agent")
 
 
+def test_a_single_step_is_verified_after_a_spent_budget() -> None:
+    """As after a timeout. Without the gateway, Harbor's agent would exit with an error at a refused request, and be verified."""
+    journal = play(hosted(CREDENTIALS, toml=IMAGE), {"task/host/model-usage": closed("Budget")}).journal
+    assert journal.exception is not None and journal.exception.type == "BudgetExceededError"
+    assert journal.rewards == {"reward": 1.0}
+
+
 def test_a_budget_that_lost_attempts_have_used_ends_the_trial_without_a_failure_of_the_agent() -> None:
     journal = play(hosted(CREDENTIALS), {"a/host/model-usage": closed("LostBudget")}).journal
     assert journal.lost is not None
