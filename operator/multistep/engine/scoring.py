@@ -149,11 +149,6 @@ def agent_used_deadline(status: TrialStatus, deadline: float | None, now: float)
     return deadline is not None and _agent_seconds(status, now) >= _DEADLINE_SHARE * deadline
 
 
-def agent_runs(status: TrialStatus) -> bool:
-    """Return whether the status shows that the agent works on the last step."""
-    return bool(status.steps) and _in_agent_phase(status.steps[-1])
-
-
 def _in_agent_phase(step: StepStatus) -> bool:
     ended = step.durations is not None and step.durations.agent is not None
     return not ended and (step.phase or "").lower() == AGENT and step.start_time is not None

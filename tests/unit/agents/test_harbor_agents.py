@@ -369,19 +369,21 @@ def test_a_spent_budget_of_the_sweep_is_not_the_agents_failure() -> None:
     assert journal.steps[0].exception is None
 
 
-def test_an_agent_that_fails_while_the_gateway_is_down_loses_the_attempt_but_not_if_it_succeeds() -> None:
-    """The agent's requests could not reach the gateway, which therefore has no record of them."""
-    refused = {"a/host/agent": outcome(error=("APIConnectionError", "connection refused"))}
+@pytest.mark.parametrize("type_", ["APIConnectionError", "AgentTimeoutError"])
+def test_an_agent_that_fails_while_the_gateway_is_down_loses_the_attempt_but_not_if_it_succeeds(type_: str) -> None:
+    """The agent's requests, which it may have repeated until its timeout, could not reach the gateway, which has no record of
+    them."""
+    refused = {"a/host/agent": outcome(error=(type_, "connection refused"))}
     record = play(hosted(CREDENTIALS), refused).records["1/a/host/agent"]
     assert record.ended_at is not None
     down = {**closed(), "downtimes": [{"began": record.ended_at, "ended": record.ended_at + 20}]}
     lost = play(hosted(CREDENTIALS), {**refused, "a/host/model-usage": down}).journal.lost
     assert lost is not None and (lost.reason, lost.final) == ("ModelGatewayDown", False)
-    assert "connection refused" in lost.message
+    assert type_ in lost.message
     assert play(hosted(CREDENTIALS), {"a/host/model-usage": down}).journal.lost is None
     later = {**closed(), "downtimes": [{"began": record.ended_at + 1, "ended": record.ended_at + 20}]}
     run = play(hosted(CREDENTIALS), {**refused, "a/host/model-usage": later}).journal.steps[0]
-    assert run.exception is not None and run.exception.type == "APIConnectionError"
+    assert run.exception is not None and run.exception.type == type_
 
 
 def test_what_only_the_agent_says_about_its_provider_is_no_evidence() -> None:

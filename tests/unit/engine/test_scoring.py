@@ -20,7 +20,6 @@ from multistep.engine.rewards import StepException
 from multistep.engine.scoring import (
     AGENT_ERRORS,
     agent_may_have_caused,
-    agent_runs,
     agent_used_deadline,
     counted_score,
     failure_class_of,
@@ -265,8 +264,6 @@ def test_a_deadline_counts_only_against_an_agent_that_used_half_of_it() -> None:
     assert counted_score(at_deadline(setting_up), Scoring()) is None
     assert counted_score(at_deadline(), Scoring()) is None
     assert not agent_used_deadline(TrialStatus(steps=[working]), None, NOW)
-    assert agent_runs(TrialStatus(steps=[setting_up, working]))
-    assert not agent_runs(TrialStatus(steps=[working, setting_up])) and not agent_runs(TrialStatus())
     stopped = status.failed(trial(activeDeadlineSeconds=1), "Stopped", "stop", NOW)
     assert counted_score(facts(resource(stopped)), Scoring()) is None
 
