@@ -301,9 +301,9 @@ def _collect_hooks(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
 
 
 def skips_verifier(plan: TrialPlan, run: StepRun) -> bool:
-    """Return whether a single-step trial skips its verifier: after any exception except AgentTimeoutError, OutOfMemoryError and
-    those of an agent's exit status."""
-    expected = {"AgentTimeoutError", "OutOfMemoryError", *EXIT_ERRORS}
+    """Return whether a single-step trial skips its verifier: after any exception except those of an agent's exit status and of its
+    limits of time, memory and model requests."""
+    expected = {"AgentTimeoutError", "BudgetExceededError", "OutOfMemoryError", *EXIT_ERRORS}
     return plan.single and run.exception is not None and run.exception.type not in expected
 
 

@@ -386,12 +386,10 @@ def test_what_only_the_agent_says_about_its_provider_is_no_evidence() -> None:
     assert (played.journal.steps[0].exception and played.journal.steps[0].exception.type) == "ApiRateLimitError"
 
 
-@pytest.mark.parametrize(
-    ("error", "rewards"),
-    [("ContextWindowExceededError", {"reward": 1.0}), ("ApiRateLimitError", {"reward": 1.0}), ("RuntimeError", None)],
-)
-def test_a_single_step_is_verified_whatever_harbor_makes_of_the_agents_exit_status(error: str, rewards: object) -> None:
+@pytest.mark.parametrize("error", ["ContextWindowExceededError", "ApiRateLimitError", "BudgetExceededError", "RuntimeError"])
+def test_a_single_step_is_verified_after_a_spent_budget_and_whatever_harbor_makes_of_an_exit_status(error: str) -> None:
     """Harbor chooses a subclass of NonZeroAgentExitCodeError by the agent's last output, and verifies the step after each."""
-    played = play(hosted(toml=IMAGE), {"task/host/agent": outcome(error=(error, "exited with status 1"))})
-    assert (played.journal.exception and played.journal.exception.type) == error
-    assert played.journal.rewards == rewards
+    usage = {"task/host/model-usage": closed("Budget")} if error == "BudgetExceededError" else {}
+    journal = play(hosted(CREDENTIALS, toml=IMAGE), {"task/host/agent": outcome(error=(error, "status 1")), **usage}).journal
+    assert (journal.exception and journal.exception.type) == error
+    assert journal.rewards == (None if error == "RuntimeError" else {"reward": 1.0})
