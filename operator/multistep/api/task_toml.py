@@ -138,7 +138,7 @@ class McpServerConfig(_Table):
     args: list[str] = []
     """Arguments of the command."""
     headers: Env = {}
-    """HTTP headers; only for the HTTP transports."""
+    """HTTP headers; only for the HTTP transports. `${NAME}` is a variable of `spec.agent.env`."""
 
     @model_validator(mode="after")
     def _transport_fields(self) -> McpServerConfig:

@@ -49,7 +49,8 @@ def refuse_unreachable_model(agent: AgentSpec, mode: NetworkMode, *, relayed: bo
     if agent.uses_gateway and not relayed:
         hint = "the chart's trials.egress = Sidecar keeps the model gateway reachable"
         raise InvalidSpec(f"spec.agent: its model cannot be reached, as the task's network_mode is {mode!r}; {hint}")
-    if agent.credentials and not agent.uses_gateway and mode == "no-network":
+    calls = agent.credentials or (agent.access == "Direct" and agent.base_url is None and agent.direct_hosts)
+    if calls and not agent.uses_gateway and mode == "no-network":
         hint = "use spec.agent.access Gateway" if relayed else "it needs another task"
         raise InvalidSpec(f"spec.agent: its model cannot be reached, as the task's network_mode is {mode!r}; {hint}")
 

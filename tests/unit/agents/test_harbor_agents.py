@@ -247,6 +247,8 @@ def test_keys_are_redacted_and_named_in_no_file() -> None:
         (CREDENTIALS, 'allowlist"\nallowed_hosts = ["10.0.0.1', True),
         ({**CREDENTIALS, "access": "Direct"}, 'allowlist"\nallowed_hosts = ["10.0.0.1', False),
         ({**CREDENTIALS, "access": "Direct"}, "no-network", True),
+        ({**MODEL, "access": "Direct"}, "no-network", True),  # its key is in agent.env, or in a file of its image
+        ({**MODEL, "access": "Direct", "baseURL": "http://localhost:8000"}, "no-network", False),  # a server in the pod
         (MODEL, "no-network", False),
     ],
 )
