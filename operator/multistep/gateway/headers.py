@@ -16,7 +16,7 @@ _HOP_BY_HOP: Final = {"connection", "keep-alive", "proxy-authenticate", "proxy-a
 _OF_ONE_CONNECTION: Final = _HOP_BY_HOP | {"transfer-encoding", "upgrade", "content-length", "host", "expect"}
 _CREDENTIALS: Final = {"authorization", "x-api-key", "x-goog-api-key", "api-key"}
 # With these headers, an agent could make the provider reject the key, and so have its trial excluded.
-_FOR_ACCOUNTS: Final = {"openai-organization", "openai-project", "x-goog-user-project"}
+_FOR_ACCOUNTS: Final = {"openai-organization", "openai-project", "x-goog-user-project", "x-litellm-api-key"}
 _FOR_ANSWERS: Final = {"x-goog-fieldmask", "x-http-method-override"}  # an agent could make an answer look cut off with these
 # With a header such as X-Server-Timeout (Gemini), X-LiteLLM-Timeout or CF-AIG-Request-Timeout, an agent could end a request early.
 _TIMEOUT: Final = "timeout"

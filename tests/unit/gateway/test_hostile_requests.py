@@ -107,7 +107,7 @@ def test_an_error_in_a_stream_is_the_providers_only_if_it_says_so(dialect: Diale
 
 
 def test_headers_that_make_a_provider_reject_the_key_are_not_forwarded() -> None:
-    given = [("OpenAI-Organization", "x"), ("anthropic-beta", "y"), ("User-Agent", "agent")]
+    given = [("OpenAI-Organization", "x"), ("X-LiteLLM-API-Key", "x"), ("anthropic-beta", "y"), ("User-Agent", "agent")]
     assert upstream_headers(given, ("x-api-key", "k"))[:-2] == [("anthropic-beta", "y"), ("User-Agent", "agent")]
 
 
