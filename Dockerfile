@@ -49,8 +49,10 @@ FROM ${PYTHON_IMAGE}
 COPY --from=programs /programs /multistep
 COPY --from=packages /opt/multistep /opt/multistep
 COPY --from=program /program /opt/multistep
+# MALLOC_*: by default, glibc raises both limits to the largest buffer that was freed, and then keeps freed memory in its heap.
 # LOGNAME: kopf asks for the user's name, and this user (like one that a cluster chooses) is not in /etc/passwd.
-ENV PATH=/opt/multistep/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HOME=/tmp LOGNAME=multistep
+ENV PATH=/opt/multistep/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HOME=/tmp LOGNAME=multistep \
+    MALLOC_MMAP_THRESHOLD_=131072 MALLOC_TRIM_THRESHOLD_=131072
 WORKDIR /tmp
 USER 65532:65532
 EXPOSE 8080 8081

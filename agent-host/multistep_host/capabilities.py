@@ -8,17 +8,20 @@ from harbor.agents.factory import AgentFactory
 from harbor.models.agent.name import AgentName
 
 
-def capabilities() -> dict[str, dict[str, bool]]:
-    """Return each registered agent's capabilities, from Harbor's classes."""
+def capabilities() -> dict[str, dict[str, bool | float]]:
+    """Return each registered agent's capabilities and the timeout of its setup, from Harbor's classes."""
     found = {}
     for name in AgentFactory.registered_names():
-        has = AgentFactory.get_agent_class(AgentName(name)).capabilities
+        agent = AgentFactory.get_agent_class(AgentName(name))
+        has = agent.capabilities
         found[name] = {
             "resume": has.resume,
             "mcp": has.mcp_servers,
+            "mcpHeaders": has.mcp_http_headers,
             "skills": has.skills,
             "baseURL": has.base_url,
             "webTools": has.native_web_tools,
+            "setupSeconds": agent.DEFAULT_SETUP_TIMEOUT_SEC,
         }
     return found
 

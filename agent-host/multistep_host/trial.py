@@ -61,10 +61,12 @@ class TrialAgent:
         """Set up the agent, which installs its program unless it is preinstalled."""
         with self._admitted(request):
             try:
-                if request.agent.preinstalled:
-                    await preinstalled.skip_install(self._agent, self._environment)
-                work = self._agent.setup(environment=self._environment)
-                await _within(request.timeout_seconds, work, AgentSetupTimeoutError, "Agent setup", partial(stalled_seconds, None))
+                with self._environment.scoped_exec_env(self._agent.extra_env):
+                    if request.agent.preinstalled:
+                        await preinstalled.skip_install(self._agent, self._environment)
+                    work = self._agent.setup(environment=self._environment)
+                    stalled = partial(stalled_seconds, None)
+                    await _within(request.timeout_seconds, work, AgentSetupTimeoutError, "Agent setup", stalled)
             except Exception as error:
                 _log.exception("the agent's setup failed")
                 return outcome(error=_error(error), agent=self._info())

@@ -128,7 +128,8 @@ def test_the_capabilities_are_those_of_all_registered_agents() -> None:
     found = capabilities()
     assert sorted(found) == ALL
     assert len(found) == 46
-    assert found["claude-code"] == {"resume": True, "mcp": True, "skills": True, "baseURL": True, "webTools": True}
+    able = ("resume", "mcp", "mcpHeaders", "skills", "baseURL", "webTools")
+    assert found["claude-code"] == {**dict.fromkeys(able, True), "setupSeconds": 360}
     assert found["terminus-2"]["resume"] is False
 
 

@@ -66,6 +66,12 @@ async def test_setup_reports_the_agent(make: MakeTrial, runner: Runner) -> None:
     assert (done["ok"], done["agent"]) == (True, {"name": "scripted", "version": "7", "model": model})
 
 
+async def test_commands_of_the_setup_have_the_agents_variables(make: MakeTrial, runner: Runner) -> None:
+    """An installation may need them: proxies, or the address of a package registry."""
+    await make().setup(setup_request(runner))
+    assert [each["env"] for each in runner.requests] == [{"KEY": "first"}]
+
+
 def test_the_agent_has_the_tasks_mcp_servers_and_skills(runner: Runner, tmp_path: Path) -> None:
     servers = [
         {"name": "a", "transport": "streamable-http", "url": "http://a", "args": [], "headers": {}},

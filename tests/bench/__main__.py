@@ -6,12 +6,14 @@ container and no grace period.
 Sections, in order:
 
 - trials: for 1 and for 40 concurrent trials of the example, wall time compared with idle pods and with bare pods, in three
-  repetitions (rounds); per trial: execs, API requests, status writes,
-  operator CPU; then the same 40 trials by Harbor's own driver, if installed (variable HARBOR, or `harbor` on the PATH)
+  repetitions (rounds); per trial: execs, API requests, status writes, operator CPU; then the same 40 trials by Harbor's own
+  driver, if installed (variable HARBOR, or `harbor` on the PATH)
 - transfers: time and memory of file transfers to and from a pod
 - agents: 40 trials with an agent host (a scripted claude-code with a scripted model; three steps of 18 s, then of 36 s), wall
   time compared with the same agent's processes alone in pods of the same shape and in bare pods; execs, API requests and
   operator CPU per trial; the agent host's memory; and time and memory of the reports on 1,000 trials with usage
+- programs: wall time of a trial of one step with the program of claude-code mounted from its image, compared with a task image that
+  contains the program
 - checkpoints: time and memory of packing and restoring changed files, a checkpoint without changes, and the wall time of 8 trials
   of the example with checkpoints, compared with trials without
 - egress: wall time of trials of the example whose networks the sidecar limits, compared with trials without it; time of a switch
@@ -45,13 +47,13 @@ from multistep.api.trial import parse_trial
 from multistep.kube.client import Client
 from multistep.pods import manifest as pods
 from multistep.settings import Settings
-from tests.bench import agents, checkpoints, egress, harbor, reports, services, simulated, store, trials
+from tests.bench import agents, checkpoints, egress, harbor, programs, reports, services, simulated, store, trials
 from tests.bench.example import EXAMPLE, Example
 from tests.bench.measure import transfer
 from tests.bench.simulation.nodes import available
 from tests.bench.trials import Manifests
 
-SECTIONS = ("trials", "agents", "transfers", "checkpoints", "egress", "services", "store", "simulated")
+SECTIONS = ("trials", "agents", "programs", "transfers", "checkpoints", "egress", "services", "store", "simulated")
 COUNTS = (1, 40)
 TRANSFERS = (64, 1024)  # MiB; two sizes show whether memory grows with the file
 
@@ -94,6 +96,8 @@ class Bench:
             passed = await self._trials()
         if "agents" in self.sections:
             passed = await self._agents() and passed
+        if "programs" in self.sections:
+            await self._programs()
         if "transfers" in self.sections:
             await self._transfers()
         if "checkpoints" in self.sections:
@@ -135,6 +139,14 @@ class Bench:
         _print(agents.table(found), *words)
         _print(reports.table(reports.measure()))
         return passed
+
+    async def _programs(self) -> None:
+        if not available():
+            _print("programs: left out, as their model needs the cluster of localkube (CLUSTER=local)")
+            return
+        _log("trials with a mounted program")
+        found = await programs.measure(self.client, self.namespace)
+        _print(programs.table(found), programs.judgement(found))
 
     async def _transfers(self) -> None:
         """Measure file transfers through an exec session and the runner, with the operator's client code in this process."""

@@ -41,6 +41,10 @@ def test_the_operator_knows_harbors_agents_and_what_they_can_do(python: Python) 
     assert {name for name, has in hosted.items() if has["resume"]} == harbor_agents.RESUMING
     assert {name for name, has in hosted.items() if not has["baseURL"]} == harbor_agents.DIRECT
     assert {name for name, has in hosted.items() if has["webTools"]} == harbor_agents.WEB_TOOLS
+    assert {name for name, has in hosted.items() if not has["mcp"]} == harbor_agents.WITHOUT_MCP
+    assert {name for name, has in hosted.items() if has["mcpHeaders"]} == harbor_agents.MCP_HEADERS
+    assert {name for name, has in hosted.items() if not has["skills"]} == harbor_agents.WITHOUT_SKILLS
+    assert {name: seconds for name, has in hosted.items() if (seconds := has["setupSeconds"]) != 360} == harbor_agents.SETUP_SECONDS
 
 
 def test_the_agent_host_knows_the_variables_of_the_providers_keys() -> None:

@@ -108,27 +108,28 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
         if found.failure is not None:
             run.lost = _lost_by_provider(hosted, found.failure)
             return None
+    own = called.outcome.error
+    error = None if own is None else StepException(own.type, own.message, AGENT)
     if called.timed_out or _overran(called.result.duration_seconds, step.agent_timeout, stalled):
         extended = f", extended by {stalled:.0f} s in which the provider refused requests" if stalled >= 1 else ""
-        return StepException("AgentTimeoutError", f"the agent was stopped {at_timeout(step.agent_timeout)}{extended}", AGENT)
-    if (killed := out_of_memory(called.result)) is not None:
+        error = StepException("AgentTimeoutError", f"the agent was stopped {at_timeout(step.agent_timeout)}{extended}", AGENT)
+    elif (killed := out_of_memory(called.result)) is not None:
         return killed
-    return _error(run, called, found)
+    return _unless_gateway_was_down(run, called, found, error)
 
 
-def _error(run: StepRun, called: _Called, report: ModelReport) -> StepException | None:
+def _unless_gateway_was_down(
+    run: StepRun, called: _Called, report: ModelReport, error: StepException | None
+) -> StepException | None:
     """Return the agent's error. If the model gateway was down after the agent's last request, mark the attempt as failed instead.
 
-    The agent may then have failed because it could not connect; the gateway has no record of such requests. No agent can cause a
-    downtime of the gateway.
+    The agent may then have failed, or waited until its timeout, because it could not connect; the gateway has no record of such
+    requests. No agent can cause a downtime of the gateway.
     """
-    error = called.outcome.error
-    if error is None:
-        return None
-    if _gateway_was_down(called, report):
-        run.lost = AttemptLost(MODEL_GATEWAY_DOWN, f"{error.type}: {error.message}")
-        return None
-    return StepException(error.type, error.message, AGENT)
+    if error is None or not _gateway_was_down(called, report):
+        return error
+    run.lost = AttemptLost(MODEL_GATEWAY_DOWN, f"{error.type}: {error.message}")
+    return None
 
 
 def _gateway_was_down(called: _Called, report: ModelReport) -> bool:

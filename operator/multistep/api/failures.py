@@ -158,8 +158,8 @@ ATTEMPTS = (
     Failure(
         MODEL_GATEWAY_DOWN,
         "Infrastructure",
-        "the agent failed, and the model gateway was down, or could not write its ledger, after its last request: it may not have "
-        "reached the gateway; the message has the agent's error",
+        "the agent failed or reached its timeout, and the model gateway was down, or could not write its ledger, after its last "
+        "request: it may not have reached the gateway; the message has the agent's error",
         "check the gateway's pod and volume: `kubectl -n multistep-system get pods,pvc`",
     ),
     Failure(

@@ -103,6 +103,44 @@ WEB_TOOLS: Final = frozenset(
 that a limited network does not stop them."""
 
 
+SETUP_SECONDS: Final = {"hermes": 1200.0}
+"""Timeouts in seconds of the setups that Harbor gives more than the usual 360."""
+
+
+WITHOUT_MCP: Final = frozenset(
+    {
+        "aider",
+        "code-puppy",
+        "computer-1",
+        "cortex-code",
+        "deerflow",
+        "fabric",
+        "muse-code",
+        "nemo-agent",
+        "rovodev-cli",
+        "trae-agent",
+    }
+)
+"""Names of the agents that use no MCP servers."""
+
+
+MCP_HEADERS: Final = frozenset({"claude-code", "codex"})
+"""Names of the agents that send the headers of MCP servers."""
+
+
+WITHOUT_SKILLS: Final = WITHOUT_MCP | {
+    "acp",
+    "devin",
+    "dspy-rlm",
+    "langgraph",
+    "mini-swe-agent",
+    "openhands",
+    "strands",
+    "swe-agent",
+}
+"""Names of the agents that load no skills."""
+
+
 NEED_MODEL: Final = frozenset(
     {
         "aider",
@@ -132,6 +170,36 @@ NEED_MODEL: Final = frozenset(
     }
 )
 """Names of the agents that fail without a model. The other agents have a default, or read it from a variable or config file."""
+
+
+EXIT_ERRORS: Final = frozenset(
+    {
+        "AgentAuthenticationError",
+        "AgentSafetyRefusalError",
+        "ApiConnectionClosedError",
+        "ApiConnectionError",
+        "ApiError",
+        "ApiInternalServerError",
+        "ApiOverloadedError",
+        "ApiProviderResourceNotFoundError",
+        "ApiRateLimitError",
+        "ApiResponseStalledError",
+        "ApiUsageLimitError",
+        "ContextWindowExceededError",
+        "ModelNotFoundError",
+        "NetworkConnectionError",
+        "NonZeroAgentExitCodeError",
+        "OutputTokenExceededError",
+        "UnknownApiError",
+        "UnsupportedModelParametersError",
+    }
+)
+"""Exception types of an agent's program that exited with an error: NonZeroAgentExitCodeError and its subclasses. Harbor chooses one
+by what the program printed."""
+
+
+VALID_EXIT_ERRORS: Final = frozenset({"AgentSafetyRefusalError", "ContextWindowExceededError", "OutputTokenExceededError"})
+"""Those of EXIT_ERRORS after which Harbor regards a reward as valid."""
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -77,7 +77,7 @@ class CollectConfig(_Table):
     """A command that runs after the agent and prepares files for the verifier. Failures are ignored."""
 
     command: str
-    """Command for bash, run in WORKDIR."""
+    """Command for bash, run in WORKDIR; in another service than main for `sh`."""
     service: Annotated[str, AfterValidator(names.service_name)] = "main"
     """Service of the task's compose file; `main` is the trial's container."""
     timeout_sec: float = 60.0
@@ -138,7 +138,7 @@ class McpServerConfig(_Table):
     args: list[str] = []
     """Arguments of the command."""
     headers: Env = {}
-    """HTTP headers; only for the HTTP transports."""
+    """HTTP headers; only for the HTTP transports. `${NAME}` is a variable of `spec.agent.env`."""
 
     @model_validator(mode="after")
     def _transport_fields(self) -> McpServerConfig:

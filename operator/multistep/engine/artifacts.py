@@ -117,10 +117,10 @@ class _Taken:
 
     def claim(self, destination: str, found: Iterable[str], owner: _Owner) -> bool:
         """Assign the paths of ``found`` below destination to the owner. On a collision assign no path and return False."""
-        paths = [_join(destination, each) for each in found]
-        if self._claims.get(destination, owner) != owner or any(self._meets(path, owner) for path in paths):
+        taken = self._claims.get(destination, owner) != owner  # stop at the first collision: an agent can cause very many
+        if taken or any(self._meets(_join(destination, each), owner) for each in found):
             return False
-        for path in paths:
+        for path in (_join(destination, each) for each in found):
             self._claims[path] = owner
             for each in _parents(path):
                 self._above.setdefault(each, set()).add(owner)

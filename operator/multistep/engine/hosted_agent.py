@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from multistep.api.agent_spec import AgentSpec
+from multistep.api.harbor_agents import SETUP_SECONDS
 from multistep.api.task_toml import NetworkMode, TaskConfig
 from multistep.api.trial_spec import TrialSpec
 from multistep.engine.timeouts import resolve_limit
 from multistep.errors import InvalidSpec
 
-SETUP_SECONDS = 360.0  # Harbor 0.25, trial: timeout of an agent's setup
+_SETUP_SECONDS = 360.0  # Harbor 0.25, agents: timeout of an agent's setup, unless its class has another
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ def refuse_unreachable_model(agent: AgentSpec, mode: NetworkMode, *, relayed: bo
     if agent.uses_gateway and not relayed:
         hint = "the chart's trials.egress = Sidecar keeps the model gateway reachable"
         raise InvalidSpec(f"spec.agent: its model cannot be reached, as the task's network_mode is {mode!r}; {hint}")
-    if agent.credentials and not agent.uses_gateway and mode == "no-network":
+    calls = agent.credentials or (agent.access == "Direct" and agent.base_url is None and agent.direct_hosts)
+    if calls and not agent.uses_gateway and mode == "no-network":
         hint = "use spec.agent.access Gateway" if relayed else "it needs another task"
         raise InvalidSpec(f"spec.agent: its model cannot be reached, as the task's network_mode is {mode!r}; {hint}")
 
@@ -59,7 +61,7 @@ def hosted_agent(config: TaskConfig, spec: TrialSpec, credentials: Mapping[str, 
     return HostedAgent(
         spec=spec.agent,
         setup_timeout=resolve_limit(
-            SETUP_SECONDS,
+            SETUP_SECONDS.get(spec.agent.name or "", _SETUP_SECONDS),
             override=None,
             maximum=None,
             multiplier=spec.agent_setup_timeout_multiplier,

@@ -100,10 +100,10 @@ def _backing_off(s: Situation) -> Decision | None:
     former = s.trial.status.attempts
     if not former or s.pod is not None or s.trial.status.pod_uid is not None or former[-1].end_time is None:
         return None
-    if former[-1].reason == SUSPENDED:
+    waited, pause = s.now - former[-1].end_time.timestamp(), _NEXT_ATTEMPT.seconds(sum(each.reason != SUSPENDED for each in former))
+    if former[-1].reason == SUSPENDED or not 0 <= waited < pause:  # less than 0: the clock of an earlier leader was ahead
         return None
-    left = former[-1].end_time.timestamp() + _NEXT_ATTEMPT.seconds(sum(each.reason != SUSPENDED for each in former)) - s.now
-    return Wait("BackingOff", f"attempt {former[-1].number} failed: {former[-1].reason}", seconds=left) if left > 0 else None
+    return Wait("BackingOff", f"attempt {former[-1].number} failed: {former[-1].reason}", seconds=pause - waited)
 
 
 def _pod_not_created(s: Situation) -> Decision | None:

@@ -188,11 +188,12 @@ def _verifier_environment(inputs: _Inputs, reach: StepNetworks, defined: Definit
     services = services_of(
         defined.services if defined.bundled else layout.compose, image, spec, own_env, env.variables, inputs.images
     )
+    of_other_image = defined.bundled and own is config.environment  # the healthcheck asks for what the agent's image runs
     return VerifierEnvironment(
         config=own,
         image=image,
         env={**(services.main.environment if services else {}), **own_env, **env.environment},
-        healthcheck=_healthcheck(own.healthcheck),
+        healthcheck=None if of_other_image else _healthcheck(own.healthcheck),
         files=_uploads_environment(config, layout) and not defined.bundled,
         own_image=defined.bundled,
         services=services,

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
+from multistep.api.harbor_agents import EXIT_ERRORS, VALID_EXIT_ERRORS
 from multistep.api.phases import AGENT, HEALTHCHECK, SETUP
 from multistep.api.score import ScoreRule
 from multistep.api.sweep import Scoring
@@ -22,7 +23,7 @@ from multistep.engine.score import REWARD, Score, Verdict, counted_keys, has_too
 
 State = Literal["Active", "Complete", "Failed"]
 
-AGENT_ERRORS: Final = frozenset({"NonZeroAgentExitCodeError", "OutOfMemoryError", "OutOfDiskError", "ContainerKilledError"})
+AGENT_ERRORS: Final = EXIT_ERRORS - VALID_EXIT_ERRORS | {"OutOfMemoryError", "OutOfDiskError", "ContainerKilledError"}
 """Failures of the agent's phase after which Harbor regards a reward as invalid; spec.scoring.agentErrors decides about them.
 AgentTimeoutError is not one: Harbor, too, regards the reward of an agent that reached its timeout as valid."""
 
@@ -146,11 +147,6 @@ def agent_used_deadline(status: TrialStatus, deadline: float | None, now: float)
     If they used less, the trial missed its deadline because it waited for the cluster or a verifier's pod.
     """
     return deadline is not None and _agent_seconds(status, now) >= _DEADLINE_SHARE * deadline
-
-
-def agent_runs(status: TrialStatus) -> bool:
-    """Return whether the status shows that the agent works on the last step."""
-    return bool(status.steps) and _in_agent_phase(status.steps[-1])
 
 
 def _in_agent_phase(step: StepStatus) -> bool:

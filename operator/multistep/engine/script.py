@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from multistep.api.content import Content
+from multistep.api.harbor_agents import EXIT_ERRORS
 from multistep.api.phases import AGENT, AGENT_SETUP, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER
 from multistep.api.records import Fields, HealthcheckResult, PhaseResult
 from multistep.api.services import MAIN
@@ -300,9 +301,9 @@ def _collect_hooks(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
 
 
 def skips_verifier(plan: TrialPlan, run: StepRun) -> bool:
-    """Return whether a single-step trial skips its verifier: after any exception except AgentTimeoutError, OutOfMemoryError and
-    NonZeroAgentExitCodeError."""
-    expected = ("AgentTimeoutError", "NonZeroAgentExitCodeError", "OutOfMemoryError")
+    """Return whether a single-step trial skips its verifier: after any exception except those of an agent's exit status and of its
+    limits of time, memory and model requests."""
+    expected = {"AgentTimeoutError", "BudgetExceededError", "OutOfMemoryError", *EXIT_ERRORS}
     return plan.single and run.exception is not None and run.exception.type not in expected
 
 

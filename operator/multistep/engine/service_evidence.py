@@ -30,7 +30,7 @@ def service_hooks(scope: Scope, services: PodServices, step: StepPlan, run: Step
         yield Start(scope.id("quell"), QUELL, user="0", timeout=60.0)
     for number, hook in hooks:
         timeout = min(hook.timeout or _LONGEST_SECONDS, _LONGEST_SECONDS)
-        argv = ("bash", "-c", hook.command)
+        argv = ("sh", "-c", hook.command)  # as in Harbor 0.25: images of services often have no bash
         yield ServiceHook(scope.id(f"collect-hook-{number}"), services.container_of(hook.service), argv, hook.user, timeout)
 
 

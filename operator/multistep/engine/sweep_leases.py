@@ -23,7 +23,14 @@ def lease(sweep: TrialSweep, now: float) -> SweepLeaseStatus | None:
     return known if known is not None and known.renewal == renewal else SweepLeaseStatus(renewal=renewal, renew_time=time(now))
 
 
-def expires_at(sweep: TrialSweep, now: float) -> float | None:
-    """Return the time at which the lease expires if it is not renewed, in seconds since the epoch; None without spec.lease."""
+def expires_at(sweep: TrialSweep, now: float, watched_since: float) -> float | None:
+    """Return the time at which the lease expires if it is not renewed, in seconds since the epoch; None without spec.lease.
+
+    watched_since: when this operator first read the sweep. If the API server was away, which ends the operator's process, the
+    client could not renew the lease either, and needs time to do so. A lease that expired before that stays expired.
+    """
     held = lease(sweep, now)
-    return None if held is None or sweep.spec.lease is None else held.renew_time.timestamp() + sweep.spec.lease.seconds
+    if held is None or sweep.spec.lease is None:
+        return None
+    expired = any(each.reason == "LeaseExpired" for each in sweep.status.conditions)
+    return max(held.renew_time.timestamp(), 0.0 if expired else watched_since) + sweep.spec.lease.seconds

@@ -54,11 +54,18 @@ class Next:
 
 
 def decide(
-    sweep: TrialSweep, plan: Plan, created: int, trials: Collection[TrialFacts], now: float, error: CreationError | None = None
+    sweep: TrialSweep,
+    plan: Plan,
+    created: int,
+    trials: Collection[TrialFacts],
+    now: float,
+    error: CreationError | None = None,
+    *,
+    watched_since: float = 0.0,
 ) -> Next:
-    """Return the next actions of an active sweep."""
+    """Return the next actions of an active sweep. watched_since: when this operator first read the sweep."""
     counts = tally(plan.grid, created, trials, now, plan.spec.scoring)
-    limits = _limits(sweep, now)
+    limits = _limits(sweep, now, watched_since)
     halted = halt(counts, limits, now)
     budget = _budget(sweep, now)
     suspended = sweep.spec.suspend or _is_spent(budget, counts)
@@ -163,12 +170,12 @@ def headline(status: SweepStatus) -> object:
     return status.phase, status.observed_generation, holds, status.start_time, status.completion_time
 
 
-def _limits(sweep: TrialSweep, now: float) -> Limits:
+def _limits(sweep: TrialSweep, now: float, watched_since: float) -> Limits:
     spec, start = sweep.spec, sweep.status.start_time
     deadline = None
     if spec.active_deadline_seconds is not None and start is not None:
         deadline = start.timestamp() + suspended_seconds(sweep.status, now) + spec.active_deadline_seconds
-    stop_when, lease_end = spec.stop_when, expires_at(sweep, now)
+    stop_when, lease_end = spec.stop_when, expires_at(sweep, now, watched_since)
     return Limits(
         spec.parallelism, stop_when.pod_hours, stop_when.failures, deadline, spec.prestart, lease=lease_end, stop=spec.stop
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from multistep.api import harbor_agents
 from multistep.api.agent_names import PLAIN
 from multistep.api.agent_spec import AgentSpec
 from multistep.api.layout import TaskLayout
@@ -31,9 +32,8 @@ def unsupported(config: TaskConfig, layout: TaskLayout, agent: AgentSpec | None 
     """Return all unsupported parts of a task. agent: the agent that runs the task; None if it is unknown: then the oracle is
     assumed."""
     found: list[Unsupported] = []
-    hosted = agent is not None and agent.hosted
     for where, environment in _environments(config):
-        found += _environment(where, environment, hosted=hosted and where == "environment")
+        found += _environment(where, environment, agent if where == "environment" else None)
     return found + list(_trajectory(config, layout, agent))
 
 
@@ -56,10 +56,11 @@ def _environments(config: TaskConfig) -> Iterator[tuple[str, EnvironmentConfig]]
             yield f"{where}.environment", verifier.environment
 
 
-def _environment(where: str, environment: EnvironmentConfig, *, hosted: bool) -> Iterator[Unsupported]:
+def _environment(where: str, environment: EnvironmentConfig, agent: AgentSpec | None) -> Iterator[Unsupported]:
     if environment.os == "windows":
         yield Unsupported(f"{where}.os", "windows is not supported; only linux")
-    if hosted:
+    if agent is not None and agent.hosted:
+        yield from _beyond_agent(where, environment, agent)
         return
     if environment.mcp_servers:
         names = ", ".join(repr(each.name) for each in environment.mcp_servers)
@@ -69,6 +70,18 @@ def _environment(where: str, environment: EnvironmentConfig, *, hosted: bool) ->
         yield Unsupported(
             f"{where}.skills_dir", f"is ignored: no agent loads skills from {environment.skills_dir!r}", refused=False
         )
+
+
+def _beyond_agent(where: str, environment: EnvironmentConfig, agent: AgentSpec) -> Iterator[Unsupported]:
+    """Yield what the agent would not use, which Harbor 0.25 rejects, too. What a custom class uses is unknown."""
+    headers = [each.name for each in environment.mcp_servers if each.headers]
+    if environment.mcp_servers and agent.name in harbor_agents.WITHOUT_MCP:
+        yield Unsupported(f"{where}.mcp_servers", f"is not supported: agent {agent.label!r} uses no MCP servers")
+    elif headers and agent.name is not None and agent.name not in harbor_agents.MCP_HEADERS:
+        message = f"headers of {headers[0]!r} are not supported: agent {agent.label!r} sends no headers to MCP servers"
+        yield Unsupported(f"{where}.mcp_servers", message)
+    if environment.skills_dir and agent.name in harbor_agents.WITHOUT_SKILLS:
+        yield Unsupported(f"{where}.skills_dir", f"is not supported: agent {agent.label!r} loads no skills")
 
 
 def _trajectory(config: TaskConfig, layout: TaskLayout, agent: AgentSpec | None) -> Iterator[Unsupported]:

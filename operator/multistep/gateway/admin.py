@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final, get_args
 
 from aiohttp import web
@@ -98,10 +98,12 @@ class Admin:
         if not rows:
             return web.json_response({"error": "the step sent no request that this gateway knows of"}, status=404)
         usage = usage_of(rows, TABLE, self._services.stalls.seconds(step))
-        last = None if await self._blames_request(step, usage.last_failure) else usage.last_failure
+        answered = await self._services.ledger.answered(step.uid)
+        last = usage.last_failure
         if last is not None:
-            last = last.model_copy(update={"answered": await self._services.ledger.answered(step.uid, last.model)})
-        failures = {model: each for model, each in usage.failures.items() if not await self._blames_request(step, each)}
+            right = last.model in answered
+            last = None if _blames_request(last, answered) else last.model_copy(update={"answered": right})
+        failures = {model: each for model, each in usage.failures.items() if not _blames_request(each, answered)}
         spent = await self._spent(step.uid) if last is not None and last.kind == "Budget" else {}
         usage = usage.model_copy(update={"last_failure": last, "failures": failures, "spent": spent})
         return web.json_response(usage.model_dump(mode="json", by_alias=True))
@@ -111,10 +113,11 @@ class Admin:
         found = await self._services.ledger.spent_by_step(uid)
         return {"/".join(name.split("/")[1:3]): each for name, each in found.items()}
 
-    async def _blames_request(self, step: StepKey, failure: LastFailure | None) -> bool:
-        """Return whether the agent's request, not the configuration, caused a 403 or 404. The configuration is right if the
-        provider answered another request of the trial for the same model. (A provider answers a wrong path with the same 404 as a
-        wrong model.)"""
-        if failure is None or failure.kind != "Configuration" or failure.status not in REQUEST_MAY_BE_WRONG:
-            return False
-        return await self._services.ledger.answered(step.uid, failure.model)
+
+def _blames_request(failure: LastFailure, answered: Collection[str]) -> bool:
+    """Return whether the agent's request, not the configuration, caused a 403 or 404. The configuration is right if the provider
+    answered another request of the trial for the same model. (A provider answers a wrong path with the same 404 as a wrong model.)
+
+    answered: the models for which the provider answered a request of the trial.
+    """
+    return failure.kind == "Configuration" and failure.status in REQUEST_MAY_BE_WRONG and failure.model in answered

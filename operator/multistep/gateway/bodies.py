@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from multistep.gateway.contents import asks_for_caching, asks_for_tier, is_opaque
-from multistep.gateway.dialects import CHAT
+from multistep.gateway.dialects import CHAT, CONFIGURATION_MESSAGES
 from multistep.gateway.routes import Route
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
@@ -124,6 +124,8 @@ def _scanned(text: str) -> dict[str, _Member]:
         value, end = _DECODER.raw_decode(text, start)
         if name.casefold() in names:
             raise InvalidBody(f"the body has the field {name[:64]!r} twice")
+        if name.strip().startswith(CONFIGURATION_MESSAGES):
+            raise InvalidBody(f"the body has the field {name[:64]!r}, which no API has")
         names.add(name.casefold())
         found[name] = _Member(start, end, value)
         at = _space(text, end)

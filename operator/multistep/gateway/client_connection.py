@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 from aiohttp import web
 
 from multistep.gateway import heads
+from multistep.gateway.fair_queue import stopwatch
 
-_STALLED_SECONDS = 60.0
+STALLED_SECONDS = 60.0
 
 
 class ClientConnection:
     """The agent's connection for one request. disconnected: whether the agent disconnected; sent: whether the provider may charge
-    for the request: it may have received the request, and has not refused it."""
+    for the request: it may have received the request, and has not refused it; stalled_seconds: for how long the agent made the
+    answer wait, because it did not read."""
 
     def __init__(self, request: web.Request) -> None:
         self.request = request
         self.disconnected = False
         self.sent = False
+        self.stalled_seconds = 0.0
 
     async def start(self, response: web.StreamResponse) -> None:
         """Send the answer's status and headers."""
@@ -30,27 +34,37 @@ class ClientConnection:
             self.disconnected = True
 
     async def write(self, response: web.StreamResponse, data: bytes) -> None:
-        """Send a piece of the answer's body. An agent that does not read for a minute counts as gone."""
-        if self.disconnected or not data:
-            return
+        """Send a piece of the answer's body."""
+        if not self.disconnected and data:
+            await self._sent(response.write(data))
+
+    async def send(self, response: web.StreamResponse) -> None:
+        """Send an answer whose body is complete."""
+        heads.end(self.request, response)
+        await self.start(response)
+        if not self.disconnected:
+            await self._sent(response.write_eof())
+
+    async def _sent(self, writing: Awaitable[None]) -> None:
+        """Await a write. An agent that does not read for a minute counts as gone."""
         try:
-            async with asyncio.timeout(_STALLED_SECONDS):
-                await response.write(data)
+            with stopwatch(self._add_stalled):
+                async with asyncio.timeout(STALLED_SECONDS):
+                    await writing
         except (ConnectionError, TimeoutError):
-            self.disconnected = True
             self.abort()
 
     async def end(self, response: web.StreamResponse) -> None:
         """Send the end of the answer."""
-        if self.disconnected:
-            return
-        heads.end(self.request, response)
-        try:
-            await response.write_eof()
-        except ConnectionError:
-            self.disconnected = True
+        if not self.disconnected:
+            heads.end(self.request, response)
+            await self._sent(response.write_eof())
+
+    def _add_stalled(self, seconds: float) -> None:
+        self.stalled_seconds += seconds
 
     def abort(self) -> None:
         """Break the connection, so that the agent does not mistake a cut-off answer for a complete one."""
+        self.disconnected = True
         if self.request.transport is not None:
             self.request.transport.abort()

@@ -16,17 +16,22 @@ _REQUEST_ERRORS: Final = frozenset(
     (
         *(400, 413, 422),  # in errors that vLLM and OpenRouter send after status 200, once the model has started
         *("invalid_request_error", "context_length_exceeded", "invalid_prompt", "string_above_max_length", "request_too_large"),
-        *("content_policy_violation", "image_parse_error", "invalid_image", "INVALID_ARGUMENT", "FAILED_PRECONDITION", "NOT_FOUND"),
+        *("content_policy_violation", "bio_policy", "cyber_policy", "misalignment_policy_violation"),
+        *("invalid_image", "invalid_image_format", "invalid_image_mode", "invalid_image_url", "invalid_base64_image"),
+        *("image_too_large", "image_too_small", "image_file_too_large", "empty_image_file", "unsupported_image_media_type"),
+        *("image_parse_error", "image_content_policy_violation", "image_file_not_found", "failed_to_download_image"),
+        *("INVALID_ARGUMENT", "FAILED_PRECONDITION", "NOT_FOUND"),
     )
 )
 _NO_CREDIT: Final = "insufficient_quota"
 _CONFIGURATION_ERRORS: Final = frozenset(("API_KEY_INVALID", "billing_error", _NO_CREDIT, "invalid_api_key", "model_not_found"))
-_CONFIGURATION_MESSAGES: Final = ("Your credit balance is too low", "model:", "models/")
-"""How messages of Anthropic and Gemini about credit and models start; these errors share their type with other errors. An agent
-cannot choose how a message starts."""
+CONFIGURATION_MESSAGES: Final = ("Your credit balance is too low", "model:", "models/")
+"""How messages of Anthropic and Gemini about credit and models start; these errors share their type with other errors. No field of
+a request may have such a name, as messages about unknown fields start with the field's name."""
 _MAX_TOKENS: Final = 10_000_000  # more than any model generates for one answer
 _MAX_ANSWERS: Final = 128  # OpenAI's maximum; Gemini allows 8
 _NOT_JSON: Final = object()  # result for text that is not JSON; None is the result for the valid JSON document null
+_TOO_DEEP: Final = object()  # result for JSON that is nested too deeply, as parts of a request that some answers repeat can be
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,7 @@ class Reading:
         self.ended = found is not _NOT_JSON
 
     def _read(self, document: Any) -> None:
+        self.ended = self.ended or document is _TOO_DEEP
         if not isinstance(document, Mapping):
             return
         self.usage = self._dialect.usage(document, self.usage)
@@ -106,6 +112,8 @@ def _parsed(text: bytes) -> Any:
         return json.loads(text)
     except ValueError:
         return _NOT_JSON
+    except RecursionError:
+        return _TOO_DEEP
 
 
 def _part(document: Any, *path: str) -> Any:
@@ -203,7 +211,7 @@ def blames_configuration(body: bytes) -> bool:
     details = error.get("details")
     named = [error, *(each for each in details if isinstance(each, Mapping))] if isinstance(details, list) else [error]
     given = {str(each.get(name)) for each in named for name in ("type", "code", "reason")}
-    return bool(given & _CONFIGURATION_ERRORS) or str(error.get("message")).startswith(_CONFIGURATION_MESSAGES)
+    return bool(given & _CONFIGURATION_ERRORS) or str(error.get("message")).startswith(CONFIGURATION_MESSAGES)
 
 
 def has_no_credit(body: bytes) -> bool:

@@ -32,7 +32,7 @@ from multistep.gateway.loads import Loads
 from multistep.gateway.metrics import GatewayMetrics
 from multistep.gateway.prices import cost_usd, has_price
 from multistep.gateway.refusal import HELD_TOO_LONG, Refused
-from multistep.gateway.relay import Relay, message_of
+from multistep.gateway.relay import Relay, is_silence, message_of
 from multistep.gateway.routes import Route
 from multistep.gateway.settings import GatewaySettings
 from multistep.gateway.stalls import Stalls
@@ -147,7 +147,8 @@ class Exchange:
             with stopwatch(self._add_held):
                 return await self._services.budgets.reserve(claims, self._row.reserved, self._hold_left())
         except BudgetSpent as error:
-            raise await self._refused("Budget" if error.scope == "trial" else "SweepBudget", str(error)) from error
+            own = error.scope == "trial" or self._call.asked.answers > 1  # an agent could suspend any sweep with many answers
+            raise await self._refused("Budget" if own else "SweepBudget", str(error)) from error
 
     async def _refused(self, kind: Kind, message: str) -> Refused:
         await self.finish("failed", 400, Usage(), kind, message)
@@ -217,7 +218,7 @@ class Exchange:
             return _Refusal(0, self._pause_without_advice(), f"no connection: {type(error).__name__}")
         except (ClientError, TimeoutError, OSError) as error:
             message = f"the provider gave no answer: {type(error).__name__}"
-            await self.finish("cut", 0, None, "Provider", message)
+            await self.finish("cut", 0, None, "" if is_silence(error) else "Provider", message)
             raise Refused(HELD_TOO_LONG, message) from error
         refused = answer.status in _REFUSALS
         self._services.loads.count(self._call.asked.model, refused=refused)

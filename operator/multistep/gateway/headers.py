@@ -15,9 +15,11 @@ Headers = list[tuple[str, str]]
 _HOP_BY_HOP: Final = {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"}
 _OF_ONE_CONNECTION: Final = _HOP_BY_HOP | {"transfer-encoding", "upgrade", "content-length", "host", "expect"}
 _CREDENTIALS: Final = {"authorization", "x-api-key", "x-goog-api-key", "api-key"}
-# With these headers, an agent could make the provider reject the key or end the request early, and so have its trial excluded.
-_FOR_ACCOUNTS: Final = {"openai-organization", "openai-project", "x-goog-user-project", "x-server-timeout"}
+# With these headers, an agent could make the provider reject the key, and so have its trial excluded.
+_FOR_ACCOUNTS: Final = {"openai-organization", "openai-project", "x-goog-user-project", "x-litellm-api-key"}
 _FOR_ANSWERS: Final = {"x-goog-fieldmask", "x-http-method-override"}  # an agent could make an answer look cut off with these
+# With a header such as X-Server-Timeout (Gemini), X-LiteLLM-Timeout or CF-AIG-Request-Timeout, an agent could end a request early.
+_TIMEOUT: Final = "timeout"
 _QUERY: Final = re.compile(r"alt=sse|beta=true|api-version=[\w.-]{1,40}")  # the query parameters that agents use
 _ORDER: Final[dict[ProviderName, Sequence[str]]] = {
     "openai": ("authorization", "api-key", "x-api-key"),
@@ -39,7 +41,8 @@ def upstream_headers(given: Iterable[tuple[str, str]], credential: tuple[str, st
     """Return the headers for the provider: the provider's key, and the agent's headers except hop-by-hop headers, credentials and
     headers that choose an account, a timeout or the fields of the answer."""
     left_out = _OF_ONE_CONNECTION | _CREDENTIALS | _FOR_ACCOUNTS | _FOR_ANSWERS | {"accept-encoding"}
-    return [*_others(given, left_out), ("Accept-Encoding", "identity"), credential]
+    kept = [each for each in _others(given, left_out) if _TIMEOUT not in each[0].lower()]
+    return [*kept, ("Accept-Encoding", "identity"), credential]
 
 
 def answer_headers(given: Iterable[tuple[str, str]], key: str, redacted: str) -> Headers:

@@ -189,11 +189,10 @@ class Ledger:
         rows = await self._do(lambda database: database.execute(query, [str(step)]).fetchall())
         return [Row(*each) for each in rows]
 
-    async def answered(self, uid: str, model: str) -> bool:
-        """Return whether the provider completely answered a request of a trial, in any step or attempt, for this model."""
-        query = "select 1 from requests where step >= ? and step < ? and model = ? and state = 'done' limit 1"
-        values = [*_steps_of(uid), model]
-        return await self._do(lambda database: database.execute(query, values).fetchone() is not None)
+    async def answered(self, uid: str) -> set[str]:
+        """Return the models for which the provider completely answered a request of a trial, in any step or attempt."""
+        query = "select distinct model from requests where step >= ? and step < ? and state = 'done'"
+        return {model for (model,) in await self._do(lambda database: database.execute(query, _steps_of(uid)).fetchall())}
 
     async def spent(self, scope: Literal["trial", "sweep"], name: str) -> Spent:
         """Return the amounts that a trial (in all its steps and attempts) or a sweep used; open requests are not included.

@@ -84,8 +84,12 @@ class Public:
             self._services.steps.refuse_closed(claims.key)  # the step may have been closed while the agent sent the body
             if claims.models and asked.model not in claims.models and (asked.model or route.counted):
                 raise Refused(403, f"this step may not use the model {asked.model[:200]!r}, only {', '.join(claims.models)}")
+            self._services.steps.request_model(claims.key, asked.model)
             credential = await self._credential(claims, route)
-            return await Exchange(self._services, client, Call(claims, route, asked, claims.credential, credential)).run()
+            response = await Exchange(self._services, client, Call(claims, route, asked, claims.credential, credential)).run()
+            if not response.prepared:
+                await client.send(response)  # here, while the request counts as open: an unread answer occupies memory
+            return response
 
     def _claims(self, request: web.Request, provider: ProviderName) -> StepClaims:
         try:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from aiohttp import ClientError, ClientResponse, web
+from aiohttp import ClientError, ClientResponse, SocketTimeoutError, web
 from multidict import CIMultiDict
 
 from multistep.gateway.bodies import Asked
@@ -25,6 +25,8 @@ REQUEST_MAY_BE_WRONG: Final = (403, 404)  # either the request is wrong, or the 
 _CONFIGURATION_IS_WRONG: Final = (401, 402)
 _MESSAGE_CHARACTERS: Final = 300
 _BROKEN: Final = (ClientError, TimeoutError, OSError)
+SLOW_SECONDS: Final = 5.0
+"""If the agent made an answer wait for longer, that may be why the provider cut it off."""
 
 
 class Finish(Protocol):
@@ -138,7 +140,8 @@ class Relay:
         why = f"has no end{f': {type(error).__name__}' if error else ''}"
         if self._answer.content_type == "text/html":  # e.g. a proxy's error page, or baseURL leads to a web page
             why = "is text/html and no JSON"
-        await self._finish("cut", self._answer.status, None, "Provider", f"the provider's answer {why}")
+        kind: Kind = "" if is_silence(error) or self._client.stalled_seconds > SLOW_SECONDS else "Provider"
+        await self._finish("cut", self._answer.status, None, kind, f"the provider's answer {why}")
         self._client.abort()
         return response
 
@@ -156,13 +159,19 @@ class Relay:
         return data.replace(key, REDACTED.encode()) if key in data else data
 
 
+def is_silence(error: Exception | None) -> bool:
+    """Return whether the provider sent nothing for ``answer_timeout_seconds``. A request can ask for that, e.g. for a long answer
+    that is not streamed, or for a tool of the agent's own server."""
+    return isinstance(error, SocketTimeoutError)
+
+
 def message_of(body: bytes, key: str) -> str:
     """Return the message of a provider's error, without the key, for the trial's status."""
     text = body.decode(errors="replace")
     try:
         error = json.loads(text)["error"]
         text = str(error["message"] if isinstance(error, dict) else error)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         pass
     shown = "".join(each if each.isprintable() else " " for each in text.replace(key, REDACTED)[:_MESSAGE_CHARACTERS])
     return shown.encode(errors="replace").decode()

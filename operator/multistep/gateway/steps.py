@@ -19,6 +19,9 @@ gateway were OOM-killed, the open requests of all steps would be lost, and their
 MAX_REQUESTS: Final = 20_000
 """Maximum number of a step's requests. Each is a row of the ledger."""
 
+MAX_MODELS: Final = 64
+"""Maximum number of models that a step requests. The operator reads the usage of all of them at once."""
+
 
 class Steps:
     """The closed steps, and each step's open requests. closed: the steps that the ledger already records as closed; body_bytes:
@@ -28,6 +31,7 @@ class Steps:
         self._closed = set(closed)
         self._open: defaultdict[StepKey, set[asyncio.Task[Any]]] = defaultdict(set)
         self._requests = Counter[StepKey]()
+        self._models: defaultdict[StepKey, set[str]] = defaultdict(set)
         self._bodies = Counter[StepKey]()
         self._parsing: defaultdict[StepKey, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._max_bodies = max(MAX_BODIES, body_bytes)
@@ -36,11 +40,19 @@ class Steps:
         """Refuse further requests of this step."""
         self._closed.add(step)
         del self._requests[step]
+        self._models.pop(step, None)
 
     def refuse_closed(self, step: StepKey) -> None:
         """Raise Refused (401) if the step is closed."""
         if step in self._closed:
             raise Refused(401, "the step of this token has ended")
+
+    def request_model(self, step: StepKey, model: str) -> None:
+        """Count a model that the step requests. Raises Refused if the step has requested too many others."""
+        models = self._models[step]
+        if model not in models and len(models) >= MAX_MODELS:
+            raise Refused(429, f"this step has requested {MAX_MODELS} models, the most that a step may request")
+        models.add(model)
 
     def open_requests(self, step: StepKey) -> int:
         """Return how many requests of the step are open."""

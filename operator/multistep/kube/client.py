@@ -69,9 +69,10 @@ class Client(AbstractAsyncContextManager["Client"]):
         return (await Query(self._http, resource, namespace, label_selector, field_selector).all())[0]
 
     async def list_metadata(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
-        """Return the metadata of all objects (of a namespace, if given), which is much smaller than the objects."""
-        objects, _ = await Query(self._http, resource, namespace, label_selector, accept=METADATA_ONLY).all()
-        return [each["metadata"] for each in objects]
+        """Return the metadata of all objects (of a namespace, if given), which is much smaller than the objects, without
+        managedFields, which are most of it."""
+        found, _ = await Query(self._http, resource, namespace, label_selector, accept=METADATA_ONLY).all(_without_managed_fields)
+        return found
 
     async def each(
         self, resource: Resource, namespace: str | None = None, *, label_selector: str = ""
@@ -212,3 +213,7 @@ async def server_version(client: Client) -> tuple[dict[str, str], datetime | Non
         version: dict[str, str] = await response.json()
         date = response.headers.get("Date")
     return version, parsedate_to_datetime(date) if date else None
+
+
+def _without_managed_fields(object: Object) -> Object:
+    return {name: value for name, value in object["metadata"].items() if name != "managedFields"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -65,12 +65,16 @@ class Query:
             objects = [{**kind, **each} for each in page["items"] or []]  # items is null in an empty PartialObjectMetadataList
             yield objects, page["metadata"]["resourceVersion"]
 
-    async def all(self) -> tuple[list[Object], str]:
-        """Return all objects and the list's resourceVersion."""
+    async def all(self, part: Callable[[Object], Object] = lambda object: object) -> tuple[list[Object], str]:
+        """Return all objects, or the part of each that the caller needs, and the list's resourceVersion. Only one page of whole
+        objects is in memory at a time."""
         for attempt in range(1, LISTS + 1):
             try:
-                pages = [each async for each in self.pages()]
-                return [each for objects, _ in pages for each in objects], pages[-1][1]
+                found, at = list[Object](), ""
+                async for objects, version in self.pages():
+                    found += map(part, objects)
+                    at = version
+                return found, at
             except ClusterError as error:
                 if error.status != GONE or attempt == LISTS:
                     raise

@@ -163,7 +163,9 @@ class Reconciler:
     async def _reconcile(self, key: Key) -> Requeue:
         try:
             trial = await self.cluster.get(TRIALS, *key)
-        except NotFound:
+        except NotFound as error:
+            if error.reason != "NotFound":  # a 404 of a proxy, or of a server that does not serve trials now: this one may exist
+                raise
             self._forget(key)
             return AT_NEXT_EVENT
         if not self.shard.has(trial["metadata"]):  # its shard label assigns the trial to another operator

@@ -24,8 +24,8 @@ class SweepEntry:
     scoring: the sweep's spec.scoring. trials: facts by trial name. created: number of trials known to be created.
     listed: whether all trials were listed. observed: names of trials with a watch event since the current reconcile started.
     finished: whether the sweep has finished, so that the entry records nothing more. plan: generation of the spec, and the plan
-    made from it. written: time of the last status write (seconds since the epoch). version: the newest observed resourceVersion of
-    the sweep.
+    made from it. written: time of the last status write (seconds since the epoch). since: time of the first reconcile. version: the
+    newest observed resourceVersion of the sweep.
     """
 
     key: Key
@@ -37,6 +37,7 @@ class SweepEntry:
     finished: bool = False
     plan: tuple[int, Plan] | None = None
     written: float | None = None
+    since: float | None = None
     version: str = ""
 
     def start_reconcile(self, scoring: Scoring) -> None:

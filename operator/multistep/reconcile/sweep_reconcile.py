@@ -173,6 +173,7 @@ class _SweepReconcile:
     async def _create_and_count(self, plan: Plan) -> Requeue:
         metadata = self._sweep.metadata
         self._entry.start_reconcile(self._sweep.spec.scoring)
+        self._entry.since = self._s.clock() if self._entry.since is None else self._entry.since
         if not self._entry.listed:
             selector = f"{labels.SWEEP}={metadata.name}"
             await self._entry.fill(self._cluster.each(TRIALS, metadata.namespace, label_selector=selector), metadata.uid)
@@ -198,7 +199,8 @@ class _SweepReconcile:
         trials = self._entry.of(plan.names)
         known = self._sweep.status.trials
         created = max(self._entry.created, known.created + known.retried)
-        return sweep_status.decide(self._sweep, plan, created, trials, self._s.clock(), failure)
+        since = self._entry.since or 0.0
+        return sweep_status.decide(self._sweep, plan, created, trials, self._s.clock(), failure, watched_since=since)
 
     # -- methods that create and change trials
 

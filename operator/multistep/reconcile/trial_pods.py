@@ -34,7 +34,9 @@ class TrialPods:
             return None
         try:
             return pod_facts(await self._cluster.get(PODS, trial.metadata.namespace, name))
-        except NotFound:
+        except NotFound as error:
+            if error.reason != "NotFound":  # a 404 of a proxy: the pod may exist
+                raise
             return None
 
     async def create(self, request: pods.PodRequest, manifest: Object) -> PodFacts | Wait | None:

@@ -10,12 +10,11 @@ from dataclasses import replace
 from multistep.agents import script_of
 from multistep.api.conditions import is_finished
 from multistep.api.failures import RESTORE_FAILED
-from multistep.api.trial import parse_trial
+from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.engine import deadlines, decisions, lifecycle, status, suspensions
 from multistep.engine.decisions import PodFacts, ProtocolViolation, Situation, ViolationReason
 from multistep.engine.journal import AttemptLost, Journal
 from multistep.engine.resuming import blamed
-from multistep.engine.scoring import agent_runs
 from multistep.errors import (
     CheckpointLost,
     ContradictoryRecords,
@@ -51,6 +50,7 @@ from multistep.reconcile.salvage import salvaged
 from multistep.reconcile.trial_creation import TrialCreation
 from multistep.reconcile.trial_pods import former
 from multistep.reconcile.trial_regrade import TrialRegrade
+from multistep.sources.reasons import FETCHING
 from multistep.sources.trial_images import ImageMissing
 
 TASK_GRACE_SECONDS = 5.0  # time until a missing task is reported: `multistep run` creates the trial first, then the task
@@ -117,17 +117,20 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         self._t.metrics.store_failures.inc()
         if is_finished(self._trial.status):
             return  # only the cleanup of the volume failed; the trial's results are complete
+        self._t.hints.of(self._key, self._trial.status.pod_uid).read_at_deadline = False  # what was read is not stored
         await self._wait(suspensions.RESULTS_NOT_WRITABLE, str(error), seconds=None, gated=True)
 
     async def _wait_for_task(self, error: SourceError) -> Result:
         """Wait for an object that the trial refers to; report that it is missing after TASK_GRACE_SECONDS."""
         now, created = self._t.clock(), self._trial.metadata.creation_timestamp
-        if (end := deadlines.cut_short(self._trial, now)) is not None:
+        end = deadlines.cut_short(self._trial, now)
+        if end is not None and not _is_read_first(self._trial, end, error, self._t.hints.of(self._key, self._trial.status.pod_uid)):
             return await self._act(end)
         if created is not None and abs(age := now - created.timestamp()) < TASK_GRACE_SECONDS:
             return Requeue(SOON_SECONDS if error.retry_seconds is not None else max(SOON_SECONDS, TASK_GRACE_SECONDS - age))
         images = error.images if isinstance(error, ImageMissing) else None
-        return await self._wait(error.reason, str(error), seconds=error.retry_seconds, images=images)
+        requeue = await self._wait(error.reason, str(error), seconds=error.retry_seconds, images=images)
+        return Requeue(error.retry_seconds) if end is not None else requeue
 
     async def _fail_unbuilt(self, error: ImageMissing) -> Result:
         """Fail a trial whose image cannot be built. The status lists the build, with the URL of its log."""
@@ -330,16 +333,26 @@ class TrialReconcile(TrialCreation, TrialRegrade):
 
 
 def _decide(situation: Situation, hint: PodHint) -> decisions.Decision:
-    """Return the decision. If the trial passed its deadline in the agent's phase, first continue the script once: the agent may
-    have finished while the operator or the API server was down, and is not to be blamed for that time."""
+    """Return the decision. If the trial passed its deadline in a step, first continue the script once: agent and verifier may have
+    finished while the operator, the API server or the results volume was down, and are not to be blamed for that time."""
     decision, trial = lifecycle.decide(situation), situation.trial
-    missed = isinstance(decision, decisions.Fail) and decision.reason == deadlines.DEADLINE_EXCEEDED
-    if not missed or hint.read_at_deadline or not agent_runs(trial.status):
+    if not (isinstance(decision, decisions.Fail) and _is_unread(trial, decision, hint)):
         return decision
     hint.read_at_deadline = True
     endless = trial.model_copy(update={"spec": trial.spec.model_copy(update={"active_deadline_seconds": None})})
     other = lifecycle.decide(replace(situation, trial=endless))
     return other if isinstance(other, decisions.Drive) else decision
+
+
+def _is_unread(trial: MultiStepTrial, end: decisions.Fail, hint: PodHint) -> bool:
+    """Return whether a trial missed its deadline in a step, and its pod was not read since."""
+    return end.reason == deadlines.DEADLINE_EXCEEDED and trial.status.has_own_step and not hint.read_at_deadline
+
+
+def _is_read_first(trial: MultiStepTrial, end: decisions.Fail, error: SourceError, hint: PodHint) -> bool:
+    """Return whether a trial that missed its deadline waits for the read or fetch of its task, without which its pod cannot be
+    read: a restarted operator reads all tasks again. Reads and fetches have timeouts of their own."""
+    return error.reason == FETCHING and _is_unread(trial, end, hint)
 
 
 def _end_of(lost: AttemptLost) -> decisions.Fail | decisions.FailAttempt:

@@ -6,6 +6,7 @@ import os
 import stat
 import tarfile
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 
 from multistep.store.tree import Entry, pread_all, walk
@@ -36,8 +37,10 @@ def _picked_pieces(top: Path, names: Mapping[str, str]) -> Iterator[bytes]:
 
 
 def _leads_out(name: str, target: str) -> bool:
-    reached = os.path.normpath(os.path.join(os.path.dirname(name), target))  # noqa: PTH118, PTH120 - a path in the tar, not of a file
-    return target.startswith("/") or reached.split("/")[0] == ".."
+    """Return whether a link may lead out of the tar. That of a ``..`` after a name is unknown: the name may be that of a link."""
+    parts = [each for each in target.split("/") if each not in ("", ".")]
+    up = len(list(takewhile(lambda each: each == "..", parts)))
+    return target.startswith("/") or up > name.count("/") or ".." in parts[up:]
 
 
 def _pieces(top: Path) -> Iterator[bytes]:

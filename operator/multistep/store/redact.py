@@ -77,9 +77,9 @@ class _Scrubber:
 
     def __init__(self, values: list[bytes], *, is_json: bool) -> None:
         tokens = [re.escape(value) for value in values]
-        self._tokens = re.compile(b"|".join([*tokens, *(_JSON_TOKENS if is_json else ())]))
+        self._is_json = is_json and any(value.isdigit() for value in values)  # slow: an agent's file may consist of quotes
+        self._tokens = re.compile(b"|".join([*tokens, *(_JSON_TOKENS if self._is_json else ())]))
         self._longest = max(2, *map(len, values))
-        self._is_json = is_json
         self._in_string = False
         self._held = b""
 

@@ -115,6 +115,12 @@ def test_the_agent_host_gets_the_tasks_mcp_servers_and_skills_for_the_agent() ->
     ]
 
 
+@pytest.mark.parametrize(("agent", "seconds"), [(MODEL, 360), ({"name": "hermes", "model": "openai/m", "access": "Direct"}, 1200)])
+def test_a_setup_may_take_as_long_as_in_harbor(agent: Mapping[str, Any], seconds: float) -> None:
+    usual, doubled = play(hosted(agent)), play(hosted(agent, agentSetupTimeoutMultiplier=2))
+    assert [each.operation("/host/agent-setup").request["timeoutSeconds"] for each in (usual, doubled)] == [seconds, 2 * seconds]
+
+
 def test_a_resuming_agent_resumes_from_the_second_step_on_and_keeps_its_logs() -> None:
     played = play(hosted(resumeTrajectory=True))
     assert [played.operation(f"{step}/host/agent").request["step"]["resume"] for step in "abc"] == [False, True, True]
@@ -241,6 +247,8 @@ def test_keys_are_redacted_and_named_in_no_file() -> None:
         (CREDENTIALS, 'allowlist"\nallowed_hosts = ["10.0.0.1', True),
         ({**CREDENTIALS, "access": "Direct"}, 'allowlist"\nallowed_hosts = ["10.0.0.1', False),
         ({**CREDENTIALS, "access": "Direct"}, "no-network", True),
+        ({**MODEL, "access": "Direct"}, "no-network", True),  # its key is in agent.env, or in a file of its image
+        ({**MODEL, "access": "Direct", "baseURL": "http://localhost:8000"}, "no-network", False),  # a server in the pod
         (MODEL, "no-network", False),
     ],
 )
@@ -356,19 +364,21 @@ def test_a_spent_budget_of_the_sweep_is_not_the_agents_failure() -> None:
     assert journal.steps[0].exception is None
 
 
-def test_an_agent_that_fails_while_the_gateway_is_down_loses_the_attempt_but_not_if_it_succeeds() -> None:
-    """The agent's requests could not reach the gateway, which therefore has no record of them."""
-    refused = {"a/host/agent": outcome(error=("APIConnectionError", "connection refused"))}
+@pytest.mark.parametrize("type_", ["APIConnectionError", "AgentTimeoutError"])
+def test_an_agent_that_fails_while_the_gateway_is_down_loses_the_attempt_but_not_if_it_succeeds(type_: str) -> None:
+    """The agent's requests, which it may have repeated until its timeout, could not reach the gateway, which has no record of
+    them."""
+    refused = {"a/host/agent": outcome(error=(type_, "connection refused"))}
     record = play(hosted(CREDENTIALS), refused).records["1/a/host/agent"]
     assert record.ended_at is not None
     down = {**closed(), "downtimes": [{"began": record.ended_at, "ended": record.ended_at + 20}]}
     lost = play(hosted(CREDENTIALS), {**refused, "a/host/model-usage": down}).journal.lost
     assert lost is not None and (lost.reason, lost.final) == ("ModelGatewayDown", False)
-    assert "connection refused" in lost.message
+    assert type_ in lost.message
     assert play(hosted(CREDENTIALS), {"a/host/model-usage": down}).journal.lost is None
     later = {**closed(), "downtimes": [{"began": record.ended_at + 1, "ended": record.ended_at + 20}]}
     run = play(hosted(CREDENTIALS), {**refused, "a/host/model-usage": later}).journal.steps[0]
-    assert run.exception is not None and run.exception.type == "APIConnectionError"
+    assert run.exception is not None and run.exception.type == type_
 
 
 def test_what_only_the_agent_says_about_its_provider_is_no_evidence() -> None:
@@ -376,3 +386,12 @@ def test_what_only_the_agent_says_about_its_provider_is_no_evidence() -> None:
     played = play(hosted(CREDENTIALS), {"a/host/agent": printed, "a/host/model-usage": closed()})
     assert played.journal.lost is None
     assert (played.journal.steps[0].exception and played.journal.steps[0].exception.type) == "ApiRateLimitError"
+
+
+@pytest.mark.parametrize("error", ["ContextWindowExceededError", "ApiRateLimitError", "BudgetExceededError", "RuntimeError"])
+def test_a_single_step_is_verified_after_a_spent_budget_and_whatever_harbor_makes_of_an_exit_status(error: str) -> None:
+    """Harbor chooses a subclass of NonZeroAgentExitCodeError by the agent's last output, and verifies the step after each."""
+    usage = {"task/host/model-usage": closed("Budget")} if error == "BudgetExceededError" else {}
+    journal = play(hosted(CREDENTIALS, toml=IMAGE), {"task/host/agent": outcome(error=(error, "status 1")), **usage}).journal
+    assert (journal.exception and journal.exception.type) == error
+    assert journal.rewards == (None if error == "RuntimeError" else {"reward": 1.0})

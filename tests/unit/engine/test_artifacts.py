@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
 import pytest
@@ -160,3 +160,24 @@ def test_the_manifest_has_a_line_per_entry() -> None:
         ("/dev/null", "artifacts/null", "file", "failed", None, []),
     ]
     assert list(lines[0]) == ["source", "destination", "type", "status", "service", "exclude"]
+
+
+class Counted:
+    """Paths that count how many of them were read."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+        self.read = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for path in self._paths:
+            self.read += 1
+            yield path
+
+
+def test_an_agent_cannot_make_the_search_for_a_free_place_long() -> None:
+    """It chooses the files in /logs/artifacts, which take the places of other entries. Two threads serve all trials."""
+    taken = ["", "data", "app/data", *(f"{number}/app/data" for number in range(2, 1000))]
+    files = Counted(["", *map(str, range(1000))])
+    assert place([entry(LOGS_ARTIFACTS), entry("/app/data")], [taken, files])[1].destination == "1000/app/data"
+    assert files.read < 5000

@@ -13,6 +13,7 @@ from multistep.engine import lifecycle
 from multistep.engine.deadlines import next_deadline
 from multistep.engine.decisions import (
     CleanUp,
+    CreatePod,
     Fail,
     Wait,
 )
@@ -71,6 +72,11 @@ def test_attempts_wait_longer_each_time(attempts: int, seconds: float) -> None:
     lost = [AttemptStatus(number=number, reason="x", end_time=at(NOW)) for number in range(1, attempts + 1)]
     decision = after(began(**AGAIN, attempts=lost), None)
     assert isinstance(decision, Wait) and decision.seconds == seconds
+
+
+def test_a_leader_whose_clock_is_behind_does_not_wait_longer() -> None:
+    lost = [AttemptStatus(number=1, reason="x", end_time=at(NOW + 600))]
+    assert after(began(**AGAIN, attempts=lost), None) == CreatePod()
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from multistep.engine.rewards import StepException
 from multistep.engine.scoring import (
     AGENT_ERRORS,
     agent_may_have_caused,
-    agent_runs,
     agent_used_deadline,
     counted_score,
     failure_class_of,
@@ -201,6 +200,11 @@ def test_a_sweep_chooses_what_becomes_of_an_agents_errors_in_any_step(type_: str
     assert counted_score(again, Scoring(agent_errors="Exclude")) == 1
 
 
+def test_an_exit_status_that_harbor_explains_by_its_output_is_an_agents_error_unless_harbor_counts_the_reward() -> None:
+    assert {"NonZeroAgentExitCodeError", "ApiRateLimitError", "UnknownApiError"} < AGENT_ERRORS
+    assert AGENT_ERRORS.isdisjoint({"AgentTimeoutError", "ContextWindowExceededError", "AgentSafetyRefusalError"})
+
+
 def test_an_agent_that_used_up_its_time_keeps_its_reward_whatever_the_sweep_chooses() -> None:
     agent = {"agent": {"name": "command", "command": ["x"]}}
     ended = play(plan(IMAGE, agent), {"task/agent": {"timedOut": True, "exitCode": None}, "task/verifier": ONE})
@@ -260,8 +264,6 @@ def test_a_deadline_counts_only_against_an_agent_that_used_half_of_it() -> None:
     assert counted_score(at_deadline(setting_up), Scoring()) is None
     assert counted_score(at_deadline(), Scoring()) is None
     assert not agent_used_deadline(TrialStatus(steps=[working]), None, NOW)
-    assert agent_runs(TrialStatus(steps=[setting_up, working]))
-    assert not agent_runs(TrialStatus(steps=[working, setting_up])) and not agent_runs(TrialStatus())
     stopped = status.failed(trial(activeDeadlineSeconds=1), "Stopped", "stop", NOW)
     assert counted_score(facts(resource(stopped)), Scoring()) is None
 

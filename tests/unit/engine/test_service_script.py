@@ -48,11 +48,12 @@ def test_a_file_that_says_nothing_of_main_adds_no_operation() -> None:
     assert play(plan(IMAGE + ONE, compose=QUIET)).ids == play(plan(IMAGE + ONE)).ids
 
 
-def test_hooks_of_services_run_after_those_of_main_in_their_containers() -> None:
+def test_hooks_of_services_run_after_those_of_main_in_their_containers_with_sh_which_every_image_has() -> None:
     played = play(plan(ARTIFACT + IMAGE + HOOKS + ONE, compose=QUIET))
     hooks = [each for each in played.ids if "hook" in each]
     assert hooks == ["a/collect-hook-1", "a/collect-hook-0"] and "a/quell" not in played.ids
-    argv = ("bash", "-c", "dump")
+    argv = ("sh", "-c", "dump")
+    assert played.operation("a/collect-hook-1").argv == ("bash", "-c", "own")
     assert played.operation("a/collect-hook-0") == ServiceHook("1/a/collect-hook-0", "svc-db", argv, "", timeout=7.0)
     artifacts = (Source("/logs/artifacts"), Source("/dump", container="svc-db"), Source("/own"))
     assert played.operation("a/collect").sources[2:] == artifacts

@@ -76,3 +76,30 @@ def test_a_trajectory_that_harbor_does_not_read_is_no_matter() -> None:
     config = parse_task(in_environment(""))
     assert unsupported(config, TaskLayout(steps={"a": StepLayout(), "b": WITH_TRAJECTORY}, root=WITH_TRAJECTORY)) == []
     assert unsupported(config, TaskLayout()) == []
+
+
+SERVER = 'mcp_servers = [{name = "files", url = "http://x"}]'
+HEADED = 'mcp_servers = [{name = "files", url = "http://x", headers = {A = "b"}}]'
+SKILLS = 'skills_dir = "/skills"'
+
+
+@pytest.mark.parametrize(
+    ("agent", "text", "path"),
+    [
+        ({"name": "aider"}, SERVER, "environment.mcp_servers"),
+        ({"name": "goose"}, HEADED, "environment.mcp_servers"),
+        ({"name": "mini-swe-agent"}, SKILLS, "environment.skills_dir"),
+        ({"name": "goose"}, SERVER, None),
+        ({"name": "claude-code"}, HEADED, None),
+        ({"name": "claude-code"}, SKILLS, None),
+        ({"name": "aider"}, 'skills_dir = ""', None),
+        ({"importPath": "my.agents:Mine"}, f"{HEADED}\n{SKILLS}", None),
+    ],
+)
+def test_servers_and_skills_that_harbors_agent_does_not_use_are_refused(
+    agent: Mapping[str, Any], text: str, path: str | None
+) -> None:
+    """Without the servers or skills that the task is about, the agent would score 0."""
+    spec = AgentSpec.model_validate({**agent, "model": "openai/m", "access": "Direct"})
+    found = unsupported(parse_task(in_environment(text)), TaskLayout(), spec)
+    assert [(each.path, each.refused) for each in found] == ([(path, True)] if path else [])

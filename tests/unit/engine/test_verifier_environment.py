@@ -90,6 +90,15 @@ def test_an_image_of_its_own_brings_the_tests() -> None:
     assert (verifier.task_tests, verifier.step_tests, verifier.environment.files) == (False, False, False)
 
 
+def test_a_verifiers_own_image_is_not_asked_for_what_the_agents_image_runs() -> None:
+    """[environment.healthcheck] may ask a server of the agent's image, which a verifier's own image lacks."""
+    checked = 'healthcheck = {command = "up"}'
+    built = plan(task(TASK_SEPARATE, environment=checked), root=WITH_DOCKERFILE, images={"tests": "built"}).steps[0].verifier
+    assert built and built.environment and (built.environment.image, built.environment.healthcheck) == ("built", None)
+    own = environment(f"{TASK_OWN}\n{checked}")
+    assert own and own.healthcheck and own.healthcheck.command == "up"
+
+
 WITH_DOCKERFILE = StepLayout(instruction="do it", tests=True, tests_dockerfile=True)
 
 

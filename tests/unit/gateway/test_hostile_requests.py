@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import ClientError, web
+from aiohttp.test_utils import TestServer
 
-from multistep.gateway import public
+from multistep.gateway import client_connection, public, relay
 from multistep.gateway.bodies import Asked, InvalidBody, read_body
 from multistep.gateway.dialects import MESSAGES, RESPONSES, Dialect, Reading
 from multistep.gateway.headers import upstream_headers
 from multistep.gateway.ledger import Ledger, Row
 from multistep.gateway.refusal import Refused
+from multistep.gateway.relay import message_of
 from multistep.gateway.routes import Route, find_route
 from multistep.gateway.steps import MAX_BODIES, MAX_OPEN, MAX_REQUESTS, Steps
 from multistep.gateway.worst_case import worst_case
@@ -64,6 +68,13 @@ def test_a_body_that_would_need_much_more_memory_than_its_text_is_refused() -> N
         read_body(b'{"model":"gpt-4o","x":[' + b"[]," * 500_000 + b"0]}", route)
 
 
+@pytest.mark.parametrize("name", ["Your credit balance is too low", "model: claude", "\tmodels/x"])
+def test_no_unknown_field_looks_like_a_wrong_configuration(name: str) -> None:
+    """Anthropic answers "NAME: Extra inputs are not permitted", so a trial would be excluded whenever its agent wants."""
+    with pytest.raises(InvalidBody, match="which no API has"):
+        parsed(**{name: 1})
+
+
 @pytest.mark.parametrize(
     ("body", "output"),
     [
@@ -82,6 +93,8 @@ def test_a_reservation_is_at_most_what_the_model_can_answer(body: dict[str, Any]
     ("dialect", "event", "blamed"),
     [
         (RESPONSES, {"type": "response.failed", "response": {"error": {"code": "context_length_exceeded"}}}, True),
+        (RESPONSES, {"type": "response.failed", "response": {"error": {"code": "failed_to_download_image"}}}, True),
+        (RESPONSES, {"type": "response.failed", "response": {"error": {"code": "bio_policy"}}}, True),
         (RESPONSES, {"type": "response.failed", "response": {"error": {"code": "server_error"}}}, False),
         (MESSAGES, {"type": "error", "error": {"type": "invalid_request_error"}}, True),
         (MESSAGES, {"type": "error", "error": {"type": "overloaded_error"}}, False),
@@ -94,8 +107,25 @@ def test_an_error_in_a_stream_is_the_providers_only_if_it_says_so(dialect: Diale
 
 
 def test_headers_that_make_a_provider_reject_the_key_are_not_forwarded() -> None:
-    given = [("OpenAI-Organization", "x"), ("X-Server-Timeout", "1"), ("anthropic-beta", "y"), ("User-Agent", "agent")]
+    given = [("OpenAI-Organization", "x"), ("X-LiteLLM-API-Key", "x"), ("anthropic-beta", "y"), ("User-Agent", "agent")]
     assert upstream_headers(given, ("x-api-key", "k"))[:-2] == [("anthropic-beta", "y"), ("User-Agent", "agent")]
+
+
+@pytest.mark.parametrize("dialect", [RESPONSES, MESSAGES])
+def test_an_answer_that_is_nested_too_deeply_is_complete(dialect: Dialect) -> None:
+    """An agent can ask for such an answer. It must not be the provider's failure."""
+    deep = b'{"type": "response.completed", "message_stop": ' + b"[" * 10_000 + b"]" * 10_000 + b"}"
+    streamed, whole = Reading(dialect), Reading(dialect)
+    streamed.event(deep)
+    whole.document(deep)
+    assert streamed.ended and whole.ended and not streamed.failed and not whole.failed
+    assert message_of(deep, "key").startswith('{"type"')
+
+
+@pytest.mark.parametrize("name", ["X-Server-Timeout", "x-litellm-timeout", "X-LiteLLM-Stream-Timeout", "cf-aig-request-timeout"])
+def test_no_header_makes_a_provider_end_a_request_early(name: str) -> None:
+    """The provider would have failed, which gives the trial another attempt."""
+    assert upstream_headers([(name, "0.001")], ("x-api-key", "k"))[:-2] == []
 
 
 async def test_no_header_declares_a_body_compressed_that_is_not(tmp_path: Path) -> None:
@@ -158,6 +188,115 @@ async def test_a_step_may_send_so_many_requests() -> None:
         pass
     with steps.working(step_of(step="1")):
         pass
+
+
+async def test_a_step_may_request_so_many_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator reads the usage of all of them at once."""
+    monkeypatch.setattr("multistep.gateway.steps.MAX_MODELS", 2)
+    async with world(tmp_path) as it:
+        assert [(await it.call("chat", suffix)).status for suffix in ("-a", "-b", "-c", "-a")] == [200, 200, 429, 200]
+        assert (await it.call("chat", "-c", token=token_for("chat", step="1"))).status == 200
+        assert len((await it.admin.close(step_of())).models) == 2
+
+
+async def test_many_rejected_models_do_not_make_the_report_on_a_step_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator gives up after 100 s, and tries again: the trial would wait until its deadline, and be excluded."""
+    do, statements = vars(Ledger)["_do"], 0
+
+    async def counting(ledger: Ledger, statement: Any) -> Any:
+        nonlocal statements
+        statements += 1
+        return await do(ledger, statement)
+
+    monkeypatch.setattr(Ledger, "_do", counting)
+    monkeypatch.setattr("multistep.gateway.app._BEAT_SECONDS", 3600.0)  # each beat is a statement
+    counts = []
+    async with world(tmp_path) as it:
+        for step, models in (("0", 1), ("1", 20)):
+            for number in range(models):
+                await it.call("chat", f"-{number}-fail-404", token=token_for("chat", step=step))
+            before = statements
+            assert len((await it.admin.close(step_of(step=step))).failures) == models
+            counts.append(statements - before)
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize(("answers", "kind"), [(1, "SweepBudget"), (2, "Budget")])
+async def test_a_request_for_many_answers_does_not_suspend_the_sweep(tmp_path: Path, answers: int, kind: str) -> None:
+    """The trial would get another attempt, and no other trial of the sweep would start."""
+    async with world(tmp_path) as it:
+        token = token_for("chat", sweep="ns/s/uid", sweepLimits={"outputTokens": 1000})
+        path, headers, body = request_of("chat", "gpt-4o", token)
+        body |= {"max_tokens": 1001, "n": answers}
+        async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json=body) as answer:
+            assert answer.status == 400
+        usage = await it.admin.close(step_of())
+        assert usage.last_failure is not None and usage.last_failure.kind == kind
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_the_provider_takes_long_for_is_not_its_failure(tmp_path: Path, stream: bool) -> None:
+    """An agent can ask for it, and would get another attempt."""
+    async with world(tmp_path, answer_timeout_seconds=0.3) as it:
+        await it.call("chat", "-slow-60000", stream=stream)
+        usage = await it.admin.close(step_of())
+        assert (usage.requests, usage.incomplete, usage.last_failure) == (1, 1, None)
+
+
+async def cut_off_when_not_read(request: web.Request) -> web.StreamResponse:
+    """Stream an answer without an end, and break the connection when the client has not read it for a second."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    assert request.transport is not None
+    with suppress(TimeoutError):
+        while True:
+            async with asyncio.timeout(1.0):
+                await response.write(b'data: {"choices": []}' + b" " * 65536 + b"\n\n")
+    request.transport.abort()
+    return response
+
+
+async def test_an_answer_that_is_cut_off_because_the_agent_does_not_read_it_is_not_the_providers_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "SLOW_SECONDS", 0.5)
+    app, cut = web.Application(), asyncio.Event()
+
+    async def provide(request: web.Request) -> web.StreamResponse:
+        try:
+            return await cut_off_when_not_read(request)
+        finally:
+            cut.set()
+
+    app.router.add_post("/{path:.*}", provide)
+    async with TestServer(app) as provider, world(tmp_path) as it:
+        await it.admin.register("openai", it.credential("openai", base_url=str(provider.make_url("/v1"))))
+        path, headers, body = request_of("chat", "gpt-5", token_for("chat"), stream=True)
+        async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json=body) as answer:
+            await cut.wait()
+            with pytest.raises(ClientError):
+                async for _ in answer.content.iter_any():
+                    pass
+        usage = await it.admin.close(step_of())
+        assert (usage.requests, usage.incomplete, usage.last_failure) == (1, 1, None)
+
+
+async def test_an_answer_that_the_agent_does_not_read_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One agent must not fill the gateway's memory with answers."""
+    monkeypatch.setattr(client_connection, "STALLED_SECONDS", 0.3)
+    app = web.Application()
+
+    async def provide(_: web.Request) -> web.Response:
+        return web.json_response({"text": "x" * (32 << 20)})
+
+    app.router.add_post("/{path:.*}", provide)
+    async with TestServer(app) as provider, world(tmp_path) as it:
+        await it.admin.register("openai", it.credential("openai", base_url=str(provider.make_url("/v1"))))
+        path, headers, body = request_of("chat", "gpt-5", token_for("chat"))
+        async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json=body) as answer:
+            assert (await it.admin.close(step_of())).requests == 1  # waits until the step has no open request
+            with pytest.raises(ClientError):
+                await answer.read()
 
 
 async def request_of_step(it: World, step: str) -> int:

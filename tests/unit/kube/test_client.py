@@ -299,12 +299,13 @@ async def test_an_empty_list_of_metadata_is_empty_though_it_has_no_items() -> No
         assert await client.list_metadata(TRIALS) == []
 
 
-async def test_metadata_is_asked_for_alone() -> None:
+async def test_metadata_is_asked_for_alone_and_returned_without_managed_fields() -> None:
     asked: list[str] = []
 
     async def answer(request: web.Request) -> web.StreamResponse:
         asked.append(request.headers["Accept"])
-        return web.json_response({"metadata": {"resourceVersion": "9"}, "items": [{"metadata": {"name": "p"}}]})
+        items = [{"metadata": {"name": "p", "managedFields": [{}]}}]
+        return web.json_response({"metadata": {"resourceVersion": "9"}, "items": items})
 
     async with client_of(answer) as (client, _):
         assert await client.list_metadata(PODS, "ns", label_selector="a") == [{"name": "p"}]

@@ -316,34 +316,3 @@ async def test_a_change_of_a_finished_trials_spec_is_noted_and_changes_nothing_a
     writes = len(world.cluster.writes)
     await world.reconcile()
     assert len(world.cluster.writes) == writes
-
-
-async def down_at_the_deadline(seconds: float, **spec: Any) -> World:
-    """Return a world whose operator was down from the start of step a until after the deadline. The agent takes ``seconds``."""
-    world = World(trial=manifest({"activeDeadlineSeconds": 1000, **spec}), durations={"a/agent": seconds})
-    await world.run(until=lambda: world.status.steps and world.status.steps[-1].phase == "Agent")
-    for _ in range(20):
-        world.now += 100
-        world.end_phases()
-    world.reconciler = world.fresh()
-    await world.run()
-    return world
-
-
-async def test_an_agent_that_finished_while_the_operator_was_down_is_not_blamed_for_the_missed_deadline() -> None:
-    world = await down_at_the_deadline(100.0)
-    assert world.condition[:2] == ("Failed", "DeadlineExceeded")
-    assert (world.status.score, world.status.outcome) == (None, "Excluded")
-    assert [(step.name, step.rewards) for step in world.status.steps] == [("a", {"reward": 1})], "no further step starts"
-    assert world.status.failure is not None and world.status.failure.step == "a"
-
-
-async def test_an_agent_that_still_runs_at_the_deadline_is_blamed_though_the_operator_was_down() -> None:
-    world = await down_at_the_deadline(10_000.0)
-    assert world.condition[:2] == ("Failed", "DeadlineExceeded")
-    assert (world.status.score, world.status.outcome) == (0, "AgentError")
-
-
-async def test_a_trial_whose_last_agent_finished_while_the_operator_was_down_is_verified_after_its_deadline() -> None:
-    world = await down_at_the_deadline(100.0, toStep="a")
-    assert world.condition[:2] == ("Complete", "TrialComplete") and world.status.score == 1

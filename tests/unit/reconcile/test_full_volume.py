@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -68,6 +68,34 @@ async def test_a_trial_does_not_miss_its_deadline_because_the_volume_is_full(at:
     world, volume = await filled(at, durations={"a/agent": 600.0}, trial=manifest({"activeDeadlineSeconds": 1000}))
     world.now += 2000
     await world.reconcile(2)
+    volume.has_room = True
+    await world.run()
+    assert world.condition == ("Complete", "TrialComplete", "ran 3 steps")
+
+
+class HangingVolume(FullVolume):
+    """A full volume whose first failing write takes long. hang: lets the time pass."""
+
+    hang: Callable[[], None]
+
+    @contextmanager
+    def _write(self, what: str) -> Iterator[None]:
+        if what == self.at and not self.again:
+            self.hang()
+        with super()._write(what):
+            yield
+
+
+async def test_a_trial_does_not_miss_its_deadline_while_the_write_of_its_results_hangs() -> None:
+    """An object store that does not answer fails a write only at its timeout."""
+
+    def hang() -> None:
+        world.now += 2000
+
+    volume = HangingVolume("finish")
+    volume.hang = hang
+    world = World(volume=volume, durations={"a/agent": 600.0}, trial=manifest({"activeDeadlineSeconds": 1000}))
+    await world.run(until=lambda: volume.again > 3)
     volume.has_room = True
     await world.run()
     assert world.condition == ("Complete", "TrialComplete", "ran 3 steps")

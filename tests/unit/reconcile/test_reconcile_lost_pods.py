@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import pytest
 
+from multistep.errors import NotFound
+from multistep.kube.protocols import Cluster, Object
+from multistep.kube.resources import PODS, TRIALS, Resource
+from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeRunner
 from tests.support.played import rewarded
 from tests.support.world import CONFIG, KEY, START, World, manifest
+from tests.support.wrapped_cluster import Wrapped
 from tests.unit.reconcile.reconciler_cases import ALL, LONG, ran
 
 # -- lost pods
@@ -205,3 +211,37 @@ async def test_an_image_that_cannot_be_had_fails_the_trial() -> None:
     await world.run()
     assert world.condition[:2] == ("Failed", "ImageNotFound")
     assert world.status.exception and world.status.exception.type == "EnvironmentStartError"
+
+
+# -- answers that do not show that a pod was lost
+
+
+@dataclass
+class Unserved(Wrapped):
+    """A cluster that answers one read of an object of this kind with a 404 without a reason, as a proxy does whose API server is
+    away."""
+
+    unserved: Resource | None = None
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Object:
+        if resource == self.unserved:
+            self.unserved = None
+            raise NotFound("404 page not found", status=404)
+        return await self.cluster.get(resource, namespace, name)
+
+
+@pytest.mark.parametrize("resource", [TRIALS, PODS], ids=["trial", "pod"])
+async def test_a_404_that_is_not_the_api_servers_deletes_nothing(resource: Resource) -> None:
+    unserved = list[Unserved]()
+
+    def wrap(cluster: FakeCluster) -> Cluster:
+        unserved.append(Unserved(cluster))
+        return cast(Cluster, unserved[0])
+
+    world = World(durations=LONG, wrap=wrap, events="dropped")
+    await world.run(until=lambda: world.status.current_step == "b")
+    unserved[0].unserved = resource
+    assert await world.reconcile() is not None, "the trial is reconciled again"
+    await world.run()
+    assert unserved[0].unserved is None
+    assert world.condition[0] == "Complete" and world.status.attempts == []

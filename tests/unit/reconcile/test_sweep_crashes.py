@@ -14,7 +14,7 @@ from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import SWEEPS, Resource
 from tests.support.fake_cluster import FakeCluster
 from tests.support.faults import Faults, Killed
-from tests.support.sweep_world import KEY, Events, SweepWorld, assert_each_once, end_of, sweep
+from tests.support.sweep_world import KEY, Events, SweepWorld, assert_each_once, end_of, reconciles, started, sweep
 from tests.support.wrapped_cluster import Jittery, Wrapped
 
 
@@ -190,3 +190,21 @@ async def test_wherever_a_trial_of_a_sweep_with_branches_is_deleted_all_planned_
         assert_each_once(world)
         assert world.why == ("Complete", "SweepComplete")
         assert world.status.trials.created == world.status.trials.total == len(world.made)
+
+
+async def test_a_client_may_renew_its_lease_after_an_outage_of_the_api_server() -> None:
+    """Without the API server the operator's process ends, and starts again, and no client can renew its lease."""
+    world = SweepWorld(sweep(lease={"seconds": 25}))
+    await reconciles(world, started)
+    world.now += 300.0
+    world.sweeps = world.fresh()
+    for seconds in (0.0, 24.0):
+        world.now += seconds
+        await world.reconcile()
+        assert world.why[0] == "Running" and not any(each["spec"].get("stop") for each in world.active)
+    world.now += 2.0
+    await world.reconcile()
+    assert world.why == ("Halting", "LeaseExpired") and all(each["spec"]["stop"] for each in world.active)
+    world.sweeps = world.fresh()
+    await world.reconcile()
+    assert world.why == ("Halting", "LeaseExpired"), "a lease that has expired stays expired"

@@ -27,6 +27,8 @@ STREAM = tar(
     link("3/sub/inside", "../sub/x"),
     link("3/outside", "../../tests/test.sh"),
     link("3/absolute", "/logs/verifier/reward.txt"),
+    link("3/sub/up", ".."),
+    link("3/through", "sub/up/../../tests/expected"),  # where 3/sub/up leads, not in 3/sub
 )
 
 
@@ -53,7 +55,7 @@ async def test_each_entry_is_handed_over_without_what_leads_out_of_it(volume: Vo
     await keep(volume, STREAM, TYPES, "agent")
     assert await handed_over(volume, 0) == {"published": b"p"}
     assert await handed_over(volume, 1) == {"out": b"out"}
-    assert await handed_over(volume, 2) == {"sub": None, "sub/x": b"x", "sub/inside": "../sub/x"}
+    assert await handed_over(volume, 2) == {"sub": None, "sub/x": b"x", "sub/inside": "../sub/x", "sub/up": ".."}
     assert await handed_over(volume, 3) == {}
 
 

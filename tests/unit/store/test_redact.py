@@ -121,3 +121,16 @@ def test_a_file_of_any_size_is_redacted_in_little_memory(tmp_path: Path) -> None
     tracemalloc.stop()
     assert (tmp_path / "big.log").read_bytes().count(MARK.encode()) == 40
     assert peak < 10 * CHUNK_BYTES
+
+
+def test_a_file_of_quotes_is_searched_for_secrets_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent may write gigabytes of them. Numbers alone need to know what is in quotes."""
+    found: list[bytes] = []
+
+    def replace(_: object, token: bytes) -> bytes:
+        found.append(token)
+        return b""
+
+    monkeypatch.setattr("multistep.store.redact._Scrubber._replacement", replace)
+    b"".join(Redactor(["hunter2"]).text([b'"' * 1000 + b"hunter2"], is_json=True))
+    assert found == [b"hunter2"]

@@ -1,0 +1,89 @@
+"""A trial that passes its deadline while the operator is down is judged by what its pod had finished."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import pytest
+
+from multistep.api.trial import MultiStepTrial
+from multistep.errors import SourceError
+from multistep.sources.trial_task import Loaded, TrialLoader
+from tests.support.world import World, manifest
+
+
+async def away_at_the_deadline(agent: float, verifier: float = 0.0, *, phase: str = "Agent", **spec: Any) -> World:
+    """Return a world whose operator was down from this phase of step a until after the deadline, and has just started again. agent,
+    verifier: seconds that these phases take."""
+    durations = {"a/agent": agent, "a/verifier": verifier}
+    world = World(trial=manifest({"activeDeadlineSeconds": 1000, **spec}), durations=durations)
+    await world.run(until=lambda: world.status.steps and world.status.steps[-1].phase == phase)
+    for _ in range(20):
+        world.now += 100
+        world.end_phases()
+    world.reconciler = world.fresh()
+    return world
+
+
+async def down_at_the_deadline(agent: float, verifier: float = 0.0, **options: Any) -> World:
+    world = await away_at_the_deadline(agent, verifier, **options)
+    await world.run()
+    return world
+
+
+async def test_an_agent_that_finished_while_the_operator_was_down_is_not_blamed_for_the_missed_deadline() -> None:
+    world = await down_at_the_deadline(100.0)
+    assert world.condition[:2] == ("Failed", "DeadlineExceeded")
+    assert (world.status.score, world.status.outcome) == (None, "Excluded")
+    assert [(step.name, step.rewards) for step in world.status.steps] == [("a", {"reward": 1})], "no further step starts"
+    assert world.status.failure is not None and world.status.failure.step == "a"
+
+
+async def test_an_agent_that_still_runs_at_the_deadline_is_blamed_though_the_operator_was_down() -> None:
+    world = await down_at_the_deadline(10_000.0)
+    assert world.condition[:2] == ("Failed", "DeadlineExceeded")
+    assert (world.status.score, world.status.outcome) == (0, "AgentError")
+
+
+async def test_a_trial_whose_last_agent_finished_while_the_operator_was_down_is_verified_after_its_deadline() -> None:
+    world = await down_at_the_deadline(100.0, toStep="a")
+    assert world.condition[:2] == ("Complete", "TrialComplete") and world.status.score == 1
+
+
+async def test_a_verdict_that_came_while_the_operator_was_down_counts_after_the_deadline() -> None:
+    world = await down_at_the_deadline(600.0, 100.0, phase="Verifier", toStep="a")
+    assert world.condition[:2] == ("Complete", "TrialComplete") and world.status.score == 1
+
+
+async def test_a_verifier_that_still_runs_at_the_deadline_is_not_waited_for() -> None:
+    world = await down_at_the_deadline(600.0, 10_000.0, phase="Verifier", toStep="a")
+    assert world.condition[:2] == ("Failed", "DeadlineExceeded") and world.status.rewards is None
+
+
+@dataclass
+class Reading:
+    """A loader of tasks whose first call ends before the task is read."""
+
+    loader: TrialLoader
+    read: bool = False
+
+    async def load(self, trial: MultiStepTrial) -> Loaded:
+        if self.read:
+            return await self.loader.load(trial)
+        self.read = True
+        raise SourceError("the task is being read", transient=True, reason="TaskFetching", retry_seconds=None)
+
+    def forget(self, uid: str) -> None:
+        self.loader.forget(uid)
+
+
+@pytest.mark.parametrize(("phase", "verifier"), [("Agent", 0.0), ("Verifier", 100.0)])
+async def test_a_restarted_operator_reads_the_task_before_a_trial_misses_its_deadline(phase: str, verifier: float) -> None:
+    world = await away_at_the_deadline(600.0, verifier, phase=phase, toStep="a")
+    tools = world.reconciler._tools
+    world.reconciler._tools = replace(tools, loader=cast(TrialLoader, Reading(tools.loader)))
+    assert await world.reconcile() is None, "the end of the read requeues the trial"
+    assert world.condition[:2] == ("Reconciling", "TaskFetching")
+    await world.run()
+    assert world.condition[:2] == ("Complete", "TrialComplete") and world.status.score == 1
