@@ -83,5 +83,6 @@ def _tar(directory: Path) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for each in sorted(directory.iterdir()):
-            tar.add(each, each.name)
+            if not each.name.startswith("."):  # the operator's own files
+                tar.add(each, each.name)
     return out.getvalue()

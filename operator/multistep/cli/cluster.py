@@ -166,6 +166,8 @@ async def find_sweep(cluster: Cluster, namespace: str, name: str) -> Object | No
 
 
 async def _find(cluster: Cluster, resource: Resource, namespace: str, name: str) -> Object | None:
+    if not name:  # the API server would return the list of all objects
+        return None
     try:
         with crd_required(resource):
             return await cluster.get(resource, namespace, name)

@@ -67,6 +67,7 @@ def test_the_columns_are_those_of_the_crd(kind: crds.Kind, columns: tuple[Column
         (["--phase", "running"], ["t"]),
         (["--phase", "Running", "--phase", "Pending"], ["new", "t"]),
         (["--sweep", "s"], ["u"]),
+        (["--sweep", ""], []),
         (["-l", "multistep.dev/sweep=s"], ["u"]),
         (["--outcome", "excluded"], ["u"]),
         ([], ["new", "t", "u"]),

@@ -73,6 +73,16 @@ def test_none_is_deleted_when_one_does_not_exist(invoke: Invoke, cluster: CliClu
     assert (result.exit_code, len(cluster.of("MultiStepTrial"))) == (2, 1)
 
 
+@pytest.mark.parametrize(
+    "command", [("delete", "--yes"), ("show",), ("sweep", "report"), ("sweep", "status"), ("sweep", "stop"), ("sweep", "compare")]
+)
+def test_an_empty_name_is_that_of_no_object(invoke: Invoke, cluster: CliCluster, command: tuple[str, ...]) -> None:
+    """The API server would answer with the list of all objects."""
+    trial(cluster, "t")
+    result = invoke(*command, "")
+    assert (result.exit_code, "'' " in result.stderr, len(cluster.objects)) == (2, True, 1), result.output
+
+
 def test_a_sweep_is_deleted(invoke: Invoke, cluster: CliCluster) -> None:
     sweep(cluster)
     assert invoke("sweep", "delete", "-y", "s").exit_code == 0

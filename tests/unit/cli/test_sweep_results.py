@@ -120,6 +120,17 @@ def test_the_numbers_of_the_job_are_of_one_trial_for_each_number_as_in_the_repor
     assert [list(each["pass_at_k"]) for key, each in evals.items() if key.startswith("a__")] == [["1"], ["1"]]
 
 
+def test_the_trials_of_fetched_jobs_are_verified(invoke: Invoke, sweep: CliCluster, tmp_path: Path) -> None:
+    assert invoke("sweep", "results", SWEEP, tmp_path / "jobs").exit_code == 0
+    result = invoke("verify", tmp_path / "jobs", "-o", "json")
+    assert (result.exit_code, len(json.loads(result.stdout)["trials"])) == (0, 7), result.output
+    changed = tmp_path / "jobs" / SWEEP / "rewards"
+    for name in ("evidence.json", "trial.log"):
+        (changed / name).unlink()
+    result = invoke("verify", tmp_path / "jobs" / SWEEP)
+    assert (result.exit_code, "rewards/evidence.json is missing" in result.stdout) == (1, True), result.output
+
+
 def test_the_results_of_an_earlier_sweep_of_the_same_name_do_not_mix(invoke: Invoke, sweep: CliCluster, tmp_path: Path) -> None:
     assert invoke("sweep", "results", SWEEP, tmp_path).exit_code == 0
     sweep.objects["TrialSweep", SWEEP]["metadata"]["uid"] = UID.replace("1", "9")

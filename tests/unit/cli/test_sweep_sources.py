@@ -109,3 +109,18 @@ def test_options_of_a_model_without_an_agent_that_uses_one_are_rejected(
     """A command's model requests would have no budget."""
     result = invoke("sweep", "run", task, *agent, "--max-cost", 1)
     assert (result.exit_code, "no agent uses a model: --max-cost" in result.stderr) == (2, True), result.stderr
+
+
+def test_an_empty_image_is_none(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    for command in (("sweep", "run"), ("run",)):
+        result = invoke(*command, task, "--detach", "--image", "")
+        assert result.exit_code == 0, result.stderr
+
+
+@pytest.mark.parametrize("metadata", [{"generateName": "x"}, {"name": 3}])
+def test_every_object_of_a_file_needs_a_name(task: Path, invoke: Invoke, cluster: CliCluster, metadata: dict[str, object]) -> None:
+    file = task.parent / "sweep.yaml"
+    documents = [{"kind": "TrialSweep", "metadata": {"name": "s"}}, {"kind": "Secret", "metadata": metadata}]
+    file.write_text(yaml.safe_dump_all(documents))
+    result = invoke("sweep", "run", file)
+    assert (result.exit_code, result.stderr) == (2, f"error: {file}: the Secret needs metadata.name, a string\n")

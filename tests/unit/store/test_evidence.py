@@ -328,3 +328,9 @@ def test_trials_are_found_below_a_directory_and_not_in_each_other(signed: Signed
     (tmp_path / "/".join(["x"] * 20)).mkdir(parents=True)
     assert trial_directories(tmp_path) == [tmp_path / "a/b/c", tmp_path / "d"]
     assert trial_directories(tmp_path / "d") == [tmp_path / "d"] and trial_directories(tmp_path / "e") == []
+
+
+@pytest.mark.parametrize("result", ["{", "[]", "{}"])
+def test_a_directory_is_a_job_only_if_its_result_says_so(tmp_path: Path, result: str) -> None:
+    (tmp_path / "result.json").write_text(result)
+    assert trial_directories(tmp_path) == [tmp_path]

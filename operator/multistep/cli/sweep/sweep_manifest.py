@@ -246,8 +246,9 @@ def sweep_of_file(path: Path, namespace: str | None = None) -> SweepSubmission:
     if len(sweeps) != 1:
         raise UsageError(f"{path} must have one {SWEEP_KIND}, and has {len(sweeps)}")
     sweep = sweeps[0]
-    if not sweep["metadata"].get("name"):
-        raise UsageError(f"{path}: the {SWEEP_KIND} needs metadata.name")
+    for each in found:
+        if not isinstance(name := each["metadata"].get("name"), str) or not name:
+            raise UsageError(f"{path}: the {each.get('kind') or 'object'} needs metadata.name, a string")
     try:
         parse_sweep(sweep)
     except InvalidSpec as error:

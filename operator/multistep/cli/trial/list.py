@@ -74,7 +74,7 @@ async def _list(
     from multistep.kube.resources import TRIALS
 
     in_phase, ended = any_of(phases), any_of(outcomes)
-    if sweep:
+    if sweep is not None:
         options = replace(options, selector=",".join(filter(None, (f"{SWEEP}={sweep}", options.selector))))
     async with cluster.connect(target) as connected:
         listing = Listing(

@@ -150,7 +150,7 @@ def check(
 
     given: names of the variables that have a value. image: image that replaces the task's image.
     """
-    report = examine(directory.bundle(), directory.directory_name, verification=verification, agents=agents, image=image)
+    report = examine(directory.bundle(), directory.directory_name, verification=verification, agents=agents, image=image or None)
     for warning in report.warnings:
         print_err(f"warning: {warning}")
     if not report.ok:

@@ -21,8 +21,8 @@ Examples:
   multistep verify out/ --key signing-key.pub.pem
   multistep verify all-results/ -o json | jq '.trials[] | select(.ok | not)'
 
-RESULTS is the directory of a trial, or of several, as `multistep results` fetches them or as other tools download them
-from the object store. No cluster is needed.
+RESULTS is the directory of a trial, or of several, as `multistep results` and `multistep sweep results` fetch them or as other
+tools download them from the object store. No cluster is needed.
 
 \b
 Exit codes:

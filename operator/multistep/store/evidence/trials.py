@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Final
@@ -9,8 +10,11 @@ from typing import Final
 from multistep.errors import StoreError
 from multistep.store import manifest
 from multistep.store.evidence import names
+from multistep.store.evidence.fetched_results import Damaged, Directory, read
 
 _MARKS: Final = frozenset({*names.OWN, manifest.NAME, "result.json", "config.json", "lock.json", "trial.log"})
+_OF_JOBS: Final = frozenset({"result.json", "config.json", "lock.json"})
+_MAX_RESULT_BYTES = 64 << 20
 _MAX_DEPTH = 8  # maximum depth of a trial's directory; in an object store it is PREFIX/NAMESPACE/NAME/UID
 _MAX_DIRECTORIES = 100_000
 
@@ -25,11 +29,25 @@ def trial_directories(top: Path) -> list[Path]:
         path, depth = ahead.pop()
         if (count := count + 1) > _MAX_DIRECTORIES:
             raise StoreError(f"{top} has more than {_MAX_DIRECTORIES} directories: name one with fewer trials")
-        if any(os.path.lexists(path / name) for name in _MARKS):
+        if _is_trial(path):
             found.append(path)
         elif depth < _MAX_DEPTH:
             ahead += [(each, depth + 1) for each in reversed(_directories(path))]
     return found
+
+
+def _is_trial(path: Path) -> bool:
+    """Report whether a directory is that of a trial. The directory of a fetched sweep (a job) has some files of the same names."""
+    marks = {name for name in _MARKS if os.path.lexists(path / name)}
+    return bool(marks) and not (marks <= _OF_JOBS and _is_job(path))
+
+
+def _is_job(path: Path) -> bool:
+    try:
+        document = json.loads(read(Directory(path), "result.json", _MAX_RESULT_BYTES))
+    except (Damaged, ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and "n_total_trials" in document
 
 
 def _directories(path: Path) -> list[Path]:
