@@ -235,12 +235,30 @@ async def test_a_request_for_many_answers_does_not_suspend_the_sweep(tmp_path: P
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_answer_that_the_provider_takes_long_for_is_not_its_failure(tmp_path: Path, stream: bool) -> None:
-    """An agent can ask for it, and would get another attempt."""
-    async with world(tmp_path, answer_timeout_seconds=0.3) as it:
-        await it.call("chat", "-slow-60000", stream=stream)
+@pytest.mark.parametrize(("others", "seconds"), [(True, 3.0), (False, 0.3)])
+async def test_silence_is_the_providers_failure_only_if_it_answered_no_other_request_for_the_model_meanwhile(
+    tmp_path: Path, stream: bool, others: bool, seconds: float
+) -> None:
+    """An agent can ask for an answer that takes long, and would get another attempt."""
+    app = web.Application()
+
+    async def provide(request: web.Request) -> web.StreamResponse:
+        if "hang" not in await request.text():
+            return web.json_response({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        if stream:
+            await response.prepare(request)
+        if others:
+            assert (await it.call("chat", token=token_for("chat", uid="uid-2"))).status == 200
+        await asyncio.Event().wait()
+        return response
+
+    app.router.add_post("/{path:.*}", provide)
+    async with TestServer(app, shutdown_timeout=0) as provider, world(tmp_path, answer_timeout_seconds=seconds) as it:
+        await it.admin.register("openai", it.credential("openai", base_url=str(provider.make_url("/v1"))))
+        await it.call("chat", stream=stream, text="hang")
         usage = await it.admin.close(step_of())
-        assert (usage.requests, usage.incomplete, usage.last_failure) == (1, 1, None)
+        assert (usage.requests, usage.incomplete, usage.last_failure is None) == (1, 1, others)
 
 
 async def cut_off_when_not_read(request: web.Request) -> web.StreamResponse:
