@@ -165,18 +165,14 @@ class Exchange:
         return Refused(400, message)
 
     async def _held_too_long(self) -> Refused:
-        refusal = self._refusal
-        kind: Kind = "" if refusal is None and self._fills_lane() else "Provider"
+        refusal, own = self._refusal, self._services.steps.open_requests(self._call.claims.key)
+        fills_lane = refusal is None and not self._lane.narrowed and own > self._lane.window  # not the provider makes it wait
+        kind: Kind = "" if fills_lane else "Provider"
         why = f"the provider refused the request: {refusal.message}" if refusal else "too many requests are ahead of it"
         message = f"held for {self._row.held_seconds:.0f} s; {why}"
         status = refusal.status if refusal else HELD_TOO_LONG
         await self.finish("failed", status, Usage(), kind, message)
         return Refused(HELD_TOO_LONG, message)
-
-    def _fills_lane(self) -> bool:
-        """Return whether the agent, not the provider, made this request wait: no refusal narrowed the lane, and the step has more
-        open requests than the lane has slots."""
-        return not self._lane.narrowed and self._services.steps.open_requests(self._call.claims.key) > self._lane.window
 
     async def _send(self) -> web.StreamResponse:
         while True:
