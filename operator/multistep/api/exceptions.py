@@ -12,7 +12,12 @@ EXCEPTIONS = (
     Failure("FileNotFoundError", "Task", "the step has no instruction, or no solution for the oracle", "add it"),
     Failure("ValueError", "Task", "a variable of the verifier is not set", "set it in `spec.variables`"),
     Failure("AgentTimeoutError", None, "the agent reached its timeout", _LIMITS),
-    Failure("NonZeroAgentExitCodeError", None, "the agent's command failed", "read its output in the results"),
+    Failure(
+        "NonZeroAgentExitCodeError",
+        None,
+        "the agent's command failed; agents of Harbor also have its subclasses, such as `ApiRateLimitError`",
+        "read its output in the results",
+    ),
     Failure("AgentSetupTimeoutError", "Agent", "the setup of a custom agent class reached its timeout", _LIMITS),
     Failure("BudgetExceededError", "Agent", "the agent's model requests reached a limit of tokens or cost", "raise the limit"),
     Failure("AgentHostError", "Agent", "the agent's class ended the agent host, or returned no valid outcome", "read the message"),

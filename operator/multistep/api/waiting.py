@@ -14,6 +14,7 @@ class Waiting:
     ends: str
 
 
+GATEWAY_UNAVAILABLE = "GatewayUnavailable"
 NO_TIMEOUT = "no timeout of its own; `spec.activeDeadlineSeconds` applies"
 START_TIMEOUT = "fails with EnvironmentStartTimeout `environment.build_timeout_sec` after the pod is scheduled"
 
@@ -102,7 +103,7 @@ WAITING = (
         f"when it is deleted; {NO_TIMEOUT}",
     ),
     Waiting(
-        "GatewayUnavailable",
+        GATEWAY_UNAVAILABLE,
         "the model gateway does not answer; the operator must read the usage of a step from it, or register a key with it",
         f"when the gateway answers; retried every 10 s; {NO_TIMEOUT}",
     ),

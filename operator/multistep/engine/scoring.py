@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
+from multistep.api.conditions import holds
 from multistep.api.harbor_agents import EXIT_ERRORS, VALID_EXIT_ERRORS
 from multistep.api.phases import AGENT, HEALTHCHECK, SETUP
 from multistep.api.score import ScoreRule
 from multistep.api.sweep import Scoring
 from multistep.api.trial_status import FailureClass, StepStatus, TrialStatus
+from multistep.api.waiting import GATEWAY_UNAVAILABLE
 from multistep.engine.journal import Journal
 from multistep.engine.rewards import Rewards, StepException, trial_rewards
 from multistep.engine.score import REWARD, Score, Verdict, counted_keys, has_too_large, mean_reward, trial_score
@@ -144,8 +146,12 @@ def agent_may_have_caused(exception: StepException, journal: Journal, *, from_re
 def agent_used_deadline(status: TrialStatus, deadline: float | None, now: float) -> bool:
     """Return whether the agent phases of all steps in status.steps used at least half of the deadline. deadline: in seconds.
 
-    If they used less, the trial missed its deadline because it waited for the cluster or a verifier's pod.
+    If they used less, the trial missed its deadline because it waited for the cluster or a verifier's pod. A trial that waits for
+    the model gateway between two phases missed it because of the gateway.
     """
+    waits = holds(status, "Reconciling")
+    if waits is not None and waits.reason == GATEWAY_UNAVAILABLE and not (status.steps and _in_agent_phase(status.steps[-1])):
+        return False
     return deadline is not None and _agent_seconds(status, now) >= _DEADLINE_SHARE * deadline
 
 

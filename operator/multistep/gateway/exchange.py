@@ -94,6 +94,7 @@ class Exchange:
         most, self._unknown = worst_case(call.route.provider, call.asked, long_context=_wants_long_context(client.request))
         self._row = _open_row(call, most)
         self._refusal: _Refusal | None = None
+        self._completed_before = 0  # complete answers of the lane before this request was sent
 
     async def run(self) -> web.StreamResponse:
         """Send the request and relay the answer to the agent. Raises Refused."""
@@ -118,6 +119,7 @@ class Exchange:
 
     async def finish(self, state: State, status: int, usage: Usage | None, kind: Kind = "", message: str = "") -> None:
         """Record the end of the request. Parameters are those of relay.Finish."""
+        self._lane.completed += state == "done" and self._row.state == "open"
         self._row = settled(self._row, state=state, status=status, kind=kind, message=message)
         if usage is not None:
             self._row = replace(
@@ -128,6 +130,14 @@ class Exchange:
                 cost_usd=cost_usd(self._call.route.provider, self._call.asked.model, usage) if usage != Usage() else 0.0,
             )
         await self._write()
+
+    def blame_silence(self) -> Kind:
+        """Return the kind of failure if the provider sent nothing for ``answer_timeout_seconds``.
+
+        A request can ask for that, e.g. for a long answer that is not streamed, or for a tool of the agent's own server. So it is
+        the provider's failure only if it completely answered no other request for the model meanwhile.
+        """
+        return "" if self._lane.completed > self._completed_before else "Provider"
 
     async def _write(self) -> None:
         if self._call.route.counted:
@@ -155,18 +165,14 @@ class Exchange:
         return Refused(400, message)
 
     async def _held_too_long(self) -> Refused:
-        refusal = self._refusal
-        kind: Kind = "" if refusal is None and self._fills_lane() else "Provider"
+        refusal, own = self._refusal, self._services.steps.open_requests(self._call.claims.key)
+        fills_lane = refusal is None and not self._lane.narrowed and own > self._lane.window  # not the provider makes it wait
+        kind: Kind = "" if fills_lane else "Provider"
         why = f"the provider refused the request: {refusal.message}" if refusal else "too many requests are ahead of it"
         message = f"held for {self._row.held_seconds:.0f} s; {why}"
         status = refusal.status if refusal else HELD_TOO_LONG
         await self.finish("failed", status, Usage(), kind, message)
         return Refused(HELD_TOO_LONG, message)
-
-    def _fills_lane(self) -> bool:
-        """Return whether the agent, not the provider, made this request wait: no refusal narrowed the lane, and the step has more
-        open requests than the lane has slots."""
-        return not self._lane.narrowed and self._services.steps.open_requests(self._call.claims.key) > self._lane.window
 
     async def _send(self) -> web.StreamResponse:
         while True:
@@ -194,7 +200,7 @@ class Exchange:
                     raise await self._redirected(answer)
                 call = self._call
                 key = call.credential.key.get_secret_value()
-                return await Relay(self._client, answer, call.route.dialect, key, call.asked, self.finish).run()
+                return await Relay(self._client, answer, call.route.dialect, key, call.asked, self).run()
         finally:
             if refusal is None:
                 self._lane.leave()
@@ -211,6 +217,7 @@ class Exchange:
 
     async def _answer(self) -> ClientResponse | _Refusal:
         self._client.sent = True
+        self._completed_before = self._lane.completed
         try:
             answer = await self._request()
         except _NOT_SENT as error:
@@ -218,7 +225,7 @@ class Exchange:
             return _Refusal(0, self._pause_without_advice(), f"no connection: {type(error).__name__}")
         except (ClientError, TimeoutError, OSError) as error:
             message = f"the provider gave no answer: {type(error).__name__}"
-            await self.finish("cut", 0, None, "" if is_silence(error) else "Provider", message)
+            await self.finish("cut", 0, None, self.blame_silence() if is_silence(error) else "Provider", message)
             raise Refused(HELD_TOO_LONG, message) from error
         refused = answer.status in _REFUSALS
         self._services.loads.count(self._call.asked.model, refused=refused)

@@ -27,9 +27,10 @@ class HoldExpired(Exception):
 
 
 class Lane:
-    """The queue of one credential and model. size: maximum of the window."""
+    """The queue of one credential and model. size: maximum of the window; completed: number of complete answers so far."""
 
     def __init__(self, size: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.completed = 0
         self._size = size
         self._clock = clock
         self._window = float(size)

@@ -29,24 +29,28 @@ SLOW_SECONDS: Final = 5.0
 """If the agent made an answer wait for longer, that may be why the provider cut it off."""
 
 
-class Finish(Protocol):
-    """Callback that records the end of the request. May be called again with newer usage. usage: None if unknown."""
+class Request(Protocol):
+    """The request that is answered."""
 
-    async def __call__(self, state: State, status: int, usage: Usage | None, kind: Kind = "", message: str = "") -> None: ...
+    async def finish(self, state: State, status: int, usage: Usage | None, kind: Kind = "", message: str = "") -> None:
+        """Record the end of the request. May be called again with newer usage. usage: None if unknown."""
+
+    def blame_silence(self) -> Kind:
+        """Return the kind of failure if the provider sent nothing for ``answer_timeout_seconds``."""
 
 
 class Relay:
     """Forwards one answer. key: the provider's key, which must not reach the agent; asked: the parsed request."""
 
     def __init__(
-        self, client: ClientConnection, answer: ClientResponse, dialect: Dialect, key: str, asked: Asked, finish: Finish
+        self, client: ClientConnection, answer: ClientResponse, dialect: Dialect, key: str, asked: Asked, request: Request
     ) -> None:
         self._client = client
         self._answer = answer
         self._reading = Reading(dialect)
         self._key = key
         self._asked = asked
-        self._finish = finish
+        self._request = request
         self._recorded: Usage | None = None
         self._ended = False
 
@@ -73,7 +77,7 @@ class Relay:
         if self._reading.failed:
             await self._fail(self._reading.usage)
         else:
-            await self._finish("done", self._answer.status, self._reading.usage)
+            await self._request.finish("done", self._answer.status, self._reading.usage)
         return response
 
     async def _stream(self, headers: Sequence[tuple[str, str]]) -> web.StreamResponse:
@@ -113,16 +117,16 @@ class Relay:
         if self._reading.failed:
             await self._fail(self._recorded)
         else:
-            await self._finish("done", self._answer.status, self._recorded)
+            await self._request.finish("done", self._answer.status, self._recorded)
 
     async def _fail(self, usage: Usage | None) -> None:
         words = message_of(self._reading.error.encode(errors="replace"), self._key)
         message = f"the provider reported an error in its answer{words and f': {words}'}"
-        await self._finish("failed", self._answer.status, usage, self._blame, message)
+        await self._request.finish("failed", self._answer.status, usage, self._blame, message)
 
     async def _record_error(self, body: bytes) -> None:
         status = self._answer.status
-        await self._finish("failed", status, Usage(), self._kind_of(status, body), message_of(body, self._key))
+        await self._request.finish("failed", status, Usage(), self._kind_of(status, body), message_of(body, self._key))
 
     def _kind_of(self, status: int, body: bytes) -> Kind:
         """Return the kind of failure of an error.
@@ -140,10 +144,14 @@ class Relay:
         why = f"has no end{f': {type(error).__name__}' if error else ''}"
         if self._answer.content_type == "text/html":  # e.g. a proxy's error page, or baseURL leads to a web page
             why = "is text/html and no JSON"
-        kind: Kind = "" if is_silence(error) or self._client.stalled_seconds > SLOW_SECONDS else "Provider"
-        await self._finish("cut", self._answer.status, None, kind, f"the provider's answer {why}")
+        await self._request.finish("cut", self._answer.status, None, self._kind_of_cut(error), f"the provider's answer {why}")
         self._client.abort()
         return response
+
+    def _kind_of_cut(self, error: Exception | None) -> Kind:
+        if self._client.stalled_seconds > SLOW_SECONDS:
+            return ""
+        return self._request.blame_silence() if is_silence(error) else "Provider"
 
     @property
     def _blame(self) -> Kind:
@@ -160,8 +168,7 @@ class Relay:
 
 
 def is_silence(error: Exception | None) -> bool:
-    """Return whether the provider sent nothing for ``answer_timeout_seconds``. A request can ask for that, e.g. for a long answer
-    that is not streamed, or for a tool of the agent's own server."""
+    """Return whether the provider sent nothing for ``answer_timeout_seconds``."""
     return isinstance(error, SocketTimeoutError)
 
 

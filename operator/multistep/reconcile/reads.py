@@ -34,8 +34,23 @@ class Reads:
         self._jobs: BackgroundJobs[TaskKey, ReadTask] = BackgroundJobs(AT_ONCE, wake, results=False)  # TrialLoader caches results
         self._deaths: OrderedDict[TaskKey, int] = OrderedDict()
 
-    async def get(self, asker: Metadata, task: TaskKey, read: Callable[[], Awaitable[ReadTask]]) -> ReadTask:
-        """Return the task that ``read`` reads. Raises the errors of ``read``, and SourceError while the read runs or is queued."""
+    async def get(
+        self, asker: Metadata, task: TaskKey, read: Callable[[], Awaitable[ReadTask]], *, started: bool = False
+    ) -> ReadTask:
+        """Return the task that ``read`` reads. Raises the errors of ``read``, and SourceError while the read runs or is queued.
+
+        started: whether the trial has started. Its task was read before, so if the process that reads it dies now, the operator or
+        its node is short of memory: the trial waits, however often this happens.
+        """
+        try:
+            return await self._get(asker, task, read)
+        except ReadFailed as error:
+            deaths = self._deaths.get(task, 0)
+            if started or deaths < TRIES:
+                raise
+            raise InvalidSpec(f"spec.task: {error}, {deaths} times in a row") from None
+
+    async def _get(self, asker: Metadata, task: TaskKey, read: Callable[[], Awaitable[ReadTask]]) -> ReadTask:
         self._jobs.outcome(asker.uid, task)
         key = asker.namespace, asker.name
         if (job := self._jobs.start(task, key, asker.uid, partial(self._run, task, read))) is None:
@@ -57,11 +72,9 @@ class Reads:
     async def _run(self, task: TaskKey, read: Callable[[], Awaitable[ReadTask]]) -> ReadTask:
         try:
             found = await read()
-        except ReadFailed as error:
-            deaths = self._deaths[task] = self._deaths.pop(task, 0) + 1
+        except ReadFailed:
+            self._deaths[task] = self._deaths.pop(task, 0) + 1
             forget_oldest(self._deaths)
-            if deaths >= TRIES:
-                raise InvalidSpec(f"spec.task: {error}, {deaths} times in a row") from None
             raise
         self._deaths.pop(task, None)
         return found

@@ -11,6 +11,7 @@ from multistep.agents import script_of
 from multistep.api.conditions import is_finished
 from multistep.api.failures import RESTORE_FAILED
 from multistep.api.trial import MultiStepTrial, parse_trial
+from multistep.api.waiting import GATEWAY_UNAVAILABLE
 from multistep.engine import deadlines, decisions, lifecycle, status, suspensions
 from multistep.engine.decisions import PodFacts, ProtocolViolation, Situation, ViolationReason
 from multistep.engine.journal import AttemptLost, Journal
@@ -218,7 +219,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
                     await self._count_setup_usage()
         except (GatewayError, TimeoutError) as error:
             if not ends:
-                return await self._wait("GatewayUnavailable", str(error), seconds=GATEWAY_RETRY_SECONDS)
+                return await self._wait(GATEWAY_UNAVAILABLE, str(error), seconds=GATEWAY_RETRY_SECONDS)
         match decision:
             case decisions.FailAttempt():
                 return await self._end_failed_attempt(decision)
@@ -270,7 +271,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         except NoCommonProtocol as error:
             return await self._wait("RunnerProtocol", str(error), seconds=self._t.settings.poll_seconds)
         except GatewayUnavailable as error:
-            return await self._wait("GatewayUnavailable", str(error), seconds=GATEWAY_RETRY_SECONDS)
+            return await self._wait(GATEWAY_UNAVAILABLE, str(error), seconds=GATEWAY_RETRY_SECONDS)
         finally:
             self._t.execs.release(self._key)
         if isinstance(left, AgentStillRuns):

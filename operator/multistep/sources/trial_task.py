@@ -38,7 +38,9 @@ TaskKey = tuple[str, ...]
 class Reading(Protocol):
     """Limits concurrent reads of tasks; implemented in reconcile.reads."""
 
-    async def get(self, asker: Metadata, task: TaskKey, read: Callable[[], Awaitable[ReadTask]]) -> ReadTask:
+    async def get(
+        self, asker: Metadata, task: TaskKey, read: Callable[[], Awaitable[ReadTask]], *, started: bool = False
+    ) -> ReadTask:
         """Return the task that `read` returned. Raises a transient SourceError while `read` runs, and any error that it raised."""
 
 
@@ -164,7 +166,7 @@ class TrialLoader:
             self._tasks.move_to_end(key)
             return task, source
         read = partial(self._read_task, trial, file, key, verification=verification, oracle=oracle)
-        return await self._reading.get(trial.metadata, key, read), source
+        return await self._reading.get(trial.metadata, key, read, started=trial.status.attempt is not None), source
 
     async def _read_task(
         self, trial: MultiStepTrial, file: CachedFile | None, key: TaskKey, *, verification: bool, oracle: bool

@@ -13,7 +13,7 @@ from multistep.api.regrade import RegradeStatus, SourceAgent
 from multistep.api.score import ScoreRule
 from multistep.api.sweep import Scoring
 from multistep.api.trial import MultiStepTrial, parse_trial
-from multistep.api.trial_status import Durations, StepStatus, TrialStatus
+from multistep.api.trial_status import Condition, Durations, StepStatus, TrialStatus
 from multistep.engine import status
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.rewards import StepException
@@ -264,6 +264,12 @@ def test_a_deadline_counts_only_against_an_agent_that_used_half_of_it() -> None:
     assert counted_score(at_deadline(setting_up), Scoring()) is None
     assert counted_score(at_deadline(), Scoring()) is None
     assert not agent_used_deadline(TrialStatus(steps=[working]), None, NOW)
+    gateway = Condition(type="Reconciling", status="True", last_transition_time=START, reason="GatewayUnavailable")
+    ended = StepStatus(name="b", phase="Agent", start_time=since(90), durations=Durations(agent=90.0))
+    works = StepStatus(name="b", phase="Agent", start_time=since(90))
+    assert agent_used_deadline(TrialStatus(steps=[ended]), 100, NOW)
+    assert not agent_used_deadline(TrialStatus(steps=[ended], conditions=[gateway]), 100, NOW)
+    assert agent_used_deadline(TrialStatus(steps=[works], conditions=[gateway]), 100, NOW)
     stopped = status.failed(trial(activeDeadlineSeconds=1), "Stopped", "stop", NOW)
     assert counted_score(facts(resource(stopped)), Scoring()) is None
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from multistep.errors import StepUnknownToGateway
 from multistep.gateway.dialects import blames_configuration
@@ -315,3 +317,30 @@ async def test_an_offer_of_http_2_is_answered_with_http_1(tmp_path: Path) -> Non
             async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=offer, json=body) as answer:
                 assert (answer.status, (await answer.json())["model"]) == (200, "gpt-5-mini")
         assert not {"http2-settings", "upgrade"} & {name.lower() for each in it.model.entries for name in each.headers}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("others", "seconds"), [(True, 3.0), (False, 0.3)])
+async def test_silence_is_the_providers_failure_only_if_it_answered_no_other_request_for_the_model_meanwhile(
+    tmp_path: Path, stream: bool, others: bool, seconds: float
+) -> None:
+    """An agent can ask for an answer that takes long, and would get another attempt."""
+    app = web.Application()
+
+    async def provide(request: web.Request) -> web.StreamResponse:
+        if "hang" not in await request.text():
+            return web.json_response({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        if stream:
+            await response.prepare(request)
+        if others:
+            assert (await it.call("chat", token=token_for("chat", uid="uid-2"))).status == 200
+        await asyncio.Event().wait()
+        return response
+
+    app.router.add_post("/{path:.*}", provide)
+    async with TestServer(app, shutdown_timeout=0) as provider, world(tmp_path, answer_timeout_seconds=seconds) as it:
+        await it.admin.register("openai", it.credential("openai", base_url=str(provider.make_url("/v1"))))
+        await it.call("chat", stream=stream, text="hang")
+        usage = await it.admin.close(step_of())
+        assert (usage.requests, usage.incomplete, usage.last_failure is None) == (1, 1, others)

@@ -109,20 +109,22 @@ async def test_the_usage_of_a_step_that_lost_its_pod_is_counted_in_its_attempt_a
     assert models.closed[:4] == ["1/-", "1/a", "2/-", "2/a"]
 
 
-async def test_a_gateway_that_is_down_until_the_deadline_does_not_score_an_agent_that_has_finished_0() -> None:
-    """The agent ran for 100 s of the 1,000 s; the rest of the time the operator waited for the usage of the step."""
+@pytest.mark.parametrize("seconds", [100.0, 900.0])
+async def test_a_gateway_that_is_down_until_the_deadline_does_not_score_an_agent_that_has_finished_0(seconds: float) -> None:
+    """The agent ran for some of the 1,000 s; the rest of the time the operator waited for the usage of the step."""
     models = FakeModels()
 
     def fault(_: World) -> None:
         models.down = 10**6
 
-    options = {**HOSTED_OPTIONS, "settings": GATEWAY_SETTINGS, "happens": {50.0: fault}}
+    durations = {**HOSTED_OPTIONS["durations"], "a/host/agent": seconds}
+    options = {**HOSTED_OPTIONS, "settings": GATEWAY_SETTINGS, "happens": {50.0: fault}, "durations": durations}
     world = World(trial=manifest({**WITH_GATEWAY, "activeDeadlineSeconds": 1000}), **options, models=models)
     await world.run()
     assert world.condition[:2] == ("Failed", "DeadlineExceeded")
     assert (world.status.score, world.status.outcome) == (None, "Excluded")
     (step,) = world.status.steps
-    assert step.durations is not None and step.durations.agent == 100.0
+    assert step.durations is not None and step.durations.agent == seconds
     assert world.status_writes < 20, "the status is not written at each try to reach the gateway"
 
 

@@ -11,12 +11,14 @@ from typing import Any, cast
 import pytest
 
 from multistep.api.trial import MultiStepTrial, parse_trial
-from multistep.errors import NotFound, SourceError
-from multistep.reconcile.reads import Reads
+from multistep.errors import InvalidSpec, NotFound, SourceError
+from multistep.reconcile.reads import TRIES, Reads
 from multistep.sources import trial_task as sources
 from multistep.sources.bundle import digest_of, tar_chunks
 from multistep.sources.configmaps import split
 from multistep.sources.read_task import TaskReader
+from multistep.sources.reader.fork_server import ReadFailed
+from multistep.sources.reader.order import Answer, Order
 from multistep.sources.remote import Remote
 from multistep.sources.trial_task import TrialLoader
 from tests.support.builds import NoBuilding
@@ -80,6 +82,24 @@ def test_a_task_is_checked_for_each_way_of_running_it() -> None:
     oracle.spec.agent.name = "oracle"
     assert cluster.load(oracle).task.config == cluster.load(trial("nop", bundle)).task.config
     assert list(cluster.reads.values()) == [2]
+
+
+def test_only_a_trial_that_has_not_started_fails_if_the_process_that_reads_its_task_dies_repeatedly() -> None:
+    """Its task was read before, so the operator or its node must be short of memory."""
+
+    async def dies(_: Order) -> Answer:
+        raise ReadFailed("the process that read the task was killed")
+
+    cluster = Cluster()
+    cluster.loader._reader._read = dies
+    bundle = cluster.bundle("a", "text")
+    runs = trial("runs", bundle)
+    runs.status.attempt = 1
+    for _ in range(TRIES + 1):
+        with pytest.raises(ReadFailed):
+            cluster.load(runs)
+    with pytest.raises(InvalidSpec, match="times in a row"):
+        cluster.load(trial("new", bundle))
 
 
 def test_tasks_that_are_too_large_together_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
