@@ -24,7 +24,7 @@ from multistep.cli.trial.outcome import brief, level, outcome, words
 from multistep.engine.suspensions import SUSPENDED
 from multistep.engine.usage import omission
 
-_PIPED_WIDTH = 250  # output width in characters if stdout is not a terminal: large, so that lines are not folded
+_PIPED_WIDTH = 250  # output width in characters of tables, and of all output to a pipe: large, so that lines are not folded
 _PHASE_STYLES = {"Failed": "red", "Running": "cyan"}
 STYLES: Final[dict[Level, str]] = {"good": "green", "bad": "red", "excluded": "yellow", "neutral": ""}  # by level of an outcome
 
@@ -79,7 +79,10 @@ def print_json(document: object) -> None:
 def print_out(*renderables: RenderableType) -> None:
     """Print to stdout."""
     console = _console(sys.stdout)
+    width = console.width
     for each in renderables:
+        # A table is not folded to a terminal's width, because that would break numbers: the terminal wraps long lines.
+        console.width = max(width, _PIPED_WIDTH) if isinstance(each, Table) else width
         console.print(each)
 
 

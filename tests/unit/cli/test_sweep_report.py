@@ -8,6 +8,7 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
+import click
 import pyarrow.parquet as pq
 import pytest
 
@@ -62,6 +63,14 @@ def test_pass_at_k_has_the_number_of_its_tasks_if_others_have_fewer_trials(invok
     put(cluster, "s", {("t0", "a"): [1.0, 1.0], ("t1", "a"): [0.0, "Infrastructure"], ("t2", "a"): [0.0, None]})
     lines = [" ".join(line.split()) for line in invoke("sweep", "report", "s").stdout.splitlines()]
     assert lines[1].startswith("a 0.333 0.000 to 1.000 0.333 1.000 of 1 task 4 of 6 3 of 3")
+
+
+def test_a_narrow_terminal_breaks_no_number(invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(cluster, "s", {**MANY, ("t0", "good"): [1.0, "Infrastructure"]})
+    for name, value in {"FORCE_COLOR": "1", "COLUMNS": "60"}.items():
+        monkeypatch.setenv(name, value)
+    lines = [" ".join(line.split()) for line in click.unstyle(invoke("sweep", "report", "s").stdout).splitlines()]
+    assert any(line.startswith("good 0.939 0.916 to 0.961 0.125 0.000 of 7 tasks 15 of 16 8 of 8 1 Infrastructure") for line in lines)
 
 
 def put_branches(cluster: CliCluster, sweep: str, task: str, state: str, *rewards: float | None) -> None:
