@@ -109,12 +109,11 @@ class _SweepReconcile:
             if is_finished(self._sweep.status):
                 return await (self._reopen() if sweep_status.reopens(self._sweep) else self._clean_up())
             if sweep_status.is_suspended_before_start(self._sweep):
-                await self._write(sweep_status.suspended_before_start(self._sweep, self._s.clock()))
-                return AT_NEXT_EVENT
+                return await self._wait(sweep_status.suspended_before_start(self._sweep, self._s.clock()), AT_NEXT_EVENT)
             starts = self._sweep.status.start_time is None
             if starts and (why := await unfinished_source(self._cluster, self._sweep, self._s.clock())):
-                await self._write(sweep_status.waiting(self._sweep, SOURCE_ACTIVE, why, self._s.clock()))
-                return Requeue(SOURCE_SECONDS)
+                status = sweep_status.waiting(self._sweep, SOURCE_ACTIVE, why, self._s.clock())
+                return await self._wait(status, Requeue(SOURCE_SECONDS))
             plan, tasks = await self._planned()
             if starts:
                 await self._write(sweep_status.started(self._sweep, plan, self._s.clock(), tasks))
@@ -167,8 +166,17 @@ class _SweepReconcile:
         text = f"spec.tasksFrom: {error}"
         if not error.transient:
             return await self._end(sweep_status.failed(self._sweep, error.reason, text, self._s.clock()))
-        await self._write(sweep_status.waiting(self._sweep, error.reason, text, self._s.clock()))
-        return Requeue(error.retry_seconds)
+        return await self._wait(
+            sweep_status.waiting(self._sweep, error.reason, text, self._s.clock()), Requeue(error.retry_seconds)
+        )
+
+    async def _wait(self, status: SweepStatus, requeue: Requeue) -> Requeue:
+        """Write the status of a sweep that cannot start yet. A sweep that is stopped meanwhile never starts."""
+        if self._sweep.spec.stop:
+            text = "spec.stop is true; no trial was created"
+            return await self._end(sweep_status.failed(self._sweep, "Stopped", text, self._s.clock()))
+        await self._write(status)
+        return requeue
 
     async def _create_and_count(self, plan: Plan) -> Requeue:
         metadata = self._sweep.metadata

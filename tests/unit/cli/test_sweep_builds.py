@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,14 @@ def test_a_task_that_cannot_be_built_is_named_and_the_others_run(
     assert "error: task bad is left out of the sweep, as its image cannot be built: `/bin/sh" in result.stderr
     assert "no such package" in result.stderr
     assert result.stderr.endswith("error: 1 of 2 tasks could not be built and are not in the sweep: bad\n")
+
+
+@pytest.mark.parametrize("options", [(), ("--detach",)])
+def test_the_document_has_the_exit_code_of_unbuilt_tasks(
+    tasks: Path, invoke: Invoke, cluster: CliCluster, options: tuple[str, ...]
+) -> None:
+    found = json.loads(invoke("sweep", "run", tasks, "-o", "json", *options).stdout)
+    assert (found["exitCode"], found["faults"]) == (1, ["1 of 2 tasks could not be built and are not in the sweep: bad"])
 
 
 def test_excluded_trials_and_unbuilt_tasks_have_the_same_exit_code(tasks: Path, invoke: Invoke, cluster: CliCluster) -> None:

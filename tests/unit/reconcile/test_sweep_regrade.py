@@ -35,6 +35,15 @@ async def test_it_waits_for_an_active_sweep_and_creates_no_trial_meanwhile(end: 
     assert world.why == ("Complete", "SweepComplete")
 
 
+async def test_it_can_be_stopped_while_it_waits() -> None:
+    world = SweepWorld(manifest=REGRADE)
+    world.cluster.put(former("Running"))
+    await world.reconcile()
+    world.change(stop=True)
+    await world.reconcile()
+    assert (world.why, world.trials) == (("Failed", "Stopped"), [])
+
+
 @pytest.mark.parametrize(("age", "waits"), [(0.0, True), (GRACE_SECONDS, False)])
 async def test_a_sweep_that_does_not_exist_is_awaited_shortly_as_it_may_be_created_later(age: float, waits: bool) -> None:
     """After the wait the sweep starts, because trials of a deleted sweep or their results may still exist."""

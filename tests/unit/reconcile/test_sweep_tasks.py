@@ -154,6 +154,15 @@ async def test_of_a_sweep_that_is_suspended_from_its_start_the_tasks_are_asked_f
     assert pinned is not None and pinned.revision == COMMITS[1] and made.status.suspended_seconds is None
 
 
+async def test_a_sweep_that_is_stopped_before_its_start_is_failed(repository: TaskRepository) -> None:
+    repository.error = SourceError("https://git.example/r.git cannot be reached", transient=True)
+    for made in (world(repository), world(repository, suspend=True)):
+        await reconciles(made, lambda made: made.status.phase)
+        made.change(stop=True)
+        await reconciles(made, lambda made: made.status.phase == "Failed")
+        assert (made.why, made.trials, made.status.start_time) == (("Failed", "Stopped"), [], None)
+
+
 async def test_a_secret_that_is_missing_is_reported_with_its_field(repository: TaskRepository) -> None:
     made = world(repository)
     made.cluster.remove("Secret", "default", "login")

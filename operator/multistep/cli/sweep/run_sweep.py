@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -155,12 +155,13 @@ class SweepSession:
         asyncio.run(self._reserve(name, lambda namespace: sweep_of_tasks(tasks, {}, options, namespace)))
         images, unbuilt = self._images(here, len(tasks))
         built, elsewhere = [each for each in tasks if each not in unbuilt], self._given_image
-        code = asyncio.run(self._submit(lambda namespace: sweep_of_tasks(built, images, options, namespace, elsewhere)))
-        if not unbuilt:
-            return code
         names = ", ".join(each.name for each in unbuilt)
-        print_err(f"error: {len(unbuilt)} of {len(tasks)} tasks could not be built and are not in the sweep: {names}")
-        return code or Exit.FAULT
+        text = f"{len(unbuilt)} of {len(tasks)} tasks could not be built and are not in the sweep: {names}"
+        fault = text if unbuilt else ""
+        code = asyncio.run(self._submit(lambda namespace: sweep_of_tasks(built, images, options, namespace, elsewhere), fault))
+        if fault:
+            print_err(f"error: {fault}")
+        return code
 
     def _images(self, tasks: Sequence[TaskDirectory], total: int) -> tuple[dict[str, TrialImage], list[TaskDirectory]]:
         """Return the images by task name, and the tasks whose images cannot be built. total: number of the sweep's tasks, including
@@ -196,7 +197,8 @@ class SweepSession:
             planned = make(namespace)
             await cluster.check_accepted(connected, planned.sweep, planned.owned)
 
-    async def _submit(self, make: Callable[[str], SweepSubmission]) -> Exit:
+    async def _submit(self, make: Callable[[str], SweepSubmission], fault: str = "") -> Exit:
+        """Create a sweep and follow it. fault: what the sweep lacks, "" if it has everything."""
         async with cluster.connect(self.target) as connected:
             submission = make(self.target.namespace or connected.namespace)
             metadata = submission.sweep["metadata"]
@@ -210,8 +212,8 @@ class SweepSession:
                 status = await _followed(connected, namespace, name)
         if self.detach and not self.as_json:
             print(name)
-            return Exit.OK
-        return _shown(namespace, name, status, as_json=self.as_json)
+            return Exit.FAULT if fault else Exit.OK
+        return _shown(namespace, name, status, fault, as_json=self.as_json)
 
 
 async def show(target: Target, name: str, *, until_finished: bool, as_json: bool) -> Exit:
@@ -238,13 +240,15 @@ async def _followed(connected: Cluster, namespace: str, name: str) -> SweepStatu
     return status
 
 
-def _shown(namespace: str, name: str, status: SweepStatus, *, as_json: bool) -> Exit:
-    now = datetime.now(UTC)
+def _shown(namespace: str, name: str, status: SweepStatus, fault: str = "", *, as_json: bool) -> Exit:
+    now, found = datetime.now(UTC), outcome_of_sweep(status)
+    if fault:
+        found = replace(found, exit=found.exit or Exit.FAULT, faults=(*found.faults, fault))
     if as_json:
-        print_json(sweep_document(namespace, name, status, now))
+        print_json(sweep_document(namespace, name, status, found, now))
     else:
         print_out(sweep_view(name, status, now))
-    return outcome_of_sweep(status).exit
+    return found.exit
 
 
 async def create_sweep(connected: Cluster, submission: SweepSubmission) -> Object:

@@ -95,7 +95,7 @@ def sweep_view(name: str, status: SweepStatus, now: datetime) -> Group:
         lines.append(Text(f"pod-hours: {status.pod_hours:g}"))
     if status.cost_usd is not None or status.budget is not None:
         of = f" of {status.budget.cost_usd:g}" if status.budget else ""
-        lines.append(Text(f"cost: {status.cost_usd or 0.0:.4g}{of} USD"))
+        lines.append(Text(f"cost: {status.cost_usd or 0.0:.6g}{of} USD"))
     text = progress_text(status, now)
     ended = f": {clean_lines(found.why)}" if (is_finished(status) or is_out_of_budget(status)) and found.why else ""
     lines.append(Text(f"{clean(name)} {clean(text)}{ended}", style=f"bold {STYLES[_level(status)]}".strip()))
@@ -110,9 +110,9 @@ def _level(status: SweepStatus) -> Level:
     return "neutral"
 
 
-def sweep_document(namespace: str, name: str, status: SweepStatus, now: datetime) -> dict[str, Any]:
-    """Return the JSON document of `sweep run` and `sweep status`."""
-    found, left = outcome_of_sweep(status), seconds_left(status, now)
+def sweep_document(namespace: str, name: str, status: SweepStatus, found: Outcome, now: datetime) -> dict[str, Any]:
+    """Return the JSON document of `sweep run` and `sweep status`. found: the outcome of the sweep or of the command."""
+    left = seconds_left(status, now)
     return {
         "namespace": namespace,
         "name": name,
