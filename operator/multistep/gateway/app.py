@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 import sqlite3
 import time
@@ -50,11 +51,14 @@ class Running:
 
 @asynccontextmanager
 async def running(settings: GatewaySettings) -> AsyncIterator[Running]:
-    """Run the gateway inside the context; on exit, open requests have ``stop_seconds`` to finish."""
+    """Run the gateway inside the context, with as many open files as the process may have; on exit, open requests have
+    ``stop_seconds`` to finish."""
     keyring = Keyring(settings.signing_keys_dir)
     token = settings.admin_token_file.read_bytes().strip()
     if len(token) < MIN_TOKEN_BYTES:
         raise ValueError(f"{settings.admin_token_file}: the token has fewer than {MIN_TOKEN_BYTES} bytes")
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     async with AsyncExitStack() as stack:
         services = await _services(settings, stack)
         public = web.Application(middlewares=[expect_next_head])

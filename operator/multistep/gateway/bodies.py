@@ -22,6 +22,7 @@ _DECODER: Final = json.JSONDecoder()
 _USAGE_WANTED: Final = '{"include_usage":true}'
 _MODEL: Final = re.compile(r"[!-~]{1,200}")  # visible ASCII: restricts names that agents choose and the ledger stores
 _MAX_PARTS: Final = 1_000_000  # brackets and commas in a body: parsed values need up to 30 times the memory of their text
+_MAX_FIELDS: Final = 1000  # of the object itself; no API has a hundred
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -126,6 +127,8 @@ def _scanned(text: str) -> dict[str, _Member]:
             raise InvalidBody(f"the body has the field {name[:64]!r} twice")
         if name.strip().startswith(CONFIGURATION_MESSAGES):
             raise InvalidBody(f"the body has the field {name[:64]!r}, which no API has")
+        if len(names) == _MAX_FIELDS:
+            raise InvalidBody(f"the body has more than {_MAX_FIELDS} fields")
         names.add(name.casefold())
         found[name] = _Member(start, end, value)
         at = _space(text, end)

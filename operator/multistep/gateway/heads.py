@@ -1,4 +1,4 @@
-"""Limits the memory that unfinished heads of requests need.
+"""Limits the memory that connections and unfinished heads of requests need.
 
 aiohttp keeps up to 2 MiB of a head and waits for its end without a timeout. One agent, which needs no token for that, must not fill
 the gateway's memory: if the gateway is killed for that, the trials of all agents get another attempt. The head of an honest request
@@ -19,20 +19,23 @@ MAX_HEAD_BYTES: Final = 32 << 10
 """Maximum bytes of a request's line and headers that arrive in several pieces."""
 MAX_UNFINISHED: Final = 256
 """Maximum number of unfinished heads from one address."""
+MAX_CONNECTIONS: Final = 2048
+"""Maximum number of connections from one address. One without a request takes about 6 KiB and a file descriptor."""
 _CHUNK_SIZES: Final = 1024  # bytes beside the content of a body in chunks, and an eighth of it
 _END: Final = b"\r\n\r\n"
 
 
 class Heads:
-    """The number of unfinished heads by address. make: returns aiohttp's protocol for a new connection."""
+    """The number of connections and of unfinished heads by address. make: returns aiohttp's protocol for a new connection."""
 
     def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
         self._make = make
+        self.connections = Counter[str]()
         self.unfinished = Counter[str]()
 
     def connection(self) -> asyncio.Protocol:
         """Return the protocol for a new connection."""
-        return _Connection(self._make(), self.unfinished)
+        return _Connection(self._make(), self)
 
 
 @web.middleware
@@ -60,10 +63,10 @@ def end(request: web.Request, response: web.StreamResponse) -> None:
 
 class _Connection(asyncio.Protocol):
     """Passes all calls to aiohttp's protocol. Breaks the connection if its head is too long, or if its address has too many
-    unfinished ones. received: number of bytes since the end of the last head."""
+    unfinished ones or too many connections. received: number of bytes since the end of the last head."""
 
-    def __init__(self, inner: asyncio.Protocol, unfinished: Counter[str]) -> None:
-        self._inner, self._unfinished = inner, unfinished
+    def __init__(self, inner: asyncio.Protocol, heads: Heads) -> None:
+        self._inner, self._connections, self._unfinished = inner, heads.connections, heads.unfinished
         self._transport: asyncio.Transport | None = None
         self._address = ""
         self._in_head, self._size, self._tail = True, 0, b""
@@ -76,9 +79,15 @@ class _Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._address = str((transport.get_extra_info("peername") or [""])[0])
         self._inner.connection_made(transport)
+        self._connections[self._address] += 1
+        if self._connections[self._address] > MAX_CONNECTIONS:
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_head()
+        self._connections[self._address] -= 1
+        if not self._connections[self._address]:
+            del self._connections[self._address]
         self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

@@ -17,7 +17,7 @@ from multistep.gateway.headers import token_of
 from multistep.gateway.keyring import Keyring
 from multistep.gateway.refusal import Refused
 from multistep.gateway.routes import Route, find_route, provider_of
-from multistep.gateway.tokens import InvalidToken, StepClaims, verify
+from multistep.gateway.tokens import InvalidToken, StepClaims, StepKey, verify
 from multistep.providers import ProviderName
 
 _log: Final = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Public:
             raise Refused(404, f"{request.method} {request.path[:200]} is not a path of a supported API")
         claims = self._claims(request, route.provider)
         with self._services.steps.working(claims.key) as hold:
-            asked = await self._asked(request, route, hold, self._services.steps.parsing(claims.key))
+            asked = await self._asked(request, route, hold, claims.key)
             self._services.steps.refuse_closed(claims.key)  # the step may have been closed while the agent sent the body
             if claims.models and asked.model not in claims.models and (asked.model or route.counted):
                 raise Refused(403, f"this step may not use the model {asked.model[:200]!r}, only {', '.join(claims.models)}")
@@ -99,7 +99,7 @@ class Public:
         self._services.steps.refuse_closed(claims.key)
         return claims
 
-    async def _asked(self, request: web.Request, route: Route, hold: Callable[[int], None], parsing: asyncio.Lock) -> Asked:
+    async def _asked(self, request: web.Request, route: Route, hold: Callable[[int], None], step: StepKey) -> Asked:
         if any(each.lower() != "identity" for each in request.headers.getall("Content-Encoding", [])):
             raise Refused(415, "a compressed body is not supported")
         body = bytearray()
@@ -109,8 +109,7 @@ class Public:
             if len(body) > self._services.settings.body_bytes:
                 raise Refused(413, f"the body exceeds {self._services.settings.body_bytes} bytes")
         try:
-            async with parsing:
-                await asyncio.sleep(0)  # the event loop serves other requests before each body of the step
+            async with self._services.steps.parsing(step):
                 return read_body(bytes(body), route)
         except InvalidBody as error:
             raise Refused(400, str(error)) from error

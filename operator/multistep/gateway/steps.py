@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 from multistep.gateway.refusal import Refused
@@ -34,6 +35,7 @@ class Steps:
         self._models: defaultdict[StepKey, set[str]] = defaultdict(set)
         self._bodies = Counter[StepKey]()
         self._parsing: defaultdict[StepKey, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._parse_seconds = dict[StepKey, float]()
         self._max_bodies = max(MAX_BODIES, body_bytes)
 
     def close(self, step: StepKey) -> None:
@@ -41,6 +43,7 @@ class Steps:
         self._closed.add(step)
         del self._requests[step]
         self._models.pop(step, None)
+        self._parse_seconds.pop(step, None)
 
     def refuse_closed(self, step: StepKey) -> None:
         """Raise Refused (401) if the step is closed."""
@@ -58,10 +61,17 @@ class Steps:
         """Return how many requests of the step are open."""
         return len(self._open.get(step, ()))
 
-    def parsing(self, step: StepKey) -> asyncio.Lock:
-        """Return the lock under which the step's bodies are parsed, one in each turn of the event loop: a body of 3 MB can take
-        half a second, in which no other request is served."""
-        return self._parsing[step]
+    @asynccontextmanager
+    async def parsing(self, step: StepKey) -> AsyncIterator[None]:
+        """Parse a body of the step inside the context. A body of 5 MB can take two seconds, in which no other request is served.
+        So one is parsed at a time, after a pause that is as long as the last one took."""
+        async with self._parsing[step]:
+            await asyncio.sleep(self._parse_seconds.get(step, 0.0))
+            started = time.monotonic()
+            try:
+                yield
+            finally:
+                self._parse_seconds[step] = time.monotonic() - started
 
     @contextmanager
     def working(self, step: StepKey) -> Iterator[Callable[[int], None]]:

@@ -123,6 +123,8 @@ class Driver:
             if agent_works(trial, loaded):
                 host = await self._host_session(stack, trial, pods.agent, session)
                 if any(not each.done and place_of(each.id) == "host" for each in host[1].records):
+                    for each in hello.records:
+                        session.seen(each)  # else the pod stays unready, and its readiness cannot report the agent's end
                     return AgentStillRuns()
             if needs_root(trial, hello, trial.status.image_user):
                 return RootRequired(user_of(hello))

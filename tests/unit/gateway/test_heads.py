@@ -1,9 +1,10 @@
-"""An agent cannot fill the gateway's memory with heads of requests that it does not finish."""
+"""An agent cannot fill the gateway's memory with heads of requests that it does not finish, or occupy all its connections."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from multistep.gateway import heads
 from multistep.gateway.heads import Heads
+from tests.support.waiting import eventually
 from tests.unit.gateway.world import World, request_of, token_for, world
 
 START = b"POST /openai/v1/chat/completions HTTP/1.1\r\nHost: gateway\r\n"
@@ -108,6 +110,37 @@ async def test_an_address_may_have_so_many_unfinished_heads(tmp_path: Path, monk
         for each in (found[1], found[2], found[4]):  # the gateway did not close them, so it answers when their heads end
             await each.send(b"\r\n")
             assert (await each.answer())[0] == 401
+
+
+async def test_an_address_may_have_so_many_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "MAX_CONNECTIONS", 3, raising=False)
+    async with world(tmp_path) as it, clients(it, 5) as found:
+        for each in found[3:]:
+            await each.closed()
+        for each in found[:3]:
+            await each.send(*chat({}))
+            assert (await each.answer())[0] == 200
+        found[0].writer.close()
+
+        async def may_connect() -> bool:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                async with clients(it) as (client,):
+                    await client.send(*chat({}))
+                    return (await client.answer())[0] == 200
+            return False
+
+        await eventually(may_connect)
+
+
+async def test_the_gateway_uses_all_file_descriptors_that_it_may_have(tmp_path: Path) -> None:
+    """Many container runtimes give a process 1024 at first. One agent could occupy them, and all trials would fail."""
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, most - 1), most))
+    try:
+        async with world(tmp_path):
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, most)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
 
 
 async def test_each_head_of_a_connection_is_limited_and_no_body_is(tmp_path: Path) -> None:

@@ -287,6 +287,18 @@ async def test_a_poll_and_the_end_of_an_agent_open_one_session_each() -> None:
     assert sessions.of("a") == ["main", "main"]
 
 
+async def test_a_command_of_main_that_ends_while_the_agent_works_does_not_hide_the_agents_end() -> None:
+    """A pod that is not ready because of the command's result could not report the agent's result by a change of its readiness."""
+    world = World(trial=manifest(HOSTED), **HOSTED_OPTIONS)
+    await world.run(until=lambda: world.status.steps and world.status.steps[-1].phase == "Agent")
+    id = "1//main-command-process"
+    ended = {"id": id, "op": "start", "state": "done", "startedAt": 1.0, "endedAt": 2.0, "acknowledged": False}
+    world.runner.records[id] = {**ended, "result": {**DEFAULTS["start"], "exitCode": 0}}
+    assert not world.runner.ready
+    await world.reconcile()
+    assert world.runner.ready and world.status.steps[-1].phase == "Agent"
+
+
 async def test_an_agent_host_without_a_key_gets_sessions_of_its_own() -> None:
     world = World(trial=manifest(HOSTED), **HOSTED_OPTIONS)
     sessions = Sessions(world, lambda runner: setattr(runner.host, "key", ""))

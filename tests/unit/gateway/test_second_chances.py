@@ -1,0 +1,95 @@
+"""Requests with which an agent could have its own doing reported as a failure of the provider or of the configuration: its trial
+would get another attempt, or would be excluded."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientError, web
+from aiohttp.test_utils import TestServer
+
+from multistep.gateway import relay
+from multistep.gateway.bodies import InvalidBody
+from multistep.gateway.dialects import MESSAGES, RESPONSES, Dialect, Reading
+from multistep.gateway.headers import upstream_headers
+from multistep.gateway.relay import message_of
+from tests.unit.gateway.test_hostile_requests import parsed
+from tests.unit.gateway.world import request_of, step_of, token_for, world
+
+
+@pytest.mark.parametrize("name", ["Your credit balance is too low", "model: claude", "\tmodels/x"])
+def test_no_unknown_field_looks_like_a_wrong_configuration(name: str) -> None:
+    """Anthropic answers "NAME: Extra inputs are not permitted", so a trial would be excluded whenever its agent wants."""
+    with pytest.raises(InvalidBody, match="which no API has"):
+        parsed(**{name: 1})
+
+
+@pytest.mark.parametrize("dialect", [RESPONSES, MESSAGES])
+def test_an_answer_that_is_nested_too_deeply_is_complete(dialect: Dialect) -> None:
+    """An agent can ask for such an answer. It must not be the provider's failure."""
+    deep = b'{"type": "response.completed", "message_stop": ' + b"[" * 10_000 + b"]" * 10_000 + b"}"
+    streamed, whole = Reading(dialect), Reading(dialect)
+    streamed.event(deep)
+    whole.document(deep)
+    assert streamed.ended and whole.ended and not streamed.failed and not whole.failed
+    assert message_of(deep, "key").startswith('{"type"')
+
+
+@pytest.mark.parametrize("name", ["X-Server-Timeout", "x-litellm-timeout", "X-LiteLLM-Stream-Timeout", "cf-aig-request-timeout"])
+def test_no_header_makes_a_provider_end_a_request_early(name: str) -> None:
+    """The provider would have failed, which gives the trial another attempt."""
+    assert upstream_headers([(name, "0.001")], ("x-api-key", "k"))[:-2] == []
+
+
+@pytest.mark.parametrize(("answers", "kind"), [(1, "SweepBudget"), (2, "Budget")])
+async def test_a_request_for_many_answers_does_not_suspend_the_sweep(tmp_path: Path, answers: int, kind: str) -> None:
+    """The trial would get another attempt, and no other trial of the sweep would start."""
+    async with world(tmp_path) as it:
+        token = token_for("chat", sweep="ns/s/uid", sweepLimits={"outputTokens": 1000})
+        path, headers, body = request_of("chat", "gpt-4o", token)
+        body |= {"max_tokens": 1001, "n": answers}
+        async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json=body) as answer:
+            assert answer.status == 400
+        usage = await it.admin.close(step_of())
+        assert usage.last_failure is not None and usage.last_failure.kind == kind
+
+
+async def cut_off_when_not_read(request: web.Request) -> web.StreamResponse:
+    """Stream an answer without an end, and break the connection when the client has not read it for a second."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    assert request.transport is not None
+    with suppress(TimeoutError):
+        while True:
+            async with asyncio.timeout(1.0):
+                await response.write(b'data: {"choices": []}' + b" " * 65536 + b"\n\n")
+    request.transport.abort()
+    return response
+
+
+async def test_an_answer_that_is_cut_off_because_the_agent_does_not_read_it_is_not_the_providers_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "SLOW_SECONDS", 0.5)
+    app, cut = web.Application(), asyncio.Event()
+
+    async def provide(request: web.Request) -> web.StreamResponse:
+        try:
+            return await cut_off_when_not_read(request)
+        finally:
+            cut.set()
+
+    app.router.add_post("/{path:.*}", provide)
+    async with TestServer(app) as provider, world(tmp_path) as it:
+        await it.admin.register("openai", it.credential("openai", base_url=str(provider.make_url("/v1"))))
+        path, headers, body = request_of("chat", "gpt-5", token_for("chat"), stream=True)
+        async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json=body) as answer:
+            await cut.wait()
+            with pytest.raises(ClientError):
+                async for _ in answer.content.iter_any():
+                    pass
+        usage = await it.admin.close(step_of())
+        assert (usage.requests, usage.incomplete, usage.last_failure) == (1, 1, None)
