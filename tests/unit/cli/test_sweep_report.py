@@ -74,6 +74,11 @@ def test_a_narrow_terminal_breaks_no_number(invoke: Invoke, cluster: CliCluster,
     assert any(each.startswith(good) for each in lines)
 
 
+def test_the_table_says_that_trials_are_missing_as_the_page_does(invoke: Invoke, cluster: CliCluster) -> None:
+    put(cluster, "s", MANY, phase="Failed", trials={"total": 40})
+    assert "Failed: 32 of 40 trials were created and exist" in invoke("sweep", "report", "s").stdout.splitlines()
+
+
 def put_branches(cluster: CliCluster, sweep: str, task: str, state: str, *rewards: float | None) -> None:
     """Create branches of an existing sweep at step "two". rewards: the step's reward in each branch; None: not finished."""
     uid = cluster.objects["TrialSweep", sweep]["metadata"]["uid"]

@@ -65,7 +65,7 @@ async def write_report(target: Target, sweep: str, texts: Sequence[str], *, logs
     for each in outputs:
         if each.form == "table":
             omissions = [f"cost of {clean(each.agent)}: {each.omission}" for each in summary.standings if each.omission]
-            notes = [Text(each) for each in (*omissions, about.spending, about.retries) if each]
+            notes = [Text(each) for each in (_missing(about, summary), *omissions, about.spending, about.retries) if each]
             print_out(standings_table(summary), *notes, *differences(summary), *branch_tables(summary.branches))
         elif each.path:
             _write(each.path, _content(each.form, about, summary, excerpts))
@@ -73,6 +73,13 @@ async def write_report(target: Target, sweep: str, texts: Sequence[str], *, logs
         else:
             sys.stdout.flush()
             sys.stdout.buffer.write(_content(each.form, about, summary, excerpts))
+
+
+def _missing(about: About, summary: Summary) -> str:
+    """Return how many of the sweep's trials exist, as text; "" if all do, or if their number is unknown."""
+    if about.planned is None or len(summary.rows) >= about.planned:
+        return ""
+    return f"{about.phase}: {len(summary.rows)} of {about.planned} trials were created and exist"
 
 
 def _content(form: str, about: About, summary: Summary, excerpts: Mapping[str, Excerpts]) -> bytes:
