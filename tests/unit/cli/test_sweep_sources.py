@@ -58,12 +58,19 @@ def test_another_namespace_than_that_of_the_file_is_rejected(task: Path, invoke:
     assert invoke("sweep", "run", file, "-n", "a", "--detach").exit_code == 0
 
 
-def test_an_agent_without_its_model_is_reported_with_its_form(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
-    result = invoke("sweep", "run", task, "--agent", "claude-code")
+@pytest.mark.parametrize("agent", ["claude-code", "mine=claude-code"])
+def test_an_agent_without_its_model_is_reported_with_its_form(task: Path, invoke: Invoke, cluster: CliCluster, agent: str) -> None:
+    result = invoke("sweep", "run", task, "--agent", agent)
     assert (result.exit_code, result.stderr) == (
         2,
-        "error: --agent claude-code: needs a model: --agent claude-code@PROVIDER/NAME\n",
+        f"error: --agent {agent}: needs a model: --agent {agent}@PROVIDER/NAME\n",
     )
+
+
+def test_an_agent_of_multistep_may_have_a_name(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    assert invoke("sweep", "run", task, "--agent", "mine=oracle", "--detach").exit_code == 0
+    (sweep,) = cluster.of("TrialSweep")
+    assert sweep["spec"]["agents"] == [{"name": "mine", "agent": {"name": "oracle"}}]
 
 
 @pytest.mark.parametrize(

@@ -143,8 +143,8 @@ def sweep() -> None:
     multiple=True,
     metavar="AGENT",
     shell_complete=_complete_agents,
-    help="oracle, nop, [NAME=]AGENT@MODEL for an agent of Harbor, or NAME=COMMAND for a custom command; repeatable. Default: "
-    "oracle.",
+    help="[NAME=]oracle, [NAME=]nop, [NAME=]AGENT@MODEL for an agent of Harbor, or NAME=COMMAND for a custom command; repeatable. "
+    "Default: oracle.",
 )
 @click.option(
     "--agent-file",

@@ -200,18 +200,19 @@ def _task(task: TaskDirectory, parts: Sequence[Manifest], image: TrialImage | No
 
 
 def _agent(text: str, options: ModelOptions, env: Sequence[Manifest]) -> Manifest:
-    """Return the entry of spec.agents for ``AGENT``, ``[NAME=]AGENT@MODEL`` or ``NAME=COMMAND``. Raises UsageError for another
-    text."""
+    """Return the entry of spec.agents for ``[NAME=]oracle``, ``[NAME=]AGENT@MODEL`` or ``NAME=COMMAND``. Raises UsageError for
+    another text."""
     name, separator, value = text.partition("=")
-    if (hosted := hosted_choice(value if separator else text, options)) is not None:
+    agent = value if separator else text
+    if (hosted := hosted_choice(agent, options)) is not None:
         return {"name": name if separator else dns_label(label(hosted)), "agent": {**hosted, **optional(env=list(env) or None)}}
+    if agent in harbor_agents.NAMES:
+        raise UsageError(f"--agent {text}: needs a model: --agent {text}@PROVIDER/NAME")
+    if name and agent in PLAIN:
+        return {"name": name, "agent": agent_entry(agent, ModelOptions(), env=env)}
     if not separator:
-        if name not in PLAIN:
-            if name in harbor_agents.NAMES:
-                raise UsageError(f"--agent {text}: needs a model: --agent {text}@PROVIDER/NAME")
-            plain = ", ".join(PLAIN)
-            raise UsageError(f"--agent {text}: must be {plain}, AGENT@MODEL, or NAME=COMMAND for a custom command")
-        return {"name": name, "agent": agent_entry(name, ModelOptions(), env=env)}
+        plain = ", ".join(PLAIN)
+        raise UsageError(f"--agent {text}: must be {plain}, AGENT@MODEL, or NAME=COMMAND for a custom command")
     words = _words(text, value)
     if not name or not words:
         raise UsageError(f"--agent {text}: must be NAME=COMMAND")
