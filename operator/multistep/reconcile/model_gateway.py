@@ -141,8 +141,9 @@ class ModelGateway:
         }
 
     async def _downtimes(self, since: float) -> Sequence[Mapping[str, float]]:
-        """Return the gateway's last downtimes that ended after a time."""
-        found = [{"began": began, "ended": ended} for began, ended in await self._admin.downtimes() if ended > since]
+        """Return the gateway's last downtimes that ended after a time, or at that time: so ends a request that was open during the
+        downtime."""
+        found = [{"began": began, "ended": ended} for began, ended in await self._admin.downtimes() if ended >= since]
         return found[-MAX_DOWNTIMES:]
 
     def remember(self, hosted: HostedAgent) -> None:

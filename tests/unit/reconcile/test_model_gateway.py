@@ -19,6 +19,7 @@ from multistep.engine.plan import TrialEnv
 from multistep.errors import GatewayUnavailable, InvalidSpec, NotFound
 from multistep.gateway.client import AcceptedTokens, GatewayAdmin
 from multistep.gateway.keyring import Keyring
+from multistep.gateway.ledger import Ledger, Row
 from multistep.gateway.tokens import verify
 from multistep.reconcile.model_gateway import ModelGateway, connect, with_model_access
 from tests.support.played import plan
@@ -90,6 +91,25 @@ async def test_a_downtime_after_the_steps_last_request_is_reported(tmp_path: Pat
         token = (await gateway(here).variables(trial(), hosted(f"{here.model.url}/v1"), later))["OPENAI_API_KEY"]
         assert (await here.call("chat", token=token)).status == 200
         assert reported(await gateway(here).close(trial(), "b")).downtimes == ()
+
+
+async def test_the_downtime_in_which_a_steps_last_request_was_lost_is_reported(tmp_path: Path) -> None:
+    """The request may be for a model that the provider never answered, whose loss alone is no evidence."""
+    agent = {"name": "codex", "model": "openai/gpt-5-mini", "credentials": [{"name": "OPENAI_API_KEY", "value": "x"}]}
+    other = parse_trial({**manifest({"agent": agent}), "status": {"attempt": 1}})
+    async with world(tmp_path) as here:
+        token = (await gateway(here).variables(other, hosted(f"{here.model.url}/v1"), CALL))["OPENAI_API_KEY"]
+        assert (await here.call("chat", token=token)).status == 200
+        file = here.settings.ledger_file
+    ledger = Ledger(file)
+    await ledger.beat()
+    await ledger.write(Row("r", f"{other.metadata.uid}/1/a/agent", "", "codex", "openai", "gpt-5-nano", 1, 1, 0.0))
+    ledger.stop()
+    async with world(tmp_path) as here:
+        told = reported(await gateway(here).close(other, "a"))
+    assert (told.failure, told.usage.incomplete) == (None, 1)
+    ((began, ended),) = told.downtimes
+    assert told.was_down(began, ended)
 
 
 async def test_a_steps_token_works_until_the_step_is_closed_and_its_usage_is_the_models(tmp_path: Path) -> None:
