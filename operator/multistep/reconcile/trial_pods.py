@@ -43,7 +43,7 @@ class TrialPods:
         """Create the pod's NetworkPolicy, then the pod. Return None if a pod of that name exists: the caller must check its owner.
         Return Wait if the API server rejects the pod for now.
 
-        Raises InvalidSpec if the pod is invalid, and ClusterError for other errors.
+        Raises InvalidSpec if the pod is invalid, Conflict to try again soon, and ClusterError for other errors.
         """
         try:
             if not await self._limit_network(request):
@@ -52,7 +52,9 @@ class TrialPods:
                 return Wait("NetworkPolicyTaken", message, NAME_TAKEN_RETRY_SECONDS)
             await self._guard(request)
             return pod_facts(await self._cluster.create(manifest))
-        except Conflict:
+        except Conflict as error:
+            if error.reason != "AlreadyExists":  # a ResourceQuota that other pods' creations changed meanwhile: try again soon
+                raise
             return None
         except ClusterError as error:
             return _rejected(error)
@@ -87,8 +89,11 @@ class TrialPods:
 
     async def _guard(self, request: pods.PodRequest) -> None:
         if (budget := pod_policies.disruption_budget(request)) is not None:
-            with suppress(Conflict):  # the PodDisruptionBudget exists: the operator created it before a crash
+            try:
                 await self._cluster.create(budget)
+            except Conflict as error:
+                if error.reason != "AlreadyExists":  # it exists if the operator created it before a crash
+                    raise
 
     async def _limit_network(self, request: pods.PodRequest) -> bool:
         """Create the pod's NetworkPolicy. Return False if a NetworkPolicy of that name exists and the trial does not own it."""

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from multistep.errors import Unavailable
+from multistep.errors import Conflict, Unavailable
+from multistep.reconcile.requeue import SOON_SECONDS
 from tests.support.faults import Faults
 from tests.support.world import KEY, MIXED, World, manifest
 
@@ -97,3 +98,27 @@ async def test_a_budget_is_created_once_whenever_a_call_fails(at: int) -> None:
     world = World(settings=WAIT, faults=Faults().fail(at, Unavailable("no answer")))
     await world.run()
     assert (world.condition[0], budgets(world), world.pods) == ("Complete", [], [])
+
+
+CONTENDED = Conflict("Operation cannot be fulfilled on resourcequotas: the object has been modified", status=409, reason="Conflict")
+
+
+@pytest.mark.parametrize("created", ["Pod default/t-1", "PodDisruptionBudget default/t-1-trial-uid"])
+async def test_an_object_that_a_contended_quota_refused_is_created_soon(created: str) -> None:
+    world = World(settings=WAIT, durations=AGENT)
+    refused = 0
+
+    def refuse() -> None:
+        nonlocal refused
+        if world.faults.trace[-1] == f"create {created} before" and refused < 2:
+            refused += 1
+            raise CONTENDED
+
+    world.faults.at_point = refuse
+    for tries in (1, 2):
+        assert await world.reconcile() == SOON_SECONDS
+        assert (refused, world.pods, world.errors) == (tries, [], [])
+    await world.run(until=lambda: world.pods)
+    assert budgets(world) == ["t-1"]
+    await world.run()
+    assert (world.condition[0], world.status.attempt) == ("Complete", 1)
