@@ -1,6 +1,7 @@
 """The operator's HTTP servers: results on one port; metrics and probes on another.
 
-The results port is open to the whole cluster; a token per trial protects its results. A NetworkPolicy restricts the metrics port.
+The results port is open to the whole cluster, also to agents; a token per trial protects its results. A NetworkPolicy restricts the
+metrics port.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from aiohttp import web
 
+from multistep.gateway.heads import listen
 from multistep.health import Health
 from multistep.instruments import CONTENT_TYPE
 from multistep.metrics import Metrics
@@ -37,9 +39,7 @@ class Endpoints:
         async with AsyncExitStack() as stack:
             for app, port in ((self._for_metrics(), settings.metrics_port), (self._for_results(), settings.results_port)):
                 runner = web.AppRunner(app, access_log=None, shutdown_timeout=settings.stop_seconds)
-                await runner.setup()
-                stack.push_async_callback(runner.cleanup)
-                await web.TCPSite(runner, settings.listen_host, port).start()
+                await listen(stack, runner, settings.listen_host, port)
             yield
 
     def _for_metrics(self) -> web.Application:

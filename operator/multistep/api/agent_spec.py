@@ -169,7 +169,8 @@ class AgentSpec(Model):
 
     @model_validator(mode="after")
     def _gateway_has_a_key(self) -> Self:
-        if self.name in harbor_agents.NEED_MODEL and self.access == "Gateway" and not self.credentials:
+        uses_model = self.name in harbor_agents.NEED_MODEL or (self.name is not None and self.model is not None)
+        if uses_model and self.access == "Gateway" and not self.credentials:
             raise ValueError(
                 f"credentials must hold the provider's key (--key-from-secret), without which {self.name} cannot use its model; "
                 "access must be Direct (--access Direct) if it needs no key or gets it in another way"

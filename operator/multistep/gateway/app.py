@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import resource
 import signal
 import sqlite3
 import time
@@ -22,7 +21,7 @@ from multistep.gateway.budgets import Budgets
 from multistep.gateway.credentials import Credentials
 from multistep.gateway.exchange import Services
 from multistep.gateway.fair_queue import Lanes
-from multistep.gateway.heads import Heads, expect_next_head
+from multistep.gateway.heads import listen
 from multistep.gateway.keyring import Keyring
 from multistep.gateway.ledger import RETENTION_SECONDS, Ledger
 from multistep.gateway.loads import Loads
@@ -51,17 +50,14 @@ class Running:
 
 @asynccontextmanager
 async def running(settings: GatewaySettings) -> AsyncIterator[Running]:
-    """Run the gateway inside the context, with as many open files as the process may have; on exit, open requests have
-    ``stop_seconds`` to finish."""
+    """Run the gateway inside the context; on exit, open requests have ``stop_seconds`` to finish."""
     keyring = Keyring(settings.signing_keys_dir)
     token = settings.admin_token_file.read_bytes().strip()
     if len(token) < MIN_TOKEN_BYTES:
         raise ValueError(f"{settings.admin_token_file}: the token has fewer than {MIN_TOKEN_BYTES} bytes")
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     async with AsyncExitStack() as stack:
         services = await _services(settings, stack)
-        public = web.Application(middlewares=[expect_next_head])
+        public = web.Application()
         handlers = Public(services, keyring)
         public.router.add_get(STALLS_PATH, handlers.stalls)
         public.router.add_route("*", "/{path:.*}", handlers.handle)
@@ -136,13 +132,7 @@ async def _listen(stack: AsyncExitStack, app: web.Application, settings: Gateway
         shutdown_timeout=settings.stop_seconds,
         keepalive_timeout=_KEEPALIVE_SECONDS,
     )
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
-    assert runner.server is not None
-    connections = Heads(runner.server)
-    server = await asyncio.get_running_loop().create_server(connections.connection, settings.listen_host, port, backlog=128)
-    stack.callback(server.close)
-    return int(server.sockets[0].getsockname()[1])
+    return await listen(stack, runner, settings.listen_host, port)
 
 
 async def serve(settings: GatewaySettings) -> None:

@@ -40,7 +40,6 @@ class ClientConnection:
 
     async def send(self, response: web.StreamResponse) -> None:
         """Send an answer whose body is complete."""
-        heads.end(self.request, response)
         await self.start(response)
         if not self.disconnected:
             await self._sent(response.write_eof())

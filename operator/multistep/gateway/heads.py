@@ -8,12 +8,13 @@ has a few KiB and arrives almost always in one piece.
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Final, cast
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
 
 MAX_HEAD_BYTES: Final = 32 << 10
 """Maximum bytes of a request's line and headers that arrive in several pieces."""
@@ -38,13 +39,26 @@ class Heads:
         return _Connection(self._make(), self)
 
 
-@web.middleware
-async def expect_next_head(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer a request, then expect the head of the connection's next request. A handler that sends a stream calls ``end``."""
-    response = await handler(request)
-    if not response.prepared:
+async def listen(stack: AsyncExitStack, runner: web.AppRunner, host: str, port: int) -> int:
+    """Start a server with these limits, and return its port. Its process may then open as many files as the container allows: many
+    runtimes allow 1024 at first, which the connections of one agent could use up."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    runner.app.on_response_prepare.append(_expect_next_head)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    assert runner.server is not None
+    connections = Heads(runner.server)
+    server = await asyncio.get_running_loop().create_server(connections.connection, host, port, backlog=128)
+    stack.callback(server.close)
+    return int(server.sockets[0].getsockname()[1])
+
+
+async def _expect_next_head(request: web.Request, response: web.StreamResponse) -> None:
+    """Expect the head of a connection's next request after each whole answer; to be called before it is sent (on_response_prepare:
+    aiohttp sends some answers without a handler). A handler that sends a stream calls ``end``, or closes the connection."""
+    if isinstance(response, web.Response):
         end(request, response)
-    return response
 
 
 def end(request: web.Request, response: web.StreamResponse) -> None:
@@ -59,6 +73,7 @@ def end(request: web.Request, response: web.StreamResponse) -> None:
             connection.expect_head()
         if not request.content.is_eof() or connection.received > body + sizes:
             response.force_close()
+            response.headers["Connection"] = "close"
 
 
 class _Connection(asyncio.Protocol):

@@ -54,6 +54,7 @@ class _Results:
         key = self._allowed(request)
         store = await self._store_of(key)
         response = web.StreamResponse(headers=_headers(key))
+        response.force_close()  # the server counts no further requests after a stream (gateway.heads)
         async with self._slots:
             await response.prepare(request)
             try:

@@ -26,8 +26,8 @@ from multistep.store import harbor
 from tests.support.phase_results import DEFAULTS
 from tests.support.played import IMAGE, THREE, Played, captured, outcome, plan, play
 
-MODEL = {"name": "claude-code", "model": "anthropic/claude-sonnet-4-5"}
-CREDENTIALS = {**MODEL, "credentials": [{"name": "ANTHROPIC_API_KEY", "value": "k"}]}
+MODEL = {"name": "claude-code", "model": "anthropic/claude-sonnet-4-5", "access": "Direct"}
+CREDENTIALS = {**MODEL, "access": "Gateway", "credentials": [{"name": "ANTHROPIC_API_KEY", "value": "k"}]}
 OWN = {"importPath": "my.agents:Mine", "model": "openai/m"}
 NO_USER = {"error": {"code": "NoSuchUser", "message": "no user x"}}
 
@@ -247,9 +247,8 @@ def test_keys_are_redacted_and_named_in_no_file() -> None:
         (CREDENTIALS, 'allowlist"\nallowed_hosts = ["10.0.0.1', True),
         ({**CREDENTIALS, "access": "Direct"}, 'allowlist"\nallowed_hosts = ["10.0.0.1', False),
         ({**CREDENTIALS, "access": "Direct"}, "no-network", True),
-        ({**MODEL, "access": "Direct"}, "no-network", True),  # its key is in agent.env, or in a file of its image
-        ({**MODEL, "access": "Direct", "baseURL": "http://localhost:8000"}, "no-network", False),  # a server in the pod
-        (MODEL, "no-network", False),
+        (MODEL, "no-network", True),  # its key is in agent.env, or in a file of its image
+        ({**MODEL, "baseURL": "http://localhost:8000"}, "no-network", False),  # a server in the pod
     ],
 )
 def test_a_model_that_the_task_cannot_reach_is_refused(agent: Mapping[str, Any], mode: str, refused: bool) -> None:

@@ -155,6 +155,16 @@ async def test_each_head_of_a_connection_is_limited_and_no_body_is(tmp_path: Pat
         await client.closed()
 
 
+async def test_the_head_after_an_expectation_that_fails_is_limited(tmp_path: Path) -> None:
+    """aiohttp answers it before any handler."""
+    async with world(tmp_path) as it, clients(it) as (client,):
+        await client.send(START + b"Expect: nothing\r\n\r\n")
+        assert (await client.answer())[0] == 417
+        await client.send(START, *(b"x-%d: %s\r\n" % (number, b"a" * 4000) for number in range(10)))
+        async with asyncio.timeout(10):  # an idle connection is closed after 15 s
+            await client.closed()
+
+
 @pytest.mark.parametrize("body", [b"", b"Content-Length: 5\r\n\r\nabcde"])
 async def test_no_head_may_begin_before_the_answer_to_the_request_before(tmp_path: Path, body: bytes) -> None:
     """Its bytes would not be counted."""
