@@ -49,7 +49,8 @@ def refuse_unreachable_model(agent: AgentSpec, mode: NetworkMode, *, relayed: bo
     if agent.uses_gateway and not relayed:
         hint = "the chart's trials.egress = Sidecar keeps the model gateway reachable"
         raise InvalidSpec(f"spec.agent: its model cannot be reached, as the task's network_mode is {mode!r}; {hint}")
-    calls = agent.credentials or (agent.access == "Direct" and agent.base_url is None and agent.direct_hosts)
+    elsewhere = agent.base_url is not None or any(each.name in agent.url_variables for each in agent.env)  # e.g. in the pod
+    calls = agent.credentials or (agent.access == "Direct" and agent.direct_hosts and not elsewhere)
     if calls and not agent.uses_gateway and mode == "no-network":
         hint = "use spec.agent.access Gateway" if relayed else "it needs another task"
         raise InvalidSpec(f"spec.agent: its model cannot be reached, as the task's network_mode is {mode!r}; {hint}")

@@ -261,9 +261,9 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             changed=lambda: self._t.changed(self._trial.metadata),
         )
         if not self._t.execs.acquire(self._key, 1 + self._plan.separate + self._plan.switches_networks):
+            hint.read_at_deadline = False  # it is read when it has its slot
             return self._until_deadline(None)
-        before = self._trial.status.steps
-        hint.quiet_until = 0.0  # a retry after a failed session must not wait for the next poll
+        before, hint.quiet_until = self._trial.status.steps, 0.0  # a retry after a failed session must not wait for the next poll
         try:
             left = await self._run_session(self._t.driver.drive(self._trial, self._loaded_now, agent, both_pods, hooks), hint)
         except CheckpointLost as error:

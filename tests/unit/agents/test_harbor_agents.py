@@ -249,6 +249,7 @@ def test_keys_are_redacted_and_named_in_no_file() -> None:
         ({**CREDENTIALS, "access": "Direct"}, "no-network", True),
         (MODEL, "no-network", True),  # its key is in agent.env, or in a file of its image
         ({**MODEL, "baseURL": "http://localhost:8000"}, "no-network", False),  # a server in the pod
+        ({**MODEL, "env": [{"name": "ANTHROPIC_BASE_URL", "value": "http://localhost:8000"}]}, "no-network", False),
     ],
 )
 def test_a_model_that_the_task_cannot_reach_is_refused(agent: Mapping[str, Any], mode: str, refused: bool) -> None:

@@ -87,3 +87,15 @@ async def test_a_restarted_operator_reads_the_task_before_a_trial_misses_its_dea
     assert world.condition[:2] == ("Reconciling", "TaskFetching")
     await world.run()
     assert world.condition[:2] == ("Complete", "TrialComplete") and world.status.score == 1
+
+
+async def test_a_trial_that_is_queued_for_an_exec_session_does_not_miss_its_deadline_before_its_pod_is_read() -> None:
+    world = await away_at_the_deadline(600.0, toStep="a")
+    other, execs = ("default", "other"), world.reconciler.execs
+    assert execs.acquire(other, execs.limit)
+    for _ in range(3):
+        assert await world.reconcile() is not None
+        assert world.condition[0] == "Reconciling"
+    execs.release(other)
+    await world.run()
+    assert world.condition[:2] == ("Complete", "TrialComplete") and world.status.score == 1
