@@ -95,6 +95,7 @@ class Admin:
         await self._services.ledger.close_step(step)
         await self._services.steps.wait(step, self._services.settings.drain_seconds + MARGIN_SECONDS)
         rows = await self._services.ledger.rows_of(step)
+        self._services.steps.abandon(step)
         if not rows:
             return web.json_response({"error": "the step sent no request that this gateway knows of"}, status=404)
         usage = usage_of(rows, TABLE, self._services.stalls.seconds(step))

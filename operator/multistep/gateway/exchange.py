@@ -157,7 +157,9 @@ class Exchange:
             with stopwatch(self._add_held):
                 return await self._services.budgets.reserve(claims, self._row.reserved, self._hold_left())
         except BudgetSpent as error:
-            own = error.scope == "trial" or self._call.asked.answers > 1  # an agent could suspend any sweep with many answers
+            own = error.scope == "trial"
+            if self._call.asked.answers > 1:  # with many, an agent could suspend any sweep, or have lost attempts blamed
+                own, self._row = True, replace(self._row, reserved_input=0, reserved_output=0, reserved_usd=0.0)
             raise await self._refused("Budget" if own else "SweepBudget", str(error)) from error
 
     async def _refused(self, kind: Kind, message: str) -> Refused:

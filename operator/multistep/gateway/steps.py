@@ -112,6 +112,11 @@ class Steps:
         if tasks := set(self._open.get(step, ())):
             await asyncio.wait(tasks, timeout=seconds)
 
+    def abandon(self, step: StepKey) -> None:
+        """Cancel the step's open requests: a process that an agent left could hold their bodies in memory."""
+        for task in self._open.get(step, ()):
+            task.cancel()
+
     async def wait_all(self, seconds: float) -> None:
         """Wait until no step has an open request, for at most ``seconds``."""
         if tasks := {task for each in self._open.values() for task in each}:

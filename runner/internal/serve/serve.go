@@ -76,7 +76,8 @@ func Main(version string, args []string) error {
 		return err
 	}
 	go endStopped()
-	failed := make(chan error, 3)
+	failed := make(chan error, 4)
+	go func() { failed <- awaitFreeze(longestFreeze, time.Now, time.Sleep) }()
 	go func() { failed <- awaitBlockedExecs() }()
 	go func() { failed <- ready.Serve(probes, runner.Store.Settled) }()
 	go func() { failed <- accept(callers, runner) }()

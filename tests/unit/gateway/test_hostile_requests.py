@@ -15,7 +15,8 @@ import pytest
 from aiohttp import ClientError, web
 from aiohttp.test_utils import TestServer
 
-from multistep.gateway import client_connection, public
+from multistep.errors import StepUnknownToGateway
+from multistep.gateway import admin, client_connection, public
 from multistep.gateway.bodies import Asked, InvalidBody, read_body
 from multistep.gateway.dialects import MESSAGES, RESPONSES, Dialect, Reading
 from multistep.gateway.headers import upstream_headers
@@ -153,6 +154,23 @@ async def test_a_step_cannot_fill_the_gateways_memory(tmp_path: Path, monkeypatc
         assert (seen.status, b"more than 100000 bytes" in seen.body) == (429, True)
         first.cancel()
         await asyncio.wait([first])
+
+
+async def test_no_request_of_a_closed_step_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that the agent of each step leaves could hold the bodies of its requests in the gateway's memory."""
+    monkeypatch.setattr(admin, "MARGIN_SECONDS", 0.1)
+    async with world(tmp_path, drain_seconds=0.1) as it:
+        path, headers, _ = request_of("chat", "gpt-5", token_for("chat"))
+        lines = {**headers, "Host": "gateway", "Content-Length": "1000"}
+        reader, writer = await asyncio.open_connection("127.0.0.1", it.port)
+        head = f"POST {path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items()) + "\r\n"
+        writer.write(head.encode() + b"{")
+        await asyncio.sleep(0.3)
+        with pytest.raises(StepUnknownToGateway):
+            await it.admin.close(step_of())
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        writer.close()
 
 
 async def test_a_step_may_send_so_many_requests() -> None:

@@ -44,6 +44,21 @@ def test_no_header_makes_a_provider_end_a_request_early(name: str) -> None:
     assert upstream_headers([(name, "0.001")], ("x-api-key", "k"))[:-2] == []
 
 
+@pytest.mark.parametrize(("answers", "most"), [(1, 1001), (100, 0)])
+async def test_lost_attempts_do_not_explain_why_a_request_for_many_answers_is_refused(
+    tmp_path: Path, answers: int, most: int
+) -> None:
+    """The trial would be excluded if the request had room without them, so an agent could ask for as many as fit."""
+    async with world(tmp_path) as it:
+        path, headers, body = request_of("chat", "gpt-4o", token_for("chat", limits={"outputTokens": 1000}))
+        body |= {"max_tokens": 1001, "n": answers}
+        async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json=body) as answer:
+            assert answer.status == 400
+        usage = await it.admin.close(step_of())
+        assert usage.last_failure is not None
+        assert (usage.last_failure.kind, usage.last_failure.most.output_tokens) == ("Budget", most)
+
+
 @pytest.mark.parametrize(("answers", "kind"), [(1, "SweepBudget"), (2, "Budget")])
 async def test_a_request_for_many_answers_does_not_suspend_the_sweep(tmp_path: Path, answers: int, kind: str) -> None:
     """The trial would get another attempt, and no other trial of the sweep would start."""
