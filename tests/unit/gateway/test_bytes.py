@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from multistep.gateway.bodies import InvalidBody, read_body
+from multistep.gateway.dialects import CONFIGURATION_MESSAGES
 from multistep.gateway.events import EventReader
 from multistep.gateway.headers import answer_headers, upstream_headers, upstream_query
 from multistep.gateway.routes import find_route
@@ -29,7 +30,10 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=12,
 )
-MEMBERS = st.dictionaries(st.text(max_size=8).filter(lambda name: name.lower() not in ("model", "stream")), JSON, max_size=5)
+FIELDS = st.text(max_size=8).filter(
+    lambda name: name.lower() not in ("model", "stream") and not name.strip().startswith(CONFIGURATION_MESSAGES)
+)
+MEMBERS = st.dictionaries(FIELDS, JSON, max_size=5)
 NAMES = st.from_regex(r"[Xx]-[A-Za-z0-9-]{1,12}", fullmatch=True)
 VALUES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=30)
 # A header's name may repeat, but always with the same capitals: of two spellings, aiohttp's client, which both the tests and the
