@@ -70,7 +70,9 @@ class Sweeps:
     async def _reconcile(self, key: Key) -> Requeue:
         try:
             found = await self.cluster.get(SWEEPS, *key)
-        except NotFound:
+        except NotFound as error:
+            if error.reason != "NotFound":  # a 404 of a proxy, or of a server that does not serve sweeps now: this one may exist
+                raise
             self._forget(key)
             return AT_NEXT_EVENT
         if not self.shard.has(found["metadata"]):  # its shard label assigns the sweep to another operator

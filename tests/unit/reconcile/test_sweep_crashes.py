@@ -9,13 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from multistep.errors import Unavailable
+from multistep.errors import NotFound, Unavailable
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import SWEEPS, Resource
 from tests.support.fake_cluster import FakeCluster
 from tests.support.faults import Faults, Killed
 from tests.support.sweep_world import KEY, Events, SweepWorld, assert_each_once, end_of, reconciles, started, sweep
 from tests.support.wrapped_cluster import Jittery, Wrapped
+from tests.unit.reconcile.test_reconcile_lost_pods import Unserved
 
 
 def suspend(world: SweepWorld) -> None:
@@ -190,6 +191,13 @@ async def test_wherever_a_trial_of_a_sweep_with_branches_is_deleted_all_planned_
         assert_each_once(world)
         assert world.why == ("Complete", "SweepComplete")
         assert world.status.trials.created == world.status.trials.total == len(world.made)
+
+
+async def test_a_404_that_is_not_the_api_servers_does_not_end_the_reconciliation_of_a_sweep() -> None:
+    world = SweepWorld(sweep())
+    world.sweeps.cluster = cast(Cluster, Unserved(world.cluster, SWEEPS))
+    with pytest.raises(NotFound):  # the queue calls again
+        await world.sweeps.reconcile(KEY)
 
 
 async def test_a_client_may_renew_its_lease_after_an_outage_of_the_api_server() -> None:
