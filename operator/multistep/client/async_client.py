@@ -104,7 +104,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         Raises UsageError if a task or agent is invalid, InvalidSpec if a field is invalid (the message names it), ClusterError.
         """
         if wrong := [each for each in _ARGUMENTS if each in (spec or {})]:
-            raise UsageError(f"spec: {wrong[0]} is an argument of submit, which spec does not replace")
+            raise UsageError(f"spec: {wrong[0]} is an argument of submit: give it there, not in spec")
         lease = {"lease": {"seconds": lease_seconds}} if lease_seconds is not None else {}
         fields = {**(spec or {}), **lease, "attempts": attempts, "parallelism": parallelism}
         planned = submission(tasks, agents, fields, name=name, image=image, namespace=self.namespace)

@@ -94,7 +94,7 @@ class Exchange:
         most, self._unknown = worst_case(call.route.provider, call.asked, long_context=_wants_long_context(client.request))
         self._row = _open_row(call, most)
         self._refusal: _Refusal | None = None
-        self._completed_before = 0  # complete answers of the lane before this request was sent
+        self._number = 0  # of this request among those that the lane sent
 
     async def run(self) -> web.StreamResponse:
         """Send the request and relay the answer to the agent. Raises Refused."""
@@ -118,8 +118,9 @@ class Exchange:
                     self._services.metrics.count(self._row)
 
     async def finish(self, state: State, status: int, usage: Usage | None, kind: Kind = "", message: str = "") -> None:
-        """Record the end of the request. Parameters are those of relay.Finish."""
-        self._lane.completed += state == "done" and self._row.state == "open"
+        """Record the end of the request. Parameters are those of relay.Request."""
+        if state == "done":
+            self._lane.answered = max(self._lane.answered, self._number)
         self._row = settled(self._row, state=state, status=status, kind=kind, message=message)
         if usage is not None:
             self._row = replace(
@@ -135,9 +136,10 @@ class Exchange:
         """Return the kind of failure if the provider sent nothing for ``answer_timeout_seconds``.
 
         A request can ask for that, e.g. for a long answer that is not streamed, or for a tool of the agent's own server. So it is
-        the provider's failure only if it completely answered no other request for the model meanwhile.
+        the provider's failure only if it completely answered no request for the model that was sent later. An overloaded provider
+        may answer those that were sent before.
         """
-        return "" if self._lane.completed > self._completed_before else "Provider"
+        return "" if self._lane.answered > self._number else "Provider"
 
     async def _write(self) -> None:
         if self._call.route.counted:
@@ -219,7 +221,8 @@ class Exchange:
 
     async def _answer(self) -> ClientResponse | _Refusal:
         self._client.sent = True
-        self._completed_before = self._lane.completed
+        self._lane.sent += 1
+        self._number = self._lane.sent
         try:
             answer = await self._request()
         except _NOT_SENT as error:

@@ -27,10 +27,12 @@ class HoldExpired(Exception):
 
 
 class Lane:
-    """The queue of one credential and model. size: maximum of the window; completed: number of complete answers so far."""
+    """The queue of one credential and model. size: maximum of the window; sent: how many requests it has sent; answered: number
+    of the last of them that the provider has completely answered."""
 
     def __init__(self, size: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.completed = 0
+        self.sent = 0
+        self.answered = 0
         self._size = size
         self._clock = clock
         self._window = float(size)

@@ -1,7 +1,7 @@
-"""Limits the memory that connections and unfinished heads of requests need.
+"""Limits the memory that connections and unfinished heads of requests need, in the gateway and in the operator.
 
 aiohttp keeps up to 2 MiB of a head and waits for its end without a timeout. One agent, which needs no token for that, must not fill
-the gateway's memory: if the gateway is killed for that, the trials of all agents get another attempt. The head of an honest request
+the process's memory: if the gateway is killed for that, the trials of all agents get another attempt. The head of an honest request
 has a few KiB and arrives almost always in one piece.
 """
 

@@ -20,8 +20,9 @@ class LastFailure(_Model):
 
     status: HTTP status, 0 without an answer; model: the requested model; kind: the cause: Provider (infrastructure), Configuration
     (the key or the model is rejected, or the model's price is unknown), Budget (the trial's budget has no room for the request, or
-    no upper limit of its cost is known), SweepBudget (the sweep's budget has no room). answered: whether the provider answered
-    another request of the trial for this model. most: the most that the request could have used.
+    the sweep's for one for several answers, or no upper limit of its cost is known), SweepBudget (the sweep's budget has no room).
+    answered: whether the provider answered another request of the trial for this model. most: the most that the request could have
+    used, 0 if it was for several answers.
     """
 
     status: int

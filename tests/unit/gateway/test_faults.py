@@ -320,27 +320,36 @@ async def test_an_offer_of_http_2_is_answered_with_http_1(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("others", "seconds"), [(True, 3.0), (False, 0.3)])
-async def test_silence_is_the_providers_failure_only_if_it_answered_no_other_request_for_the_model_meanwhile(
-    tmp_path: Path, stream: bool, others: bool, seconds: float
+@pytest.mark.parametrize(("other", "seconds"), [("sent later", 3.0), ("sent before", 3.0), ("", 0.3)])
+async def test_silence_is_the_providers_failure_only_if_it_answered_no_request_for_the_model_that_was_sent_later(
+    tmp_path: Path, stream: bool, other: str, seconds: float
 ) -> None:
-    """An agent can ask for an answer that takes long, and would get another attempt."""
-    app = web.Application()
+    """An agent can ask for an answer that takes long, and would get another attempt. An overloaded provider, such as a vLLM with a
+    long queue, answers requests that were sent before."""
+    app, arrived, silent = web.Application(), asyncio.Event(), asyncio.Event()
 
     async def provide(request: web.Request) -> web.StreamResponse:
         if "hang" not in await request.text():
+            arrived.set()
+            if other == "sent before":
+                await silent.wait()
             return web.json_response({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}})
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         if stream:
             await response.prepare(request)
-        if others:
+        if other == "sent later":
             assert (await it.call("chat", token=token_for("chat", uid="uid-2"))).status == 200
+        silent.set()
         await asyncio.Event().wait()
         return response
 
     app.router.add_post("/{path:.*}", provide)
     async with TestServer(app, shutdown_timeout=0) as provider, world(tmp_path, answer_timeout_seconds=seconds) as it:
         await it.admin.register("openai", it.credential("openai", base_url=str(provider.make_url("/v1"))))
-        await it.call("chat", stream=stream, text="hang")
+        async with asyncio.TaskGroup() as group:
+            if other == "sent before":
+                group.create_task(it.call("chat", token=token_for("chat", uid="uid-2")))
+                await arrived.wait()
+            await it.call("chat", stream=stream, text="hang")
         usage = await it.admin.close(step_of())
-        assert (usage.requests, usage.incomplete, usage.last_failure is None) == (1, 1, others)
+        assert (usage.requests, usage.incomplete, usage.last_failure is None) == (1, 1, other == "sent later")
