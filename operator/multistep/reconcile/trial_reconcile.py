@@ -18,6 +18,7 @@ from multistep.engine.journal import AttemptLost, Journal
 from multistep.engine.resuming import blamed
 from multistep.errors import (
     CheckpointLost,
+    ClusterError,
     ContradictoryRecords,
     EgressError,
     EgressRefused,
@@ -76,6 +77,10 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             return await self._run_until_wait()
         except StoreError as error:
             await self._report_store_failure(error)
+            raise
+        except ClusterError:
+            if self._writer.refused:
+                self._t.hints.of(self._key, self._trial.status.pod_uid).read_at_deadline = False  # what was read is not stored
             raise
 
     async def _run_until_wait(self) -> Requeue:

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class TrialWriter:
-    """Writes the status of one trial. trial: the parsed trial, as last read or written."""
+    """Writes the status of one trial. trial: the parsed trial, as last read or written; refused: whether the last write failed."""
 
     def __init__(self, cluster: Cluster, metrics: Metrics, tally: Tally, found: Object, trial: MultiStepTrial) -> None:
         self._cluster = cluster
@@ -29,6 +29,7 @@ class TrialWriter:
         self._tally = tally
         self._object = found
         self.trial = trial
+        self.refused = False
 
     async def write(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
         """Write the status if it changed; then emit Events.
@@ -51,10 +52,11 @@ class TrialWriter:
         await self._apply(self._object.get("status") or {})
 
     async def _apply(self, content: Object) -> None:
-        metadata = self.trial.metadata
+        metadata, self.refused = self.trial.metadata, True
         self._object = await self._cluster.apply_status(
             TRIALS, metadata.namespace, metadata.name, uid=metadata.uid, resource_version=metadata.resource_version, status=content
         )
+        self.refused = False
         self._metrics.status_writes.inc()
         fresh = metadata.model_copy(update={"resource_version": self._object["metadata"]["resourceVersion"]})
         self.trial = self.trial.model_copy(update={"metadata": fresh})

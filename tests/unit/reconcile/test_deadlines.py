@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from multistep.api.trial import MultiStepTrial
-from multistep.errors import SourceError
+from multistep.errors import ClusterError, Conflict, SourceError, Unavailable
 from multistep.sources.trial_task import Loaded, TrialLoader
 from tests.support.world import World, manifest
 
@@ -98,4 +98,24 @@ async def test_a_trial_that_is_queued_for_an_exec_session_does_not_miss_its_dead
         assert world.condition[0] == "Reconciling"
     execs.release(other)
     await world.run()
+    assert world.condition[:2] == ("Complete", "TrialComplete") and world.status.score == 1
+
+
+@pytest.mark.parametrize("error", [Unavailable("no answer"), Conflict("modified", status=409, reason="Conflict")])
+async def test_a_status_that_cannot_be_written_at_once_does_not_hide_at_the_deadline_that_the_agent_has_finished(
+    error: ClusterError,
+) -> None:
+    """An API server that was away often refuses some requests when it is back."""
+    world = await away_at_the_deadline(600.0, toStep="a")
+    refused = 0
+
+    def refuse() -> None:
+        nonlocal refused
+        if world.faults.trace[-1].startswith("apply_status") and refused < 3:
+            refused += 1
+            raise error
+
+    world.faults.at_point = refuse
+    await world.run()
+    assert refused == 3
     assert world.condition[:2] == ("Complete", "TrialComplete") and world.status.score == 1
