@@ -6,6 +6,8 @@ import asyncio
 import json
 import re
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +26,7 @@ from multistep.gateway.ledger import Ledger, Row
 from multistep.gateway.refusal import Refused
 from multistep.gateway.routes import Route, find_route
 from multistep.gateway.steps import MAX_BODIES, MAX_OPEN, MAX_REQUESTS, Steps
+from multistep.gateway.tokens import StepKey
 from multistep.gateway.worst_case import worst_case
 from tests.support.waiting import eventually
 from tests.unit.gateway.test_stalls import reported
@@ -159,13 +162,20 @@ async def test_a_step_cannot_fill_the_gateways_memory(tmp_path: Path, monkeypatc
 async def test_no_request_of_a_closed_step_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that the agent of each step leaves could hold the bodies of its requests in the gateway's memory."""
     monkeypatch.setattr(admin, "MARGIN_SECONDS", 0.1)
+    opened, working = asyncio.Event(), Steps.working
+
+    def open_request(steps: Steps, step: StepKey) -> AbstractContextManager[Callable[[int], None]]:
+        opened.set()
+        return working(steps, step)
+
+    monkeypatch.setattr(Steps, "working", open_request)
     async with world(tmp_path, drain_seconds=0.1) as it:
         path, headers, _ = request_of("chat", "gpt-5", token_for("chat"))
         lines = {**headers, "Host": "gateway", "Content-Length": "1000"}
         reader, writer = await asyncio.open_connection("127.0.0.1", it.port)
         head = f"POST {path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items()) + "\r\n"
         writer.write(head.encode() + b"{")
-        await asyncio.sleep(0.3)
+        await opened.wait()
         with pytest.raises(StepUnknownToGateway):
             await it.admin.close(step_of())
         async with asyncio.timeout(10):
