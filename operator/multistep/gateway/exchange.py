@@ -102,8 +102,8 @@ class Exchange:
         try:
             await self._write()
             return await self._send()
-        except HoldExpired:
-            raise await self._held_too_long() from None
+        except HoldExpired as error:
+            raise await self._held_too_long(error) from None
         except asyncio.CancelledError:
             if self._row.state == "open":
                 await self.finish("gone", 0, None if self._client.sent else Usage())
@@ -168,10 +168,10 @@ class Exchange:
         await self.finish("failed", 400, Usage(), kind, message)
         return Refused(400, message)
 
-    async def _held_too_long(self) -> Refused:
+    async def _held_too_long(self, error: HoldExpired) -> Refused:
         refusal, own = self._refusal, self._services.steps.open_requests(self._call.claims.key)
-        fills_lane = refusal is None and not self._lane.narrowed and own > self._lane.window  # not the provider makes it wait
-        kind: Kind = "" if fills_lane else "Provider"
+        crowds = error.over_share or own > self._lane.window  # its own requests may make it wait, not the provider
+        kind: Kind = "" if crowds and refusal is None and not self._lane.narrowed else "Provider"
         why = f"the provider refused the request: {refusal.message}" if refusal else "too many requests are ahead of it"
         message = f"held for {self._row.held_seconds:.0f} s; {why}"
         status = refusal.status if refusal else HELD_TOO_LONG
@@ -183,7 +183,7 @@ class Exchange:
             with stopwatch(self._add_held):
                 async with self._stalled_by_provider():
                     claims, retry = self._call.claims, self._refusal is not None
-                    await self._lane.enter(claims.turn, self._hold_left(), trial=claims.key.uid, retry=retry)
+                    await self._lane.enter(claims.turn, claims.key.uid, self._hold_left(), retry=retry)
             if (response := await self._attempt()) is not None:
                 return response
             if self._client.disconnected:
@@ -207,9 +207,9 @@ class Exchange:
                 return await Relay(self._client, answer, call.route.dialect, key, call.asked, self).run()
         finally:
             if refusal is None:
-                self._lane.leave()
+                self._lane.leave(self._call.claims.key.uid)
             else:
-                self._lane.leave_refused(refusal.pause)
+                self._lane.leave_refused(self._call.claims.key.uid, refusal.pause)
 
     async def _refuse_closed(self) -> None:
         """Raise Refused if the step was closed while the request waited."""

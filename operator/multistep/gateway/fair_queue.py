@@ -1,5 +1,5 @@
 """One lane (queue) per credential and model: at most ``window`` requests are in flight. Waiting sweeps take turns, and so do the
-trials of each sweep.
+trials of each sweep. A trial gets another slot only while at least as many are free as it has: no trial can fill a lane.
 
 The window is an adaptive concurrency limit: when the provider refuses a request, the window shrinks to the number of other
 requests in flight; successful requests widen it again.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -23,7 +23,17 @@ _LONGEST_PAUSE: Final = 60.0  # seconds; a longer Retry-After is shortened: othe
 
 
 class HoldExpired(Exception):
-    """The request waited too long for its turn."""
+    """The request waited too long for its turn. over_share: a slot was free, but its trial had too many."""
+
+    def __init__(self, *, over_share: bool = False) -> None:
+        super().__init__()
+        self.over_share = over_share
+
+
+class _Line(deque[asyncio.Future[None]]):
+    """The requests of one trial that wait. over_share: a slot was free meanwhile, but the trial had too many."""
+
+    over_share = False
 
 
 class Lane:
@@ -36,10 +46,10 @@ class Lane:
         self._size = size
         self._clock = clock
         self._window = float(size)
-        self._in_flight = 0
+        self._in_flight = Counter[str]()  # by trial
         self._paused_until = -math.inf
         self._refused_at = -math.inf
-        self._waiting: OrderedDict[str, OrderedDict[str, deque[asyncio.Future[None]]]] = OrderedDict()  # by sweep and trial
+        self._waiting: OrderedDict[str, OrderedDict[str, _Line]] = OrderedDict()  # by sweep and trial
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -55,7 +65,7 @@ class Lane:
     @property
     def in_flight(self) -> int:
         """Return how many requests are in flight."""
-        return self._in_flight
+        return self._in_flight.total()
 
     @property
     def waiting(self) -> int:
@@ -67,17 +77,17 @@ class Lane:
         """Return whether the lane can be deleted: it has no request, and its window is at its maximum, as in a new lane."""
         return not self._in_flight and not self._waiting and self._window >= self._size
 
-    async def enter(self, sweep: str, seconds: float, *, trial: str = "", retry: bool = False) -> None:
+    async def enter(self, sweep: str, trial: str, seconds: float, *, retry: bool = False) -> None:
         """Acquire a slot (freed by ``leave``); wait at most ``seconds``. retry: queued before other requests of the sweep.
 
         Raises HoldExpired.
         """
-        if not self._waiting and self._has_room():
-            self._in_flight += 1
+        if not self._waiting and self._has_room() and self._has_share(trial):
+            self._in_flight[trial] += 1
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         lines = self._waiting.setdefault(sweep, OrderedDict())
-        line = lines.setdefault(trial, deque())
+        line = lines.setdefault(trial, _Line())
         (line.appendleft if retry else line.append)(waiter)
         if retry:
             lines.move_to_end(trial, last=False)
@@ -88,43 +98,60 @@ class Lane:
         except BaseException as error:
             self._withdraw(sweep, trial, waiter)
             if isinstance(error, TimeoutError):
-                raise HoldExpired from error
+                raise HoldExpired(over_share=line.over_share) from error
             raise
 
-    def leave(self) -> None:
-        """Free the slot after an answer other than a refusal (429, 503 or 529)."""
-        self._in_flight -= 1
-        if self._in_flight + 1 >= self.window or self._waiting:  # widen the window only if it was fully used
+    def leave(self, trial: str) -> None:
+        """Free a slot of the trial after an answer other than a refusal (429, 503 or 529)."""
+        self._free(trial)
+        if self.in_flight + 1 >= self.window or self._waiting:  # widen the window only if it is too small
             calm = self._clock() - self._refused_at > CALM_SECONDS
             self._window = min(self._size, self._window + (1.0 if calm else _CAUTIOUS_STEP / self._window))
         self._admit()
 
-    def leave_refused(self, pause: float) -> None:
-        """Free the slot after a refusal. If no other request is in flight, the lane sends no request for ``pause`` seconds, at most
-        for a minute."""
-        self._in_flight -= 1
+    def leave_refused(self, trial: str, pause: float) -> None:
+        """Free a slot of the trial after a refusal. If no other request is in flight, the lane sends no request for ``pause``
+        seconds, at most for a minute."""
+        self._free(trial)
         self._refused_at = self._clock()
-        self._window = max(1.0, min(self._window, float(self._in_flight)))
+        self._window = max(1.0, min(self._window, float(self.in_flight)))
         if not self._in_flight:
             self._paused_until = self._clock() + min(pause, _LONGEST_PAUSE)
         self._admit()
 
     def _has_room(self) -> bool:
-        return self._in_flight < self.window and self._clock() >= self._paused_until
+        return self.in_flight < self.window and self._clock() >= self._paused_until
+
+    def _has_share(self, trial: str) -> bool:
+        return self._in_flight[trial] <= self.window - self.in_flight
+
+    def _free(self, trial: str) -> None:
+        self._in_flight[trial] -= 1
+        self._in_flight = +self._in_flight  # without trials that have none
 
     def _admit(self) -> None:
-        while self._waiting and self._has_room():
-            sweep, lines = self._waiting.popitem(last=False)
-            trial, line = lines.popitem(last=False)
+        while self._has_room() and (turn := self._next_turn()):
+            sweep, trial = turn
+            lines = self._waiting.pop(sweep)
+            line = lines.pop(trial)
             waiter = line.popleft()
             if line:
                 lines[trial] = line  # moves the trial to the end: other trials of the sweep are next
             if lines:
                 self._waiting[sweep] = lines  # moves the sweep to the end: other sweeps are next
             if not waiter.done():
-                self._in_flight += 1
+                self._in_flight[trial] += 1
                 waiter.set_result(None)
         self._wake_after_pause()
+
+    def _next_turn(self) -> tuple[str, str] | None:
+        """Return the sweep and the trial whose turn it is, if there is room; trials that have their share are passed over."""
+        for sweep, lines in self._waiting.items():
+            for trial, line in lines.items():
+                if self._has_share(trial):
+                    return sweep, trial
+                line.over_share = True
+        return None
 
     def _wake_after_pause(self) -> None:
         left = self._paused_until - self._clock()
@@ -137,9 +164,9 @@ class Lane:
 
     def _withdraw(self, sweep: str, trial: str, waiter: asyncio.Future[None]) -> None:
         if waiter.done() and not waiter.cancelled():
-            self._in_flight -= 1  # the slot was granted just when the wait timed out or was cancelled: free the slot
+            self._free(trial)  # the slot was granted just when the wait timed out or was cancelled
             self._admit()
-        elif waiter in (line := (lines := self._waiting.get(sweep, OrderedDict())).get(trial, deque())):
+        elif waiter in (line := (lines := self._waiting.get(sweep, OrderedDict())).get(trial, _Line())):
             line.remove(waiter)
             if not line:
                 del lines[trial]

@@ -42,10 +42,10 @@ async def test_waiting_sweeps_take_turns() -> None:
     lane, order = Lane(1), list[str]()
 
     async def request(sweep: str) -> None:
-        await lane.enter(sweep, 100)
+        await lane.enter(sweep, "1", 100)
         order.append(sweep)
         await asyncio.sleep(1)
-        lane.leave()
+        lane.leave("1")
 
     await asyncio.gather(*(request(sweep) for sweep in ("a", "a", "a", "a", "b", "b", "c")))
     assert order == ["a", "a", "b", "c", "a", "b", "a"]
@@ -56,10 +56,10 @@ async def test_waiting_trials_of_a_sweep_take_turns_and_a_retry_is_first() -> No
     lane, order = Lane(1), list[str]()
 
     async def request(sweep: str, trial: str, *, retry: bool = False) -> None:
-        await lane.enter(sweep, 100, trial=trial, retry=retry)
+        await lane.enter(sweep, trial, 100, retry=retry)
         order.append(sweep + trial)
         await asyncio.sleep(1)
-        lane.leave()
+        lane.leave(trial)
 
     waiting = [("s", "1")] * 4 + [("s", "2"), ("s", "2"), ("s", "3"), ("t", "4")]
     await asyncio.gather(*(request(*each) for each in waiting), request("s", "5", retry=True))
@@ -70,15 +70,15 @@ async def test_waiting_trials_of_a_sweep_take_turns_and_a_retry_is_first() -> No
 @in_virtual_time
 async def test_a_trial_that_gives_up_leaves_the_others_their_turns() -> None:
     lane = Lane(1)
-    await lane.enter("s", 1, trial="1")
+    await lane.enter("s", "1", 1)
     with pytest.raises(HoldExpired):
-        await lane.enter("s", 5, trial="2")
-    waiting = asyncio.create_task(lane.enter("s", 100, trial="3"))
+        await lane.enter("s", "2", 5)
+    waiting = asyncio.create_task(lane.enter("s", "3", 100))
     await asyncio.sleep(0)
     assert lane.waiting == 1
-    lane.leave()
+    lane.leave("1")
     await waiting
-    lane.leave()
+    lane.leave("3")
     assert lane.idle
 
 
@@ -90,22 +90,23 @@ def test_requests_that_only_count_tokens_have_a_lane_of_their_own() -> None:
 @in_virtual_time
 async def test_the_window_shrinks_to_the_others_in_flight_and_recovers() -> None:
     lane = Lane(8, clock=asyncio.get_running_loop().time)
-    for _ in range(8):
-        await lane.enter("a", 1)
-    lane.leave_refused(1)
+    trials = [str(number) for number in range(8)]
+    for trial in trials:
+        await lane.enter("a", trial, 1)
+    lane.leave_refused(trials[0], 1)
     assert lane.window == 7
-    for _ in range(4):
-        lane.leave_refused(1)
+    for trial in trials[1:5]:
+        lane.leave_refused(trial, 1)
     assert lane.window == 3
-    for _ in range(3):
-        lane.leave()
+    for trial in trials[5:]:
+        lane.leave(trial)
     await asyncio.sleep(CALM_SECONDS + 1)
     for _ in range(30):
-        places = lane.window
-        for _ in range(places):
-            await lane.enter("a", 1)
-        for _ in range(places):
-            lane.leave()
+        admitted = trials[: lane.window]
+        for trial in admitted:
+            await lane.enter("a", trial, 1)
+        for trial in admitted:
+            lane.leave(trial)
     assert lane.window == 8
 
 
@@ -113,10 +114,10 @@ async def test_the_window_shrinks_to_the_others_in_flight_and_recovers() -> None
 async def test_if_the_only_request_is_refused_all_wait() -> None:
     loop = asyncio.get_running_loop()
     lane = Lane(8, clock=loop.time)
-    await lane.enter("a", 1)
-    lane.leave_refused(10)
+    await lane.enter("a", "1", 1)
+    lane.leave_refused("1", 10)
     start = loop.time()
-    await lane.enter("b", 100)
+    await lane.enter("b", "2", 100)
     assert 10 <= loop.time() - start < 11
 
 
@@ -124,39 +125,84 @@ async def test_if_the_only_request_is_refused_all_wait() -> None:
 async def test_a_pause_of_hours_holds_the_queue_for_a_minute() -> None:
     loop = asyncio.get_running_loop()
     lane = Lane(8, clock=loop.time)
-    await lane.enter("a", 1)
-    lane.leave_refused(86_400)
+    await lane.enter("a", "1", 1)
+    lane.leave_refused("1", 86_400)
     start = loop.time()
-    await lane.enter("b", 100)
+    await lane.enter("b", "2", 100)
     assert 60 <= loop.time() - start < 61
 
 
 @in_virtual_time
 async def test_a_wait_has_an_end_and_leaves_no_trace() -> None:
     lane = Lane(1)
-    await lane.enter("a", 1)
+    await lane.enter("a", "1", 1)
     with pytest.raises(HoldExpired):
-        await lane.enter("b", 5)
-    cancelled = asyncio.create_task(lane.enter("c", 100))
+        await lane.enter("b", "2", 5)
+    cancelled = asyncio.create_task(lane.enter("c", "3", 100))
     await asyncio.sleep(1)
     cancelled.cancel()
     await asyncio.wait([cancelled])
     assert lane.waiting == 0
-    lane.leave()
-    await lane.enter("d", 0.1)
+    lane.leave("1")
+    await lane.enter("d", "4", 0.1)
     assert lane.in_flight == 1
 
 
 @in_virtual_time
 async def test_a_request_that_is_cancelled_as_it_is_admitted_gives_its_place_back() -> None:
     lane = Lane(1)
-    await lane.enter("a", 1)
-    waiting = asyncio.create_task(lane.enter("b", 100))
+    await lane.enter("a", "1", 1)
+    waiting = asyncio.create_task(lane.enter("b", "2", 100))
     await asyncio.sleep(1)
-    lane.leave()  # admits the request of b, whose task has not resumed yet
+    lane.leave("1")  # admits the request of b, whose task has not resumed yet
     waiting.cancel()
     await asyncio.wait([waiting])
     assert lane.in_flight == 0
+
+
+LARGE = 64
+
+
+async def fill(lane: Lane, trial: str, admitted: Counter[str]) -> list[asyncio.Task[None]]:
+    """Send as many requests of the trial as the lane has slots. None ends. Count those that are admitted."""
+
+    async def request() -> None:
+        await lane.enter("s", trial, 240)
+        admitted[trial] += 1
+
+    tasks = [asyncio.create_task(request()) for _ in range(LARGE)]
+    await asyncio.sleep(1)
+    return tasks
+
+
+@in_virtual_time
+async def test_no_trial_fills_a_lane() -> None:
+    """The requests of an agent can take hours: those of all others with the same model would fail."""
+    lane, admitted = Lane(LARGE), Counter[str]()
+    tasks = [task for trial in "123" for task in await fill(lane, trial, admitted)]
+    assert admitted == {"1": 33, "2": 16, "3": 8}
+    await lane.enter("s", "4", 0.001)
+    lane.leave("1")
+    await asyncio.sleep(1)
+    assert admitted == {"1": 33, "2": 16, "3": 8}
+    lane.leave("3")
+    lane.leave("3")
+    await asyncio.sleep(1)
+    assert admitted == {"1": 33, "2": 16, "3": 10}
+    await asyncio.sleep(240)
+    errors = [task.exception() for task in tasks if task.exception()]
+    assert len(errors) == 3 * LARGE - 59
+    assert all(isinstance(error, HoldExpired) and error.over_share for error in errors)
+
+
+@in_virtual_time
+async def test_a_request_that_waits_for_other_trials_is_not_over_its_share() -> None:
+    lane = Lane(2)
+    await lane.enter("s", "1", 1)
+    await lane.enter("s", "2", 1)
+    with pytest.raises(HoldExpired) as caught:
+        await lane.enter("s", "1", 1)
+    assert not caught.value.over_share
 
 
 def test_idle_lanes_are_forgotten() -> None:

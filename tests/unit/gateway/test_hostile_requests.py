@@ -255,11 +255,11 @@ async def gauge(it: World, name: str) -> int:
     return int(float(found[1]))
 
 
-async def in_flight(it: World) -> asyncio.Task[int]:
-    """Send a request of step 0, which takes the only slot of the lane; return its task once the provider has the request."""
+async def in_flight(it: World, count: int = 1) -> asyncio.Task[int]:
+    """Send a request of step 0, which takes a slot of the lane; return its task once the provider has as many requests."""
 
     async def sent() -> bool:
-        return len(it.model.entries) == 1
+        return len(it.model.entries) == count
 
     task = asyncio.create_task(request_of_step(it, "0"))
     await eventually(sent)
@@ -294,6 +294,17 @@ async def test_an_agent_that_fills_the_queue_itself_is_not_excluded(step: str, k
         first.cancel()
     ledger = Ledger(it.settings.ledger_file)
     assert [row.kind for row in await ledger.rows_of(step_of(step=step)) if row.status == 529] == [kind]
+    ledger.stop()
+
+
+async def test_an_agent_that_waits_for_more_than_its_share_of_the_queue_is_not_excluded(tmp_path: Path) -> None:
+    async with world(tmp_path, lane_requests=3, hold_seconds=0.3, drain_seconds=0.1) as it:
+        sent = [await in_flight(it, count) for count in (1, 2)]
+        assert await request_of_step(it, "0") == 529  # though one slot is free
+        for task in sent:
+            task.cancel()
+    ledger = Ledger(it.settings.ledger_file)
+    assert [row.kind for row in await ledger.rows_of(step_of(step="0")) if row.status == 529] == [""]
     ledger.stop()
 
 
