@@ -19,6 +19,7 @@ MultistepError
 ├── ClusterError       the API server rejected the request or could not be reached
 │   ├── NotFound       the object does not exist
 │   ├── Conflict       the object changed since it was read: reconcile again
+│   │   └── AlreadyExists  another object has the name
 │   └── Unavailable    no answer, 429 or 5xx: retry with back-off
 ├── GatewayError       the model gateway rejected a request of the operator
 │   ├── StepUnknownToGateway  the gateway has no request of the step: its usage is unknown
@@ -152,7 +153,11 @@ class NotFound(ClusterError):
 
 
 class Conflict(ClusterError):
-    """The object changed since it was read (resourceVersion, uid) or exists already: reconcile again."""
+    """The object changed since it was read (resourceVersion, uid), or a quota that others use changed: reconcile again."""
+
+
+class AlreadyExists(Conflict):
+    """An object to create exists already."""
 
 
 class Unavailable(ClusterError):

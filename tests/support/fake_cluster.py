@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from multistep.engine.services import CONTAINER_PREFIX
-from multistep.errors import ClusterError, Conflict, NotFound, Unavailable
+from multistep.errors import AlreadyExists, ClusterError, Conflict, NotFound, Unavailable
 from multistep.kube.protocols import ExecStream, Object
 from multistep.kube.resources import Resource
 from multistep.pods import egress
@@ -201,7 +201,7 @@ class FakeCluster(Store):
                 return dict(manifest)
         with self._write(f"create {kind} {namespace}/{name}"):
             if (kind, namespace, name) in self.objects:
-                raise Conflict(f"{kind} {name} exists", status=409, reason="AlreadyExists")
+                raise AlreadyExists(f"{kind} {name} exists", status=409, reason="AlreadyExists")
             stored = self.put(manifest)
             if kind == "Pod":
                 self.set_pod_status(namespace, name, phase="Pending")

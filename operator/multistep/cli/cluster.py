@@ -14,7 +14,7 @@ from multistep.api import labels
 from multistep.cli.image.kubeconfig import current_cluster, fault
 from multistep.cli.options import Target
 from multistep.cli.terminal import print_err
-from multistep.errors import Conflict, NotFound, Unavailable, UsageError
+from multistep.errors import AlreadyExists, NotFound, Unavailable, UsageError
 from multistep.kube.client import Client
 from multistep.kube.protocols import Object
 from multistep.kube.resources import SWEEPS, TRIALS, Resource
@@ -128,7 +128,7 @@ async def check_accepted(cluster: Cluster, main: Mapping[str, Any], others: Sequ
 
 
 async def create(cluster: Cluster, resource: Resource, manifest: Mapping[str, Any]) -> Object:
-    """Create a trial or a sweep. Raises Conflict if another one has its name (a server-side apply would change that one).
+    """Create a trial or a sweep. Raises AlreadyExists if another one has its name (a server-side apply would change that one).
 
     If the answer is lost, an annotation with a random value shows whether the object of this name is the one of this call.
     """
@@ -137,16 +137,14 @@ async def create(cluster: Cluster, resource: Resource, manifest: Mapping[str, An
     annotations = {**metadata.get("annotations", {}), labels.SUBMISSION: mark}
     try:
         return await cluster.create({**manifest, "metadata": {**metadata, "annotations": annotations}})
-    except Conflict as error:
-        if error.reason != "AlreadyExists":
-            raise
-        raise Conflict(taken(resource, name), status=error.status, reason=error.reason) from error
+    except AlreadyExists as error:
+        raise AlreadyExists(taken(resource, name), status=error.status, reason=error.reason) from error
     except Unavailable as error:
         found = await _find(cluster, resource, namespace, name)
         if found is None:
             raise
         if (found["metadata"].get("annotations") or {}).get(labels.SUBMISSION) != mark:
-            raise Conflict(taken(resource, name), status=409, reason="AlreadyExists") from error
+            raise AlreadyExists(taken(resource, name), status=409, reason="AlreadyExists") from error
         return found
 
 

@@ -104,7 +104,7 @@ class Client(AbstractAsyncContextManager["Client"]):
     # -- writes
 
     async def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Object:
-        """Create an object; with dry_run the server validates it but does not store it. Raises Conflict if its name is taken."""
+        """Create an object; with dry_run, the server only validates it. Raises AlreadyExists if its name is taken."""
         resource, namespace = await self.resource_of(manifest), manifest["metadata"].get("namespace") or self.namespace
         return await self._http.send("create", resource, resource.path(namespace), self._params(dry_run), manifest)
 

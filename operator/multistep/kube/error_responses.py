@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from multistep.errors import ClusterError, Conflict, NotFound, Unavailable
+from multistep.errors import AlreadyExists, ClusterError, Conflict, NotFound, Unavailable
 
 MAX_MESSAGE_CHARACTERS = 1000
 
@@ -26,7 +26,7 @@ def error_of(what: str, status: int, body: bytes, headers: Mapping[str, str]) ->
     if status == 404:
         return NotFound(text, status=status, reason=reason)
     if status == 409:
-        return Conflict(text, status=status, reason=reason)
+        return (AlreadyExists if reason == "AlreadyExists" else Conflict)(text, status=status, reason=reason)
     if status == 429 or status >= 500:
         return Unavailable(text, status=status, reason=reason, retry_after=_retry_after(headers))
     return ClusterError(text, status=status, reason=reason)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from multistep.api import labels
@@ -13,7 +14,7 @@ from multistep.api.model import API_VERSION
 from multistep.api.trial import KIND, MultiStepTrial, parse_status
 from multistep.engine.decisions import Fail, Wait
 from multistep.engine.sweep_trials import pinned
-from multistep.errors import Conflict, NotFound
+from multistep.errors import AlreadyExists, NotFound
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import TRIALS
 from multistep.pods.kueue import QUEUE
@@ -43,11 +44,8 @@ class References:
 
     async def create(self, manifest: Mapping[str, Any]) -> None:
         """Create the reference trial. Idempotent."""
-        try:
+        with suppress(AlreadyExists):
             await self._cluster.create(manifest)
-        except Conflict as error:
-            if error.reason != "AlreadyExists":
-                raise
 
     async def delete(self, found: Object) -> None:
         """Delete the reference trial. Idempotent."""

@@ -21,7 +21,7 @@ from multistep.api.sweep import SweepStatus, SweepTasksStatus, TrialSweep, parse
 from multistep.engine import sweep_status
 from multistep.engine.sweep_status import CreationError
 from multistep.engine.sweep_trials import Plan, manifest, owner_of, plan
-from multistep.errors import ClusterError, Conflict, InvalidSpec, NotFound, SourceError, Unavailable
+from multistep.errors import AlreadyExists, ClusterError, Conflict, InvalidSpec, NotFound, SourceError, Unavailable
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import SWEEPS, TRIALS
 from multistep.kube.shard import Shard
@@ -224,13 +224,11 @@ class _SweepReconcile:
                 made = manifest(self._sweep, plan, number, early=number >= early, limited_models=self._s.limited_models)
                 trial = await self._cluster.create(made)
                 self._s.metrics.sweep_trials.inc()
-            except Conflict as error:
-                if error.reason != "AlreadyExists":
-                    raise
+            except AlreadyExists:
                 trial = await self._cluster.get(TRIALS, self._sweep.metadata.namespace, plan.names[number])
                 if (owner := owner_of(trial)) is None or owner[1] != self._sweep.metadata.uid:
                     return CreationError(NAME_TAKEN, _name_taken(plan.names[number]))
-            except (NotFound, Unavailable):
+            except (NotFound, Conflict, Unavailable):
                 raise
             except ClusterError as error:  # rejected by a quota or policy, or because its spec is invalid
                 return CreationError(REFUSED, str(error))

@@ -7,7 +7,7 @@ from typing import Any, Final
 from multistep.api import labels
 from multistep.api.sweep import TrialSweep
 from multistep.engine.sweep_trials import owner_reference
-from multistep.errors import Conflict
+from multistep.errors import AlreadyExists
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import CONFIG_MAPS
 
@@ -32,7 +32,5 @@ async def create_once(cluster: Cluster, sweep: TrialSweep, name: str, data: dict
     }
     try:
         return await cluster.create(manifest)
-    except Conflict as error:
-        if error.reason != "AlreadyExists":
-            raise
+    except AlreadyExists:
         return await cluster.get(CONFIG_MAPS, owner.namespace, name)

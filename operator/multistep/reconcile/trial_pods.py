@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from multistep.api.trial import MultiStepTrial
 from multistep.engine.decisions import PodFacts, Wait
-from multistep.errors import ClusterError, Conflict, InvalidSpec, NotFound
+from multistep.errors import AlreadyExists, ClusterError, Conflict, InvalidSpec, NotFound
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import DISRUPTION_BUDGETS, NETWORK_POLICIES, PODS
 from multistep.pods import identity
@@ -52,10 +52,10 @@ class TrialPods:
                 return Wait("NetworkPolicyTaken", message, NAME_TAKEN_RETRY_SECONDS)
             await self._guard(request)
             return pod_facts(await self._cluster.create(manifest))
-        except Conflict as error:
-            if error.reason != "AlreadyExists":  # a ResourceQuota that other pods' creations changed meanwhile: try again soon
-                raise
+        except AlreadyExists:
             return None
+        except Conflict:  # a ResourceQuota that other pods' creations changed meanwhile: try again soon
+            raise
         except ClusterError as error:
             return _rejected(error)
 
@@ -89,11 +89,8 @@ class TrialPods:
 
     async def _guard(self, request: pods.PodRequest) -> None:
         if (budget := pod_policies.disruption_budget(request)) is not None:
-            try:
+            with suppress(AlreadyExists):  # if the operator created it before a crash
                 await self._cluster.create(budget)
-            except Conflict as error:
-                if error.reason != "AlreadyExists":  # it exists if the operator created it before a crash
-                    raise
 
     async def _limit_network(self, request: pods.PodRequest) -> bool:
         """Create the pod's NetworkPolicy. Return False if a NetworkPolicy of that name exists and the trial does not own it."""
@@ -102,7 +99,7 @@ class TrialPods:
             return True
         try:
             await self._cluster.create(policy)
-        except Conflict:
+        except AlreadyExists:
             there = await self._cluster.get(NETWORK_POLICIES, request.trial.metadata.namespace, request.name)
             return identity.owned_by(request.trial, there)
         return True

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from multistep.cli.options import Target
-from multistep.errors import ClusterError, Conflict, NotFound, Unavailable
+from multistep.errors import AlreadyExists, ClusterError, Conflict, NotFound, Unavailable
 from multistep.kube.protocols import Object
 from multistep.kube.resources import Resource
 from multistep.kube.watch import WatchEvent
@@ -160,7 +160,7 @@ class CliCluster:
         if self.create_fails:
             raise self.create_fails
         if (manifest["kind"], manifest["metadata"]["name"]) in self.objects:
-            raise Conflict("exists", status=409, reason="AlreadyExists")
+            raise AlreadyExists("exists", status=409, reason="AlreadyExists")
         return self._store(manifest)
 
     async def patch(self, resource: Resource, namespace: str | None, name: str, changes: Mapping[str, Any]) -> Object:

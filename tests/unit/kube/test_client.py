@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.client_reqrep import ConnectionKey
 
-from multistep.errors import ClusterError, Conflict, NotFound, Unavailable
+from multistep.errors import AlreadyExists, ClusterError, Conflict, NotFound, Unavailable
 from multistep.kube.error_responses import no_answer
 from multistep.kube.event_manifest import MAX_NOTE_BYTES, cut_bytes, event_manifest
 from multistep.kube.gate import Gate
@@ -49,7 +49,7 @@ REFUSALS: list[tuple[int, str, type[ClusterError]]] = [
     (400, "BadRequest", ClusterError),
     (403, "Forbidden", ClusterError),
     (404, "NotFound", NotFound),
-    (409, "AlreadyExists", Conflict),
+    (409, "AlreadyExists", AlreadyExists),
     (409, "Conflict", Conflict),
     (422, "Invalid", ClusterError),
     (429, "TooManyRequests", Unavailable),

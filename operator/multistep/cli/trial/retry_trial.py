@@ -14,7 +14,7 @@ from multistep.cli.cluster import Cluster, create
 from multistep.cli.terminal import print_err
 from multistep.cli.trial.manifests import Manifest, optional
 from multistep.engine.sweep_trials import owner_of
-from multistep.errors import ClusterError, Conflict, UsageError
+from multistep.errors import AlreadyExists, ClusterError, UsageError
 from multistep.kube.resources import CONFIG_MAPS, SECRETS, TRIALS
 from multistep.report.rows import row
 
@@ -67,9 +67,8 @@ async def _created(cluster: Cluster, manifest: Manifest) -> Object:
         name = first[: _NAME_CHARACTERS - len(ending)].rstrip("-.") + ending
         try:
             return await create(cluster, TRIALS, {**manifest, "metadata": {**metadata, "name": name}})
-        except Conflict as error:
-            if error.reason != "AlreadyExists":
-                raise
+        except AlreadyExists:
+            continue
     raise UsageError(f"trial {first} has {_MAX_RETRIES} retries already")
 
 
