@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +22,8 @@ from tests.support.waiting import eventually
 
 IMAGE = "debian:bookworm-slim"
 _RECHECK_SECONDS = 2.0  # interval of checks in `Given.when`, because some conditions change without a watch event
+
+_HELD = "e2e.multistep.dev/held"  # a finalizer
 
 SERVICE_ACCOUNTS = Resource("v1", "ServiceAccount", "serviceaccounts")
 
@@ -119,6 +121,11 @@ def finished(obj: Object) -> bool:
     return holds(obj, "Complete") or holds(obj, "Failed")
 
 
+def lost_attempt(obj: Object) -> bool:
+    """Return whether a trial has lost an attempt."""
+    return bool((obj.get("status") or {}).get("attempts"))
+
+
 def condition(obj: Object, type_: str) -> Object:
     """Return the object's condition of this type."""
     return next(each for each in obj["status"]["conditions"] if each["type"] == type_)
@@ -198,6 +205,15 @@ class Given:
         return await self.client.list_all(
             PODS, self.namespace, label_selector=f"{identity.LABEL_TRIAL}={identity.label_value(trial_name)}"
         )
+
+    @asynccontextmanager
+    async def held(self, pod: str) -> AsyncIterator[None]:
+        """Keep the object of a pod that is deleted inside the context, as long as the operator needs to read why it was deleted."""
+        await self.client.patch(PODS, self.namespace, pod, {"metadata": {"finalizers": [_HELD]}})
+        try:
+            yield
+        finally:
+            await self.client.patch(PODS, self.namespace, pod, {"metadata": {"finalizers": []}})
 
     async def without_pods(self, trial_name: str) -> None:
         """Wait until the trial's pods are deleted."""

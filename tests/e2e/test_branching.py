@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from multistep.kube.resources import TRIALS
-from tests.e2e.given import WAITS, Given, Step, condition, finished, in_agent, trial
+from tests.e2e.given import DEADLINE_SECONDS, WAITS, Given, Step, condition, finished, in_agent, trial
 from tests.e2e.operators import DEPLOYMENT, SYSTEM, kubectl, require_alone
 
 CONFIG = {"environment": {"workdir": "/app"}}
@@ -138,7 +138,7 @@ async def test_a_trial_waits_for_its_active_source_also_over_a_restart_of_the_op
     name = (await given.applied(made))["metadata"]["name"]
     await given.until(name, lambda each: any(held["reason"] == "SourceNotReady" for held in each["status"].get("conditions", [])))
     await asyncio.to_thread(kubectl, "-n", SYSTEM, "rollout", "restart", DEPLOYMENT)
-    await asyncio.to_thread(kubectl, "-n", SYSTEM, "rollout", "status", DEPLOYMENT, "--timeout=120s")
+    await asyncio.to_thread(kubectl, "-n", SYSTEM, "rollout", "status", DEPLOYMENT, f"--timeout={DEADLINE_SECONDS:.0f}s")
     await given.go(source)
     found = await given.until(name, finished)
     assert steps_of(found) == [("one", source, 1), ("two", source, 1), ("three", None, 2)], found["status"]

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +194,7 @@ async def test_the_image_of_a_service_is_built(pulls: Given, registries: Registr
 @pytest.mark.long
 async def test_a_broken_dockerfile_fails_its_own_trials_with_the_last_lines(pulls: Given) -> None:
     nonce = secrets.token_hex(8)
-    broken = f"{FROM}RUN echo this-goes-wrong-{nonce} && false\n"
+    broken = f"{FROM}RUN sleep 10 && echo this-goes-wrong-{nonce} && false\n"  # long enough for a report
     await pulls.applied(with_dockerfile("broken", broken))
     await pulls.applied(with_dockerfile("broken-too", broken))
     await pulls.applied(with_dockerfile("good", f"{FROM}RUN echo {nonce} > /nonce\n"))
@@ -258,7 +259,7 @@ def _times(request: str, log: str) -> list[datetime]:
 @pytest.mark.long
 async def test_a_registry_that_is_away_for_a_while_loses_nothing(pulls: Given, registries: Registries) -> None:
     before = len(registries.pushed)
-    running = with_dockerfile("running", f"{FROM}RUN sleep 5 && echo {secrets.token_hex(8)}\n")
+    running = with_dockerfile("running", f"{FROM}RUN sleep 20 && echo {secrets.token_hex(8)}\n")
     await pulls.applied(running)
     build = build_of(await pulls.until("running", lambda obj: "STEP" in condition(obj, "Reconciling")["message"]))
     [former] = await builders_of(pulls, build)
@@ -291,7 +292,24 @@ async def test_the_command_line_leaves_the_build_to_the_cluster_where_it_has_no_
     assert (await pulls.get("cli"))["status"]["images"][0]["image"]
 
 
+async def until_finished(given: Given, name: str) -> None:
+    """Wait until the sweep is finished. All its builds may take longer than one wait may."""
+    found: Object = {}
+    while not finished(found):
+        found = await given.sweep_until(name, partial(got_on, trials_finished(found)))
+
+
+def got_on(before: int, sweep: Object) -> bool:
+    return finished(sweep) or trials_finished(sweep) > before
+
+
+def trials_finished(sweep: Object) -> int:
+    counts = (sweep.get("status") or {}).get("trials") or {}
+    return int(counts.get("complete", 0)) + int(counts.get("failed", 0))
+
+
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 async def test_a_sweep_builds_each_image_once_and_a_second_sweep_builds_none(pulls: Given, registries: Registries) -> None:
     nonce = secrets.token_hex(8)
     tasks = []
@@ -304,7 +322,7 @@ async def test_a_sweep_builds_each_image_once_and_a_second_sweep_builds_none(pul
     for name in ("first", "second"):
         spec = {"tasks": tasks, "agents": [{"name": "o", "agent": {"name": "oracle"}}], "attempts": 3, "parallelism": 12}
         await pulls.applied({"apiVersion": SWEEPS.api_version, "kind": SWEEPS.kind, "metadata": {"name": name}, "spec": spec})
-        await pulls.sweep_until(name, finished)
+        await until_finished(pulls, name)
         listed = await pulls.client.list_all(TRIALS, pulls.namespace, label_selector=f"multistep.dev/sweep={name}")
         failed = [each["metadata"]["annotations"]["multistep.dev/task"] for each in listed if holds(each, "Failed")]
         assert len(listed) == 63 and failed == ["task-20"] * 3

@@ -99,8 +99,8 @@ async def test_an_image_that_cannot_be_pulled_is_found(given: Given) -> None:
     await given.applied(manifest)
     name = manifest["metadata"]["name"]
 
-    async def waiting() -> bool:
-        return "image pull" in await faults("-n", given.namespace, "--operator-namespace", "multistep-system")
+    async def waiting() -> Object | None:
+        return (await faults("-n", given.namespace, "--operator-namespace", "multistep-system")).get("image pull")
 
     await given.until(name, lambda each: (each.get("status") or {}).get("podName") is not None)
     pod = {
@@ -111,8 +111,8 @@ async def test_an_image_that_cannot_be_pulled_is_found(given: Given) -> None:
     container = {"name": "main", "image": "localhost/none:1", "imagePullPolicy": "Never"}
     # A separate pod cannot pull the image either, and stays: the operator soon deletes the trial's pod.
     await given.applied({**pod, "spec": {"containers": [container]}})
-    await given.when(waiting)
-    found = (await faults("-n", given.namespace, "--operator-namespace", "multistep-system"))["image pull"]
+    found = await given.when(waiting)
+    assert found is not None
     assert "localhost/none:1" in found["message"] and "imagePullSecrets" in found["fix"]
     await given.client.delete(PODS, given.namespace, "stuck")
 

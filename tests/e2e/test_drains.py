@@ -9,7 +9,7 @@ import pytest
 
 from multistep.errors import NotFound, Unavailable
 from multistep.kube.resources import PODS
-from tests.e2e.given import STAYS_IN_FIRST_POD, WAITS, Given, Step, finished, reward, trial
+from tests.e2e.given import STAYS_IN_FIRST_POD, WAITS, Given, Step, finished, lost_attempt, reward, trial
 from tests.e2e.operators import with_values
 from tests.support.waiting import eventually
 
@@ -31,7 +31,10 @@ async def test_a_trial_that_is_evicted_moves_as_an_infrastructure_retry(given: G
     manifest = trial(Step("a", solve=STAYS_IN_FIRST_POD, test=reward(0.25)))
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
-    await evict(given, await at_work(given, name))
+    pod = await at_work(given, name)
+    async with given.held(pod):
+        await evict(given, pod)
+        await given.until(name, lost_attempt)
     done = (await given.until(name, finished))["status"]
     assert (done["phase"], done["rewards"], done["attempt"]) == ("Complete", {"reward": 0.25}, 2)
     assert [each["reason"] for each in done["attempts"]] == ["EvictionByEvictionAPI"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from multistep.kube.resources import PODS
+from multistep.pods import identity
 from tests.e2e.given import (
     IMAGE,
     STAYS_IN_FIRST_POD,
@@ -20,6 +21,7 @@ from tests.e2e.given import (
     finished,
     holds,
     in_agent,
+    lost_attempt,
     reward,
     trial,
 )
@@ -63,7 +65,11 @@ async def test_any_loss_of_a_pod_is_recorded_and_the_trial_restarts(given: Given
     async def evicted(pod: Object) -> None:
         name = pod["metadata"]["name"]
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
-        await client._http.send("create", PODS, PODS.path(namespace, name, "eviction"), {}, eviction)
+        async with given.held(name):
+            await client._http.send("create", PODS, PODS.path(namespace, name, "eviction"), {}, eviction)
+            owner = identity.trial_of(pod)
+            assert owner is not None
+            await given.until(owner[1], lost_attempt)
 
     async def killed(pod: Object) -> None:
         assert kill(processes(pod, RUNNER_SERVES)) == 1
@@ -137,7 +143,9 @@ async def test_a_preempted_trial_restarts_when_there_is_room_again(given: Given)
         name = manifest["metadata"]["name"]
         await given.applied(manifest)
         await given.until(name, in_second_step)
-        await given.client.create(preemptor)
+        async with given.held((await pod_of(given, name))["metadata"]["name"]):
+            await given.client.create(preemptor)
+            await given.until(name, lost_attempt)
         waiting = await given.until(name, lambda found: condition(found, "Reconciling")["reason"] == "Unschedulable")
         assert "Insufficient memory" in condition(waiting, "Reconciling")["message"]
         await given.client.delete(PODS, given.namespace, "other")

@@ -12,6 +12,7 @@ import pytest
 from multistep.kube.resources import PODS, SWEEPS, TRIALS
 from multistep.pods import identity
 from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds, trial
+from tests.e2e.operators import off_volume
 from tests.e2e.test_agents import ledger
 from tests.e2e.test_cli import multistep
 from tests.support import servers
@@ -105,6 +106,7 @@ async def test_a_deleted_trial_is_regraded_as_long_as_its_results_are_kept(given
 @pytest.mark.parametrize("checkpoints", [{}, {"policy": "AfterStep"}], ids=["without checkpoints", "kept while active"])
 async def test_a_trial_without_stored_checkpoints_is_refused_by_name(checkpoints: Object, given: Given) -> None:
     of = await given.ended(source(checkpoints=checkpoints))
+    await off_volume(of, path=".checkpoints")
     again = await given.ended(regrade(of))
     failed = condition(again, "Failed")
     assert failed["reason"] == "RegradeImpossible" and "keep: WithResults" in failed["message"], failed
@@ -137,7 +139,7 @@ body='{{"model": "m", "messages": [{{"role": "user", "content": "hello"}}]}}'
 exec 3<>/dev/tcp/{host}/{port}
 printf 'POST /v1/chat/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s' ${{#body}} "$body" >&3
 cat <&3 > /dev/null
-mkdir -p /srv/work && echo $RANDOM$RANDOM > /srv/work/number
+mkdir -p /srv/work && echo 1$RANDOM$RANDOM > /srv/work/number
 """
 JUDGE = r"""#!/bin/bash
 number=$(cat /srv/work/number)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds, in_agent, tree, trial
 from tests.e2e.test_cli import multistep
+from tests.support.waiting import eventually
 
 TASKS = Path(__file__).parent / "compose_tasks"
 FILE = "environment/docker-compose.yaml"
@@ -74,7 +75,7 @@ FRAGILE = f"{SERVES}    command: [perl, -MIO::Socket::INET, -e, '{_PROGRAM}']\n"
 
 
 async def test_a_service_that_an_agent_ends_is_the_agents_failure_and_no_finished_phase(given: Given) -> None:
-    kills = Step("a", solve="#!/bin/bash\nexec 3<>/dev/tcp/db/7000\nsleep 600\n")
+    kills = Step("a", solve="#!/bin/bash\nuntil exec 3<>/dev/tcp/db/7000; do sleep 0.2; done 2>/dev/null\nsleep 600\n")
     done = await given.ended(composed(FRAGILE, kills, Step("b")))
     [step] = done["status"]["steps"]
     assert step["exception"]["type"] == "ServiceEndedError" and "service db ended with status 137" in step["exception"]["message"]
@@ -96,8 +97,13 @@ async def test_a_running_services_output_can_be_read(given: Given) -> None:
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
     await given.until(name, in_agent)
-    code, out, err = await multistep("logs", name, "--service", "db", "-n", given.namespace)
-    assert (code, out) == (0, "ready\n"), err
+
+    async def printed() -> str:
+        code, out, err = await multistep("logs", name, "--service", "db", "-n", given.namespace)
+        assert code == 0, err
+        return out
+
+    assert await eventually(printed) == "ready\n"
     await given.go(name)
     await given.until(name, finished)
     code, out, err = await multistep("logs", name, "--service", "db", "-n", given.namespace)

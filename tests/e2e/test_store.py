@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 import os
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from tests.e2e.given import WAITS, Given, Object, Step, condition, finished, in_agent, trial
-from tests.e2e.operators import with_variables
+from tests.e2e.operators import off_volume, on_volume, with_variables
 from tests.e2e.test_cli import multistep
 from tests.support import servers
 from tests.support.waiting import eventually
@@ -80,14 +79,6 @@ def not_writable(found: Object) -> bool:
     return bool(condition(found, "Reconciling")["reason"] == "ResultsNotWritable")
 
 
-async def on_volume(given: Given, found: Object) -> bool:
-    """Return whether the trial's directory exists on the operator's results volume."""
-    metadata = found["metadata"]
-    path = f"/var/lib/multistep/{metadata['namespace']}/{metadata['name']}/{metadata['uid']}"
-    command = ["kubectl", "-n", "multistep-system", "exec", "deployment/multistep", "--", "test", "-e", path]
-    return (await asyncio.to_thread(subprocess.run, command, check=False, capture_output=True)).returncode == 0
-
-
 def assert_same_artifacts(artifacts: Path, stored: Path) -> None:
     """Assert that the artifacts that AWKWARD wrote are the same in the fetched directory and in the object store."""
     assert (artifacts / "binary").read_bytes() == (stored / "binary").read_bytes()
@@ -123,7 +114,7 @@ async def test_results_go_to_s3_and_come_back_byte_for_byte_also_when_the_store_
         "files/steps/a/artifacts/größe 大.txt",
     } <= objects
     assert done["status"]["resultsStore"] == f"s3://bucket/e2e/{given.namespace}/{name}/{done['metadata']['uid']}"
-    assert not await on_volume(given, done)
+    await off_volume(done)
     code, out, err = await multistep("logs", name, "-n", given.namespace, "--step", "1", "--phase", "agent")
     assert (code, out) == (0, "said\n"), err
     code, _, err = await multistep("results", name, str(tmp_path / "out"), "-n", given.namespace)
@@ -144,7 +135,7 @@ async def test_trials_whose_results_are_in_the_store_are_regraded_and_started_fr
     test = "#!/bin/sh\nwc -l < /srv/lines > /logs/verifier/reward.txt\n"
     steps = [Step(name, solve="#!/bin/sh\necho line >> /srv/lines\n", test=test) for name in ("a", "b")]
     made = await given.ended(trial(*steps, checkpoints={"policy": "AfterStep", "keep": "WithResults"}))
-    assert "resultsStore" in made["status"] and await on_volume(given, made)
+    assert "resultsStore" in made["status"] and await on_volume(made)
     name = made["metadata"]["name"]
     start: dict[str, Any] = {"from": {"trial": name, "step": "a"}}
     again, branch = await asyncio.gather(
@@ -153,12 +144,13 @@ async def test_trials_whose_results_are_in_the_store_are_regraded_and_started_fr
     assert [step["rewards"] for step in made["status"]["steps"]] == [{"reward": 1}, {"reward": 2}]
     for found in (again, branch):
         assert [step["rewards"] for step in found["status"]["steps"]] == [{"reward": 1}, {"reward": 2}], found["status"]
-        assert "resultsStore" in found["status"] and not await on_volume(given, found)
+        assert "resultsStore" in found["status"]
+    await off_volume(again, branch)
     assert again["status"]["regraded"]["steps"][0]["tests"], "the evidence of the source was read from the store"
     await given.deleted(name)
 
     async def nothing_left() -> bool:
-        return not store.objects(made) and not await on_volume(given, made)
+        return not store.objects(made) and not await on_volume(made)
 
     await eventually(nothing_left)
 

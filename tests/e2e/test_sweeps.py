@@ -90,6 +90,11 @@ async def test_a_sweep_is_suspended_resumed_counted_and_deleted_with_its_trials_
     assert there["held solver 1"]["spec"]["suspend"] is True
     assert there["held solver 1"]["metadata"]["annotations"]["multistep.dev/suspended-by"] == NAME
     await changed(given, suspend=False, parallelism=8)
+
+    async def resumed() -> bool:
+        return "suspend" not in (await trials(given))["held solver 1"]["spec"]
+
+    await given.when(resumed)
     await lose_when_at_work(given, "held solver 1")
     await lose_when_at_work(given, "held solver 2")
     status = (await until(given, finished))["status"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import TrialStatus
 from multistep.engine.status_size import to_json
+from multistep.errors import ClusterError, NotLeading
 from multistep.kube.event_manifest import event_manifest
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import TRIALS
@@ -67,13 +67,10 @@ class TrialWriter:
 
 
 async def emit_events(cluster: Cluster, about: Object, found: Sequence[Transition]) -> None:
-    """Log transitions and emit them as Events, best effort: nothing depends on them."""
+    """Log transitions and emit them as Events, in their order, best effort: nothing depends on them."""
     for each in found:
         logger.log(logging.WARNING if each.type == "Warning" else logging.INFO, "%s: %s", each.reason, each.message)
-    results = await asyncio.gather(
-        *(cluster.create(event_manifest(about, reason=each.reason, message=each.message, type=each.type)) for each in found),
-        return_exceptions=True,
-    )
-    for error in results:
-        if isinstance(error, Exception):
+        try:
+            await cluster.create(event_manifest(about, reason=each.reason, message=each.message, type=each.type))
+        except (ClusterError, NotLeading) as error:
             logger.info("could not emit an Event: %s", error)
