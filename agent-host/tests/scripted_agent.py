@@ -43,7 +43,7 @@ class ScriptedAgent(BaseAgent):
 
     async def _run(self, how: str, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
         if instruction == "swallow cancellation":
-            await swallow_cancellation()
+            await swallow_cancellation(environment)
         result = await environment.exec(instruction, env={"HOW": how})
         (self.logs_dir / "host.txt").write_text(f"{how} {os.environ.get('KEY')} {self._get_env('KEY')} {result.stdout}")
         if self.fail == "run":
@@ -58,9 +58,10 @@ class ScriptedAgent(BaseAgent):
         (self.logs_dir / "trajectory.json").write_text("{}")
 
 
-async def swallow_cancellation() -> None:
+async def swallow_cancellation(environment: BaseEnvironment) -> None:
+    first = [environment.exec("echo swallowing")]
     while True:
         try:
-            await asyncio.sleep(60)
+            await (first.pop() if first else asyncio.sleep(60))
         except asyncio.CancelledError:
             continue

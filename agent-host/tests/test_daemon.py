@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from runner import TOKEN, Runner
+from waiting import eventually, holding, is_free, was_held
 
 HERE = Path(__file__).parent
 
@@ -148,7 +149,7 @@ async def test_a_second_setup_is_refused_and_the_agent_stays(host: Host) -> None
 async def test_a_daemon_that_is_killed_in_a_step_is_reported_at_once(host: Host) -> None:
     await host.setup()
     step = asyncio.create_task(host.step("sleep 60"))
-    await _eventually(lambda: any("sleep 60" in str(request) for request in host.runner.requests))
+    await eventually(lambda: any("sleep 60" in str(request) for request in host.runner.requests))
     os.kill(host.daemons()[0], signal.SIGKILL)
     assert "ended during the request" in (await step)["error"]["message"]
     assert "has no daemon" in (await host.step("true"))["error"]["message"]
@@ -156,26 +157,24 @@ async def test_a_daemon_that_is_killed_in_a_step_is_reported_at_once(host: Host)
 
 async def test_a_killed_client_cancels_the_step_and_its_command(host: Host, tmp_path: Path) -> None:
     await host.setup()
-    instruction = f"sleep 1; touch {tmp_path}/late"
-    step = {"name": "one", "instruction": instruction}
+    lock = tmp_path / "lock"
+    step = {"name": "one", "instruction": holding(lock)}
     process = await host.command("step", json.dumps(host.request(step=step)))
-    await _eventually(lambda: any(instruction in str(request) for request in host.runner.requests))
+    await eventually(lambda: was_held(lock))
     process.kill()
     await process.wait()
     assert (await host.step("true"))["ok"]
-    await asyncio.sleep(1.2)
-    assert not (tmp_path / "late").exists()
-    assert not host.outcome.with_name("late").exists()
+    await eventually(lambda: is_free(lock))
 
 
 async def test_a_daemon_whose_agent_cannot_be_stopped_ends(host: Host) -> None:
     await host.setup()
     step = {"name": "one", "instruction": "swallow cancellation"}
     process = await host.command("step", json.dumps(host.request(step=step)))
-    await asyncio.sleep(1)
+    await eventually(lambda: any("swallowing" in str(request) for request in host.runner.requests))
     process.kill()
     await process.wait()
-    await _eventually(lambda: not host.daemons(), seconds=20)
+    await eventually(lambda: not host.daemons())
     assert "the agent did not stop" in (await host.step("true"))["error"]["message"]
 
 
@@ -189,9 +188,3 @@ async def test_a_command_without_a_valid_request_fails(host: Host) -> None:
 async def test_the_socket_is_the_users_own(host: Host) -> None:
     await host.setup()
     assert (host.directory / "daemon.sock").stat().st_mode & 0o777 == 0o600
-
-
-async def _eventually(holds: Any, seconds: float = 10) -> None:
-    async with asyncio.timeout(seconds):
-        while not holds():
-            await asyncio.sleep(0.05)

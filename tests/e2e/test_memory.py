@@ -11,9 +11,6 @@ from tests.support.machine import localkube
 
 LIMITED = {"environment": {"memory_mb": 64}}
 EATS = "tail /dev/zero"  # allocates memory until it is killed: it buffers a line without end
-# Expected rewards if one of the agent's processes runs out of memory. With cgroup v2 the kernel kills the whole container, so that
-# no verifier can run; with v1 the verifier runs.
-AFTER_ONE = None if cgroups.is_v2() else {"reward": 1.0}
 
 
 def command_agent(script: str) -> dict[str, Any]:
@@ -29,11 +26,19 @@ def once_and_for_all(done: Object) -> Object:
     return exception
 
 
+def survived(exception: Object) -> bool:
+    """Return whether the container survived, so that its verifier could run. With cgroup v1 the kernel may also kill process 1, if
+    the process that it killed first frees its memory late."""
+    ended = "container ended" in exception["message"]
+    assert ended or not cgroups.is_v2()
+    return not ended
+
+
 async def test_an_agent_whose_process_runs_out_of_memory_has_failed_and_is_verified(given: Given) -> None:
     done = await given.ended(trial(Step("a"), config=LIMITED, agent=command_agent(f"exec {EATS}")))
     exception = once_and_for_all(done)
     assert (exception["type"], exception["phase"]) == ("OutOfMemoryError", "agent")
-    assert done["status"]["steps"][0].get("rewards") == AFTER_ONE
+    assert done["status"]["steps"][0].get("rewards") == ({"reward": 1.0} if survived(exception) else None)
 
 
 async def test_a_reward_that_a_verifier_wrote_before_it_ran_out_of_memory_does_not_count(given: Given) -> None:
@@ -45,7 +50,7 @@ async def test_a_reward_that_a_verifier_wrote_before_it_ran_out_of_memory_does_n
 
 
 async def test_a_container_that_runs_out_of_memory_is_the_phases_failure(given: Given) -> None:
-    """With cgroup v2 the kernel kills the whole container. With v1 it kills one process, and the test kills the others."""
+    """With cgroup v2 the kernel kills the whole container. With v1 it kills one process or two, and the test kills the others."""
     manifest = trial(Step("a"), config=LIMITED, agent=command_agent(f"{EATS}; touch /tmp/eaten; sleep 600"))
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
@@ -65,4 +70,4 @@ async def kill_all_of_container(pod: Object) -> None:
     config = load_config()
     container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
     ctr = (str(config.paths.bin / "ctr"), "--address", str(config.paths.containerd_socket(config.first)), "--namespace", "k8s.io")
-    await localkube("node", *ctr, "tasks", "kill", "--signal", "SIGKILL", container)
+    await localkube("node", *ctr, "tasks", "kill", "--signal", "SIGKILL", container, fails="no running task found")

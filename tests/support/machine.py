@@ -15,13 +15,13 @@ from multistep.kube.protocols import Object
 ROOT = Path(__file__).parents[2]
 
 
-async def localkube(*arguments: str) -> str:
-    """Run localkube and return its output; fail if its exit code is not 0."""
+async def localkube(*arguments: str, fails: str = "") -> str:
+    """Run localkube and return its output. Assert that its exit code is 0, or that stderr has the text ``fails``."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "localkube", *arguments), cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     out, err = await process.communicate()
-    assert process.returncode == 0, err.decode()
+    assert process.returncode == 0 or (fails and fails in err.decode()), err.decode()
     return out.decode()
 
 

@@ -33,10 +33,11 @@ from multistep.errors import InvalidSpec
 NOW = 1_700_000_000.0
 STEPS = ["a", "b", "c"]
 GRID = Grid(["t", "u"], ["x", "y"], 3, branches=None)
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=80)  # of tasks and agents
 GRIDS = st.builds(
     Grid,
-    st.lists(st.text(max_size=80), min_size=1, max_size=3, unique=True),
-    st.lists(st.text(max_size=80), min_size=1, max_size=2, unique=True),
+    st.lists(NAMES, min_size=1, max_size=3, unique=True),
+    st.lists(NAMES, min_size=1, max_size=2, unique=True),
     st.integers(1, 3),
     st.sampled_from(["Attempts", "Tasks"]),
     st.none(),

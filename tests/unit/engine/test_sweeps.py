@@ -12,10 +12,11 @@ from multistep.engine.sweeps import Cell, Grid, Halt, Limits, Order, TrialFacts,
 
 NOW = 1_700_000_000.0
 GRID = Grid(["hello", "world"], ["oracle", "nop", "mine"], 2)
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=80)  # of tasks and agents
 GRIDS = st.builds(
     Grid,
-    st.lists(st.text(max_size=80), min_size=1, max_size=4, unique=True),
-    st.lists(st.text(max_size=80), min_size=1, max_size=3, unique=True),
+    st.lists(NAMES, min_size=1, max_size=4, unique=True),
+    st.lists(NAMES, min_size=1, max_size=3, unique=True),
     st.integers(1, 4),
     st.sampled_from(["Attempts", "Tasks"]),
 )

@@ -8,6 +8,7 @@ import re
 import sqlite3
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -85,24 +86,24 @@ async def test_a_beat_that_cannot_be_written_is_logged_and_tried_again(
 
 async def test_a_time_in_which_nothing_can_be_written_is_a_downtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agents' requests fail as well then, so their failures must not be scored."""
-    monkeypatch.setattr("multistep.gateway.ledger.DOWN_SECONDS", 0.05)
-    ledger, before = Ledger(tmp_path / "ledger.db"), time.time()
+    now = [1000.0]
+    monkeypatch.setattr("multistep.gateway.ledger.time", SimpleNamespace(time=lambda: now[0], monotonic=lambda: now[0]))
+    ledger = Ledger(tmp_path / "ledger.db")
     await ledger.beat()
     assert ledger.downtimes == []
     ledger._database.execute("pragma query_only = on")
-    for _ in range(2):
-        await asyncio.sleep(0.06)
+    for now[0] in (1031.0, 1062.0):
         with pytest.raises(sqlite3.OperationalError):
             await ledger.beat()
-        ((began, ended),) = ledger.downtimes  # it has not ended yet
-        assert before <= began <= ended <= time.time()
+        assert ledger.downtimes == [(1000.0, now[0])]  # it has not ended yet
     ledger._database.execute("pragma query_only = off")
+    now[0] = recorded = 1063.0
     await ledger.beat()
-    assert len(ledger.downtimes) == 1 and ledger.downtimes[0][1] >= ended
-    recorded = ledger.downtimes[0]
+    assert ledger.downtimes == [(1000.0, recorded)]
     ledger.stop()
+    now[0] = 1064.0
     ledger = Ledger(tmp_path / "ledger.db")
-    assert recorded in ledger.downtimes
+    assert ledger.downtimes == [(1000.0, recorded), (recorded, 1064.0)]
     ledger.stop()
 
 

@@ -1,0 +1,35 @@
+"""Waits of tests, and commands that show that they and all that they started have ended."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+from collections.abc import Callable
+from pathlib import Path
+
+
+async def eventually(holds: Callable[[], object], seconds: float = 30) -> None:
+    """Wait until the condition holds. Raises TimeoutError."""
+    async with asyncio.timeout(seconds):
+        while not holds():
+            await asyncio.sleep(0.05)
+
+
+def holding(lock: Path) -> str:
+    """Return a command that holds a lock on the file for a minute, as does the process that it leaves in the background."""
+    return f"exec 9> {lock}; flock 9; touch {lock}.held; sleep 60 & sleep 60"
+
+
+def was_held(lock: Path) -> bool:
+    """Return whether the command of ``holding`` has got the lock."""
+    return Path(f"{lock}.held").exists()
+
+
+def is_free(lock: Path) -> bool:
+    """Return whether no process holds the lock."""
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
