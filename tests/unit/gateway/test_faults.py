@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -41,11 +40,10 @@ async def test_a_refused_request_waits_and_is_sent_again(tmp_path: Path, api: Ap
 @pytest.mark.parametrize("api", APIS)
 async def test_after_the_longest_hold_the_answer_is_529_and_not_429(tmp_path: Path, api: Api) -> None:
     async with world(tmp_path, hold_seconds=1.0, retry_after=0.3) as it:
-        start = time.monotonic()
         seen = await it.call(api, "-fail-429")
         assert seen.status == 529
         assert "Rate limit exceeded" in seen.body.decode()
-        assert time.monotonic() - start < 3
+        assert len(it.model.entries) <= 4
         usage = await it.admin.close(step_of())
         assert usage.last_failure is not None
         assert (usage.last_failure.status, usage.last_failure.kind) == (429, "Provider")
@@ -54,10 +52,9 @@ async def test_after_the_longest_hold_the_answer_is_529_and_not_429(tmp_path: Pa
 
 async def test_a_retry_after_beyond_the_hold_is_not_waited_for(tmp_path: Path) -> None:
     async with world(tmp_path, hold_seconds=5, retry_after=600) as it:
-        start = time.monotonic()
         assert (await it.call("messages", "-fail-529")).status == 529
-        assert time.monotonic() - start < 3
         assert len(it.model.entries) == 1
+        assert (await it.admin.close(step_of())).held_seconds < 4
 
 
 @pytest.mark.parametrize(("status", "kind"), [(500, "Provider"), (401, "Configuration"), (404, "Configuration"), (422, None)])
@@ -248,22 +245,21 @@ async def test_an_agent_that_leaves_before_the_answer_is_charged_too(tmp_path: P
 
 async def test_an_answer_that_does_not_end_within_the_drain_is_incomplete(tmp_path: Path) -> None:
     async with world(tmp_path, drain_seconds=0.3) as it:
-        await leave_when(it, "-slow-5000", partial(has_requests, it, 1))
-        start = time.monotonic()
+        await leave_when(it, "-slow-60000", partial(has_requests, it, 1))
         usage = await it.admin.close(step_of())
-        assert time.monotonic() - start < 3
         assert (usage.requests, usage.incomplete, usage.last_failure) == (1, 1, None)
 
 
 async def test_an_agent_that_leaves_the_queue_costs_nothing(tmp_path: Path) -> None:
     async with world(tmp_path, lane_requests=1) as it:
-        first = asyncio.create_task(it.call("messages", "-slow-2000", token=token_for("messages", uid="first")))
+        first = asyncio.create_task(it.call("messages", "-slow-60000", token=token_for("messages", uid="first")))
         await eventually(partial(has_requests, it, 1))
-        await leave_when(it, "-slow-2000", partial(has_queued, it, 1))
+        await leave_when(it, "-slow-60000", partial(has_queued, it, 1))
         usage = await it.admin.close(step_of())
         assert (usage.requests, usage.incomplete, usage.input_tokens) == (1, 0, 0)
-        assert (await first).status == 200
-        assert len(it.model.entries) == 1
+        assert len(it.model.entries) == 1 and not first.done()
+        first.cancel()
+        await asyncio.wait([first])
 
 
 async def test_a_closed_step_is_refused_and_closes_again_with_the_same_usage(tmp_path: Path) -> None:
