@@ -51,7 +51,7 @@ class FakeClient(FakeCluster):
 class Operator:
     """An App on a fake cluster. worked: keys that it reconciled; ended: exit codes with which it ended the process."""
 
-    def __init__(self, cluster: FakeClient, results: Path) -> None:
+    def __init__(self, cluster: FakeClient, results: Path, lease_seconds: float) -> None:
         self.ended: list[int] = []
         self.worked: list[tuple[str, str]] = []
         settings = Settings(
@@ -59,7 +59,7 @@ class Operator:
             listen_host="127.0.0.1",
             results_port=0,
             metrics_port=0,
-            lease_seconds=3,
+            lease_seconds=lease_seconds,
             stop_seconds=9,
             pod_name="us",
         )
@@ -86,7 +86,8 @@ class Operator:
 
 
 @pytest.fixture
-async def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Operator]:
+async def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> AsyncIterator[Operator]:
+    """Yield an operator that was not started yet. Its parameter is `lease_seconds`, by default as many as in production."""
     cluster = FakeClient()
     cluster.connected = []
 
@@ -95,7 +96,7 @@ async def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
         return cluster
 
     monkeypatch.setattr("multistep.app.Client.connect", connect)
-    operator = Operator(cluster, tmp_path)
+    operator = Operator(cluster, tmp_path, getattr(request, "param", 15))
     yield operator
     await operator.app.stop()
 
@@ -260,6 +261,7 @@ async def test_watches_that_are_stalled_make_it_unhealthy(operator: Operator) ->
     assert "[-] watches: repeatedly: no watch reported 2 changes" in shown
 
 
+@pytest.mark.parametrize("operator", [3], indirect=True)
 async def test_a_leader_whose_lease_cannot_be_renewed_ends_its_process(
     operator: Operator, caplog: pytest.LogCaptureFixture
 ) -> None:
