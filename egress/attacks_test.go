@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"crypto/tls"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -179,15 +180,18 @@ func after(first func(), then attack) attack {
 	}
 }
 
+// hello returns the ClientHello for a name: one TLS record, whose header has its length.
 func hello(name string) string {
-	var sent strings.Builder
 	one, other := net.Pipe()
+	defer func() { _ = other.Close() }()
 	go func() {
 		_ = tls.Client(one, &tls.Config{ServerName: name, InsecureSkipVerify: true}).Handshake()
 	}()
-	_ = other.SetDeadline(time.Now().Add(200 * time.Millisecond))
-	_, _ = io.Copy(&sent, other)
-	return sent.String()
+	header := make([]byte, 5)
+	_, _ = io.ReadFull(other, header)
+	record := make([]byte, binary.BigEndian.Uint16(header[3:]))
+	_, _ = io.ReadFull(other, record)
+	return string(header) + string(record)
 }
 
 func flushed() {
