@@ -180,15 +180,24 @@ class Exchange:
 
     async def _send(self) -> web.StreamResponse:
         while True:
-            with stopwatch(self._add_held):
-                async with self._stalled_by_provider():
-                    claims, retry = self._call.claims, self._refusal is not None
-                    await self._lane.enter(claims.turn, claims.key.uid, self._hold_left(), retry=retry)
+            await self._enter()
             if (response := await self._attempt()) is not None:
                 return response
             if self._client.disconnected:
                 raise asyncio.CancelledError
             await self._pause()
+
+    async def _enter(self) -> None:
+        claims, entered = self._call.claims, False
+        try:
+            with stopwatch(self._add_held):
+                async with self._stalled_by_provider():
+                    await self._lane.enter(claims.turn, claims.key.uid, self._hold_left(), retry=self._refusal is not None)
+                    entered = True
+        except BaseException:  # the agent may disconnect, or the ledger fail, while the stall is written
+            if entered:
+                self._lane.give_back(claims.key.uid)
+            raise
 
     async def _attempt(self) -> web.StreamResponse | None:
         """Send the request once; return None if it may be sent again."""
@@ -227,7 +236,7 @@ class Exchange:
             answer = await self._request()
         except _NOT_SENT as error:
             self._client.sent = False
-            return _Refusal(0, self._pause_without_advice(), f"no connection: {type(error).__name__}")
+            return _Refusal(0, _pause_without_advice(self._row), f"no connection: {type(error).__name__}")
         except (ClientError, TimeoutError, OSError) as error:
             message = f"the provider gave no answer: {type(error).__name__}"
             await self.finish("cut", 0, None, self.blame_silence() if is_silence(error) else "Provider", message)
@@ -274,12 +283,7 @@ class Exchange:
         if answer.status == 429 and own_api and pause is None and has_no_credit(body):
             await self.finish("failed", answer.status, Usage(), "Configuration", message)
             raise Refused(400, f"the provider refused the request: {message}")
-        return _Refusal(answer.status, self._pause_without_advice() if pause is None else pause, message)
-
-    def _pause_without_advice(self) -> float:
-        """Return the back-off in seconds if the provider sent no Retry-After. It doubles with each refusal of this request."""
-        row = self._row
-        return _BACKOFF.seconds(row.refused_429 + row.refused_503 + row.refused_529)
+        return _Refusal(answer.status, _pause_without_advice(self._row) if pause is None else pause, message)
 
     async def _pause(self) -> None:
         """Sleep for the last refusal's pause. Raises HoldExpired at once if the rest of ``hold_seconds`` is shorter."""
@@ -328,6 +332,11 @@ def _used(row: Row) -> Spent:
     if row.input_tokens is None:
         return row.reserved
     return Spent(row.input_tokens, row.output_tokens or 0, row.cost_usd or 0.0)
+
+
+def _pause_without_advice(row: Row) -> float:
+    """Return the back-off in seconds if the provider sent no Retry-After. It doubles with each refusal of the request."""
+    return _BACKOFF.seconds(row.refused_429 + row.refused_503 + row.refused_529)
 
 
 def _advised_pause(answer: ClientResponse) -> float | None:

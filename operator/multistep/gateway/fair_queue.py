@@ -1,5 +1,5 @@
 """One lane (queue) per credential and model: at most ``window`` requests are in flight. Waiting sweeps take turns, and so do the
-trials of each sweep. A trial gets another slot only while at least as many are free as it has: no trial can fill a lane.
+trials of each sweep. A trial gets another slot only if it has few, or at least as many are free: no trial can fill a lane.
 
 The window is an adaptive concurrency limit: when the provider refuses a request, the window shrinks to the number of other
 requests in flight; successful requests widen it again.
@@ -19,6 +19,7 @@ CALM_SECONDS: Final = 30.0
 """If the last refusal is older, each success widens the window by 1, otherwise by ``_CAUTIOUS_STEP / window``."""
 _CAUTIOUS_STEP: Final = 0.25  # after a recent refusal, ``window`` successful requests together widen the window by this
 _MAX_IDLE_LANES: Final = 1024
+_FEW: Final = 16  # a trial with at most the 16th part of the window may take the last free slot
 _LONGEST_PAUSE: Final = 60.0  # seconds; a longer Retry-After is shortened: other users of the key may have caused it
 
 
@@ -31,7 +32,8 @@ class HoldExpired(Exception):
 
 
 class _Line(deque[asyncio.Future[None]]):
-    """The requests of one trial that wait. over_share: a slot was free meanwhile, but the trial had too many."""
+    """The requests of one trial that wait. over_share: a slot of the whole window was free since the last of them was admitted, but
+    the trial had too many."""
 
     over_share = False
 
@@ -82,7 +84,7 @@ class Lane:
 
         Raises HoldExpired.
         """
-        if not self._waiting and self._has_room() and self._has_share(trial):
+        if not self._waiting and self._has_room() and self._in_flight[trial] <= self._share():
             self._in_flight[trial] += 1
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -119,11 +121,17 @@ class Lane:
             self._paused_until = self._clock() + min(pause, _LONGEST_PAUSE)
         self._admit()
 
+    def give_back(self, trial: str) -> None:
+        """Free a slot of the trial with which no request was sent."""
+        self._free(trial)
+        self._admit()
+
     def _has_room(self) -> bool:
         return self.in_flight < self.window and self._clock() >= self._paused_until
 
-    def _has_share(self, trial: str) -> bool:
-        return self._in_flight[trial] <= self.window - self.in_flight
+    def _share(self) -> int:
+        """Return how many slots a trial may have that gets another one."""
+        return max(self.window - self.in_flight, self.window // _FEW)
 
     def _free(self, trial: str) -> None:
         self._in_flight[trial] -= 1
@@ -134,7 +142,7 @@ class Lane:
             sweep, trial = turn
             lines = self._waiting.pop(sweep)
             line = lines.pop(trial)
-            waiter = line.popleft()
+            waiter, line.over_share = line.popleft(), False
             if line:
                 lines[trial] = line  # moves the trial to the end: other trials of the sweep are next
             if lines:
@@ -146,11 +154,12 @@ class Lane:
 
     def _next_turn(self) -> tuple[str, str] | None:
         """Return the sweep and the trial whose turn it is, if there is room; trials that have their share are passed over."""
+        share = self._share()
         for sweep, lines in self._waiting.items():
             for trial, line in lines.items():
-                if self._has_share(trial):
+                if self._in_flight[trial] <= share:
                     return sweep, trial
-                line.over_share = True
+                line.over_share = line.over_share or not self.narrowed
         return None
 
     def _wake_after_pause(self) -> None:
@@ -164,8 +173,7 @@ class Lane:
 
     def _withdraw(self, sweep: str, trial: str, waiter: asyncio.Future[None]) -> None:
         if waiter.done() and not waiter.cancelled():
-            self._free(trial)  # the slot was granted just when the wait timed out or was cancelled
-            self._admit()
+            self.give_back(trial)  # it was granted just when the wait timed out or was cancelled
         elif waiter in (line := (lines := self._waiting.get(sweep, OrderedDict())).get(trial, _Line())):
             line.remove(waiter)
             if not line:

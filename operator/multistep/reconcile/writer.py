@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import TrialStatus
 from multistep.engine.status_size import to_json
-from multistep.errors import ClusterError, NotLeading
+from multistep.errors import ClusterError, NotLeading, Unavailable
 from multistep.kube.event_manifest import event_manifest
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import TRIALS
@@ -70,7 +70,10 @@ async def emit_events(cluster: Cluster, about: Object, found: Sequence[Transitio
     """Log transitions and emit them as Events, in their order, best effort: nothing depends on them."""
     for each in found:
         logger.log(logging.WARNING if each.type == "Warning" else logging.INFO, "%s: %s", each.reason, each.message)
+    for each in found:
         try:
             await cluster.create(event_manifest(about, reason=each.reason, message=each.message, type=each.type))
         except (ClusterError, NotLeading) as error:
             logger.info("could not emit an Event: %s", error)
+            if isinstance(error, Unavailable) and not error.status:  # each further one could wait as long for an answer
+                return

@@ -196,6 +196,45 @@ async def test_no_trial_fills_a_lane() -> None:
 
 
 @in_virtual_time
+async def test_a_trial_with_few_requests_may_take_the_last_slot() -> None:
+    lane = Lane(LARGE)
+    for number in range(LARGE):
+        await lane.enter("s", str(max(3, number)), 1)  # the first four are the same trial's
+    lane.leave("60")
+    await lane.enter("s", "3", 0.001)
+    assert lane.in_flight == LARGE
+
+
+@in_virtual_time
+async def test_a_request_that_first_waited_for_its_own_trial_may_later_wait_for_others() -> None:
+    lane = Lane(4)
+    for _ in range(3):
+        await lane.enter("s", "1", 1)
+    waiting = [asyncio.create_task(lane.enter("s", "1", 100)) for _ in range(2)]
+    others = [asyncio.create_task(lane.enter("s", other, 200)) for other in "234"]
+    await asyncio.sleep(1)
+    for _ in range(3):
+        lane.leave("1")
+    await asyncio.wait(waiting)
+    assert lane.in_flight == 4 and [task.done() for task in others] == [True] * 3
+    (expired,) = [task for task in waiting if task.exception()]
+    error = expired.exception()
+    assert isinstance(error, HoldExpired) and not error.over_share
+
+
+@in_virtual_time
+async def test_a_narrowed_lane_puts_no_trial_over_its_share() -> None:
+    lane = Lane(8, clock=asyncio.get_running_loop().time)
+    for _ in range(3):
+        await lane.enter("s", "1", 1)
+    lane.leave_refused("1", 1)
+    with pytest.raises(HoldExpired) as caught:
+        for _ in range(3):
+            await lane.enter("s", "1", 1)
+    assert lane.narrowed and not caught.value.over_share
+
+
+@in_virtual_time
 async def test_a_request_that_waits_for_other_trials_is_not_over_its_share() -> None:
     lane = Lane(2)
     await lane.enter("s", "1", 1)

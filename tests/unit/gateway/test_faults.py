@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,8 @@ from aiohttp.test_utils import TestServer
 
 from multistep.errors import StepUnknownToGateway
 from multistep.gateway.dialects import blames_configuration
+from multistep.gateway.ledger import Ledger
+from multistep.gateway.tokens import StepKey
 from tests.support.fake_model import fake_model
 from tests.support.model_answers import Api
 from tests.support.waiting import eventually
@@ -260,6 +263,28 @@ async def test_an_agent_that_leaves_the_queue_costs_nothing(tmp_path: Path) -> N
         assert len(it.model.entries) == 1 and not first.done()
         first.cancel()
         await asyncio.wait([first])
+
+
+async def test_an_agent_that_leaves_as_its_request_is_admitted_keeps_no_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slot was lost, and with the only one all other agents of the model."""
+    writes, written, write = Counter[str](), asyncio.Event(), Ledger.write_stall
+
+    async def write_stall(ledger: Ledger, step: StepKey, seconds: float) -> None:
+        writes["begun"] += 1
+        if writes["begun"] == 2:  # the first is written after the pause, the second when the request has its slot again
+            written.set()
+            await asyncio.sleep(600)
+        await write(ledger, step, seconds)
+
+    monkeypatch.setattr(Ledger, "write_stall", write_stall)
+    async with world(tmp_path, lane_requests=1) as it:
+        leaving = asyncio.create_task(it.call("messages", "-fail-429-1", token=token_for("messages", uid="first")))
+        await written.wait()
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        assert (await it.call("messages", "-fail-429-1")).status == 200
 
 
 async def test_a_closed_step_is_refused_and_closes_again_with_the_same_usage(tmp_path: Path) -> None:
