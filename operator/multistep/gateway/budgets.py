@@ -23,11 +23,14 @@ _MAX_ACCOUNTS: Final = 20_000
 
 
 class BudgetSpent(Exception):
-    """A budget has no room for a request. The message names the budget, and is shown to the agent and in the trial's status."""
+    """A budget has no room for a request. The message names the budget, and is shown to the agent and in the trial's status.
 
-    def __init__(self, scope: Scope, message: str) -> None:
+    by_own_requests: whether it is the sweep's budget, and only what the trial's other requests reserve leaves no room."""
+
+    def __init__(self, scope: Scope, message: str, *, by_own_requests: bool = False) -> None:
         super().__init__(message)
         self.scope: Final = scope
+        self.by_own_requests: Final = by_own_requests
 
 
 def plus(one: Spent, other: Spent) -> Spent:
@@ -123,7 +126,8 @@ class Budgets:
         try:
             return await asyncio.shield(found)
         except Exception:
-            self._accounts.pop((scope, name), None)
+            if self._accounts.get((scope, name)) is found:
+                del self._accounts[scope, name]
             raise
 
     async def _loaded(self, scope: Scope, name: str) -> Account:
@@ -152,12 +156,21 @@ async def _wait_for_room(limited: Sequence[_Limited], most: Spent, seconds: floa
 def _first_full(limited: Sequence[_Limited], most: Spent) -> tuple[Account, BudgetSpent] | None:
     """Return the first account whose budget has no room for the request now, and the error to raise if it still has none at the
     deadline. Return None if every budget has room. Raises BudgetSpent if the spending leaves no room even without the
-    reservations."""
+    reservations.
+
+    A trial with requests in flight may reserve more only while the sweep has as much left as they reserve: otherwise the trial
+    could make the requests of all others wait, and fail."""
     for scope, account, limits in limited:
         if lacking := _exceeded(account.spent, most, limits, "used"):
             raise BudgetSpent(scope, f"the {scope}'s budget has no room for this request: {lacking}")
+    own = limited[0][1].reserved
     for scope, account, limits in limited:
-        if lacking := _exceeded(plus(account.spent, account.reserved), most, limits, "used or reserved by other requests"):
+        how, used = "used or reserved by other requests", plus(account.spent, account.reserved)
+        if scope == "sweep" and not _exceeded(minus(used, own), most, limits, how):
+            if lacking := _exceeded(plus(used, own), most, limits, "used or reserved, or kept for other trials"):
+                message = f"the trial's other requests leave no room for this one in the sweep's budget: {lacking}"
+                return account, BudgetSpent(scope, message, by_own_requests=True)
+        elif lacking := _exceeded(used, most, limits, how):
             return account, BudgetSpent(scope, f"the {scope}'s budget has no room for this request: {lacking}")
     return None
 

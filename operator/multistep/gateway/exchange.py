@@ -95,10 +95,12 @@ class Exchange:
         self._row = _open_row(call, most)
         self._refusal: _Refusal | None = None
         self._number = 0  # of this request among those that the lane sent
+        self._budget_seconds = 0.0  # time for which the request waited for room in a budget, which its agent may have caused
 
     async def run(self) -> web.StreamResponse:
         """Send the request and relay the answer to the agent. Raises Refused."""
         reservation = await self._reserve()
+        self._budget_seconds = self._row.held_seconds
         try:
             await self._write()
             return await self._send()
@@ -111,7 +113,7 @@ class Exchange:
         finally:
             try:
                 if self._row.state == "open":
-                    await self.finish("cut", 0, None, "Provider", "the gateway failed")
+                    await self.finish("cut", 0, None if self._client.sent else Usage(), "Provider", "the gateway failed")
             finally:
                 reservation.settle(_used(self._row))
                 if self._call.route.counted:
@@ -159,6 +161,9 @@ class Exchange:
             with stopwatch(self._add_held):
                 return await self._services.budgets.reserve(claims, self._row.reserved, self._hold_left())
         except BudgetSpent as error:
+            if error.by_own_requests:
+                await self.finish("failed", HELD_TOO_LONG, Usage(), "", str(error))
+                raise Refused(HELD_TOO_LONG, str(error)) from error
             own = error.scope == "trial"
             if self._call.asked.answers > 1:  # with many, an agent could suspend any sweep, or have lost attempts blamed
                 own, self._row = True, replace(self._row, reserved_input=0, reserved_output=0, reserved_usd=0.0)
@@ -302,7 +307,7 @@ class Exchange:
         return self._services.stalls.waiting(self._call.claims.key) if refused else nullcontext()
 
     def _hold_left(self) -> float:
-        return max(0.0, self._services.settings.hold_seconds - self._row.held_seconds)
+        return max(0.0, self._services.settings.hold_seconds + self._budget_seconds - self._row.held_seconds)
 
     def _add_held(self, seconds: float) -> None:
         self._row = replace(self._row, held_seconds=self._row.held_seconds + seconds)

@@ -241,7 +241,7 @@ class Ledger:
             settlements = [self._settlement(each) for each in batch]
             self._database.execute("commit")
         except Exception as error:
-            if self._database.in_transaction:
+            with suppress(sqlite3.Error):  # this thread must survive a volume that fails
                 self._database.execute("rollback")
             for each in batch:
                 each.fail(error)

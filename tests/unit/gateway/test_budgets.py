@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import AsyncMock
 
 import pytest
 from hypothesis import given
@@ -94,6 +96,18 @@ async def test_what_was_spent_before_a_restart_counts(tmp_path: Path) -> None:
         assert it.model.entries == []
 
 
+async def test_a_request_that_could_not_be_recorded_costs_nothing(tmp_path: Path) -> None:
+    """A full volume would use up the budgets of all trials until the gateway was restarted."""
+    async with world(tmp_path) as it:
+        token = token_for("messages", limits={"outputTokens": 1500})
+        monkeypatch = pytest.MonkeyPatch()
+        monkeypatch.setattr(Ledger, "write", AsyncMock(side_effect=sqlite3.OperationalError("disk full")))
+        assert (await it.call("messages", token=token)).status == 500
+        monkeypatch.undo()
+        assert (await it.call("messages", token=token)).status == 200
+        assert len(it.model.entries) == 1
+
+
 async def test_a_crash_between_reservation_and_settlement_keeps_the_reservation(tmp_path: Path) -> None:
     most = Row("a", "uid/1/0/agent", "s", "x", "openai", "m", reserved_input=70, reserved_output=30, reserved_usd=0.5)
     ledger = Ledger(tmp_path / "ledger.sqlite")
@@ -171,11 +185,30 @@ async def test_a_request_that_does_not_fit_waits_for_the_others() -> None:
 @in_virtual_time
 async def test_a_request_that_other_requests_leave_no_room_is_refused_after_the_hold() -> None:
     accounts, who = budgets(), claims(sweepLimits={"inputTokens": 100})
-    first = await accounts.reserve(who, Spent(80), 1)
-    with pytest.raises(BudgetSpent, match=r"sweep's budget .*: 80 of 100 input tokens are used or reserved by other requests"):
-        await accounts.reserve(who, Spent(50), 5)
+    first, other = await accounts.reserve(who, Spent(80), 1), claims(sub="other/1/0/agent", sweepLimits={"inputTokens": 100})
+    with pytest.raises(BudgetSpent, match=r"sweep's budget .*: 80 of 100 input tokens are used or reserved by other re") as caught:
+        await accounts.reserve(other, Spent(50), 5)
+    assert not caught.value.by_own_requests
     first.settle(Spent(10))
-    (await accounts.reserve(who, Spent(50), 5)).settle(Spent(50))
+    (await accounts.reserve(other, Spent(50), 5)).settle(Spent(50))
+
+
+@in_virtual_time
+async def test_no_trial_reserves_what_is_left_of_its_sweeps_budget() -> None:
+    """The agent could suspend its sweep and get another attempt, and all other trials would lose theirs."""
+    accounts, who = budgets(), claims(sweepLimits={"costUSD": 100})
+    other = claims(sub="other/1/0/agent", sweepLimits={"costUSD": 100})
+    held = [await accounts.reserve(who, Spent(0, 0, 20), 1) for _ in range(3)]
+    with pytest.raises(BudgetSpent, match=r"other requests leave no room .*: 120\.0 of 100\.0 US dollars are used or") as caught:
+        await accounts.reserve(who, Spent(0, 0, 20), 1)
+    assert caught.value.by_own_requests
+    with pytest.raises(BudgetSpent) as caught:
+        await accounts.reserve(who, Spent(0, 0, 50), 1)
+    assert caught.value.by_own_requests
+    (await accounts.reserve(other, Spent(0, 0, 40), 1)).settle(Spent())
+    for each in held:
+        each.settle(Spent(0, 0, 1))
+    (await accounts.reserve(who, Spent(0, 0, 97), 1)).settle(Spent())
 
 
 @in_virtual_time

@@ -4,20 +4,27 @@ would get another attempt, or would be excluded."""
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from aiohttp import ClientError, web
 from aiohttp.test_utils import TestServer
 
-from multistep.gateway import relay
+from multistep.gateway import fair_queue, relay
 from multistep.gateway.bodies import InvalidBody
+from multistep.gateway.budgets import Budgets, Reservation
 from multistep.gateway.dialects import MESSAGES, RESPONSES, Dialect, Reading
 from multistep.gateway.headers import upstream_headers
+from multistep.gateway.ledger import Spent
 from multistep.gateway.relay import message_of
+from multistep.gateway.tokens import StepClaims
+from tests.support.waiting import eventually
 from tests.unit.gateway.test_hostile_requests import parsed
-from tests.unit.gateway.world import request_of, step_of, token_for, world
+from tests.unit.gateway.world import World, request_of, step_of, token_for, world
 
 
 @pytest.mark.parametrize("name", ["Your credit balance is too low", "model: claude", "\tmodels/x"])
@@ -70,6 +77,40 @@ async def test_a_request_for_many_answers_does_not_suspend_the_sweep(tmp_path: P
             assert answer.status == 400
         usage = await it.admin.close(step_of())
         assert usage.last_failure is not None and usage.last_failure.kind == kind
+
+
+async def test_an_agents_own_reservations_do_not_suspend_the_sweep(tmp_path: Path) -> None:
+    async with world(tmp_path, hold_seconds=0.3, drain_seconds=0.1) as it:
+        token = token_for("messages", sweep="ns/s/uid", sweepLimits={"outputTokens": 1500})
+        first = asyncio.create_task(it.call("messages", "-slow-60000", token=token))
+        await eventually(partial(has_requests, it))
+        assert (await it.call("messages", token=token)).status == 529
+        first.cancel()
+        await asyncio.wait([first])
+        usage = await it.admin.close(step_of())
+        assert (usage.requests, usage.last_failure) == (2, None)
+
+
+async def has_requests(it: World) -> bool:
+    return bool(it.model.entries)
+
+
+async def test_the_wait_for_an_agents_own_budget_is_not_the_providers_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent chooses when its own request ends, and so how much of the wait would be left for the provider."""
+    passed, reserve = [0.0], Budgets.reserve
+
+    async def reserve_late(budgets: Budgets, claims: StepClaims, most: Spent, seconds: float) -> Reservation:
+        passed[0] += 239.9
+        return await reserve(budgets, claims, most, seconds)
+
+    monkeypatch.setattr(Budgets, "reserve", reserve_late)
+    monkeypatch.setattr(fair_queue, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
+    async with world(tmp_path, hold_seconds=240, retry_after=0.2) as it:
+        assert (await it.call("messages", "-fail-429-1")).status == 200
+        usage = await it.admin.close(step_of())
+        assert usage.last_failure is None and usage.held_seconds > 239
 
 
 async def cut_off_when_not_read(request: web.Request) -> web.StreamResponse:
