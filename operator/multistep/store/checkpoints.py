@@ -17,7 +17,7 @@ from multistep.store.checkpoint_files import NAMES, Commit, Name, Stored
 from multistep.store.disk import Disk
 from multistep.store.key import TrialKey
 from multistep.store.ledger import Admission, Collection, Ledger
-from multistep.store.spool import Spool
+from multistep.store.spool import Spool, close
 
 _MANIFEST_BYTES: Final = 1 << 30  # maximum size; a manifest has at most 500,000 entries
 
@@ -61,7 +61,7 @@ class Checkpoints:
                 spools: dict[Name, Spool] = {}
                 for name in NAMES:
                     file = await self._disk.threads.run(files.create, path / name)
-                    stack.push_async_callback(self._disk.threads.run, file.close)
+                    stack.push_async_callback(self._disk.threads.run, close, file)
                     limit = _MANIFEST_BYTES if name == "manifest" else None
                     spools[name] = Spool(key, file, self._disk.threads, limit, admission.admit)
                 yield Draft(path, spools)

@@ -16,7 +16,7 @@ from multistep.store import steps
 from multistep.store.disk import Disk
 from multistep.store.key import TrialKey
 from multistep.store.ledger import Admission, Collection, Counts, Ledger, usage_on_disk
-from multistep.store.spool import Spool
+from multistep.store.spool import Spool, close
 from multistep.store.steps import Step
 from multistep.store.tar import InvalidTar
 from multistep.store.unpacking import Pointer, Received
@@ -40,7 +40,7 @@ class Collections:
             yield Spool(key, file, self._disk.threads, max_bytes, admission.admit)
         finally:
             admission.close()
-            await self._disk.threads.run(file.close)  # in a thread: the kernel takes long to free a large file's blocks
+            await self._disk.threads.run(close, file)  # in a thread: the kernel takes long to free a large file's blocks
 
     async def store_step(
         self,

@@ -59,10 +59,9 @@ class _Results:
             await response.prepare(request)
             try:
                 await self._send(store, key, response)
+                await asyncio.wait_for(response.write_eof(), WRITE_TIMEOUT_SECONDS)
             except (StoreError, TimeoutError):
                 _cut(request)  # close the connection before the body's end, so that the reader detects the error
-                return response
-            await response.write_eof()
         return response
 
     async def get_part(self, request: web.Request) -> web.Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from typing import BinaryIO
 
 from multistep.errors import StoreError
@@ -12,6 +13,13 @@ from multistep.store.threads import Threads, as_store_error
 
 _BUFFER_BYTES = 1024 * 1024
 _LINES_BYTES = 64 * 1024
+
+
+def close(file: BinaryIO) -> None:
+    """Close a file that is discarded, or whose data was flushed. On a full volume, what is still buffered cannot be written: this
+    must not hide the error of the write."""
+    with suppress(OSError):
+        file.close()
 
 
 class Spool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from io import BufferedWriter, FileIO
 from pathlib import Path
 
 import pytest
 
 from multistep.engine.results_limits import NO_LIMIT, Amount, Headroom, Limits
 from multistep.errors import CollectionCut, StoreError
+from multistep.store import checkpoint_files
 from multistep.store.checkpoint_files import NAMES, Base, Blob, Commit, Name
 from multistep.store.ledger import Collection
 from multistep.store.volume import TrialKey, Volume
@@ -229,6 +231,13 @@ async def test_checkpoints_have_limits_of_their_own_and_use_no_room_of_results(t
     await volume.remove(other)
     assert await rooms() == [50_000, 50_000] * 2
     volume.close()
+
+
+async def test_a_checkpoint_on_a_full_volume_is_an_error_of_the_store(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_files, "create", lambda _: BufferedWriter(FileIO("/dev/full", "w"), 1 << 22))
+    with pytest.raises(StoreError, match="No space left on device"):
+        async with volume.checkpoints.draft(KEY, Headroom(1 << 30, 10)) as draft:
+            await draft.spools["layer"].write(bytes(3_000_000))
 
 
 async def test_a_checkpoint_beyond_its_room_is_cut_off_and_leaves_nothing(volume: Volume) -> None:

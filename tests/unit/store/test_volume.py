@@ -8,11 +8,13 @@ import stat
 import tarfile
 import threading
 import tracemalloc
+from io import BufferedWriter, FileIO
 from pathlib import Path
 
 import pytest
 
 from multistep.errors import StoreError
+from multistep.store.disk import Disk
 from multistep.store.volume import TrialKey, Volume
 
 from .helpers import KEY, Step, keep, link, member, opened, snapshot, tar, trial_path
@@ -47,6 +49,14 @@ async def test_a_download_past_its_limit_is_refused(volume: Volume) -> None:
     with pytest.raises(StoreError, match="more than 10 bytes"):
         async with volume.collections.spool(KEY, max_bytes=10) as spool:
             await spool.write(b"12345678901")
+
+
+async def test_a_download_onto_a_full_volume_is_an_error_of_the_store(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing the file fails, too, and must not hide that error: the trial's time would go on."""
+    monkeypatch.setattr(Disk, "new_file", lambda _: BufferedWriter(FileIO("/dev/full", "w"), 1 << 22))
+    with pytest.raises(StoreError, match="writing the download: No space left on device"):
+        async with volume.collections.spool(KEY) as spool:
+            await spool.write(bytes(3_000_000))
 
 
 async def test_a_spool_leaves_no_name_behind_not_even_while_it_is_used(volume: Volume) -> None:

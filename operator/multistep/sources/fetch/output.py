@@ -38,9 +38,13 @@ class Output:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stream.close()
-        if kind is not None:
-            self.path.unlink(missing_ok=True)
+        failed = True
+        try:
+            self._stream.close()  # fails on a full volume if data is still buffered
+            failed = kind is not None
+        finally:
+            if failed:
+                self.path.unlink(missing_ok=True)
 
 
 def write_tar(output: Output, entries: Iterable[tuple[str, Entry]]) -> None:

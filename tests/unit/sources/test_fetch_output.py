@@ -1,0 +1,24 @@
+"""The file that a fetch writes."""
+
+from __future__ import annotations
+
+from io import BufferedWriter, FileIO
+from pathlib import Path
+
+import pytest
+
+from multistep.sources.fetch.output import Output
+
+
+def test_what_does_not_fit_on_the_disk_is_deleted(tmp_path: Path) -> None:
+    """Closing the file fails as well, because it writes what is buffered. Left files would fill the disk for good."""
+    with pytest.raises(OSError, match="No space left on device"), Output(tmp_path) as output:
+        output._stream.close()
+        output._stream = BufferedWriter(FileIO("/dev/full", "w"))
+        output.write(b"x")
+        output._stream.flush()
+    with pytest.raises(OSError, match="No space left on device"), Output(tmp_path) as output:
+        output._stream.close()
+        output._stream = BufferedWriter(FileIO("/dev/full", "w"))
+        output.write(b"x")  # stays in the buffer until the file is closed
+    assert list(tmp_path.iterdir()) == []
