@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -396,6 +397,31 @@ func TestTheNumberOfConnectionsIsLimited(t *testing.T) {
 		time.Sleep(10 * time.Millisecond) // the proxy forgets closed connections one by one
 	}
 	wantAnswer(t, got, err, "again")
+}
+
+func TestTheNumberOfConnectionsToTheNameServerIsLimited(t *testing.T) {
+	s := start(t)
+	s.allow(goodName)
+	var idle []net.Conn
+	for range mostNameConnections {
+		conn, err := net.Dial("tcp", node+":53")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		idle = append(idle, conn)
+	}
+	client := &dns.Client{Net: "tcp", Timeout: time.Minute}
+	if _, _, err := client.Exchange(new(dns.Msg).SetQuestion(dns.Fqdn(goodName), dns.TypeA), node+":53"); err != nil {
+		t.Fatal(err)
+	}
+	for _, conn := range idle {
+		_ = conn.SetReadDeadline(time.Now().Add(time.Millisecond))
+		if _, err := conn.Read(make([]byte, 1)); errors.Is(err, io.EOF) {
+			return // it was answered after an idle connection had been closed
+		}
+	}
+	t.Error("one more connection was served")
 }
 
 func TestOnlyTheKubeletReachesThePod(t *testing.T) {

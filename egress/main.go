@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/net/netutil"
 
 	"multistep.dev/egress/internal/control"
 	"multistep.dev/egress/internal/firewall"
@@ -38,6 +39,8 @@ const (
 	resolverFile = "resolv.conf"
 	runner       = "/multistep/runner" // beside this program in the operator's image
 	readyTimeout = 30 * time.Second
+
+	mostNameConnections = 64
 )
 
 func main() {
@@ -180,17 +183,28 @@ func (s *sidecar) listen() error {
 			return err
 		}
 		go s.proxy.Serve(listener)
-		for _, network := range []string{"udp", "tcp"} {
-			started := make(chan error, 1)
-			server := &dns.Server{
-				Addr: net.JoinHostPort(host, strconv.Itoa(namesPort)), Net: network, Handler: s.names,
-				NotifyStartedFunc: func() { started <- nil },
-			}
-			go func() { started <- server.ListenAndServe() }()
-			if err := <-started; err != nil {
-				return err
-			}
+		if err := s.serveNames(net.JoinHostPort(host, strconv.Itoa(namesPort))); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// serveNames starts the name server at an address. Each TCP connection can make it allocate 64 KiB for a query.
+func (s *sidecar) serveNames(address string) error {
+	packets, err := net.ListenPacket("udp", address)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	for _, server := range []*dns.Server{
+		{PacketConn: packets, Handler: s.names},
+		{Listener: netutil.LimitListener(listener, mostNameConnections), Handler: s.names},
+	} {
+		go func() { log.Print("the name server ended: ", server.ActivateAndServe()) }()
 	}
 	return nil
 }
