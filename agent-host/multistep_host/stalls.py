@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import urllib.request
+from http.client import HTTPException
 
 from multistep_host.phase_requests import StallsRequest
 
@@ -20,7 +21,7 @@ async def stalled_seconds(request: StallsRequest | None) -> float:
         return 0.0
     try:
         found = await asyncio.to_thread(_read, request)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
         _log.warning("the model gateway did not report the step's stalls: %s", error)
         return 0.0
     return min(max(0.0, found), request.max_seconds)

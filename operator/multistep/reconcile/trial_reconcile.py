@@ -59,6 +59,7 @@ TASK_GRACE_SECONDS = 5.0  # time until a missing task is reported: `multistep ru
 MAX_POLL_SECONDS = 3600.0
 STOP_SECONDS = 5.0  # maximum wait for the model gateway if the trial was stopped or reached a timeout
 GATEWAY_RETRY_SECONDS = 10.0
+_BUSY = frozenset({429, 503})  # HTTP statuses of an API server that sends no request on to the kubelet: no agent can cause them
 POLL_JITTER = 0.1  # spreads the polls of trials that started together
 
 
@@ -78,9 +79,9 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         except StoreError as error:
             await self._report_store_failure(error)
             raise
-        except ClusterError:
-            if self._writer.refused:
-                self._t.hints.of(self._key, self._trial.status.pod_uid).read_at_deadline = False  # what was read is not stored
+        except ClusterError as error:
+            if self._writer.refused or error.status in _BUSY:  # what was read is not stored, or nothing was read
+                self._t.hints.of(self._key, self._trial.status.pod_uid).read_at_deadline = False
             raise
 
     async def _run_until_wait(self) -> Requeue:

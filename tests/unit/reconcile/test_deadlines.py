@@ -101,9 +101,16 @@ async def test_a_trial_that_is_queued_for_an_exec_session_does_not_miss_its_dead
     assert world.condition[:2] == ("Complete", "TrialComplete") and world.status.score == 1
 
 
-@pytest.mark.parametrize("error", [Unavailable("no answer"), Conflict("modified", status=409, reason="Conflict")])
-async def test_a_status_that_cannot_be_written_at_once_does_not_hide_at_the_deadline_that_the_agent_has_finished(
-    error: ClusterError,
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ("apply_status", Unavailable("no answer")),
+        ("apply_status", Conflict("modified", status=409, reason="Conflict")),
+        ("open_exec", Unavailable("too many requests", status=429)),
+    ],
+)
+async def test_a_call_that_is_refused_at_first_does_not_hide_at_the_deadline_that_the_agent_has_finished(
+    call: str, error: ClusterError
 ) -> None:
     """An API server that was away often refuses some requests when it is back."""
     world = await away_at_the_deadline(600.0, toStep="a")
@@ -111,7 +118,7 @@ async def test_a_status_that_cannot_be_written_at_once_does_not_hide_at_the_dead
 
     def refuse() -> None:
         nonlocal refused
-        if world.faults.trace[-1].startswith("apply_status") and refused < 3:
+        if world.faults.trace[-1].startswith(call) and refused < 3:
             refused += 1
             raise error
 
