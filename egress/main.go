@@ -202,7 +202,10 @@ func (s *sidecar) serveNames(address string) error {
 	}
 	for _, server := range []*dns.Server{
 		{PacketConn: packets, Handler: s.names},
-		{Listener: netutil.LimitListener(listener, mostNameConnections), Handler: s.names},
+		{
+			Listener: netutil.LimitListener(listener, mostNameConnections), Handler: s.names,
+			MaxTCPQueries: 8, IdleTimeout: func() time.Duration { return 2 * time.Second }, // others wait for the connection
+		},
 	} {
 		go func() { log.Print("the name server ended: ", server.ActivateAndServe()) }()
 	}

@@ -25,7 +25,7 @@ _MAX_ACCOUNTS: Final = 20_000
 class BudgetSpent(Exception):
     """A budget has no room for a request. The message names the budget, and is shown to the agent and in the trial's status.
 
-    by_own_requests: whether it is the sweep's budget, and only what the trial's other requests reserve leaves no room."""
+    by_own_requests: whether it is the sweep's budget, and the request would have room without the trial's other requests."""
 
     def __init__(self, scope: Scope, message: str, *, by_own_requests: bool = False) -> None:
         super().__init__(message)
@@ -158,8 +158,8 @@ def _first_full(limited: Sequence[_Limited], most: Spent) -> tuple[Account, Budg
     deadline. Return None if every budget has room. Raises BudgetSpent if the spending leaves no room even without the
     reservations.
 
-    A trial with requests in flight may reserve more only while the sweep has as much left as they reserve: otherwise the trial
-    could make the requests of all others wait, and fail."""
+    While other trials use the sweep's budget, a trial with requests in flight may reserve more only if as much as they reserve is
+    left: otherwise the trial could make the requests of all others wait, and fail."""
     for scope, account, limits in limited:
         if lacking := _exceeded(account.spent, most, limits, "used"):
             raise BudgetSpent(scope, f"the {scope}'s budget has no room for this request: {lacking}")
@@ -167,7 +167,8 @@ def _first_full(limited: Sequence[_Limited], most: Spent) -> tuple[Account, Budg
     for scope, account, limits in limited:
         how, used = "used or reserved by other requests", plus(account.spent, account.reserved)
         if scope == "sweep" and not _exceeded(minus(used, own), most, limits, how):
-            if lacking := _exceeded(plus(used, own), most, limits, "used or reserved, or kept for other trials"):
+            kept = own if account.users > limited[0][1].users else NOTHING
+            if lacking := _exceeded(plus(used, kept), most, limits, "used or reserved, or kept for other trials"):
                 message = f"the trial's other requests leave no room for this one in the sweep's budget: {lacking}"
                 return account, BudgetSpent(scope, message, by_own_requests=True)
         elif lacking := _exceeded(used, most, limits, how):

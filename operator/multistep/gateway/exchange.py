@@ -44,6 +44,7 @@ _REFUSALS: Final = frozenset((429, 503, 529))
 _NOT_SENT: Final = (ClientConnectorError, ConnectionTimeoutError)
 _SHORTEST_PAUSE: Final = 0.2  # seconds; prevents a busy loop if the provider always answers Retry-After: 0
 _BACKOFF: Final = Backoff(first=1.0, last=15.0, jitter=1.0)  # if the provider sends no Retry-After: at first 1 to 2 s
+_AFTER_BUDGET: Final = 50.0  # seconds for which a request that waited for a budget may be held longer; clients leave after 300 s
 _ERROR_BYTES: Final = 4096
 
 
@@ -162,7 +163,7 @@ class Exchange:
                 return await self._services.budgets.reserve(claims, self._row.reserved, self._hold_left())
         except BudgetSpent as error:
             if error.by_own_requests:
-                await self.finish("failed", HELD_TOO_LONG, Usage(), "", str(error))
+                await self.finish("failed", HELD_TOO_LONG, Usage(), "Own", str(error))
                 raise Refused(HELD_TOO_LONG, str(error)) from error
             own = error.scope == "trial"
             if self._call.asked.answers > 1:  # with many, an agent could suspend any sweep, or have lost attempts blamed
@@ -176,7 +177,7 @@ class Exchange:
     async def _held_too_long(self, error: HoldExpired) -> Refused:
         refusal, own = self._refusal, self._services.steps.open_requests(self._call.claims.key)
         crowds = error.over_share or own > self._lane.window  # its own requests may make it wait, not the provider
-        kind: Kind = "" if crowds and refusal is None and not self._lane.narrowed else "Provider"
+        kind: Kind = "Own" if crowds and refusal is None and not self._lane.narrowed else "Provider"
         why = f"the provider refused the request: {refusal.message}" if refusal else "too many requests are ahead of it"
         message = f"held for {self._row.held_seconds:.0f} s; {why}"
         status = refusal.status if refusal else HELD_TOO_LONG
@@ -307,7 +308,8 @@ class Exchange:
         return self._services.stalls.waiting(self._call.claims.key) if refused else nullcontext()
 
     def _hold_left(self) -> float:
-        return max(0.0, self._services.settings.hold_seconds + self._budget_seconds - self._row.held_seconds)
+        more = min(_AFTER_BUDGET, self._budget_seconds)
+        return max(0.0, self._services.settings.hold_seconds + more - self._row.held_seconds)
 
     def _add_held(self, seconds: float) -> None:
         self._row = replace(self._row, held_seconds=self._row.held_seconds + seconds)

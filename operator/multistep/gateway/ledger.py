@@ -23,9 +23,10 @@ from typing import Any, Final, Literal, TypeVar
 from multistep.gateway.tokens import StepKey
 
 State = Literal["open", "done", "failed", "cut", "gone", "lost"]
-Kind = Literal["", "Provider", "Configuration", "Budget", "SweepBudget"]
-BUDGETS: Final[frozenset[Kind]] = frozenset(("Budget", "SweepBudget"))
-"""The kinds of failures in which the budget of the trial or of its sweep refused the request, so that it was not sent."""
+Kind = Literal["", "Provider", "Configuration", "Budget", "SweepBudget", "Own"]
+NOT_SENT: Final[frozenset[Kind]] = frozenset(("Budget", "SweepBudget", "Own"))
+"""The kinds of failures of requests that were not sent: the budget of the trial or of its sweep, or the trial's own requests in
+flight, left no room."""
 T = TypeVar("T")
 
 RETENTION_SECONDS: Final = 30 * 86400.0

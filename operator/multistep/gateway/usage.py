@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from multistep.gateway.ledger import BUDGETS, Row, Spent, refusals
+from multistep.gateway.ledger import NOT_SENT, Row, Spent, refusals
 
 
 class _Model(BaseModel):
@@ -65,8 +65,8 @@ class StepUsage(ModelUsage):
 
 
 def usage_of(rows: Sequence[Row], price_table: str, stalled_seconds: float) -> StepUsage:
-    """Return the sum of a step's rows. Of requests that a budget refused, which were not sent, only the waiting time counts."""
-    sent = [row for row in rows if row.kind not in BUDGETS]
+    """Return the sum of a step's rows. Of those that were not sent for lack of room, only the waiting time counts."""
+    sent = [row for row in rows if row.kind not in NOT_SENT]
     by_model: defaultdict[str, list[Row]] = defaultdict(list)
     refused: Counter[str] = Counter()
     for row in sent:
@@ -100,7 +100,8 @@ def _sum(rows: Sequence[Row]) -> ModelUsage:
 
 def _last_failure(rows: Sequence[Row]) -> LastFailure | None:
     refused = [row for row in rows if row.kind == "SweepBudget"]
-    last = max((row for row in refused or rows if row.ended is not None), key=lambda row: row.ended or 0.0, default=None)
-    if last is None or last.kind == "":
+    ended = [row for row in refused or rows if row.ended is not None and row.kind != "Own"]
+    last = max(ended, key=lambda row: row.ended or 0.0, default=None)
+    if last is None or last.kind == "" or last.kind == "Own":
         return None
     return LastFailure(status=last.status, model=last.model, kind=last.kind, message=last.message, most=last.reserved)

@@ -9,6 +9,7 @@ from multistep.engine.decisions import ProtocolViolation
 from multistep.reconcile.concurrency_limit import Key
 
 _UNREADY = Backoff(first=5.0, last=60.0)
+_MAX_REFUSED = 20  # if a proxy always refuses them, the trial must reach its deadline some time
 
 
 @dataclass
@@ -18,7 +19,8 @@ class PodHint:
     quiet_until: until this time a phase is assumed to run, so the pod needs an exec session only if it becomes unready;
     unready_until: until this time an unready pod needs no session either, because the last session found no result;
     empty_sessions: number of sessions in a row that found no result; violation: protocol violations of the pod's runner;
-    read_at_deadline: whether the pod was read after the trial's deadline."""
+    read_at_deadline: whether the pod was read after the trial's deadline; refused_sessions: number of sessions that the API server
+    was too busy to open."""
 
     uid: str
     quiet_until: float = 0.0
@@ -26,6 +28,7 @@ class PodHint:
     unready_until: float = 0.0
     empty_sessions: int = 0
     read_at_deadline: bool = False
+    refused_sessions: int = 0
 
     def phase_runs(self, now: float, poll: float, *, ready: bool, found_nothing: bool) -> float:
         """Record that a session ended while a phase runs. Return the seconds until the pod's next reconcile, at most ``poll``.
@@ -39,6 +42,12 @@ class PodHint:
         pause = min(poll, _UNREADY.seconds(self.empty_sessions + 1))
         self.unready_until = now + pause if found_nothing else 0.0
         return poll if ready else pause
+
+    def too_busy(self) -> None:
+        """Record that the API server was too busy to open a session. If the pod was to be read at the deadline, it still is."""
+        self.refused_sessions += 1
+        if self.refused_sessions <= _MAX_REFUSED:
+            self.read_at_deadline = False
 
 
 class PodHints:

@@ -79,9 +79,9 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         except StoreError as error:
             await self._report_store_failure(error)
             raise
-        except ClusterError as error:
-            if self._writer.refused or error.status in _BUSY:  # what was read is not stored, or nothing was read
-                self._t.hints.of(self._key, self._trial.status.pod_uid).read_at_deadline = False
+        except ClusterError:
+            if self._writer.refused:
+                self._t.hints.of(self._key, self._trial.status.pod_uid).read_at_deadline = False  # what was read is not stored
             raise
 
     async def _run_until_wait(self) -> Requeue:
@@ -331,6 +331,10 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         except PodError as error:
             if (reason := _violation_reason(error)) is not None:
                 hint.violation = ProtocolViolation.after(hint.violation, str(error), self._t.clock(), reason)
+            raise
+        except ClusterError as error:
+            if error.status in _BUSY:
+                hint.too_busy()
             raise
         hint.violation = None
         return left

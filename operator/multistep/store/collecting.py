@@ -19,6 +19,7 @@ from multistep.store.ledger import Admission, Collection, Counts, Ledger, usage_
 from multistep.store.spool import Spool, close
 from multistep.store.steps import Step
 from multistep.store.tar import InvalidTar
+from multistep.store.threads import as_store_error
 from multistep.store.unpacking import Pointer, Received
 
 _RECORDS = "records"  # name of hidden files (see TrialDirectory.store_step_data) with the records of separate verifiers
@@ -38,9 +39,14 @@ class Collections:
         admission = Admission(self._ledger, key.namespace, headroom)
         try:
             yield Spool(key, file, self._disk.threads, max_bytes, admission.admit)
+        except BaseException:
+            await self._disk.threads.run(close, file)
+            raise
+        else:
+            with as_store_error(f"{key}: closing the download"):
+                await self._disk.threads.run(file.close)  # in a thread: the kernel takes long to free a large file's blocks
         finally:
             admission.close()
-            await self._disk.threads.run(close, file)  # in a thread: the kernel takes long to free a large file's blocks
 
     async def store_step(
         self,

@@ -16,8 +16,8 @@ _LINES_BYTES = 64 * 1024
 
 
 def close(file: BinaryIO) -> None:
-    """Close a file that is discarded, or whose data was flushed. On a full volume, what is still buffered cannot be written: this
-    must not hide the error of the write."""
+    """Close a file that is discarded. On a full volume, what is still buffered cannot be written: this must not hide the error of
+    the write."""
     with suppress(OSError):
         file.close()
 

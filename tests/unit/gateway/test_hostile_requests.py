@@ -286,7 +286,7 @@ async def test_a_request_that_waits_while_its_step_is_closed_is_never_sent(tmp_p
         assert usage.last_failure is None and usage.input_tokens == 0
 
 
-@pytest.mark.parametrize(("step", "kind"), [("0", ""), ("1", "Provider")])
+@pytest.mark.parametrize(("step", "kind"), [("0", "Own"), ("1", "Provider")])
 async def test_an_agent_that_fills_the_queue_itself_is_not_excluded(step: str, kind: str, tmp_path: Path) -> None:
     async with world(tmp_path, lane_requests=1, hold_seconds=0.3, drain_seconds=0.1) as it:
         first = await in_flight(it)
@@ -304,7 +304,7 @@ async def test_an_agent_that_waits_for_more_than_its_share_of_the_queue_is_not_e
         for task in sent:
             task.cancel()
     ledger = Ledger(it.settings.ledger_file)
-    assert [row.kind for row in await ledger.rows_of(step_of(step="0")) if row.status == 529] == [""]
+    assert [row.kind for row in await ledger.rows_of(step_of(step="0")) if row.status == 529] == ["Own"]
     ledger.stop()
 
 

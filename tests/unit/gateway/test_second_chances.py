@@ -88,7 +88,7 @@ async def test_an_agents_own_reservations_do_not_suspend_the_sweep(tmp_path: Pat
         first.cancel()
         await asyncio.wait([first])
         usage = await it.admin.close(step_of())
-        assert (usage.requests, usage.last_failure) == (2, None)
+        assert (usage.requests, usage.last_failure) == (1, None)
 
 
 async def has_requests(it: World) -> bool:
