@@ -158,8 +158,8 @@ def _first_full(limited: Sequence[_Limited], most: Spent) -> tuple[Account, Budg
     deadline. Return None if every budget has room. Raises BudgetSpent if the spending leaves no room even without the
     reservations.
 
-    While other trials use the sweep's budget, a trial with requests in flight may reserve more only if as much as they reserve is
-    left: otherwise the trial could make the requests of all others wait, and fail."""
+    A trial with requests in flight may reserve more of the sweep's budget only if as much as they reserve is left: otherwise the
+    trial could make the requests of all others wait, and fail."""
     for scope, account, limits in limited:
         if lacking := _exceeded(account.spent, most, limits, "used"):
             raise BudgetSpent(scope, f"the {scope}'s budget has no room for this request: {lacking}")
@@ -167,8 +167,7 @@ def _first_full(limited: Sequence[_Limited], most: Spent) -> tuple[Account, Budg
     for scope, account, limits in limited:
         how, used = "used or reserved by other requests", plus(account.spent, account.reserved)
         if scope == "sweep" and not _exceeded(minus(used, own), most, limits, how):
-            kept = own if account.users > limited[0][1].users else NOTHING
-            if lacking := _exceeded(plus(used, kept), most, limits, "used or reserved, or kept for other trials"):
+            if lacking := _exceeded(plus(used, own), most, limits, "used or reserved, or kept for other trials"):
                 message = f"the trial's other requests leave no room for this one in the sweep's budget: {lacking}"
                 return account, BudgetSpent(scope, message, by_own_requests=True)
         elif lacking := _exceeded(used, most, limits, how):
