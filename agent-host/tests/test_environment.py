@@ -13,7 +13,7 @@ from multistep_host.frames import GuestError
 from multistep_host.guest import Admission
 from multistep_host.transfer import unpack_directory
 from runner import Runner
-from waiting import eventually, holding, is_free, was_held
+from waiting import cancelled
 
 
 async def test_a_commands_streams_are_apart_and_its_exit_code_is_kept(environment: GuestEnvironment) -> None:
@@ -131,12 +131,7 @@ def test_a_hostile_archive_leaves_the_directory_alone_and_keeps_the_good_files(t
 
 
 async def test_a_cancelled_command_is_killed(environment: GuestEnvironment, tmp_path: Path) -> None:
-    lock = tmp_path / "lock"
-    running = asyncio.create_task(environment.exec(holding(lock)))
-    await eventually(lambda: was_held(lock))
-    running.cancel()
-    await asyncio.wait([running])
-    await eventually(lambda: is_free(lock))
+    await cancelled(environment.exec, tmp_path / "lock")
 
 
 async def test_a_dismissed_guest_runs_nothing_and_its_command_is_lost(environment: GuestEnvironment) -> None:

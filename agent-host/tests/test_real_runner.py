@@ -24,7 +24,7 @@ import pytest
 from multistep_host.environment import GuestEnvironment
 from multistep_host.frames import GuestError, TransferError
 from multistep_host.guest import Admission
-from waiting import eventually, holding, is_free, was_held
+from waiting import cancelled
 
 RUNNER = os.environ["MULTISTEP_RUNNER"]
 START = 'mount -t proc proc /proc && mount -t tmpfs tmpfs /run && exec "$0" serve --socket "$1" --port "$2"'
@@ -137,12 +137,7 @@ async def test_directories_and_files_arrive(admitted: GuestEnvironment, tmp_path
 
 
 async def test_a_cancelled_command_and_what_it_started_are_killed(admitted: GuestEnvironment, tmp_path: Path) -> None:
-    lock = tmp_path / "lock"
-    running = asyncio.create_task(admitted.exec(holding(lock)))
-    await eventually(lambda: was_held(lock))
-    running.cancel()
-    await asyncio.wait([running])
-    await eventually(lambda: is_free(lock))
+    await cancelled(admitted.exec, tmp_path / "lock")
 
 
 async def test_a_guest_without_root_acts_as_the_admitted_user_only(container: Container, tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 
 async def eventually(holds: Callable[[], object], seconds: float = 30) -> None:
@@ -33,3 +34,12 @@ def is_free(lock: Path) -> bool:
         except BlockingIOError:
             return False
     return True
+
+
+async def cancelled(run: Callable[[str], Coroutine[Any, Any, object]], lock: Path) -> None:
+    """Run the command of ``holding`` with ``run``, cancel it, and wait until all its processes have ended."""
+    running = asyncio.create_task(run(holding(lock)))
+    await eventually(lambda: was_held(lock))
+    running.cancel()
+    await asyncio.wait([running])
+    await eventually(lambda: is_free(lock))

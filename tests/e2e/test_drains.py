@@ -21,6 +21,13 @@ async def evict(given: Given, pod: str) -> None:
     await given.client._http.send("create", PODS, path, {}, body)
 
 
+async def lose(given: Given, name: str, pod: str) -> None:
+    """Evict the trial's pod, and wait until the trial has lost the attempt."""
+    async with given.held(pod):
+        await evict(given, pod)
+        await given.until(name, lost_attempt)
+
+
 async def at_work(given: Given, name: str) -> str:
     """Wait until the trial's agent runs and return the pod's name."""
     found = await given.until(name, lambda each: ((each.get("status") or {}).get("steps") or [{}])[-1].get("phase") == "Agent")
@@ -31,10 +38,7 @@ async def test_a_trial_that_is_evicted_moves_as_an_infrastructure_retry(given: G
     manifest = trial(Step("a", solve=STAYS_IN_FIRST_POD, test=reward(0.25)))
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
-    pod = await at_work(given, name)
-    async with given.held(pod):
-        await evict(given, pod)
-        await given.until(name, lost_attempt)
+    await lose(given, name, await at_work(given, name))
     done = (await given.until(name, finished))["status"]
     assert (done["phase"], done["rewards"], done["attempt"]) == ("Complete", {"reward": 0.25}, 2)
     assert [each["reason"] for each in done["attempts"]] == ["EvictionByEvictionAPI"]

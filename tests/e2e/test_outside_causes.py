@@ -25,6 +25,7 @@ from tests.e2e.given import (
     reward,
     trial,
 )
+from tests.e2e.test_drains import lose
 from tests.support.machine import asleep, kill, processes, without
 from tests.support.waiting import eventually
 
@@ -63,13 +64,9 @@ async def test_any_loss_of_a_pod_is_recorded_and_the_trial_restarts(given: Given
         await client.delete(PODS, namespace, pod["metadata"]["name"])
 
     async def evicted(pod: Object) -> None:
-        name = pod["metadata"]["name"]
-        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
-        async with given.held(name):
-            await client._http.send("create", PODS, PODS.path(namespace, name, "eviction"), {}, eviction)
-            owner = identity.trial_of(pod)
-            assert owner is not None
-            await given.until(owner[1], lost_attempt)
+        owner = identity.trial_of(pod)
+        assert owner is not None
+        await lose(given, owner[1], pod["metadata"]["name"])
 
     async def killed(pod: Object) -> None:
         assert kill(processes(pod, RUNNER_SERVES)) == 1

@@ -19,8 +19,8 @@ class PodHint:
     quiet_until: until this time a phase is assumed to run, so the pod needs an exec session only if it becomes unready;
     unready_until: until this time an unready pod needs no session either, because the last session found no result;
     empty_sessions: number of sessions in a row that found no result; violation: protocol violations of the pod's runner;
-    read_at_deadline: whether the pod was read after the trial's deadline; refused_sessions: number of sessions since
-    then that the API server was too busy to open."""
+    read_at_deadline: whether the pod was read after the trial's deadline; refused_sessions: number of sessions
+    after the deadline that the API server was too busy to open."""
 
     uid: str
     quiet_until: float = 0.0

@@ -29,11 +29,11 @@ from multistep.engine.sweep_status import branches_planned, decide, started
 from multistep.engine.sweep_trials import Plan, manifest, plan, with_branches
 from multistep.engine.sweeps import Branch, Cell, Grid, Limits, Order, TrialFacts, tally, to_create
 from multistep.errors import InvalidSpec
+from tests.unit.engine.test_sweeps import NAMES
 
 NOW = 1_700_000_000.0
 STEPS = ["a", "b", "c"]
 GRID = Grid(["t", "u"], ["x", "y"], 3, branches=None)
-NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=80)  # of tasks and agents
 GRIDS = st.builds(
     Grid,
     st.lists(NAMES, min_size=1, max_size=3, unique=True),

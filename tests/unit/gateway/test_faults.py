@@ -15,6 +15,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from multistep.errors import StepUnknownToGateway
+from multistep.gateway import admin
 from multistep.gateway.dialects import blames_configuration
 from multistep.gateway.ledger import Ledger
 from multistep.gateway.tokens import StepKey
@@ -246,7 +247,8 @@ async def test_an_agent_that_leaves_before_the_answer_is_charged_too(tmp_path: P
         assert usage.input_tokens == it.model.entries[0].input > 0
 
 
-async def test_an_answer_that_does_not_end_within_the_drain_is_incomplete(tmp_path: Path) -> None:
+async def test_an_answer_that_does_not_end_within_the_drain_is_incomplete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "MARGIN_SECONDS", 500)  # so the gateway answers only when it has given the request up
     async with world(tmp_path, drain_seconds=0.3) as it:
         await leave_when(it, "-slow-60000", partial(has_requests, it, 1))
         usage = await it.admin.close(step_of())

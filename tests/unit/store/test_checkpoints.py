@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from io import BufferedWriter, FileIO
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from multistep.store import checkpoint_files
 from multistep.store.checkpoint_files import NAMES, Base, Blob, Commit, Name
 from multistep.store.ledger import Collection
 from multistep.store.volume import TrialKey, Volume
+from tests.support.full_disk import file_on_a_full_disk
 from tests.unit.store.helpers import KEY, Step, keep, member, tar, trial_path
 
 IMAGE = "docker.io/library/debian@sha256:1"
@@ -234,7 +234,7 @@ async def test_checkpoints_have_limits_of_their_own_and_use_no_room_of_results(t
 
 
 async def test_a_checkpoint_on_a_full_volume_is_an_error_of_the_store(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_files, "create", lambda _: BufferedWriter(FileIO("/dev/full", "w"), 1 << 22))
+    monkeypatch.setattr(checkpoint_files, "create", lambda _: file_on_a_full_disk(1 << 22))
     with pytest.raises(StoreError, match="No space left on device"):
         async with volume.checkpoints.draft(KEY, Headroom(1 << 30, 10)) as draft:
             await draft.spools["layer"].write(bytes(3_000_000))

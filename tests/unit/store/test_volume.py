@@ -8,7 +8,6 @@ import stat
 import tarfile
 import threading
 import tracemalloc
-from io import BufferedWriter, FileIO
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from multistep.errors import StoreError
 from multistep.store.disk import Disk
 from multistep.store.volume import TrialKey, Volume
+from tests.support.full_disk import file_on_a_full_disk
 
 from .helpers import KEY, Step, keep, link, member, opened, snapshot, tar, trial_path
 
@@ -53,7 +53,7 @@ async def test_a_download_past_its_limit_is_refused(volume: Volume) -> None:
 
 async def test_a_download_onto_a_full_volume_is_an_error_of_the_store(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing the file fails, too, and must not hide that error: the trial's time would go on."""
-    monkeypatch.setattr(Disk, "new_file", lambda _: BufferedWriter(FileIO("/dev/full", "w"), 1 << 22))
+    monkeypatch.setattr(Disk, "new_file", lambda _: file_on_a_full_disk(1 << 22))
     with pytest.raises(StoreError, match="writing the download: No space left on device"):
         async with volume.collections.spool(KEY) as spool:
             await spool.write(bytes(3_000_000))
