@@ -12,6 +12,7 @@ suffixes of the model's name select faults:
     -cap-N-MS         handles N concurrent requests, each for MS milliseconds, and rejects others with 429
     -credit           answers 400, as Anthropic does if the account has no credit
     -quota[-retry]    answers 429, as OpenAI does if the account has no credit; with -retry it sends a Retry-After
+    -too-large        answers 429, as OpenAI does if the request alone exceeds a rate limit
     -echo             answers 400 with the request's headers in the message
 
 PUT /_faults sets a list of such suffixes; each later request gets the next one, and after the last one
@@ -134,6 +135,8 @@ class FakeModel:
         if "-quota" in entry.faults:
             text, retry = "You exceeded your current quota.", "-quota-retry" in entry.faults
             return self._refuse(entry, 429, text, "insufficient_quota", retry=retry)
+        if "-too-large" in entry.faults:
+            return self._refuse(entry, 429, "Request too large for m (TPM): Limit 30000, Requested 36278.", "tokens")
         if "-echo" in entry.faults:
             return self._refuse(entry, 400, json.dumps(entry.headers))
         if "-drop" in entry.faults:

@@ -6,6 +6,7 @@ An answer without its end marker counts as cut off, even if the connection was c
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any, Final
@@ -24,6 +25,7 @@ _REQUEST_ERRORS: Final = frozenset(
     )
 )
 _NO_CREDIT: Final = "insufficient_quota"
+_REQUESTED: Final = re.compile(r"Limit (\d{1,15}), Requested (\d{1,15})")  # without "Used": the request alone is too large
 _CONFIGURATION_ERRORS: Final = frozenset(("API_KEY_INVALID", "billing_error", _NO_CREDIT, "invalid_api_key", "model_not_found"))
 CONFIGURATION_MESSAGES: Final = ("Your credit balance is too low", "model:", "models/")
 """How messages of Anthropic and Gemini about credit and models start; these errors share their type with other errors. No field of
@@ -218,6 +220,12 @@ def has_no_credit(body: bytes) -> bool:
     """Return whether a 429 shows that the account has no credit, so that a later request fails, too."""
     error = _part(_parsed(body), "error")
     return _NO_CREDIT in (error.get("code"), error.get("type"))
+
+
+def exceeds_limit_alone(body: bytes) -> bool:
+    """Return whether a 429 shows that the request alone exceeds a rate limit, so that it always fails, as OpenAI reports it."""
+    found = _REQUESTED.search(str(_part(_parsed(body), "error").get("message")))
+    return found is not None and int(found[2]) > int(found[1])
 
 
 def _largest(*limits: Any) -> int | None:

@@ -24,7 +24,7 @@ from multistep.gateway.bodies import Asked
 from multistep.gateway.budgets import Budgets, BudgetSpent, Reservation
 from multistep.gateway.client_connection import ClientConnection
 from multistep.gateway.credentials import Credential, Credentials
-from multistep.gateway.dialects import Usage, has_no_credit
+from multistep.gateway.dialects import Usage, exceeds_limit_alone, has_no_credit
 from multistep.gateway.fair_queue import HoldExpired, Lanes, stopwatch
 from multistep.gateway.headers import upstream_headers, upstream_query
 from multistep.gateway.ledger import Kind, Ledger, Row, Spent, State, settled
@@ -96,12 +96,15 @@ class Exchange:
         self._row = _open_row(call, most)
         self._refusal: _Refusal | None = None
         self._number = 0  # of this request among those that the lane sent
-        self._budget_seconds = 0.0  # time for which the request waited for room in a budget, which its agent may have caused
+        self._budget_seconds = 0.0  # time for which the request waited for room in a budget
+        self._lost_seconds = 0.0  # time by which that wait shortens the hold, if the agent's own requests may have caused it
 
     async def run(self) -> web.StreamResponse:
         """Send the request and relay the answer to the agent. Raises Refused."""
+        has_others = self._services.steps.open_requests(self._call.claims.key) > 1
         reservation = await self._reserve()
         self._budget_seconds = self._row.held_seconds
+        self._lost_seconds = max(0.0, self._budget_seconds - _AFTER_BUDGET) if has_others else 0.0
         try:
             await self._write()
             return await self._send()
@@ -177,7 +180,8 @@ class Exchange:
     async def _held_too_long(self, error: HoldExpired) -> Refused:
         refusal, own = self._refusal, self._services.steps.open_requests(self._call.claims.key)
         crowds = error.over_share or own > self._lane.window  # its own requests may make it wait, not the provider
-        kind: Kind = "Own" if crowds and refusal is None and not self._lane.narrowed else "Provider"
+        ended_early = self._lost_seconds > 0 and self._hold_left() + self._lost_seconds > (refusal.pause if refusal else 0.0)
+        kind: Kind = "Own" if ended_early or (crowds and refusal is None and not self._lane.narrowed) else "Provider"
         why = f"the provider refused the request: {refusal.message}" if refusal else "too many requests are ahead of it"
         message = f"held for {self._row.held_seconds:.0f} s; {why}"
         status = refusal.status if refusal else HELD_TOO_LONG
@@ -286,8 +290,9 @@ class Exchange:
         pause = _advised_pause(answer)
         message = f"{answer.status} {message_of(body, self._call.credential.key.get_secret_value())}"
         own_api = self._call.credential.base_url is None  # other providers use this code for per-minute rate limits
-        if answer.status == 429 and own_api and pause is None and has_no_credit(body):
-            await self.finish("failed", answer.status, Usage(), "Configuration", message)
+        no_credit = answer.status == 429 and own_api and pause is None and has_no_credit(body)
+        if no_credit or (answer.status == 429 and exceeds_limit_alone(body)):  # the latter: an agent can send a request of any size
+            await self.finish("failed", answer.status, Usage(), "Configuration" if no_credit else "", message)
             raise Refused(400, f"the provider refused the request: {message}")
         return _Refusal(answer.status, _pause_without_advice(self._row) if pause is None else pause, message)
 

@@ -65,12 +65,13 @@ class StepUsage(ModelUsage):
 
 
 def usage_of(rows: Sequence[Row], price_table: str, stalled_seconds: float) -> StepUsage:
-    """Return the sum of a step's rows. Of those that were not sent for lack of room, only the waiting time counts."""
+    """Return the sum of a step's rows. Of those that had no room, only the waiting time and the refusals count."""
     sent = [row for row in rows if row.kind not in NOT_SENT]
     by_model: defaultdict[str, list[Row]] = defaultdict(list)
     refused: Counter[str] = Counter()
     for row in sent:
         by_model[row.model].append(row)
+    for row in rows:
         refused.update({str(status): count for status, count in refusals(row).items() if count})
     return StepUsage(
         **_sum(sent).model_dump(),

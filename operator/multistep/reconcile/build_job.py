@@ -19,7 +19,7 @@ from multistep.engine.build_operations import build_operations, push_operation, 
 from multistep.engine.builder import Broken, Built, Decision, Lost, Pause, Retries, Seen
 from multistep.engine.decisions import PodFacts
 from multistep.engine.image_builds import ImageBuild
-from multistep.errors import ClusterError, Conflict, NotFound, PodError, SourceError
+from multistep.errors import AlreadyExists, ClusterError, Conflict, NotFound, PodError, SourceError
 from multistep.kube.protocols import Cluster
 from multistep.kube.resources import PODS
 from multistep.pods import builder as pods
@@ -155,7 +155,7 @@ class BuildJob:
                 return
 
     async def _create(self) -> None:
-        with suppress(Conflict):  # another operator created it, or this one before a crash
+        with suppress(AlreadyExists):  # another operator created it, or this one before a crash
             await self._t.cluster.create(pods.manifest(self._id, self._about, self._t.settings))
             logger.info("creating pod %s to build %s of %s", pods.pod_name(self._id), self._build.path, self._about)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 from contextlib import suppress
@@ -12,6 +13,7 @@ from pathlib import Path
 from multistep.errors import SourceError
 from multistep.sources.child_environment import child_environment
 from multistep.sources.fetch.__main__ import INCOMING
+from multistep.sources.fetch.output import name_prefix
 from multistep.sources.fetch.request import Fetched, Order, Request, Rules, parse_answer, progress_file
 
 _COMMAND = (sys.executable, "-P", "-m", "multistep.sources.fetch")
@@ -21,7 +23,17 @@ _LONGER_SECONDS = 5.0
 
 async def fetch(request: Request, rules: Rules, cache: Path) -> Fetched:
     """Fetch a task in a child process, which is killed on cancellation. Raises SourceError."""
-    process = await asyncio.create_subprocess_exec(
+    process = await _start()
+    try:
+        output = await _output(process, request, rules, cache)
+        return _parsed(output, process.returncode, request, rules)
+    except BaseException:
+        await asyncio.to_thread(_delete_files, cache / INCOMING, process.pid)
+        raise
+
+
+async def _start() -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
         *_COMMAND,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
@@ -29,17 +41,29 @@ async def fetch(request: Request, rules: Rules, cache: Path) -> Fetched:
         env=child_environment("SSL_CERT_FILE", "SSL_CERT_DIR"),
         start_new_session=True,
     )
+
+
+async def _output(process: asyncio.subprocess.Process, request: Request, rules: Rules, cache: Path) -> bytes:
+    """Return what the process writes, b"" after the timeout. The process has ended then."""
     try:
         async with asyncio.timeout(rules.seconds + _LONGER_SECONDS):
-            output = await _communicate(process, Order(request, rules, str(cache)).to_json())
+            return await _communicate(process, Order(request, rules, str(cache)).to_json())
     except TimeoutError:
-        output = b""
+        return b""
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
         progress_file(cache / INCOMING, request).unlink(missing_ok=True)
-    return _parsed(output, process.returncode, request, rules)
+
+
+def _delete_files(incoming: Path, process: int) -> None:
+    """Delete the files of a process that was killed, or failed, before it deleted them itself."""
+    for path in incoming.glob(f"{name_prefix(process)}*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 async def _communicate(process: asyncio.subprocess.Process, order: bytes) -> bytes:

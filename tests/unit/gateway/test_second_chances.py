@@ -4,6 +4,7 @@ would get another attempt, or would be excluded."""
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from contextlib import suppress
 from functools import partial
@@ -17,10 +18,11 @@ from aiohttp.test_utils import TestServer
 from multistep.gateway import fair_queue, relay
 from multistep.gateway.bodies import InvalidBody
 from multistep.gateway.budgets import Budgets, Reservation
-from multistep.gateway.dialects import MESSAGES, RESPONSES, Dialect, Reading
+from multistep.gateway.dialects import MESSAGES, RESPONSES, Dialect, Reading, exceeds_limit_alone
 from multistep.gateway.headers import upstream_headers
 from multistep.gateway.ledger import Spent
 from multistep.gateway.relay import message_of
+from multistep.gateway.steps import Steps
 from multistep.gateway.tokens import StepClaims
 from tests.support.waiting import eventually
 from tests.unit.gateway.test_hostile_requests import parsed
@@ -91,14 +93,39 @@ async def test_an_agents_own_reservations_do_not_suspend_the_sweep(tmp_path: Pat
         assert (usage.requests, usage.last_failure) == (1, None)
 
 
+async def test_a_request_that_alone_exceeds_a_rate_limit_is_not_the_providers_failure(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        assert (await it.call("chat", "-too-large")).status == 400
+        usage = await it.admin.close(step_of())
+        assert (len(it.model.entries), usage.last_failure, usage.refusals) == (1, None, {"429": 1})
+
+
+@pytest.mark.parametrize(
+    ("message", "alone"),
+    [
+        ("Request too large for gpt-4o (TPM): Limit 30000, Requested 36278. The tokens must be reduced.", True),
+        ("Rate limit reached for gpt-4o (TPM): Limit 30000, Used 29000, Requested 3082. Try again in 4s.", False),
+        ("Limit 30000, Requested 30000", False),
+        (None, False),
+    ],
+)
+def test_a_refusal_shows_whether_the_request_alone_exceeds_the_limit(message: str | None, alone: bool) -> None:
+    assert exceeds_limit_alone(json.dumps({"error": {"message": message}}).encode()) == alone
+
+
 async def has_requests(it: World) -> bool:
     return bool(it.model.entries)
 
 
+@pytest.mark.parametrize(
+    ("retry_after", "requests", "status", "kind"),
+    [(0.2, 2, 200, None), (60, 2, 529, None), (60, 1, 529, "Provider"), (300, 2, 529, "Provider")],
+)
 async def test_the_wait_for_an_agents_own_budget_is_not_the_providers_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retry_after: float, requests: int, status: int, kind: str | None
 ) -> None:
-    """An agent chooses when its own request ends, and so how much of the wait would be left for the provider."""
+    """An agent chooses when its own request ends, and so how much of the wait would be left for the provider. requests: number of
+    its open requests."""
     passed, reserve = [0.0], Budgets.reserve
 
     async def reserve_late(budgets: Budgets, claims: StepClaims, most: Spent, seconds: float) -> Reservation:
@@ -106,11 +133,13 @@ async def test_the_wait_for_an_agents_own_budget_is_not_the_providers_failure(
         return await reserve(budgets, claims, most, seconds)
 
     monkeypatch.setattr(Budgets, "reserve", reserve_late)
+    monkeypatch.setattr(Steps, "open_requests", lambda _steps, _key: requests)
     monkeypatch.setattr(fair_queue, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
-    async with world(tmp_path, hold_seconds=240, retry_after=0.2) as it:
-        assert (await it.call("messages", "-fail-429-1")).status == 200
+    async with world(tmp_path, hold_seconds=240, retry_after=retry_after) as it:
+        assert (await it.call("messages", "-fail-429-1")).status == status
         usage = await it.admin.close(step_of())
-        assert usage.last_failure is None and usage.held_seconds > 239
+        assert usage.held_seconds > 239 and usage.refusals == {"429": 1}
+        assert (usage.last_failure and usage.last_failure.kind) == kind
 
 
 async def cut_off_when_not_read(request: web.Request) -> web.StreamResponse:

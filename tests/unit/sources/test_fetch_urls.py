@@ -60,6 +60,11 @@ class ScriptedServer:
         self.asked.append((request.path, request.headers.get("Authorization")))
         if request.path == "/hang":
             await asyncio.sleep(60)
+        if request.path == "/hang-in-body":
+            response = web.StreamResponse()
+            await response.prepare(request)
+            await response.write(b"x")
+            await asyncio.sleep(60)
         return self.answers.get(request.path, web.Response(status=404))
 
 
@@ -107,8 +112,9 @@ async def test_a_server_that_is_away_is_waited_for(cache: Cache) -> None:
     assert error.transient and "cannot be reached" in str(error) and "very-secret" not in str(error)
 
 
-async def test_a_fetch_ends_at_its_limit(here: ScriptedServer, cache: Cache) -> None:
-    error = await refused(cache, Request("url", f"{here.url}/hang", digest=digest_of(b"")), seconds=0.2)
+@pytest.mark.parametrize("path", ["hang", "hang-in-body"])
+async def test_a_fetch_ends_at_its_limit_and_leaves_no_files(path: str, here: ScriptedServer, cache: Cache) -> None:
+    error = await refused(cache, Request("url", f"{here.url}/{path}", digest=digest_of(b"")), seconds=0.2)
     assert error.transient and "within 0.2 s" in str(error)
 
 

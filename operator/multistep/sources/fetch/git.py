@@ -6,6 +6,7 @@ A server that cannot leave out files (no partial clones) sends all files of the 
 from __future__ import annotations
 
 import io
+import os
 import re
 import stat
 import tempfile
@@ -28,7 +29,7 @@ from multistep.sources.bundle import Entry
 from multistep.sources.fetch.guard import check_named, host_of, listed
 from multistep.sources.fetch.http import basic, connection_error, make_pool
 from multistep.sources.fetch.oci import kept_in
-from multistep.sources.fetch.output import Budget, Output, write_tar
+from multistep.sources.fetch.output import Budget, Output, name_prefix, write_tar
 from multistep.sources.fetch.request import COMMIT, Fetched, Order
 from multistep.sources.reasons import DENIED, NOT_FOUND, TOO_LARGE
 
@@ -59,7 +60,7 @@ def fetch(order: Order, incoming: Path) -> Fetched:
 @contextmanager
 def opened(incoming: Path) -> Iterator[Repo]:
     """Create an empty repository, and delete it at the end."""
-    with tempfile.TemporaryDirectory(dir=incoming) as directory:
+    with tempfile.TemporaryDirectory(dir=incoming, prefix=name_prefix(os.getpid())) as directory:
         repository = Repo.init_bare(directory)
         try:
             yield repository

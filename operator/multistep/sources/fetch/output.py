@@ -15,11 +15,16 @@ from multistep.sources.bundle import Entry, Limits, tar_chunks
 from multistep.sources.reasons import TOO_LARGE
 
 
+def name_prefix(process: int) -> str:
+    """Return the prefix of all names that a fetching process creates, by which its parent finds them. process: its process ID."""
+    return f"{process}-"
+
+
 class Output:
     """A new file in a directory, deleted if the ``with`` block raises. digest: digest of the bytes written so far."""
 
     def __init__(self, directory: Path) -> None:
-        number, name = tempfile.mkstemp(dir=directory)
+        number, name = tempfile.mkstemp(dir=directory, prefix=name_prefix(os.getpid()))
         self.path = Path(name)
         self._stream = os.fdopen(number, "wb")
         self._sha = hashlib.sha256()
