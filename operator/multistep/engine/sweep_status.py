@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from multistep.api.plural import plural
 from multistep.api.status_values import FINISHED_PHASES, Phase
@@ -123,11 +123,6 @@ def suspended_before_start(sweep: TrialSweep, now: float) -> SweepStatus:
 def waiting(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:
     """Return the status of a sweep that cannot start yet."""
     return _with(sweep, "Pending", reason, message, now)
-
-
-def stalled(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:
-    """Return the status of a started sweep that creates and counts no trials until its tasks can be read again."""
-    return _with(sweep, cast(Phase, sweep.status.phase), reason, message, now, stalled=True)
 
 
 def failed(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:

@@ -36,7 +36,6 @@ from multistep.reconcile.sweep_events import transitions
 from multistep.reconcile.sweep_regrade import regraded_sweep, unfinished_source
 from multistep.reconcile.sweep_tasks import SweepTasks
 from multistep.reconcile.writer import emit_events
-from multistep.sources.reasons import FETCHING
 
 logger = logging.getLogger(__name__)
 
@@ -165,8 +164,6 @@ class _SweepReconcile:
         available."""
         if self._sweep.status.start_time is not None:
             logger.warning("%s", error)
-            if error.reason != FETCHING:
-                await self._write(sweep_status.stalled(self._sweep, error.reason, str(error), self._s.clock()))
             return Requeue(error.retry_seconds if error.transient else REJECTED_RETRY_SECONDS)
         text = f"spec.tasksFrom: {error}"
         if not error.transient:
