@@ -73,10 +73,14 @@ _Limited: TypeAlias = tuple[Scope, Account, Limits]
 
 @dataclass(frozen=True)
 class Reservation:
-    """The budget reserved for one request. Call ``settle`` exactly once."""
+    """The budget reserved for one request. Call ``settle`` exactly once.
+
+    own_seconds: time for which the request waited because the trial's other requests left no room.
+    """
 
     accounts: tuple[Account, ...]
     most: Spent
+    own_seconds: float = 0.0
 
     def settle(self, used: Spent) -> None:
         """Replace the reservation by the request's actual usage, which is Spent() if it was not sent."""
@@ -107,14 +111,14 @@ class Budgets:
         for account in accounts:
             account.users += 1
         try:
-            await _wait_for_room(limited, most, seconds)
+            own_seconds = await _wait_for_room(limited, most, seconds)
         except BaseException:
             for account in accounts:
                 account.users -= 1
             raise
         for account in accounts:
             account.reserve(most)
-        return Reservation(accounts, most)
+        return Reservation(accounts, most, own_seconds)
 
     async def _account(self, scope: Scope, name: str) -> Account:
         found = self._accounts.get((scope, name))
@@ -141,16 +145,21 @@ class Budgets:
                 del self._accounts[key]
 
 
-async def _wait_for_room(limited: Sequence[_Limited], most: Spent, seconds: float) -> None:
-    """Wait until every budget has room for the request. Raises BudgetSpent."""
-    deadline = asyncio.get_running_loop().time() + seconds
+async def _wait_for_room(limited: Sequence[_Limited], most: Spent, seconds: float) -> float:
+    """Wait until every budget has room for the request. Return the seconds for which the trial's other requests left no room.
+    Raises BudgetSpent."""
+    loop, own_seconds = asyncio.get_running_loop(), 0.0
+    deadline = loop.time() + seconds
     while (full := _first_full(limited, most)) is not None:
-        account, refusal = full
+        (account, refusal), since = full, loop.time()
         try:
             async with asyncio.timeout_at(deadline):
                 await account.changed.wait()
         except TimeoutError:
             raise refusal from None
+        if refusal.scope == "trial" or refusal.by_own_requests:
+            own_seconds += loop.time() - since
+    return own_seconds
 
 
 def _first_full(limited: Sequence[_Limited], most: Spent) -> tuple[Account, BudgetSpent] | None:

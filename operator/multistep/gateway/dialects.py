@@ -25,7 +25,7 @@ _REQUEST_ERRORS: Final = frozenset(
     )
 )
 _NO_CREDIT: Final = "insufficient_quota"
-_REQUESTED: Final = re.compile(r"Limit (\d{1,15}), Requested (\d{1,15})")  # without "Used": the request alone is too large
+_LIMIT_AND_REQUESTED: Final = re.compile(r"Limit (\d{1,15}), Requested (\d{1,15})")  # without "Used"
 _CONFIGURATION_ERRORS: Final = frozenset(("API_KEY_INVALID", "billing_error", _NO_CREDIT, "invalid_api_key", "model_not_found"))
 CONFIGURATION_MESSAGES: Final = ("Your credit balance is too low", "model:", "models/")
 """How messages of Anthropic and Gemini about credit and models start; these errors share their type with other errors. No field of
@@ -223,9 +223,10 @@ def has_no_credit(body: bytes) -> bool:
 
 
 def exceeds_limit_alone(body: bytes) -> bool:
-    """Return whether a 429 shows that the request alone exceeds a rate limit, so that it always fails, as OpenAI reports it."""
-    found = _REQUESTED.search(str(_part(_parsed(body), "error").get("message")))
-    return found is not None and int(found[2]) > int(found[1])
+    """Return whether a 429 shows that the request alone exceeds a rate limit, so that it always fails, as OpenAI reports it. If the
+    limit is 0, the account cannot use the model: this depends on no request."""
+    found = _LIMIT_AND_REQUESTED.search(str(_part(_parsed(body), "error").get("message")))
+    return found is not None and 0 < int(found[1]) < int(found[2])
 
 
 def _largest(*limits: Any) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -97,14 +97,13 @@ class Exchange:
         self._refusal: _Refusal | None = None
         self._number = 0  # of this request among those that the lane sent
         self._budget_seconds = 0.0  # time for which the request waited for room in a budget
-        self._lost_seconds = 0.0  # time by which that wait shortens the hold, if the agent's own requests may have caused it
+        self._lost_seconds = 0.0  # time by which the trial's other requests shorten the hold, because of that wait
 
     async def run(self) -> web.StreamResponse:
         """Send the request and relay the answer to the agent. Raises Refused."""
-        has_others = self._services.steps.open_requests(self._call.claims.key) > 1
         reservation = await self._reserve()
-        self._budget_seconds = self._row.held_seconds
-        self._lost_seconds = max(0.0, self._budget_seconds - _AFTER_BUDGET) if has_others else 0.0
+        self._budget_seconds = waited = self._row.held_seconds
+        self._lost_seconds = max(0.0, waited - _AFTER_BUDGET) - max(0.0, waited - reservation.own_seconds - _AFTER_BUDGET)
         try:
             await self._write()
             return await self._send()
@@ -180,8 +179,7 @@ class Exchange:
     async def _held_too_long(self, error: HoldExpired) -> Refused:
         refusal, own = self._refusal, self._services.steps.open_requests(self._call.claims.key)
         crowds = error.over_share or own > self._lane.window  # its own requests may make it wait, not the provider
-        ended_early = self._lost_seconds > 0 and self._hold_left() + self._lost_seconds > (refusal.pause if refusal else 0.0)
-        kind: Kind = "Own" if ended_early or (crowds and refusal is None and not self._lane.narrowed) else "Provider"
+        kind: Kind = "Own" if error.shortened or (crowds and refusal is None and not self._lane.narrowed) else "Provider"
         why = f"the provider refused the request: {refusal.message}" if refusal else "too many requests are ahead of it"
         message = f"held for {self._row.held_seconds:.0f} s; {why}"
         status = refusal.status if refusal else HELD_TOO_LONG
@@ -251,13 +249,14 @@ class Exchange:
             message = f"the provider gave no answer: {type(error).__name__}"
             await self.finish("cut", 0, None, self.blame_silence() if is_silence(error) else "Provider", message)
             raise Refused(HELD_TOO_LONG, message) from error
-        refused = answer.status in _REFUSALS
-        self._services.loads.count(self._call.asked.model, refused=refused)
-        if not refused:
+        if answer.status not in _REFUSALS:
+            self._services.loads.count(self._call.asked.model, refused=False)
             return answer
         async with answer:
             self._client.sent = False
-            return await self._refusal_of(answer)
+            refusal = await self._refusal_of(answer)
+        self._services.loads.count(self._call.asked.model, refused=True)
+        return refusal
 
     async def _redirected(self, answer: ClientResponse) -> Refused:
         to = message_of(answer.headers.get("Location", "").encode(), self._call.credential.key.get_secret_value())
@@ -283,10 +282,7 @@ class Exchange:
     async def _refusal_of(self, answer: ClientResponse) -> _Refusal:
         field = f"refused_{answer.status}"
         self._row = replace(self._row, **{field: getattr(self._row, field) + 1})
-        try:
-            body = await answer.content.read(_ERROR_BYTES)
-        except (ClientError, TimeoutError, OSError):
-            body = b""
+        body = await _start_of(answer)
         pause = _advised_pause(answer)
         message = f"{answer.status} {message_of(body, self._call.credential.key.get_secret_value())}"
         own_api = self._call.credential.base_url is None  # other providers use this code for per-minute rate limits
@@ -300,8 +296,8 @@ class Exchange:
         """Sleep for the last refusal's pause. Raises HoldExpired at once if the rest of ``hold_seconds`` is shorter."""
         assert self._refusal is not None
         pause = max(_SHORTEST_PAUSE, self._refusal.pause)
-        if pause > self._hold_left():
-            raise HoldExpired
+        if pause > (left := self._hold_left()):
+            raise HoldExpired(shortened=pause <= left + self._lost_seconds)
         with stopwatch(self._add_held):
             async with self._stalled_by_provider():
                 await asyncio.sleep(pause)
@@ -349,6 +345,15 @@ def _used(row: Row) -> Spent:
 def _pause_without_advice(row: Row) -> float:
     """Return the back-off in seconds if the provider sent no Retry-After. It doubles with each refusal of the request."""
     return _BACKOFF.seconds(row.refused_429 + row.refused_503 + row.refused_529)
+
+
+async def _start_of(answer: ClientResponse) -> bytes:
+    """Return the first bytes of an error's body: as many as arrive, at most _ERROR_BYTES."""
+    body = b""
+    with suppress(ClientError, TimeoutError, OSError):
+        while len(body) < _ERROR_BYTES and (data := await answer.content.read(_ERROR_BYTES - len(body))):
+            body += data
+    return body
 
 
 def _advised_pause(answer: ClientResponse) -> float | None:

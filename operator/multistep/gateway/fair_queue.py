@@ -24,11 +24,13 @@ _LONGEST_PAUSE: Final = 60.0  # seconds; a longer Retry-After is shortened: othe
 
 
 class HoldExpired(Exception):
-    """The request waited too long for its turn. over_share: a slot was free, but its trial had too many."""
+    """The request waited too long for its turn. over_share: a slot was free, but its trial had too many; shortened: the provider's
+    pause would fit if the request had not waited for the trial's other requests."""
 
-    def __init__(self, *, over_share: bool = False) -> None:
+    def __init__(self, *, over_share: bool = False, shortened: bool = False) -> None:
         super().__init__()
         self.over_share = over_share
+        self.shortened = shortened
 
 
 class _Line(deque[asyncio.Future[None]]):

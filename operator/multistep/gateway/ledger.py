@@ -24,9 +24,9 @@ from multistep.gateway.tokens import StepKey
 
 State = Literal["open", "done", "failed", "cut", "gone", "lost"]
 Kind = Literal["", "Provider", "Configuration", "Budget", "SweepBudget", "Own"]
-NOT_SENT: Final[frozenset[Kind]] = frozenset(("Budget", "SweepBudget", "Own"))
-"""The kinds of failures of requests that were not sent: the budget of the trial or of its sweep, or the trial's own requests in
-flight, left no room."""
+NOT_COUNTED: Final[frozenset[Kind]] = frozenset(("Budget", "SweepBudget", "Own"))
+"""The kinds of failures of requests without an answer for which the provider is not to blame: the budget of the trial or of its
+sweep, or the trial's own requests in flight, left no room or too little time."""
 T = TypeVar("T")
 
 RETENTION_SECONDS: Final = 30 * 86400.0

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from multistep.gateway.ledger import NOT_SENT, Row, Spent, refusals
+from multistep.gateway.ledger import NOT_COUNTED, Row, Spent, refusals
 
 
 class _Model(BaseModel):
@@ -65,8 +65,8 @@ class StepUsage(ModelUsage):
 
 
 def usage_of(rows: Sequence[Row], price_table: str, stalled_seconds: float) -> StepUsage:
-    """Return the sum of a step's rows. Of those that had no room, only the waiting time and the refusals count."""
-    sent = [row for row in rows if row.kind not in NOT_SENT]
+    """Return the sum of a step's rows. Of those in NOT_COUNTED, only the waiting time and the refusals count."""
+    sent = [row for row in rows if row.kind not in NOT_COUNTED]
     by_model: defaultdict[str, list[Row]] = defaultdict(list)
     refused: Counter[str] = Counter()
     for row in sent:

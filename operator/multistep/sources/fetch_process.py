@@ -57,13 +57,14 @@ async def _output(process: asyncio.subprocess.Process, request: Request, rules: 
         progress_file(cache / INCOMING, request).unlink(missing_ok=True)
 
 
-def _delete_files(incoming: Path, process: int) -> None:
+def _delete_files(incoming: Path, pid: int) -> None:
     """Delete the files of a process that was killed, or failed, before it deleted them itself."""
-    for path in incoming.glob(f"{name_prefix(process)}*"):
+    for path in incoming.glob(f"{name_prefix(pid)}*"):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # the fetch's own error matters more
+                path.unlink(missing_ok=True)
 
 
 async def _communicate(process: asyncio.subprocess.Process, order: bytes) -> bytes:

@@ -179,6 +179,7 @@ async def test_a_request_that_does_not_fit_waits_for_the_others() -> None:
     assert not waiting.done()
     first.settle(Spent(10))  # 10 tokens used, 80 reserved: the second request fits now
     second = await waiting
+    assert second.own_seconds == pytest.approx(1)
     second.settle(Spent(50))
 
 
@@ -189,8 +190,12 @@ async def test_a_request_that_other_requests_leave_no_room_is_refused_after_the_
     with pytest.raises(BudgetSpent, match=r"sweep's budget .*: 80 of 100 input tokens are used or reserved by other re") as caught:
         await accounts.reserve(other, Spent(50), 5)
     assert not caught.value.by_own_requests
+    waiting = asyncio.create_task(accounts.reserve(other, Spent(50), 5))
+    await asyncio.sleep(1)
     first.settle(Spent(10))
-    (await accounts.reserve(other, Spent(50), 5)).settle(Spent(50))
+    second = await waiting
+    assert second.own_seconds == 0
+    second.settle(Spent(50))
 
 
 @in_virtual_time

@@ -7,6 +7,7 @@ import asyncio
 import json
 import time
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,6 @@ from multistep.gateway.dialects import MESSAGES, RESPONSES, Dialect, Reading, ex
 from multistep.gateway.headers import upstream_headers
 from multistep.gateway.ledger import Spent
 from multistep.gateway.relay import message_of
-from multistep.gateway.steps import Steps
 from multistep.gateway.tokens import StepClaims
 from tests.support.waiting import eventually
 from tests.unit.gateway.test_hostile_requests import parsed
@@ -106,6 +106,7 @@ async def test_a_request_that_alone_exceeds_a_rate_limit_is_not_the_providers_fa
         ("Request too large for gpt-4o (TPM): Limit 30000, Requested 36278. The tokens must be reduced.", True),
         ("Rate limit reached for gpt-4o (TPM): Limit 30000, Used 29000, Requested 3082. Try again in 4s.", False),
         ("Limit 30000, Requested 30000", False),
+        ("Request too large for gpt-5 on requests per min (RPM): Limit 0, Requested 1.", False),
         (None, False),
     ],
 )
@@ -118,22 +119,21 @@ async def has_requests(it: World) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("retry_after", "requests", "status", "kind"),
-    [(0.2, 2, 200, None), (60, 2, 529, None), (60, 1, 529, "Provider"), (300, 2, 529, "Provider")],
+    ("retry_after", "own_seconds", "status", "kind"),
+    [(0.2, 239.9, 200, None), (60, 239.9, 529, None), (60, 0.0, 529, "Provider"), (300, 239.9, 529, "Provider")],
 )
 async def test_the_wait_for_an_agents_own_budget_is_not_the_providers_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retry_after: float, requests: int, status: int, kind: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retry_after: float, own_seconds: float, status: int, kind: str | None
 ) -> None:
-    """An agent chooses when its own request ends, and so how much of the wait would be left for the provider. requests: number of
-    its open requests."""
+    """An agent chooses when its own request ends, and so how much of the hold is left for the provider. own_seconds: how much of
+    the wait for a budget the trial's own requests caused."""
     passed, reserve = [0.0], Budgets.reserve
 
     async def reserve_late(budgets: Budgets, claims: StepClaims, most: Spent, seconds: float) -> Reservation:
         passed[0] += 239.9
-        return await reserve(budgets, claims, most, seconds)
+        return replace(await reserve(budgets, claims, most, seconds), own_seconds=own_seconds)
 
     monkeypatch.setattr(Budgets, "reserve", reserve_late)
-    monkeypatch.setattr(Steps, "open_requests", lambda _steps, _key: requests)
     monkeypatch.setattr(fair_queue, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
     async with world(tmp_path, hold_seconds=240, retry_after=retry_after) as it:
         assert (await it.call("messages", "-fail-429-1")).status == status

@@ -15,9 +15,9 @@ from multistep.sources.bundle import Entry, Limits, tar_chunks
 from multistep.sources.reasons import TOO_LARGE
 
 
-def name_prefix(process: int) -> str:
-    """Return the prefix of all names that a fetching process creates, by which its parent finds them. process: its process ID."""
-    return f"{process}-"
+def name_prefix(pid: int) -> str:
+    """Return the prefix of the names of all files that the fetching process ``pid`` creates, by which its parent finds them."""
+    return f"{pid}-"
 
 
 class Output:
