@@ -28,7 +28,7 @@ class SweepRegrade(Model):
 
 
 class SourceException(Model):
-    """The exception of a source's step before its verification. The step has the same exception in the regrade."""
+    """An exception that a step of the source had before its verification. The step has the same exception in the regrade."""
 
     type: str
     """Harbor's exception class."""

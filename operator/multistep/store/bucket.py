@@ -6,7 +6,7 @@ Credentials, region and endpoint come from the environment variables of the stor
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -145,8 +145,10 @@ class Bucket:
         with self._errors("deleting", names[0] if names else ""):
             try:
                 await obstore.delete_async(self._store, names)
-            except (NotFoundError, FileNotFoundError):
-                return
+            except (NotFoundError, FileNotFoundError):  # GCS and Azure report a missing object, and may not delete those after it
+                for name in names:
+                    with suppress(NotFoundError, FileNotFoundError):
+                        await obstore.delete_async(self._store, name)
 
     async def sign_put(self, name: str, seconds: float) -> str:
         """Return a presigned URL to upload this object, valid for some seconds. Whoever has the URL can upload: it is a secret."""

@@ -6,11 +6,12 @@ import hashlib
 import io
 import os
 import tarfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
 import aiohttp
+import obstore
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
@@ -349,3 +350,19 @@ def test_files_have_their_own_names_where_every_store_can_take_them(path: str, p
     name = object_name(path)
     assert (name == f"files/{path}") is plain
     assert name.startswith(("files/", "named/"))
+
+
+async def test_a_missing_object_does_not_keep_others_from_being_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, delete = MemoryStore(), obstore.delete_async
+
+    async def delete_up_to_a_missing_one(_: MemoryStore, paths: str | Sequence[str]) -> None:
+        """Delete as GCS and Azure do."""
+        for path in [paths] if isinstance(paths, str) else paths:
+            await obstore.head_async(store, path)
+            await delete(store, path)
+
+    monkeypatch.setattr(obstore, "delete_async", delete_up_to_a_missing_one)
+    for name in ("a", "b"):
+        await obstore.put_async(store, name, b"x")
+    await Bucket(store, "memory://").delete(["a", "missing", "b"])
+    assert [each["path"] for each in await obstore.list(store).collect_async()] == []

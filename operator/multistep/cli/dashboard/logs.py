@@ -1,4 +1,4 @@
-"""The output of a trial's phases for the dashboard. It equals the output of `multistep logs -f`."""
+"""The output of a trial's phases for the dashboard, as on a terminal by `multistep logs -f --tail 500`."""
 
 from __future__ import annotations
 
