@@ -127,7 +127,7 @@ func (r *reading) tmpfs(key []string, text string) (Mount, bool) {
 	return mount, true
 }
 
-// checkMode refuses a mode that a volume in memory does not have. 0: the file sets no mode.
+// checkMode refuses modes other than 0777 and 1777, because a volume in memory always has mode 1777. mode: 0 if the file sets none.
 func (r *reading) checkMode(key []string, mode int64) {
 	if mode&^0o1000 != 0o777 && mode != 0 {
 		r.file.refuse(key, "must have mode 1777, as a volume in memory has; got %o", mode)

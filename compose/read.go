@@ -56,8 +56,8 @@ func Read(request Request) Answer {
 	return answer
 }
 
-// load loads the file over Harbor's base. It opens no file: walk has refused includes and files to extend, and env_files are read
-// later.
+// load loads the file over Harbor's base. It opens no file: walk has refused includes and `extends` of other files, and the request
+// contains the texts of env_files.
 func load(request Request) (*types.Project, error) {
 	details := types.ConfigDetails{
 		WorkingDir:  "/",
@@ -286,7 +286,7 @@ func serviceNames(service types.ServiceConfig) []string {
 	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == "" })
 }
 
-// addLinks adds the aliases that links give to services.
+// addLinks adds to each service's names the aliases that the links of services give it.
 func (r *reading) addLinks(services []Service) {
 	for _, service := range r.project.Services {
 		for _, link := range service.Links {

@@ -95,7 +95,7 @@ func (r *reading) checkNetwork(key []string, service types.ServiceConfig) {
 	}
 }
 
-// checkProject refuses networks and volumes of other drivers, and services without a common network.
+// checkProject refuses networks and volumes with unsupported drivers, and services without a common network.
 func (r *reading) checkProject() {
 	for name, network := range r.project.Networks {
 		if network.Driver != "" && network.Driver != "bridge" && network.Driver != "default" {

@@ -9,7 +9,8 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// An end-to-end test runs these tasks with the oracle, so all keys that the table maps are tested on a real cluster.
+// The tasks in tests/e2e/compose_tasks use every mapped key. An end-to-end test runs them with the oracle, so all mapped keys are
+// tested on a real cluster.
 func TestTheEndToEndTasksUseEveryMappedKey(t *testing.T) {
 	files, err := filepath.Glob("../tests/e2e/compose_tasks/*/*/docker-compose.yaml")
 	if err != nil || len(files) == 0 {
@@ -34,7 +35,7 @@ func TestTheEndToEndTasksUseEveryMappedKey(t *testing.T) {
 	}
 }
 
-// use records the rows of all keys below a node.
+// use adds to used the paths of the table's rows for all keys below a node.
 func use(node *yaml.Node, pattern []string, used map[string]bool) {
 	switch node = target(node); node.Kind {
 	case yaml.MappingNode:

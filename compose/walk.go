@@ -21,7 +21,7 @@ type Refusal struct {
 }
 
 // document is the file as a tree of nodes with line numbers. ofTrial: the variables whose values the trial sets; skipped: the
-// services that walk skipped, by name.
+// inactive services, whose keys walk did not check, by name.
 type document struct {
 	root      *yaml.Node
 	variables map[string]string
@@ -86,7 +86,7 @@ func (d *document) walk(node *yaml.Node, path, pattern []string) {
 }
 
 // unset handles variables without a value and without a default. In the values of replaceable keys, they get a placeholder, because
-// the trial sets their values (in Harbor, the environment of its process sets them). In the values of other keys, they are refused.
+// the trial sets their values (in Harbor, the environment of Harbor's process does). In the values of other keys, they are refused.
 func (d *document) unset(node *yaml.Node, path []string) {
 	for name, variable := range template.ExtractVariables(map[string]any{"": node.Value}, template.DefaultPattern) {
 		if _, set := d.variables[name]; set || variable.DefaultValue != "" || variable.PresenceValue != "" || hasDefault(node.Value, name) {
@@ -188,7 +188,7 @@ func isName(pattern []string) bool {
 	return found && strings.HasSuffix(row.Path, ".*")
 }
 
-// empty returns whether the value equals the key's default: null, false or nothing.
+// empty returns whether the value equals the key's default: null, false, or an empty mapping or list.
 func empty(node *yaml.Node) bool {
 	node = target(node)
 	return node.Kind == yaml.ScalarNode && (node.Tag == "!!null" || node.Tag == "!!bool" && node.Value == "false") ||

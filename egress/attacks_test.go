@@ -172,7 +172,7 @@ func socketOf(family, protocol int, fastOpen bool) attack {
 	}
 }
 
-// after calls first, whose failure does not matter, and then runs an attack.
+// after returns an attack that calls first, whose failure does not matter, and then runs another attack.
 func after(first func(), then attack) attack {
 	return func() error {
 		first()
@@ -318,7 +318,7 @@ func attacks() map[string]attack {
 	}
 }
 
-// inAnotherUser runs an attack as a user without capabilities.
+// inAnotherUser runs the attack "a raw connection" as the user with this id, who has no capabilities.
 func inAnotherUser(id uint32) error {
 	command := exec.Command("/proc/self/exe")
 	command.Env = append(os.Environ(), asAgent+"=a raw connection")

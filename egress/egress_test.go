@@ -147,7 +147,7 @@ func TestAClientThatWaitsIsStillAskedForTheName(t *testing.T) {
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(8 * time.Second))
-	// "hello\n": the proxy assumes a protocol in which the server speaks first
+	// wait for "hello\n": the client sends nothing, so the proxy assumes that the server speaks first
 	if _, err := io.ReadFull(conn, make([]byte, 6)); err != nil {
 		t.Fatal(err)
 	}
@@ -449,7 +449,7 @@ func TestOnlyTheKubeletReachesThePod(t *testing.T) {
 	}
 }
 
-// Servers such as nginx keep the socket of their resolver.
+// After each switch, lookups on a socket that stays open get the new policy's answers. Servers such as nginx keep such a socket.
 func TestLookupsOfAKeptSocketFollowTheNetwork(t *testing.T) {
 	s := start(t)
 	conn, err := net.Dial("udp", node+":53")

@@ -190,7 +190,8 @@ func (s *sidecar) listen() error {
 	return nil
 }
 
-// serveNames starts the name server at an address. Each TCP connection can make it allocate 64 KiB for a query.
+// serveNames starts the name server at an address. The number of TCP connections is limited, because each can make the server
+// allocate 64 KiB for a query.
 func (s *sidecar) serveNames(address string) error {
 	packets, err := net.ListenPacket("udp", address)
 	if err != nil {

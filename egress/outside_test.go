@@ -11,9 +11,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// playOutside starts the servers outside the pod in this network namespace, which has their addresses. On the node of a real
-// cluster, they are the targets of attacks from a trial's agent (tests/support/egress_paths.py). When all listen, playOutside
-// serves this program to the agent on ownPort.
+// playOutside plays the hosts outside the pod: it starts their servers in this network namespace, which has their addresses. On the
+// node of a real cluster, the servers are the targets of attacks from a trial's agent (tests/support/egress_paths.py). When all
+// servers listen, playOutside serves this program to the agent on ownPort.
 func playOutside() error {
 	if err := serveOutside(); err != nil {
 		return err

@@ -75,8 +75,8 @@ def _go_tests() -> None:
     _go_test(ROOT / "compose", "./...")
     _go_test(ROOT / "runner", "./...")
     _go_test(ROOT / "runner", "-race", "./internal/...")
-    # The main package's tests run the runner in containers. Most of them would be disturbed by the race detector's threads, so only
-    # some run with it. Skip two more tests that wait for ten seconds, and one that measures how long processes are stopped.
+    # The main package's tests run the runner in containers. The race detector's threads would disturb most of these tests, so only
+    # some run with it. Of these, skip two that wait for about ten seconds, and one that measures how long processes are stopped.
     _go_test(ROOT / "runner", "-race", "-run", _RACE_OF_CONTAINERS, "-skip", "IsNoWork|WithinASecond", ".")
 
 
@@ -146,7 +146,7 @@ def _gofmt() -> None:
 def _go_test(module: Path, *arguments: str) -> None:
     """Run Go tests. A skipped test counts as failed."""
     command = [str(go()), "test", "-json", *arguments]
-    env = go_environment(CGO_ENABLED="1" if "-race" in arguments else "0")  # the race detector needs cgo; releases have none
+    env = go_environment(CGO_ENABLED="1" if "-race" in arguments else "0")  # the race detector needs cgo; releases do not use cgo
     done = subprocess.run(command, cwd=module, env=env, stdout=subprocess.PIPE, text=True, check=False)
     events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     ends = Counter(event["Action"] for event in events if event.get("Test") and event["Action"] in ("pass", "fail", "skip"))

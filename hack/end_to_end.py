@@ -62,8 +62,8 @@ def run_agents() -> None:
 
 class _Stage:
     """Runs the end-to-end tests with these marks (pytest's -m), those marked `alone` last. With localkube, a second cluster runs a
-    part of the `alone` tests. past: earlier runs; the operator's RBAC rights are checked against the audit logs since the newest
-    run started."""
+    part of the `alone` tests. past: the history; the operator's RBAC rights are checked against the audit logs since the start of
+    the run that the history extends."""
 
     def __init__(self, first: deployment.Cluster, marks: str, past: History) -> None:
         self._first, self._marks, self._since = first, marks, past.newest_start()

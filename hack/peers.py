@@ -62,7 +62,7 @@ def _fetch_monitoring_crds(directory: Path) -> None:
 def _unpack(directory: Path) -> None:
     with stage(f"Debian's {' and '.join(_PACKAGES)}"), tempfile.TemporaryDirectory() as downloads:
         apt_get("update")
-        # As root, apt would drop its privileges for downloads and could then not write to the directory.
+        # Without this option, apt run by root drops its privileges for downloads, and cannot write to the directory.
         apt_get("download", "-o", "APT::Sandbox::User=root", *_PACKAGES, cwd=Path(downloads))
         for package in Path(downloads).glob("*.deb"):
             capture(["dpkg-deb", "--extract", str(package), str(directory)])

@@ -79,8 +79,8 @@ def _create_venv() -> None:
 
 
 def _runs(python: Path) -> bool:
-    """Return whether .venv's interpreter exists and has the current interpreter's minor version. It differs after an upgrade of
-    Python."""
+    """Return whether .venv's interpreter exists and has the current interpreter's minor version. The versions differ after an
+    upgrade of Python."""
     if not python.exists():
         return False
     version = f"import sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"

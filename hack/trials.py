@@ -113,7 +113,7 @@ def _host_settings(operator_image: str, agent_host_image: str, builder_image: st
         "MULTISTEP_LISTEN_HOST": "127.0.0.1",
         "MULTISTEP_RESULTS_PORT": str(port),
         "MULTISTEP_METRICS_PORT": "0",
-        "MULTISTEP_LEASE_NAMESPACE": deployment.NAMESPACE,  # as in the cluster, so that only one operator is the leader
+        "MULTISTEP_LEASE_NAMESPACE": deployment.NAMESPACE,  # the lease of the cluster's operator, so that only one leads
         "MULTISTEP_LEASE_NAME": deployment.RELEASE,
         "MULTISTEP_RESULTS_DIR": str(results),
         "MULTISTEP_RESULTS_URL": f"http://127.0.0.1:{port}",

@@ -14,7 +14,7 @@ _PROGRAMS = {  # by Debian package: a program or file that the package contains
     "buildah": "buildah",
     "containernetworking-plugins": "/usr/lib/cni/bridge",
     "debootstrap": "debootstrap",
-    "gcc": "gcc",  # to build runc, like the files below /usr/include and pkg-config
+    "gcc": "gcc",  # needed to build runc, as are libc6-dev, libseccomp-dev and pkg-config
     "iproute2": "ip",
     "libc6-dev": "/usr/include/stdio.h",
     "libseccomp-dev": "/usr/include/seccomp.h",

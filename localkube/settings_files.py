@@ -76,7 +76,7 @@ def kubelet(config: Config, pki: Pki, node: Node, options: NodeOptions) -> Docum
         "maxPods": config.max_pods,
         "serializeImagePulls": False,
         "streamingConnectionIdleTimeout": f"{options.stream_idle_seconds}s",
-        "nodeLeaseDurationSeconds": 8,  # the kubelet then renews the lease every 2 s: even a slow node does not count as failed
+        "nodeLeaseDurationSeconds": 8,  # the kubelet then renews its lease every 2 s: a slow node does not count as failed
         "kubeAPIQPS": 100,
         "kubeAPIBurst": 200,
         # Not "systemd", because all cgroups are below the node's own cgroup, which localkube creates without systemd.

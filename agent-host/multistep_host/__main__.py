@@ -20,7 +20,7 @@ _LOG_BYTES = 1000
 
 
 def main() -> None:
-    """Run the command. The exit code is 0 if an outcome was written, 2 if the request is invalid."""
+    """Run the command. The exit code is 0 if an outcome was written, 1 for wrong arguments, 2 if stdin names no outcome file."""
     if sys.argv[1:] not in (["setup"], ["step"]):
         sys.exit(_USAGE)
     request = sys.stdin.read()

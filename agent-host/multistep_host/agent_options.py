@@ -15,7 +15,7 @@ from pydantic import BaseModel
 Alternative = str | dict[str, Any]
 """What a value can be: the name of a JSON type, `path` (a text), or a type with an enum or bounds as in JSON Schema."""
 
-# Arguments that the agent host gives to the class, or that make no sense in a trial.
+# Constructor parameters that are not options: the agent host sets them, or they make no sense in a trial.
 _OF_THE_HOST = frozenset(
     {
         "self",

@@ -2,7 +2,7 @@
 
 `multistep-host setup` creates the listening socket and passes it to the daemon. A request is one line of JSON, and so is its
 answer. Lines {"output": BASE64} with the output of the agent's commands precede a step's answer. If the client disconnects (the
-container's runner kills it at the timeout), the daemon cancels its request.
+container's runner kills the client at the timeout), the daemon cancels the client's request.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Daemon:
 
 
 async def _send_output(writer: asyncio.StreamWriter, block: bytes) -> None:
-    with suppress(ConnectionError):  # the client has left, which cancels the request
+    with suppress(ConnectionError):  # the client disconnected: _while_connected cancels the request
         writer.write(json.dumps({"output": base64.b64encode(block).decode()}).encode() + b"\n")
         await writer.drain()
 

@@ -81,7 +81,7 @@ class GuestEnvironment(BaseEnvironment):
         """Run a command with bash, as Harbor 0.25's Docker environment does.
 
         Raises:
-            RuntimeError: the command exceeded timeout_sec, or the connection to the runner failed.
+            RuntimeError: the command exceeded timeout_sec, the runner failed to run it, or the connection to the runner failed.
         """
         who = self._resolve_user(user)
         wanted = Command(
@@ -119,7 +119,7 @@ class GuestEnvironment(BaseEnvironment):
         """Download a file.
 
         Raises:
-            RuntimeError: the path is not a file, or is larger than MAX_DOWNLOAD_BYTES.
+            RuntimeError: the path is not a file, or is larger than MAX_DOWNLOAD_BYTES, or the transfer failed.
         """
         with tempfile.TemporaryFile() as archive:
             await self.guest.download(str(source_path), "file", archive.write, MAX_DOWNLOAD_BYTES)
@@ -129,7 +129,7 @@ class GuestEnvironment(BaseEnvironment):
         """Download the contents of a directory into `target_dir`, and overwrite existing files.
 
         Raises:
-            RuntimeError: the path is not a directory, or is larger than MAX_DOWNLOAD_BYTES.
+            RuntimeError: the path is not a directory, or is larger than MAX_DOWNLOAD_BYTES, or the transfer failed.
         """
         await self.download_tree(str(source_dir), Path(target_dir))
 

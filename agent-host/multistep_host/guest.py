@@ -1,8 +1,8 @@
-"""Guest sessions: while the operator permits it, the agent host runs commands and transfers files in the environment.
+"""Guest sessions: connections of the agent host to the environment's runner, to run commands and transfer files there.
 
 The environment's runner listens on an abstract Unix socket, which all containers of the pod can reach. The operator permits the
-sessions with an admission. Both sides prove by HMAC that they know its token, so that a root process in the environment cannot
-impersonate the runner.
+sessions with an admission, which has a secret token. Both sides prove by HMAC that they know the token, so that a root process in
+the environment cannot impersonate the runner.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from multistep_host.output import BoundedOutput
 from multistep_host.transcript import Send, discard
 
 _HANDSHAKE_SECONDS = 10.0
-_CONNECTIONS = 32  # maximum at once; the runner accepts 64
+_CONNECTIONS = 32  # maximum number of simultaneous connections; the runner accepts 64
 _STDOUT, _STDERR = 1, 2
 
 

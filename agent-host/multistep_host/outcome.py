@@ -54,7 +54,7 @@ def write(path: Path, value: Outcome) -> None:
 
 
 def _cut(message: str) -> str:
-    """Return the message, or only the start and end of a long one, because programs usually report the failure last."""
+    """Return the message; of a long one only its start and its end, because programs usually report a failure at the end."""
     if len(message) <= _MESSAGE_CHARACTERS:
         return message
     half = _MESSAGE_CHARACTERS // 2

@@ -23,7 +23,7 @@ class BoundedOutput:
         room = self._head_bytes - len(self._head)
         self._head += block[:room]
         self._tail += block[room:]
-        if len(self._tail) > 2 * self._tail_bytes:  # cut rarely, so that appending stays cheap
+        if len(self._tail) > 2 * self._tail_bytes:  # truncate only at twice the limit, so that appending stays cheap
             del self._tail[: -self._tail_bytes]
 
     def text(self) -> str:

@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 
 
 async def skip_install(agent: BaseAgent, environment: BaseEnvironment) -> None:
-    """Make the agent's `setup` skip the installation, unless the agent's version command fails in the environment. Use the version
-    that the command prints."""
+    """Make the agent's `setup` skip the installation, and set the agent's version from the output of its version command. Change
+    nothing if the agent's `install` must run (CONFIGURED_BY_INSTALL), or if the version command fails in the environment."""
     if not isinstance(agent, BaseInstalledAgent) or agent.name() in CONFIGURED_BY_INSTALL:
         return
     if command := agent.get_version_command():

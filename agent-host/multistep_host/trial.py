@@ -138,12 +138,13 @@ class TrialAgent:
 def create_agent(request: SetupRequest, variables: Variables, logs: Path) -> BaseAgent:
     """Create Harbor's agent object as Harbor 0.25's Trial does.
 
-    If an agent that can use the model gateway has a provider's key, check first, as Harbor 0.25's Job does, that it is the key of
-    its model: it would fail without a request. An agent without a key may need none, or have it from a file of its image.
+    If an agent that can use the model gateway has a provider's key, check first, as Harbor 0.25's Job does, that the key is one for
+    the agent's model: with another key, the agent would fail without sending a request. An agent without a key is not checked,
+    because it may need none, or read it from a file of its image.
     """
     wanted = request.agent
     kwargs = dict(wanted.options)
-    skips = bool(kwargs.pop("skip_model_parsing", False))  # not an option for Harbor's check, but a field of AgentConfig
+    skips = bool(kwargs.pop("skip_model_parsing", False))  # a field of AgentConfig; Harbor's check accepts no such option
     if wanted.version is not None:
         kwargs["version"] = wanted.version
     config = AgentConfig(
@@ -217,6 +218,6 @@ async def _wait(task: asyncio.Future[None], seconds: float | None, stalled: Call
 def failed_creation(exception: Exception) -> Outcome:
     """Return the outcome of a setup whose agent could not be created."""
     if isinstance(exception, MissingModelCredentialError):
-        without_options = re.split(r"[,.] (?:or )?[Uu]se --", str(exception))[0]  # Multistep has other options
+        without_options = re.split(r"[,.] (?:or )?[Uu]se --", str(exception))[0]  # omit the advice to use options of Harbor's CLI
         return outcome(error={**error_of(exception), "message": without_options})
     return outcome(error=host_error(f"the agent cannot be created: {type(exception).__name__}: {exception}"))

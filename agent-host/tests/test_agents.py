@@ -39,7 +39,7 @@ def variables_of(key: str) -> Variables:
 
 
 def kwargs_of(name: str, directory: Path) -> dict[str, str]:
-    """Return the options that the agent's constructor requires. Create in `directory` a user's project, which some agents need."""
+    """Return the options that the agent's constructor requires. Some are the path of a project, which is created in `directory`."""
     directory.mkdir(parents=True, exist_ok=True)
     for file, text in (
         ("package.json", "{}"),

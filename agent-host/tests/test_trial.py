@@ -67,7 +67,7 @@ async def test_setup_reports_the_agent(make: MakeTrial, runner: Runner) -> None:
 
 
 async def test_commands_of_the_setup_have_the_agents_variables(make: MakeTrial, runner: Runner) -> None:
-    """An installation may need them: proxies, or the address of a package registry."""
+    """An installation may need the agent's variables, for a proxy or the address of a package registry."""
     await make().setup(setup_request(runner))
     assert [each["env"] for each in runner.requests] == [{"KEY": "first"}]
 
@@ -210,8 +210,8 @@ async def test_without_an_answer_of_the_gateway_nothing_is_extended() -> None:
 
 @contextmanager
 def gateway(seconds: list[Any]) -> Iterator[tuple[str, list[str]]]:
-    """Serve a fake model gateway that answers one request with each number of stalled seconds. Yield its URL, and the list of the
-    requests' Authorization headers."""
+    """Serve a fake model gateway that answers requests with these numbers of stalled seconds, in this order. Yield its URL, and the
+    list of the requests' Authorization headers."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

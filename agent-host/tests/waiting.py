@@ -1,4 +1,4 @@
-"""Waits of tests, and commands that show that they and all that they started have ended."""
+"""Functions that wait for a condition, and a command that shows tests whether all its processes have ended."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 
 async def eventually(holds: Callable[[], object], seconds: float = 30) -> None:
-    """Wait until the condition holds. Raises TimeoutError."""
+    """Wait until the condition holds. Raises TimeoutError after `seconds`."""
     async with asyncio.timeout(seconds):
         while not holds():
             await asyncio.sleep(0.05)
 
 
 def holding(lock: Path) -> str:
-    """Return a command that holds a lock on the file for a minute, as does the process that it leaves in the background."""
+    """Return a command that holds a lock on the file for a minute. A background process of the command holds the same lock."""
     return f"exec 9> {lock}; flock 9; touch {lock}.held; sleep 60 & sleep 60"
 
 
 def was_held(lock: Path) -> bool:
-    """Return whether the command of ``holding`` has got the lock."""
+    """Return whether the command of ``holding`` has acquired the lock, even if it has released it since."""
     return Path(f"{lock}.held").exists()
 
 

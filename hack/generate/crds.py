@@ -57,8 +57,8 @@ _STOPS_FOR_GOOD = {
     "message": "stop cannot be set back to false: create a new trial",
     "fieldPath": ".stop",
 }
-# A retry's index determines its trial's name and number, so entries must not move. The rule compares only the first and the last
-# entry, because comparing all entries would exceed CEL's cost limit.
+# The index of an entry of `retries` determines the name and the number of the retry's trial, so entries must not move. The rule
+# compares only the first and the last old entry, because comparing all entries would exceed CEL's cost limit.
 _RETRIES_ARE_KEPT = {
     "rule": "!has(oldSelf.retries) || oldSelf.retries.size() == 0 || (has(self.retries) && "
     "self.retries.size() >= oldSelf.retries.size() && self.retries[0] == oldSelf.retries[0] && "

@@ -1,5 +1,5 @@
-// Command localkube contains all components of a small Kubernetes cluster in one binary. The name by which it is called (a symbolic
-// link), or its first argument, selects the component.
+// Command localkube contains etcd, the components of Kubernetes, and kubectl in one binary. The name by which it is called (a
+// symbolic link), or its first argument, selects the component.
 package main
 
 import (

@@ -22,14 +22,15 @@ const Socket = "/run/egress/control.sock"
 
 const mostRequestBytes = 4 << 20
 
-// Request is a request to switch to a policy. A repeated request has the same ID, and changes nothing.
+// Request is a request to switch to a policy. ID: the same if the operator repeats a request.
 type Request struct {
 	ID string `json:"id"`
 	policy.Policy
 }
 
-// Answer confirms that the requested policy is in force. Boot: the id of the sidecar's process, which starts with no network;
-// Report: the attempts that were refused since the previous switch; InvalidHosts: whether the error is in the policy's hosts.
+// Answer confirms that the requested policy is in force, unless Error is set. Boot: the id of the sidecar's process, which starts
+// with no network; Report: the attempts that were refused since the previous switch; InvalidHosts: whether the error is in the
+// policy's hosts.
 type Answer struct {
 	Boot string `json:"boot"`
 	refusals.Report
@@ -48,7 +49,7 @@ type Control struct {
 	given Answer
 }
 
-// Do carries out a request. If the operator repeats the last request, Do changes nothing and returns the same answer.
+// Do carries out a request. If it equals the last request that succeeded, Do changes nothing and returns the same answer.
 func (c *Control) Do(request Request) Answer {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()

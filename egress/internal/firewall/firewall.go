@@ -80,8 +80,8 @@ func buffers(socket *netlink.Conn) error {
 	return errors.Join(socket.SetWriteBuffer(bufferBytes), socket.SetReadBuffer(bufferBytes))
 }
 
-// Count adds the packets that the rules refused since they were put in force. It does not count redirected TCP connections, which
-// the proxy counts.
+// Count adds to counter the packets that the rules refused since they were put in force. It does not count redirected TCP
+// connections, which the proxy counts.
 func (f *Firewall) Count(counter *refusals.Counter) error {
 	conn, err := nftables.New()
 	if err != nil {
@@ -157,9 +157,9 @@ func (f *Firewall) leave(conn *nftables.Conn, table *nftables.Table, rules *poli
 	add(counts(), []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED}})
 }
 
-// enter accepts incoming packets of established connections: of the sidecar's own, and of those with listed addresses; with a
-// public network, of all. It does not accept all established connections in every mode, because a process may keep a socket from a
-// phase with another network.
+// enter accepts, besides loopback and neighbour discovery, incoming packets of the kubelet's probes and of established connections:
+// with a public network, of all; otherwise only of the sidecar's connections and of those with listed addresses, because a process
+// may keep a socket from a phase with another network.
 func (f *Firewall) enter(conn *nftables.Conn, table *nftables.Table, rules *policy.Rules, allowed map[byte]*nftables.Set) {
 	to := chain(conn, table, "entering", nftables.ChainTypeFilter, nftables.ChainHookInput, nftables.ChainPriorityFilter, nftables.ChainPolicyDrop)
 	add := adder(conn, to)

@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxElements is the maximum number of elements in one message to the kernel, which has 64 KiB for them.
+// maxElements is the maximum number of elements in one message to the kernel. A message has 64 KiB for its elements.
 const maxElements = 500
 
-// addListed adds one set of the listed addresses per address family. Thus the number of rules does not grow with the number of
-// addresses: the kernel answers each rule, and the socket's buffer has little space for answers. It returns the sets by address
-// family; a family without listed addresses has none.
+// addListed adds one set of the listed addresses per address family, and returns the sets by family. A family without listed
+// addresses has no set. With sets, the number of rules does not grow with the number of addresses: the kernel answers each rule,
+// and the socket's buffer has little space for answers.
 func addListed(conn *nftables.Conn, table *nftables.Table, prefixes []netip.Prefix) (map[byte]*nftables.Set, error) {
 	sets := map[byte]*nftables.Set{}
 	for _, each := range families {
@@ -36,8 +36,8 @@ func addListed(conn *nftables.Conn, table *nftables.Table, prefixes []netip.Pref
 	return sets, nil
 }
 
-// elementsOf returns two elements per range of addresses: its first address, and the address after its last one. Overlapping and
-// adjacent ranges are merged, because the ranges of a set must not overlap.
+// elementsOf returns two elements per range of addresses: the range's first address, and the address after its last one, if any.
+// Overlapping and adjacent ranges are merged, because the ranges of a set must not overlap.
 func elementsOf(prefixes []netip.Prefix, is4 bool) []nftables.SetElement {
 	chosen := slices.DeleteFunc(slices.Clone(prefixes), func(each netip.Prefix) bool { return each.Addr().Is4() != is4 })
 	slices.SortFunc(chosen, func(one, other netip.Prefix) int { return one.Addr().Compare(other.Addr()) })

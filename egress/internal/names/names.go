@@ -50,8 +50,8 @@ func New(config *dns.ClientConfig, rules func() *policy.Rules, refused *refusals
 	}
 }
 
-// ServeDNS answers queries for A and AAAA records of allowed names. Queries of other types could carry data out of the pod, and
-// their answers could carry keys of Encrypted Client Hello into it, which would hide the name from the proxy.
+// ServeDNS answers queries for A and AAAA records of allowed names. It does not forward queries of other types: they could carry
+// data out of the pod, and the answers could contain keys of Encrypted Client Hello, which hides the server's name from the proxy.
 func (n *Names) ServeDNS(writer dns.ResponseWriter, request *dns.Msg) {
 	answer := new(dns.Msg).SetReply(request)
 	answer.RecursionAvailable = true
@@ -135,7 +135,7 @@ func (n *Names) AllowedAt(to netip.AddrPort) string {
 	return ""
 }
 
-// query sends a new message to the pod's resolver, so that only the name in the client's message leaves the pod.
+// query sends a new message to the pod's resolver, so that nothing but the name and the type of the client's query leaves the pod.
 func (n *Names) query(ctx context.Context, name string, kind uint16) (*dns.Msg, error) {
 	message := new(dns.Msg).SetQuestion(dns.Fqdn(name), kind)
 	errs := []error{errors.New("the pod has no resolver")}

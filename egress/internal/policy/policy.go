@@ -137,7 +137,7 @@ func (r *Rules) Closed() bool {
 }
 
 // LeadsInside reports whether an address is a loopback, link-local, multicast, unspecified or broadcast address. An allowed name
-// must not resolve to such an address: the cloud's metadata server has one.
+// must not give access to such an address, unless the policy lists the address: the cloud's metadata server has a link-local one.
 func LeadsInside(address netip.Addr) bool {
 	return address.IsLoopback() || address.IsLinkLocalUnicast() || address.IsMulticast() || address.IsUnspecified() ||
 		address == netip.AddrFrom4([4]byte{255, 255, 255, 255})

@@ -10,7 +10,7 @@ import (
 
 const originalDestination = 80 // SO_ORIGINAL_DST and IP6T_SO_ORIGINAL_DST
 
-// original returns the address that a redirected connection was for.
+// original returns the address to which the client connected, before the firewall redirected the connection to the proxy.
 func original(conn *net.TCPConn) (netip.AddrPort, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -51,7 +51,7 @@ func (f *forwarded) allowedBy(rules *policy.Rules) bool {
 	return rules.Public || rules.AllowsAddress(f.to.Addr()) || (f.name != "" && rules.AllowsEndpoint(f.name, f.to.Port()))
 }
 
-// cut resets the client's connection, so that the client gets an error instead of the end of the data.
+// cut closes both connections. It resets the client's, so that the client gets an error instead of the end of the data.
 func (f *forwarded) cut() {
 	_ = f.client.SetLinger(0)
 	f.close()
@@ -71,7 +71,7 @@ func (p *Proxy) Rules() *policy.Rules {
 	return p.rules
 }
 
-// Apply puts rules in force and ends the connections that they do not allow.
+// Apply puts rules in force and ends the connections that the new rules do not allow.
 func (p *Proxy) Apply(rules *policy.Rules) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
@@ -121,8 +121,8 @@ func (p *Proxy) serve(client *net.TCPConn) {
 	}
 }
 
-// byName forwards a connection to the server whose name the client sends. It forwards a connection of another protocol if an
-// allowed name resolved to the address.
+// byName forwards a TLS or HTTP connection to the server whose name the client sends, if the name is allowed. It forwards a
+// connection of another protocol if an allowed name resolved to the address.
 func (p *Proxy) byName(link *forwarded, to netip.AddrPort) {
 	var seen bytes.Buffer
 	_ = link.client.SetReadDeadline(time.Now().Add(firstBytes))
@@ -170,7 +170,8 @@ func (p *Proxy) toServer(link *forwarded, asked spoken, to netip.AddrPort) error
 }
 
 // serverFirst forwards a connection in which the server speaks first. It cuts the connection if the client then sends the name of a
-// server that is not allowed: otherwise a client could wait for firstBytes, and then start TLS with any server at a shared address.
+// server that is not allowed: otherwise a client could send nothing for the time firstBytes, and then start TLS with any server at
+// a shared address.
 func (p *Proxy) serverFirst(link *forwarded, to netip.AddrPort) {
 	link.both(func() {
 		var seen bytes.Buffer
@@ -244,7 +245,7 @@ func (f *forwarded) both(send func()) {
 	<-sent
 }
 
-// send copies from the client to the server, which then sees the end of the client's data.
+// send copies data from the client to the server, and signals the end of the client's data to the server.
 func (f *forwarded) send(first []byte) {
 	if _, err := f.upstream.Write(first); err != nil || copyBytes(f.upstream, f.client) != nil {
 		f.cut()
@@ -253,7 +254,7 @@ func (f *forwarded) send(first []byte) {
 	_ = f.upstream.CloseWrite()
 }
 
-// receive copies from the server to the client, which then sees the end of the server's data.
+// receive copies data from the server to the client, and signals the end of the server's data to the client.
 func (f *forwarded) receive() {
 	if copyBytes(f.client, f.upstream) != nil {
 		f.cut()
