@@ -1,7 +1,7 @@
 """Record when components started and when they were ready.
 
-An API server answers before it has loaded its RBAC rules, and then it denies requests that the rules allow. Only a readiness probe
-shows that it has loaded them. So readers of its audit log need to know when it was not ready.
+An API server answers requests before it has loaded its RBAC rules. Until then, it denies requests that the rules allow. Only its
+readiness probe shows when the rules are loaded. So readers of its audit log need to know when the API server was not ready.
 """
 
 import json
@@ -29,8 +29,8 @@ class Startup:
 
 @contextmanager
 def recorded(logs: Path, component: str) -> Iterator[None]:
-    """Append a component's startup to the record in the directory of logs. The context starts the component and waits until it is
-    ready."""
+    """Return a context in which the caller starts the component and waits until it is ready. Its end without an error appends the
+    startup to the file of startups in the directory of logs."""
     started = _now()
     yield
     startup = Startup(component, started, _now())
@@ -39,7 +39,7 @@ def recorded(logs: Path, component: str) -> Iterator[None]:
 
 
 def read(logs: Path) -> list[Startup]:
-    """Return all startups that are recorded in the directory of logs, oldest first."""
+    """Return all startups in the file of startups in the directory of logs, oldest first."""
     file = logs / _FILE
     if not file.exists():
         return []

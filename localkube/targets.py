@@ -18,7 +18,7 @@ _KIND_MODULE = "sigs.k8s.io/kind@v0.30.0"
 
 
 class Target(Protocol):
-    """A cluster that localkube's commands start, stop and inspect, and load images into. Some kinds support only some methods."""
+    """A cluster that localkube's commands start, stop and inspect, and load images into. Some targets support only some methods."""
 
     def up(self) -> None: ...
     def down(self) -> None: ...
@@ -158,7 +158,7 @@ class Current:
 
 
 def _refuse_unless_possible() -> None:
-    """Raise Unsupported if this machine cannot run localkube's cluster. The message lists everything that is missing."""
+    """Raise Unsupported if this machine cannot run localkube's cluster. The message names what is missing."""
     missing = []
     if platform.system() != "Linux":
         missing.append("Linux")

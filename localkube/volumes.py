@@ -11,7 +11,7 @@ _NODE_DIRECTORY = "/var/lib/localkube-volumes"
 
 
 def ensure_volumes(config: Config, api: Api) -> None:
-    """Create missing volumes; empty each volume whose claim was deleted, and make it available again."""
+    """Create the StorageClass and missing volumes; empty each volume whose claim was deleted, and make it available again."""
     api.apply(f"/apis/storage.k8s.io/v1/storageclasses/{STORAGE_CLASS}", storage_class())
     phases = _phases(api)
     for number in range(config.volume_count):

@@ -1,6 +1,6 @@
 """Multistep: a Kubernetes operator that runs multi-step agent evaluation trials.
 
-``from multistep import Client, AsyncClient`` imports the Python client (docs/how-to/python.md). Its modules load at first use.
+``from multistep import Client, AsyncClient`` imports the Python client (docs/how-to/python.md), which loads at first use.
 """
 
 from importlib import import_module

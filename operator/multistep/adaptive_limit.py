@@ -22,7 +22,7 @@ class AdaptiveLimit:
     def refused(self) -> bool:
         """Halve the limit. Return False if it is 1 already, so that it cannot be lowered.
 
-        Call it only for a refusal of work that started after the last reduction: an earlier refusal concerns a former limit.
+        Call it only if the refused work started after the last reduction: work that started earlier was under a higher limit.
         """
         if self._value <= 1.0:
             return False

@@ -217,7 +217,7 @@ class App:
                     self.reconciler.model_slots.observe(parse_trial(found))
 
     async def _renew_keys(self, renew: Callable[[], Awaitable[None]]) -> None:
-        """Register the keys that the gateway lacks, and record whether it answers."""
+        """Register the keys that the gateway lacks, and set the metric that shows whether the gateway answers."""
         try:
             await renew()
         except GatewayError:
@@ -250,7 +250,7 @@ class App:
 
 
 def _shipping(settings: Settings, volume: Volume, check: Callable[[], None]) -> Shipping | None:
-    """Return the uploader of results to the object store in the settings; None if no store is set: results stay on the volume."""
+    """Return the uploader of results to the settings' object store; None if no store is set: then results stay on the volume."""
     if not settings.results_store:
         return None
     return Shipping(Bucket.open(settings.results_store, settings.results_store_ca_file, check), volume)

@@ -1,5 +1,5 @@
 """The script for Harbor's agents, which the agent host runs: one agent object per trial, one setup before step 1, and one run or
-resume per step (Harbor 0.25, trial)."""
+resume per step, as in a trial of Harbor 0.25."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class _Called:
 def setup(scope: Scope, journal: Journal) -> Script[None]:
     """Set up the agent. Its installation runs as root if the agent requests this.
 
-    If the setup of one of Harbor's own agents fails, it is an infrastructure failure, because the agent has not seen an
-    instruction. If the setup of a custom agent class fails, it is an agent failure, because the class can read the environment
-    and could fail on purpose if the task is hard; unless the model gateway saw a request of the setup fail, as in a step. If the
-    environment lacks the agent's user, it is a failure of the task or of the restored checkpoint: the environment's runner reports
+    A failed setup of one of Harbor's own agents is an infrastructure failure, because the agent has not seen an instruction. A
+    failed setup of a custom agent class is an agent failure, because the class can read the environment and could fail on purpose
+    if the task is hard. As in a step, this does not apply if the model gateway reports a failed model request or its own downtime.
+    If the environment lacks the agent's user, the task or the restored checkpoint is to blame: the environment's runner reports
     this before any code of the agent runs.
     """
     hosted, user = _hosted(scope), scope.plan.steps[0].agent_user
@@ -75,7 +75,7 @@ def setup(scope: Scope, journal: Journal) -> Script[None]:
 
 
 def _lost_in_setup(hosted: HostedAgent, called: _Called, error: StepException, found: ModelReport) -> AttemptLost:
-    """Return why the attempt failed in the agent's setup. Raises TrialError if the failure is that of a custom class."""
+    """Return why the attempt failed in the agent's setup. Raises TrialError if a custom class is to blame."""
     if found.failure is not None and found.failure.kind != "Budget":
         return _lost_by_provider(hosted, found.failure)
     if hosted.spec.name is not None:
@@ -103,7 +103,7 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
         found = report((yield CloseModelAccess(replace(scope, where="host").id("model-usage"), step.name)).result)
         run.usage = found.usage or run.usage
         stalled = min(found.stalled_seconds, _max_stalled(scope))
-        if found.failure is not None and found.failure.kind == "Budget":  # a spent budget is a result of the agent
+        if found.failure is not None and found.failure.kind == "Budget":  # the agent spent its own budget
             return StepException("BudgetExceededError", found.failure.message, AGENT)
         if found.failure is not None:
             run.lost = _lost_by_provider(hosted, found.failure)
@@ -140,14 +140,14 @@ def _overran(seconds: float, timeout: float | None, stalled: float) -> bool:
     """Return whether the agent ran longer than its timeout plus the stalled seconds that the gateway reported. A custom class can
     cause this, because it controls the agent host, which applies the timeout.
 
-    seconds: for how long the agent ran, by a monotonic clock: the record's start and end depend on corrections of the node's clock.
+    seconds: how long the agent ran, by a monotonic clock, because corrections of the node's clock change the record's times.
     """
     return timeout is not None and seconds > timeout + stalled + _GRACE_SECONDS + _CLOCK_SECONDS
 
 
 def _lost_by_provider(hosted: HostedAgent, failure: ModelFailure) -> AttemptLost:
     """Return why the attempt failed: the provider failed or rejected the last model request, or this request could have exceeded
-    the sweep's budget, or that of the trial, which lost attempts had used."""
+    the sweep's budget, or the trial's budget, of which failed attempts had used a part."""
     if failure.kind == "SweepBudget":
         return AttemptLost(SWEEP_BUDGET_SPENT, failure.message)
     if failure.kind == "LostBudget":
@@ -229,7 +229,7 @@ def _agent(scope: Scope) -> dict[str, Any]:
 
 
 def _options(scope: Scope) -> dict[str, Any]:
-    """Return the agent's options. If the network of a step is limited, the agent does not search the web, as in Harbor 0.25, unless
+    """Return the agent's options. If any step's network is limited, the agent does not search the web, as in Harbor 0.25, unless
     its options say otherwise."""
     spec = _hosted(scope).spec
     limited = spec.name in WEB_TOOLS and any(step.network.limited for step in scope.plan.steps)

@@ -1,4 +1,4 @@
-"""The oracle agent: runs the task's own solution (Harbor 0.25, oracle)."""
+"""The oracle agent: runs the task's own solution, as Harbor 0.25's oracle."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ class Client(AbstractContextManager["Client"]):
             for rollout in client.submit(["tasks/hello"], agents=["oracle"], attempts=8):
                 print(rollout.task, rollout.reward)
 
-    Without a ``with`` block, as across the cells of a notebook, call close() at the end. It connects at the start of the ``with``
-    block, or at the first call. After the block, or close(), it cannot be used again. Its methods have the same arguments as the
-    methods of ``AsyncClient``. Several threads may use one client. A separate thread renews the sweeps' leases, even while the
+    Without a ``with`` block, as across the cells of a notebook, call close() at the end. The client connects at the start of the
+    ``with`` block, or at the first call. After the block, or close(), it cannot be used again. Its methods have the same arguments
+    as those of ``AsyncClient``. Several threads may use one client. A separate thread renews the sweeps' leases, even while the
     caller computes.
     """
 

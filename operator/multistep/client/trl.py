@@ -22,7 +22,7 @@ class TrialReward:
 
     The dataset needs a column ``task``: a task's directory, or an entry of spec.tasks as a table or as JSON text. The completion is
     the last argument of the command, so ["bash", "-c"] runs it as a script, in each step of the task. The completions of a task
-    become one sweep.
+    become one sweep, or several for more than 64 completions.
 
     An invalid rollout has the reward None. TRL excludes it from the group's mean and gives it no advantage, so an infrastructure
     failure does not change the model.

@@ -61,7 +61,7 @@ def place(entries: Sequence[ArtifactConfig], members: Sequence[Iterable[str]]) -
 def manifest(
     placements: Sequence[Placement], types: Sequence[str], incomplete: Sequence[Sequence[Mapping[str, str]]] = ()
 ) -> list[dict[str, Any]]:
-    """Return manifest.json (Harbor 0.25). types: for each entry, its type in the container: file, directory, missing or other.
+    """Return manifest.json, as in Harbor 0.25. types: type of each entry in the container: file, directory, missing or other.
 
     incomplete: for each entry, the collected files that are missing or differ from the files in the container. An entry with
     such files has Harbor's status "failed".

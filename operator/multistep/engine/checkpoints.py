@@ -75,8 +75,8 @@ def resume_steps(scope: Scope, steps: Sequence[StepPlan], timeout: float | None)
     """After a restore, run resume.sh of each step that has one. The script restarts the processes that the step left running.
 
     Each resume.sh runs from a new copy outside of the workdir, because the agent may have changed the copy in the workdir. timeout:
-    seconds for each script, because it may start programs that the agent changed; None for no timeout. Raises TrialError if a
-    script fails.
+    seconds for each script, which may start programs that the agent changed and that never end; None for no timeout. Raises
+    TrialError if a script fails.
     """
     for step in steps:
         if step.resume:

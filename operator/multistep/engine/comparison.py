@@ -39,7 +39,7 @@ def keep_files(scope: Scope, step: StepPlan, run: StepRun) -> Script[bool]:
 def verify_again(
     scope: Scope, step: StepPlan, verifier: VerifierPlan, environment: VerifierEnvironment, run: StepRun, *, judged: bool
 ) -> Script[None]:
-    """Verify the step once more, and compare the verdicts. judged: whether the tests ran in the first verification."""
+    """If the tests ran in the first verification (judged), verify the step once more, and compare the verdicts."""
     if judged:
         run.phase, second = VERIFIER, StepRun(run.name)
         ran, lost = yield from _unless_lost(verify_there(scope, step, verifier, environment, second))

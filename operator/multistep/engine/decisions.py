@@ -25,7 +25,8 @@ class ServiceEnd:
 class PodFacts:
     """The state of a trial's pod, as the API server reports it. Times: seconds since the epoch.
 
-    The operator keeps one for each pod. Slots, because instances with more than 30 attributes share no keys: 0.5 instead of 1.8 KB.
+    The operator keeps one for each pod. With slots an instance takes 0.5 instead of 1.8 KB, because Python shares the keys only of
+    instances with at most 30 attributes.
     """
 
     name: str
@@ -101,8 +102,8 @@ class Situation:
     """All inputs of a decision. start_timeout: seconds that a pod may take from its scheduling until it runs.
 
     verifier: the pod that status.verifier names, while a step is verified separately. violation: the protocol violation of the last
-    exec session; None if that session had none. compares_verdicts: whether the verifier runs only to compare its verdict.
-    verified_apart: whether the current step has a separate verifier, so that it is verified in another pod only.
+    exec session; None if that session had none. compares_verdicts: whether that pod only verifies a second time.
+    verified_apart: whether the current step has a separate verifier, so that it is verified only in another pod.
     """
 
     trial: MultiStepTrial
@@ -160,7 +161,7 @@ class DriveWithoutVerifier:
 class Wait:
     """Decision: wait for a watch event, at most ``seconds`` (None: no limit). reason, message: texts for the trial's conditions.
 
-    gated: whether a queue holds the trial back; the wait then does not count toward the trial's deadline.
+    gated: whether the trial waits for a queue or the results volume; this wait does not count toward the trial's deadline.
     """
 
     reason: str
@@ -190,7 +191,7 @@ class FailAttempt:
 
 @dataclass(frozen=True)
 class PhaseDied:
-    """Decision: complete the trial with the rewards that it has, because a process in the container ended the container.
+    """Decision: complete the trial with the rewards that it has, because a process in the pod ended a container that it needs.
 
     phase: the phase to blame; None for the running phase. During a separate verification, the phase to blame for the end of the
     agent's container is the agent's phase, because only processes that the agent left behind still run in that container.

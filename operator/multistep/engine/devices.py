@@ -29,7 +29,7 @@ def with_limits(environment: EnvironmentConfig, main: Service) -> EnvironmentCon
 
 
 def with_overrides(environment: EnvironmentConfig, resources: ResourcesSpec) -> EnvironmentConfig:
-    """Return the environment with the trial's resources in place of the task's (Harbor 0.25, override_cpus and so on)."""
+    """Return the environment with the trial's resources in place of the task's, as Harbor 0.25's override_cpus etc."""
     given = {name: getattr(resources, name) for name in ResourcesSpec.model_fields}
     return environment.model_copy(update={name: value for name, value in given.items() if value is not None})
 

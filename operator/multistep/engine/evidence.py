@@ -39,5 +39,5 @@ def changed_rewards(status: TrialStatus, runs: Sequence[StepRun]) -> str:
 
 
 def _agree(step: StepStatus, now: dict[str, int | float]) -> bool:
-    """Return whether ``now`` and the status agree on every reward that both have. The status has a limited number of rewards."""
+    """Return whether the records (now) and the status agree on each reward that both have. The status has only some rewards."""
     return all(now.get(key, value) == value for key, value in (step.rewards or {}).items())

@@ -12,7 +12,7 @@ _NO_WORKDIR = (  # errors of a directory that was deleted or replaced, or whose 
     "file name too long",
     "permission denied",
 )
-_WORKDIR_OUTSIDE = "current working directory is outside of container mount namespace root"  # runc's message: a link to nowhere
+_WORKDIR_OUTSIDE = "current working directory is outside of container mount namespace root"  # runc's message: not in the container
 
 
 def ended_from_inside(code: int | None, message: str) -> bool:
@@ -20,7 +20,7 @@ def ended_from_inside(code: int | None, message: str) -> bool:
 
     True if a signal killed the session's process, if this process had no resources (prlimit), or if no session can start because
     the container's working directory was deleted or replaced. While the container runs, only its own processes or its limits cause
-    these, and the report of the end shows that API server, network, kubelet and node work. All other ends may be infrastructure
+    such ends, and the report of the end shows that API server, network, kubelet and node work. All other ends may be infrastructure
     failures, e.g. status 1 (the container's process 1 does not answer) and errors of containerd or runc.
 
     code: exit status of the session's process, None if it could not be started; message: the error that the kubelet reported.

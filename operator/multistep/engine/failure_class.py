@@ -26,7 +26,7 @@ def of_failed(reason: str, journal: Journal | None, *, agent_acted: bool = True)
     """Return the failure class of a Failed trial. A reason in no table comes from a kubelet, so its class is Infrastructure.
 
     journal: the trial's progress if its environment failed, else None. agent_acted: whether an agent may have acted, or changed
-    files that were restored; if not, the class is Task where it would be Agent.
+    files that were restored; if not, the class Task replaces the class Agent.
     """
     if journal is not None and (journal.class_ran_at is not None or any(AGENT in run.timings for run in journal.steps)):
         return "Agent"  # the environment worked before the agent ran, and only the agent could break it

@@ -13,7 +13,7 @@ from multistep.api.trial_spec import TrialSpec
 from multistep.engine.timeouts import resolve_limit
 from multistep.errors import InvalidSpec
 
-_SETUP_SECONDS = 360.0  # Harbor 0.25, agents: timeout of an agent's setup, unless its class has another
+_SETUP_SECONDS = 360.0  # timeout of an agent's setup, as in Harbor 0.25, unless its class has another one
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def refuse_unreachable_model(agent: AgentSpec, mode: NetworkMode, *, relayed: bo
     if agent.uses_gateway and not relayed:
         hint = "the chart's trials.egress = Sidecar keeps the model gateway reachable"
         raise InvalidSpec(f"spec.agent: its model cannot be reached, as the task's network_mode is {mode!r}; {hint}")
-    elsewhere = agent.base_url is not None or any(each.name in agent.url_variables for each in agent.env)  # e.g. in the pod
+    elsewhere = agent.base_url is not None or any(each.name in agent.url_variables for each in agent.env)  # e.g. in the agent's pod
     calls = agent.credentials or (agent.access == "Direct" and agent.direct_hosts and not elsewhere)
     if calls and not agent.uses_gateway and mode == "no-network":
         hint = "use spec.agent.access Gateway" if relayed else "it needs another task"

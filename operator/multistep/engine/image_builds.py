@@ -22,7 +22,7 @@ from multistep.errors import InvalidSpec, InvalidTask
 
 ENVIRONMENT = "environment"
 TESTS = "tests"
-FROM_DOCKERFILE = Build(ENVIRONMENT)  # the build of environment/Dockerfile; `build: .` in a compose file
+FROM_DOCKERFILE = Build(ENVIRONMENT)  # the build of environment/Dockerfile, also for `build: .` in a compose file
 Images = Mapping[str, str]  # images that were built from a task's Dockerfiles, by the build's name
 NO_IMAGES: Images = MappingProxyType({})
 

@@ -21,8 +21,8 @@ def isolation(plan: TrialPlan, default_user: str, known: Mapping[str, Identity] 
     the verifiers' pods. User: no agent is root, in root's group or a verifier's user, so no agent can change verdicts or runner.
     Shared: all other cases. A collect hook counts like the agent: it runs in a directory that the agent filled, where Git, for
     example, runs commands of the directory's own configuration.
-    default_user: user of a phase that configures none. known: ids of users in the image. A custom agent class that is not
-    preinstalled is always Shared: its installation runs as root, so the class could prepare a way to become root later.
+    default_user: user of a phase that configures none. known: ids of users in the image. With a custom agent class that is
+    not preinstalled, Shared replaces User: the installation runs as root, so the class could prepare a way to become root later.
     """
     verifiers = [step.verifier for step in plan.steps if step.verifier]
     shared = [each for each in verifiers if each.environment is None]

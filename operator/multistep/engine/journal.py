@@ -82,12 +82,12 @@ class StepRun:
     metadata: Mapping[str, Any] | None = None  # metadata that the agent returned, for result.json
     checkpoint: CheckpointStatus | None = None
     findings: tuple[Finding, ...] = ()  # traces of tampering, found before the verification (engine.tampering)
-    verdict_differences: tuple[Finding, ...] = ()  # of the two verdicts, or why they were not compared (engine.comparison)
+    verdict_differences: tuple[Finding, ...] = ()  # between the two verdicts, or why they were not compared (engine.comparison)
     trial: str | None = None  # name of the trial that ran the step; None: this trial
     lost: AttemptLost | None = None  # set if the step has no result, e.g. because the model provider failed
 
     def fail(self, exception: StepException | None) -> None:
-        """Record an exception, unless the step already has one (Harbor 0.25)."""
+        """Record an exception, unless the step already has one, as in Harbor 0.25."""
         self.exception = self.exception or exception
 
     def timed(self, phase: str, record: Record) -> None:
@@ -108,8 +108,8 @@ class Journal:
     exception: the exception of the trial itself; rewards: the trial's rewards, set when it is finished; broken: whether the
     environment failed; all_steps: whether every step ran; score_rule: rule for the trial's score, set when it is finished.
     agent: description of a hosted agent; agent_setup: start and end of a hosted agent's setup; setup_usage: the setup's model
-    usage; class_ran_at: when the setup of a custom agent class started, which may have caused every later failure; None before, and
-    for other agents; lost: why the attempt has no result, None if it has one.
+    usage; class_ran_at: when the setup of a custom agent class started, since the class may have caused every later failure; None
+    before, and for other agents; lost: why the attempt has no result, None if it has one.
     """
 
     steps: list[StepRun] = field(default_factory=list)

@@ -144,9 +144,9 @@ def _evicted_by_itself(s: Situation) -> Decision | None:
 
 
 def _died(s: Situation, type_: str, message: str) -> Decision:
-    """Return the decision for a container that its own processes ended. PhaseDied: during a step, or since the setup of a custom
-    agent class started. Fail: before. FailAttempt: between a restore and the attempt's first step, because the restored files may
-    be the cause; and for a regrade's own pod, in which neither agent nor verifier runs."""
+    """Return the decision for a container that its own processes ended. PhaseDied: after a step of the attempt, or the setup of a
+    custom agent class, started. Fail: before. FailAttempt: between a restore and the attempt's first step, because the restored
+    files may be the cause; and for a regrade's own pod, in which neither agent nor verifier runs."""
     if s.trial.spec.regrade is not None and s.pod is not s.verifier:
         return FailAttempt("ContainerEnded", message)
     if s.trial.status.has_own_step:
@@ -227,9 +227,9 @@ def _host_ended(s: Situation) -> Decision | None:
 
 
 def _egress_ended(s: Situation) -> Decision | None:
-    """Fail the attempt if the egress sidecar ended before any step and before the setup of a custom agent class, or was killed from
-    outside its container, because the pod lost its network. Else blame the phase: its processes can make the sidecar exit or run
-    out of memory."""
+    """Fail the attempt, because the pod lost its network, if the egress sidecar ended before any step and before the setup of a
+    custom agent class, or was killed from outside its container. Else blame the running phase: its processes can make the sidecar
+    exit or run out of memory."""
     if s.pod is None or not s.pod.egress_ended or not s.pod.running:
         return None
     ended = f"the egress sidecar {s.pod.egress_ended}"
@@ -292,8 +292,8 @@ def _paused(s: Situation) -> Decision | None:
 
 
 def _runner_broken(s: Situation) -> Decision | None:
-    """Fail a trial whose runner violates the protocol repeatedly: a retry would give a second chance to an agent that replaced it.
-    Fail only the attempt if the egress sidecar refuses, which no agent reaches. First do without the pod of a second verdict."""
+    """Fail a trial whose runner violates the protocol repeatedly: a retry would help an agent that replaced the runner. Fail only
+    the attempt if the egress sidecar refuses, as no agent reaches it. If the pod only compares verdicts, first go on without it."""
     violation = s.violation
     if violation is None:
         return None
@@ -379,7 +379,7 @@ def _own(s: Situation, pod: PodFacts | None) -> bool:
 def _pod_removal(s: Situation) -> float | None:
     """Return the seconds until the finished trial's pods are deleted; None if they are retained, or no longer exist.
 
-    The pod of a stopped trial is always deleted, because its processes would run on. A pod that Kueue admitted uses quota of
+    The pod of a stopped trial is always deleted, because its processes would keep running. A pod that Kueue admitted uses quota of
     its queue while it exists, so it is retained for at most podTTLSecondsAfterFinished.
     """
     spec = s.trial.spec

@@ -156,7 +156,7 @@ def _verifier_plan(inputs: _Inputs, reach: StepNetworks, step: StepConfig, files
     return VerifierPlan(
         user=_user(step.verifier.user, config.verifier.user),
         timeout=resolve_limit(
-            step.verifier.timeout_sec,  # [verifier].timeout_sec does not apply to [[steps]] (Harbor 0.25)
+            step.verifier.timeout_sec,  # as in Harbor 0.25, [verifier].timeout_sec does not apply to [[steps]]
             override=spec.verifier.timeout_seconds,
             maximum=spec.verifier.max_timeout_seconds,
             multiplier=spec.verifier.timeout_multiplier,
@@ -188,7 +188,7 @@ def _verifier_environment(inputs: _Inputs, reach: StepNetworks, defined: Definit
     services = services_of(
         defined.services if defined.bundled else layout.compose, image, spec, own_env, env.variables, inputs.images
     )
-    of_other_image = defined.bundled and own is config.environment  # the healthcheck asks for what the agent's image runs
+    of_other_image = defined.bundled and own is config.environment  # the healthcheck is for the agent's image
     return VerifierEnvironment(
         config=own,
         image=image,
@@ -203,7 +203,7 @@ def _verifier_environment(inputs: _Inputs, reach: StepNetworks, defined: Definit
 
 
 def instruction(text: str | None, extra: Sequence[str]) -> str | None:
-    """Return ``text`` and the extra instructions, separated by blank lines (Harbor 0.25, load); None if ``text`` is None."""
+    """Return ``text`` and the extra instructions, separated by blank lines, as in Harbor 0.25; None if ``text`` is None."""
     if text is None:
         return None
     return "\n\n".join([text, *extra])
@@ -241,7 +241,7 @@ def _uploads_environment(config: TaskConfig, layout: TaskLayout) -> bool:
 
 
 def _checkpoints(config: TaskConfig, spec: CheckpointsSpec) -> CheckpointsSpec | None:
-    """Return the checkpoint spec; None if the trial stores none. Only later trials can use a checkpoint of a single-step task."""
+    """Return the checkpoint spec; None if the trial stores none. Without [[steps]], only a later trial can use a checkpoint."""
     made = spec.policy == "AfterStep" and (bool(config.steps) or spec.keep == "WithResults")
     return spec if made else None
 

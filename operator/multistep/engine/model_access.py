@@ -16,7 +16,7 @@ from multistep.engine.usage import counted
 SETUP_ACCESS: Final = "-"
 """Name, in place of a step's, under which the model gateway counts the requests of an agent's setup."""
 
-_READY_SECONDS: Final = 15.0  # after its start, the gateway has endpoints only once its readiness probe succeeded
+_READY_SECONDS: Final = 15.0  # a started gateway has endpoints within this time, once its readiness probe succeeded
 MAX_DOWNTIMES: Final = 8
 """Maximum number of downtimes in a report."""
 
@@ -26,7 +26,7 @@ FailureKind: TypeAlias = Literal["Provider", "Configuration", "Budget", "LostBud
 @dataclass(frozen=True)
 class ModelFailure:
     """Why the step's last model request failed, as the gateway observed it. The agent's own output is not trusted as evidence.
-    LostBudget: the trial's budget had no room for it, but would have had without attempts that were lost."""
+    LostBudget: the trial's budget had no room for the request, because attempts that were lost had used a part of it."""
 
     kind: FailureKind
     message: str
@@ -96,13 +96,13 @@ class Amounts(Protocol):
 
 
 def step_segment(step: str) -> str:
-    """Return a step's name as the gateway knows it: without slashes, which separate the parts of a step's key."""
+    """Return a step's name as in the gateway's keys: without slashes, which separate the parts of a key."""
     return step.replace("/", "-")
 
 
 def lost_attempts_used_budget(trial: MultiStepTrial, spent: Mapping[str, Amounts], most: Amounts) -> bool:
-    """Return whether the trial's budget refused a request for which it would have had room without attempts that were lost. No
-    agent can cause the loss of an attempt.
+    """Return whether the trial's budget refused a request only because of what lost attempts had used. No agent can cause the
+    loss of an attempt.
 
     spent: what each of the trial's steps used, by ATTEMPT/STEP; most: the most that the request could have used.
     """

@@ -48,7 +48,7 @@ def operation_id(attempt: int, step: str, place: Place, operation: str) -> str:
 
 
 def place_of(id: str) -> Place:
-    """Return the runner that performs the operation with this id: in the agent's pod, the verifier's pod or the agent host."""
+    """Return where the operation with this id runs: in the agent's pod, the verifier's pod or the agent host."""
     parts = id.split("/")
     return _APART.get(parts[2], "agent") if len(parts) == 4 else "agent"
 
@@ -107,7 +107,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Healthcheck:
-    """Retry a command until it succeeds or its retries are used up (Harbor 0.25, healthchecks). Times in seconds."""
+    """Retry a command until it succeeds or its retries are used up, as in Harbor 0.25. Times in seconds."""
 
     id: str
     argv: tuple[str, ...]
@@ -133,7 +133,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class ServiceHook:
-    """Run a command in a service's container, at most once. The record has the result of a phase. timeout: in seconds."""
+    """Run a command in a service's container, at most once. The record's result is like that of a phase. timeout: in seconds."""
 
     id: str
     container: str

@@ -15,7 +15,7 @@ from multistep.engine.script import AgentScript, trial
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a trial. next: the operation to start, or to wait for if it is running; None when the trial is finished."""
+    """Progress of a trial. next: the operation to start, or to wait for if it runs; None if the trial or the attempt has ended."""
 
     journal: Journal
     next: Operation | None

@@ -123,7 +123,7 @@ def _attempt(id: Id) -> str:
 
 
 def _lineage(last: AttemptStatus, known: Collection[Id]) -> list[Id]:
-    """Return the checkpoints of the steps that an attempt ran or resumed after, the last step's first. known: all checkpoints of
+    """Return the checkpoints after the steps that an attempt ran or kept, that of the last step first. known: all checkpoints of
     the trial."""
     kept = last.resumed.attempts if last.resumed else []
     lineage = {id for id in known if id[0] == (kept[id[1]] if id[1] < len(kept) else last.number)}

@@ -1,4 +1,4 @@
-"""Rewards: parses the verifier's files, checks gates, aggregates the trial's reward (Harbor 0.25, verifier, multi-step trial)."""
+"""Rewards: parses the verifier's files, checks gates, aggregates the trial's reward, as in Harbor 0.25."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class DiskFilled(Exception):
 
 
 def require(record: Record, what: str, phase: str = "") -> None:
-    """Raise TrialError if the operation failed (Harbor 0.25), or DiskFilled if it failed in a step's phase due to a full disk.
+    """Raise TrialError if the operation failed, as in Harbor 0.25; DiskFilled if it failed in a step's phase due to a full disk.
 
     what: description of the operation, for the message; phase: the step's phase that needs the operation, "" if the trial does.
     """

@@ -37,7 +37,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Score:
-    """The score of a trial. passed: whether every declared step ran and passed."""
+    """The score of a trial. passed: whether every declared step ran and passed (strategy Final: the last step and all gates)."""
 
     value: float
     passed: bool

@@ -1,4 +1,4 @@
-"""The script of a trial: its operations in order (Harbor 0.25, multi-step trial; docs/reference/semantics.md).
+"""The script of a trial: its operations in order, as in Harbor 0.25's multi-step trial (docs/reference/semantics.md).
 
 The script consists of generators that yield operations and receive their records. The generators depend on records only and have
 no side effects except on the journal, so ``replay`` can run them any number of times.
@@ -214,7 +214,7 @@ def _step(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript, *, ver
 
 def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
     """Verify the step and collect its outputs. A separate verifier runs after the collection, because it gets the collected files.
-    So does the second verification in a pod of its own, which ``verifier.again`` asks for."""
+    So does a second verification, in a pod of its own (verifier.second_environment)."""
     verifier = None if skips_verifier(scope.plan, run) else step.verifier
     apart, second = (verifier.environment, verifier.second_environment) if verifier else (None, None)
     kept, judged = second is not None and (yield from keep_files(scope, step, run)), False
@@ -235,8 +235,8 @@ def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[No
 
 
 def _step_directories(plan: TrialPlan, step: StepPlan, *, verified: bool) -> tuple[Directory, ...]:
-    """Return the directories to empty before a step (Harbor 0.25). The image's /tests is retained until the first verification; the
-    agent's logs are retained if the agent resumes its trajectory, because the agent reads the trajectory from these logs."""
+    """Return the directories to empty before a step, as in Harbor 0.25. The image's /tests is kept until the first verification;
+    the agent's logs are kept if the agent resumes its trajectory, because the agent reads the trajectory from these logs."""
     resumed = plan.hosted is not None and plan.hosted.resumes(step.index)
     return (Directory(LOGS_AGENT, keep=resumed), *((Directory(LOGS_VERIFIER), Directory(TESTS)) if verified else ()))
 
@@ -332,6 +332,6 @@ def aggregate(plan: TrialPlan, journal: Journal) -> None:
 
 
 def lift(journal: Journal) -> None:
-    """Copy the step's exception of a single-step trial to the trial (Harbor 0.25, single-step trial)."""
+    """Copy the step's exception of a single-step trial to the trial, as in Harbor 0.25."""
     for run in journal.steps:
         journal.exception = journal.exception or run.exception

@@ -38,7 +38,7 @@ def service_ended(s: Situation) -> Decision | None:
 
 
 def volumes_unfilled(service: str, how: str) -> Fail:
-    """Return the end of a trial with a volume to which the files of a service's image cannot be copied. A retry does not help,
+    """Return the failure of a trial if the files of a service's image cannot be copied to a new volume. A retry does not help,
     because the copy would fail in every pod."""
     return Fail(SERVICE_FAILED, f"the volumes of service {service}: the copy of its image's files {how}", "EnvironmentStartError")
 

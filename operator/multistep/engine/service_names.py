@@ -1,4 +1,4 @@
-"""Checks that the services named in task.toml exist (Harbor 0.25, trial: _validate_artifacts)."""
+"""Checks that the services named in task.toml exist, as in Harbor 0.25."""
 
 from __future__ import annotations
 

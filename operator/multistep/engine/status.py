@@ -137,8 +137,8 @@ def verifier_wanted(
     trial: MultiStepTrial, pod_name: str, image_user: str | None, now: float, *, compares: bool = False
 ) -> VerifierStatus:
     """Return the status of a verifier's pod before its creation. If the operator recreates the pod to run it as root, the status
-    keeps the start time of the first pod. compares: whether the pod only verifies a second time, to compare verdicts; the end of
-    such a pod has no effect."""
+    keeps the start time of the first pod. compares: whether the pod only verifies a second time, to compare verdicts; no phase
+    is blamed for the end of such a pod."""
     former = trial.status.verifier
     same = former is not None and former.pod_name.removesuffix("-root") == pod_name.removesuffix("-root")
     start = former.start_time if former is not None and same else None

@@ -13,7 +13,7 @@ QUEUED_BY_KUEUE = "QueuedByKueue"
 SCHEDULING_GATED = "SchedulingGated"
 QUEUED_FOR_MODEL = "QueuedForModel"
 RESULTS_NOT_WRITABLE = "ResultsNotWritable"
-# Reasons of suspensions by a queue, or because results cannot be written. A suspension by spec.suspend is not gated.
+# Reasons of suspensions by a queue, or because results cannot be written. A suspension by spec.suspend has another reason.
 _GATED_REASONS = frozenset({QUEUED_BY_KUEUE, SCHEDULING_GATED, QUEUED_FOR_MODEL, RESULTS_NOT_WRITABLE})
 
 

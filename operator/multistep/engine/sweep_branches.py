@@ -67,7 +67,7 @@ def states_of(grid: Grid, checkpoints: Mapping[int, StepCheckpoints]) -> States:
 
 
 def to_text(states: States) -> str:
-    """Convert the record to text."""
+    """Convert the checkpoints to the text of the record, which from_text parses."""
     return json.dumps([asdict(each) for each in states], ensure_ascii=False, separators=(",", ":"))
 
 

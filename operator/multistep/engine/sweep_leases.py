@@ -10,7 +10,7 @@ from multistep.api.sweep import TrialSweep
 from multistep.api.sweep_lease import SweepLeaseStatus
 from multistep.engine.status_conditions import time
 
-_MAX_RENEWAL: Final = 64  # of a longer annotation the status has the digest, to limit its size
+_MAX_RENEWAL: Final = 64  # characters; the status has the digest of a longer annotation, to limit its size
 
 
 def lease(sweep: TrialSweep, now: float) -> SweepLeaseStatus | None:
@@ -26,8 +26,8 @@ def lease(sweep: TrialSweep, now: float) -> SweepLeaseStatus | None:
 def expires_at(sweep: TrialSweep, now: float, watched_since: float) -> float | None:
     """Return the time at which the lease expires if it is not renewed, in seconds since the epoch; None without spec.lease.
 
-    watched_since: when this operator first read the sweep. If the API server was away, which ends the operator's process, the
-    client could not renew the lease either, and needs time to do so. A lease that expired before that stays expired.
+    watched_since: when this operator first read the sweep. While the API server is unavailable, the client cannot renew the lease
+    and the operator's process ends. So the lease's time restarts at ``watched_since``, unless the lease had expired before.
     """
     held = lease(sweep, now)
     if held is None or sweep.spec.lease is None:

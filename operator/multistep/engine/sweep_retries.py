@@ -1,4 +1,4 @@
-"""Retries of a sweep's trials: selects the trial that counts for each number. Pure.
+"""Retries of a sweep's trials: selects the trial that counts for each trial number in the sweep. Pure.
 
 spec.retries lists the numbers of the trials to run again, in the order in which the retries are created; a number may occur more
 than once. For each number the first trial with a score counts, so a retry never replaces a score. If no trial has a score, the
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A retry: a further trial for a number. count: index of the retry among the retries of this number, from 1."""
+    """A retry: a further trial that may count for the trial with this number. count: index among the trial's retries, from 1."""
 
     number: int
     count: int

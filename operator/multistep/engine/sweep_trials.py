@@ -32,7 +32,7 @@ _ACTIVE_PHASES: Final[Mapping[str, ActivePhase]] = {"Running": "Running", "Suspe
 @dataclass(frozen=True)
 class RegradedSweep:
     """The sweep that another one regrades. uid: None if it does not exist; counting: the names of its retries that count, by the
-    regrade's number."""
+    number of the trial that regrades them."""
 
     uid: str | None = None
     counting: Mapping[int, str] = field(default_factory=dict)
@@ -236,13 +236,13 @@ def owning_sweep(references: Iterable[Object]) -> tuple[str, str] | None:
 
 
 def number_of(trial: Object) -> int:
-    """Return the number in a trial's label, which users can change; -1 without one."""
+    """Return the trial's number in its sweep, from a label that users can change; -1 without one."""
     number = (trial["metadata"].get("labels") or {}).get(labels.NUMBER, "")
     return int(number) if number.isdecimal() else -1
 
 
 def retry_of(trial: Object) -> int | None:
-    """Return the number for which a retry counts; None for other trials."""
+    """Return the number of the trial that a retry repeats; None if the trial is no retry."""
     number = (trial["metadata"].get("labels") or {}).get(labels.RETRY_OF, "")
     return int(number) if number.isdecimal() else None
 
@@ -280,7 +280,7 @@ def facts(trial: Object, scoring: Scoring | None = None) -> TrialFacts:
 
 
 def _cost(status: Object) -> float | None:
-    """Return the known cost of the model requests of all attempts, of the last one (status.usage) with the agent's setup."""
+    """Return the known cost of all attempts' model requests. That of the last one (status.usage) includes the agent's setup."""
     number, steps = status.get("attempt", 1), status.get("steps") or []
     attempts = {each.get("number"): each for each in status.get("attempts") or []}
     attempts.setdefault(number, status)
@@ -299,8 +299,8 @@ def _kept(attempt: Object) -> Sequence[int]:
 
 
 def _refused_at(attempt: Object) -> float | None:
-    """Return the start of the step in which the sweep's budget refused a request; None for other attempts. Return the attempt's end
-    if it refused one of the agent's setup, or if the steps were removed because the status was too large."""
+    """Return the start of the step in which the sweep's budget refused a request; None if it refused none. Return the attempt's
+    end if the budget refused a request of the agent's setup, or if the steps were removed because the status was too large."""
     if attempt.get("reason") != SWEEP_BUDGET_SPENT:
         return None
     own = (attempt.get("steps") or [])[len(_kept(attempt)) :] or [{}]

@@ -91,7 +91,7 @@ class Grid:
         return number if number < self.total else self.retries[number - self.total].number
 
     def cell(self, number: int) -> Cell:
-        """Return the cell of the trial with this number, from 0."""
+        """Return the cell of a trial. number: the trial's number in the sweep, from 0."""
         if number >= self.total:
             retry = self.retries[number - self.total]
             return replace(self.cell(retry.number), retry=retry.count)
@@ -127,7 +127,7 @@ class Grid:
 @dataclass(frozen=True, slots=True)
 class TrialFacts:
     """The facts of a trial that a sweep needs. phase: phase of an active trial; failure_class, score, invalid, agent_error,
-    tampered: as in Ended; passed: as in Scored.
+    tampered: as in scoring.Ended; passed: as in scoring.Scored.
 
     pod_seconds: seconds for which its finished pods ran steps; since: start of the running pod's first step, in seconds since the
     epoch; suspend, stop: the fields of its spec; by_sweep: whether the sweep suspended it; cost_usd: known cost of its model
@@ -183,7 +183,7 @@ class AgentTally:
 
 @dataclass(frozen=True)
 class Tally:
-    """The counts and results of a sweep's trials. A number counts once, however often its trial was retried; only phases, cost_usd,
+    """The counts and results of a sweep's trials. Each trial counts once, however often it was retried; only phases, cost_usd,
     pod_hours and refused_at include all trials.
 
     deleted: number of created trials that no longer exist, without retries; agents: results by agent index; stopped: whether any
@@ -297,8 +297,8 @@ def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, 
 
 
 def _counting(grid: Grid, created: int, trials: Collection[TrialFacts], scoring: Scoring) -> tuple[Collection[TrialFacts], int]:
-    """Return the trials that count, at most one for each number, and how many numbers have a trial. If a number has no score and
-    its retry is not created yet, the number is unfinished, so no trial counts for it."""
+    """Return the trials that count, at most one of each group (a trial and its retries), and how many groups have a trial. If a
+    group has no score and its next retry is not created yet, the group is unfinished, so no trial of the group counts."""
 
     def is_scored(trial: TrialFacts) -> bool:
         return counted_score(trial, scoring) is not None

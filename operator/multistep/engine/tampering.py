@@ -97,7 +97,7 @@ def _finding(fields: Fields, attempt: int) -> Finding:
 
 
 def merged(status: TrialStatus, journal: Journal) -> list[Tampering]:
-    """Return status.tampering with the journal's findings. They replace the entries of their own steps; other entries are kept."""
+    """Return status.tampering with the journal's findings. They replace entries of the same attempt and step."""
     found = [*_entries(journal.steps)]
     steps = {(each.attempt, each.step) for each in found}
     former = [each for each in status.tampering if (each.attempt, each.step) not in steps]
