@@ -119,7 +119,7 @@ class EgressError(PodError):
 class EgressRefused(EgressError):
     """A pod's egress sidecar refused to switch the network, or gave an invalid answer.
 
-    invalid_hosts: whether it rejects the list of hosts, which a retry does not change.
+    invalid_hosts: whether the sidecar rejected the list of hosts; a retry would be rejected, too.
     """
 
     def __init__(self, message: str, *, invalid_hosts: bool = False) -> None:

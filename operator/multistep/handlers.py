@@ -40,7 +40,7 @@ def register(registry: kopf.OperatorRegistry, settings: Settings) -> App:
         settings.watching.chunk_size = PAGE_OBJECTS
         settings.watching.label_selectors[GROUP, kopf.EVERYTHING] = app.shard.selector
         settings.watching.label_selectors["v1", "pods"] = app.shard.selecting(identity.LABEL_TRIAL)
-        settings.queueing.idle_timeout = 1.0  # seconds; as long, kopf keeps an object in memory after its last event
+        settings.queueing.idle_timeout = 1.0  # seconds for which kopf keeps an object in memory after its last event
         settings.persistence.diffbase_storage = NoDiffs()
         await app.start()
 

@@ -59,7 +59,7 @@ def set_up(level: str, form: Form = "auto") -> None:
     handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.captureWarnings(True)
-    logging.getLogger("kopf").setLevel(logging.WARNING)  # at INFO it logs every event
+    logging.getLogger("kopf").setLevel(logging.WARNING)  # at INFO, kopf logs every event
     sys.excepthook = _log_uncaught
 
 

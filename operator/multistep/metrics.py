@@ -170,7 +170,7 @@ class Metrics:
         self.peak_memory.set_function(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
         self.threads.set_function(threading.active_count)
         self.results_free.set(math.nan)  # unknown until measured; a standby never measures it
-        self.gateway_up.set(math.nan)  # unknown until asked; without a gateway it is never asked
+        self.gateway_up.set(math.nan)  # unknown until the gateway is asked for the first time, which never happens if there is none
 
     def moved(self, direction: str, size: int) -> None:
         """Count bytes sent to a pod (up) or received from it (down)."""

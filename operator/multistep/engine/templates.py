@@ -1,4 +1,4 @@
-"""``${NAME}`` and ``${NAME:-default}`` in environment values (Harbor 0.25, utils.env), resolved from the trial's variables."""
+"""Resolves ``${NAME}`` and ``${NAME:-default}`` in environment values from the trial's variables, as in Harbor 0.25 (utils.env)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timeouts of phases, in seconds (Harbor 0.25, trial options)."""
+"""Computes the timeouts of phases, in seconds, as Harbor 0.25 does (trial options)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ def resolve_limit(
     multiplier: float | None,
     default_multiplier: float,
 ) -> float | None:
-    """Return the effective timeout: (override if not zero, else base), at most maximum (0 or None: no maximum), times multiplier.
+    """Return the effective timeout: ``override`` (0 or None: ``base``), at most ``maximum`` (0 or None: none), times the
+    multiplier.
 
-    The phase's own multiplier replaces ``default_multiplier``; they do not combine. Without base and override there is no timeout.
+    The multiplier is ``multiplier``, the phase's own, or ``default_multiplier`` if the phase has none. Without base and override
+    there is no timeout.
     """
     limit = override or base
     if limit is None:

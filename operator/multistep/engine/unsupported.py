@@ -73,7 +73,8 @@ def _environment(where: str, environment: EnvironmentConfig, agent: AgentSpec | 
 
 
 def _beyond_agent(where: str, environment: EnvironmentConfig, agent: AgentSpec) -> Iterator[Unsupported]:
-    """Yield what the agent would not use, which Harbor 0.25 rejects, too. What a custom class uses is unknown."""
+    """Yield the MCP servers, their headers, and the skills that the agent cannot use; Harbor 0.25 rejects them, too. An agent of a
+    custom class is not checked, because it is unknown what it uses."""
     headers = [each.name for each in environment.mcp_servers if each.headers]
     if environment.mcp_servers and agent.name in harbor_agents.WITHOUT_MCP:
         yield Unsupported(f"{where}.mcp_servers", f"is not supported: agent {agent.label!r} uses no MCP servers")

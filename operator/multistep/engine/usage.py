@@ -24,11 +24,11 @@ def counted(fields: Fields) -> Usage:
 
 
 def since(now: Usage | None, before: Usage | None) -> Usage | None:
-    """Return the usage of one step of an agent that resumes its trajectory, and therefore reports totals with the earlier steps.
+    """Return one step's usage, for an agent that resumes its trajectory: the totals that it reports include the earlier steps.
 
     now, before: the agent's totals after this step and after the previous step. Both steps belong to the same attempt, because such
     a trial has no checkpoints. If a total decreased, the agent did not include the earlier steps, so ``now`` is returned unchanged.
-    None: the step's own usage is unknown.
+    Return None if the step's own usage is unknown.
     """
     if now is None or before is None:
         return now
@@ -44,7 +44,8 @@ def since(now: Usage | None, before: Usage | None) -> Usage | None:
 
 def total(steps: Iterable[Usage | None]) -> Usage | None:
     """Return the sum of the steps' usages; None if no step has a usage. An amount that is None in any usage is None in the sum,
-    except the number of incomplete requests: an agent's own count has none, and must not hide those that the gateway reports."""
+    except the number of incomplete requests: a step whose usage the agent counted has no such number, and must not hide the numbers
+    that the gateway reports for other steps."""
     known = [each for each in steps if each is not None]
     if not known:
         return None
@@ -58,7 +59,7 @@ def total(steps: Iterable[Usage | None]) -> Usage | None:
 
 
 def omission(incomplete: int | None) -> str:
-    """Return the remark that tokens and costs do not include the incomplete requests: they are a lower bound; "" without any."""
+    """Return the remark that tokens and costs leave out the incomplete requests, and so are a lower bound; "" if there are none."""
     return f"without {plural(incomplete, 'request')} of unknown usage" if incomplete else ""
 
 

@@ -1,4 +1,4 @@
-"""Verifies a step, in the agent's environment or in a separate one (Harbor 0.25, verification)."""
+"""Verifies a step, in the agent's environment or in a separate one, as Harbor 0.25 does (verification)."""
 
 from __future__ import annotations
 

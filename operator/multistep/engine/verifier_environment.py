@@ -1,5 +1,5 @@
 """Selects the environment in which a step is verified: the agent's environment, or the separate one that task.toml defines for the
-step or the task (Harbor 0.25)."""
+step or the task, as in Harbor 0.25."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def definition(config: TaskConfig, layout: TaskLayout, step: StepConfig, files: 
 
 
 def _image(verifier: VerifierConfig, files: StepLayout, tests: str, where: str) -> tuple[str | None, Services | None, str] | None:
-    """Return the verifier's own image, the services of the compose file beside its tests, and the tests' directory; None if
-    the verifier has no image of its own (Harbor 0.25, verifier_mode). The image is None if it must be built from the Dockerfile in
-    ``tests``. verifier: the verifier's table of the task or the step in task.toml; where: path of this table."""
+    """Return the verifier's own image, the services of the compose file beside its tests, and the tests' directory; None if the
+    verifier has no image of its own, as in Harbor 0.25 (verifier_mode). The image is None if it must be built from the Dockerfile
+    in ``tests``. verifier: the verifier's table of the task or the step in task.toml; where: path of this table."""
     services, named = files.tests_compose, verifier.environment.docker_image if verifier.environment else None
     main = services.main if services else Service(MAIN)
     if main.pulled_image or named:

@@ -9,5 +9,5 @@ budgets      budgets of trials and sweeps                             ledger    
 prices       prices of tokens in US dollars                           usage        the sum of a step's usage
 exchange     one request: queue, send, relay, record                  public       the port that agents call
 admin        the port that the operator calls                         client       the operator's client of the admin port
-heads        limits of requests that are not complete
+heads        limits of connections and of unfinished heads of requests
 """

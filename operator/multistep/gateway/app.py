@@ -33,8 +33,8 @@ from multistep.gateway.stalls import Stalls
 from multistep.gateway.steps import Steps
 
 MIN_TOKEN_BYTES: Final = 32
-_BEAT_SECONDS: Final = 5.0  # a recorded downtime may start too early by up to this time
-_FORGET_SECONDS: Final = 86400.0  # each time reads the whole ledger
+_BEAT_SECONDS: Final = 5.0  # between two calls of Ledger.beat: a recorded downtime may start too early by up to this time
+_FORGET_SECONDS: Final = 86400.0  # between two calls of Ledger.forget, each of which reads the whole ledger
 _CONNECT_SECONDS: Final = 10.0
 _KEEPALIVE_SECONDS: Final = 15.0  # shorter than providers' idle timeouts, so that they seldom close a connection during its reuse
 _log: Final = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ async def running(settings: GatewaySettings) -> AsyncIterator[Running]:
         forgets = asyncio.create_task(_forget(services.ledger))
         stack.callback(forgets.cancel)
         beats = asyncio.create_task(_beat(services.ledger))
-        stack.callback(beats.cancel)  # runs first on exit, because from then on no agent can connect
+        stack.callback(beats.cancel)  # runs first on exit: from then on no agent can connect, so the downtime starts
         yield Running(port, admin_port)
 
 

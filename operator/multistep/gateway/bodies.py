@@ -22,7 +22,7 @@ _DECODER: Final = json.JSONDecoder()
 _USAGE_WANTED: Final = '{"include_usage":true}'
 _MODEL: Final = re.compile(r"[!-~]{1,200}")  # visible ASCII: restricts names that agents choose and the ledger stores
 _MAX_PARTS: Final = 1_000_000  # brackets and commas in a body: parsed values need up to 30 times the memory of their text
-_MAX_FIELDS: Final = 1000  # of the object itself; no API has a hundred
+_MAX_FIELDS: Final = 1000  # fields of the body's top-level object; no API has as many as a hundred
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 

@@ -25,7 +25,7 @@ _MAX_ACCOUNTS: Final = 20_000
 class BudgetSpent(Exception):
     """A budget has no room for a request. The message names the budget, and is shown to the agent and in the trial's status.
 
-    by_own_requests: whether it is the sweep's budget, and the request would have room without the trial's other requests."""
+    by_own_requests: whether it is the sweep's budget, and has no room only because the trial has other requests in flight."""
 
     def __init__(self, scope: Scope, message: str, *, by_own_requests: bool = False) -> None:
         super().__init__(message)
@@ -167,8 +167,8 @@ def _first_full(limited: Sequence[_Limited], most: Spent) -> tuple[Account, Budg
     deadline. Return None if every budget has room. Raises BudgetSpent if the spending leaves no room even without the
     reservations.
 
-    A trial with requests in flight may reserve more of the sweep's budget only if as much as they reserve is left: otherwise the
-    trial could make the requests of all others wait, and fail."""
+    A trial with requests in flight may reserve more of the sweep's budget only if the rest of the budget then is at least as large
+    as the reservations of these requests: otherwise one trial could make the requests of all other trials wait, and fail."""
     for scope, account, limits in limited:
         if lacking := _exceeded(account.spent, most, limits, "used"):
             raise BudgetSpent(scope, f"the {scope}'s budget has no room for this request: {lacking}")

@@ -26,7 +26,7 @@ _DOWNTIMES: Final = TypeAdapter(list[tuple[float, float]])
 @dataclass(frozen=True)
 class AcceptedTokens:
     """The step tokens that a gateway accepts. key_ids: ids of the signing keys, oldest first; sealed: whether the gateway reads
-    sealed claims, which gateways of earlier releases do not."""
+    sealed (encrypted) claims, which gateways of earlier releases cannot read."""
 
     key_ids: tuple[str, ...] = ()
     sealed: bool = False
@@ -64,11 +64,11 @@ class GatewayAdmin:
         return _LOADS.validate_python(await self._call("GET", "/models", _TIMEOUT_SECONDS))
 
     async def downtimes(self) -> Sequence[tuple[float, float]]:
-        """Return start and end of the times in which no gateway ran, in seconds since the epoch; none from a gateway of an earlier
-        release."""
+        """Return start and end of the times in which no gateway ran, in seconds since the epoch. The list is empty if the gateway
+        is of an earlier release, which does not report them."""
         try:
             return _DOWNTIMES.validate_python(await self._call("GET", "/downtimes", _TIMEOUT_SECONDS))
-        except StepUnknownToGateway:  # status 404: it does not know this path
+        except StepUnknownToGateway:  # status 404: a gateway of an earlier release does not have this path
             return []
 
     async def close(self, step: StepKey) -> StepUsage:

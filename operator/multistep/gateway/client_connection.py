@@ -15,8 +15,8 @@ STALLED_SECONDS = 60.0
 
 class ClientConnection:
     """The agent's connection for one request. disconnected: whether the agent disconnected; sent: whether the provider may charge
-    for the request: it may have received the request, and has not refused it; stalled_seconds: for how long the agent made the
-    answer wait, because it did not read."""
+    for the request, because it may have received the request and has not refused it; stalled_seconds: for how long the agent made
+    the answer wait, because it did not read."""
 
     def __init__(self, request: web.Request) -> None:
         self.request = request
@@ -45,7 +45,7 @@ class ClientConnection:
             await self._sent(response.write_eof())
 
     async def _sent(self, writing: Awaitable[None]) -> None:
-        """Await a write. An agent that does not read for a minute counts as gone."""
+        """Await a write. If the agent does not read for a minute, abort the connection."""
         try:
             with stopwatch(self._add_stalled):
                 async with asyncio.timeout(STALLED_SECONDS):

@@ -41,7 +41,7 @@ def is_opaque(document: Mapping[str, Any]) -> bool:
 
 
 def asks_for_tier(document: Mapping[str, Any]) -> bool:
-    """Return whether a request asks for a service for which providers charge more than the usual price, e.g. priority."""
+    """Return whether a request names a service tier, speed or region that may cost more than the usual one, e.g. priority."""
     return any(document.get(name) not in _USUAL_TIERS for name in _TIERS)
 
 

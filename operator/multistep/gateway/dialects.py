@@ -25,7 +25,7 @@ _REQUEST_ERRORS: Final = frozenset(
     )
 )
 _NO_CREDIT: Final = "insufficient_quota"
-_LIMIT_AND_REQUESTED: Final = re.compile(r"Limit (\d{1,15}), Requested (\d{1,15})")  # without "Used"
+_LIMIT_AND_REQUESTED: Final = re.compile(r"Limit (\d{1,15}), Requested (\d{1,15})")  # a text with "Used" counts other requests
 _CONFIGURATION_ERRORS: Final = frozenset(("API_KEY_INVALID", "billing_error", _NO_CREDIT, "invalid_api_key", "model_not_found"))
 CONFIGURATION_MESSAGES: Final = ("Your credit balance is too low", "model:", "models/")
 """How messages of Anthropic and Gemini about credit and models start; these errors share their type with other errors. No field of
@@ -33,7 +33,7 @@ a request may have such a name, as messages about unknown fields start with the 
 _MAX_TOKENS: Final = 10_000_000  # more than any model generates for one answer
 _MAX_ANSWERS: Final = 128  # OpenAI's maximum; Gemini allows 8
 _NOT_JSON: Final = object()  # result for text that is not JSON; None is the result for the valid JSON document null
-_TOO_DEEP: Final = object()  # result for JSON that is nested too deeply, as parts of a request that some answers repeat can be
+_TOO_DEEP: Final = object()  # result for JSON that is nested too deeply, e.g. if the answer repeats such a part of its request
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,8 @@ def _messages_usage(document: Document, before: Usage | None) -> Usage | None:
     """Return Anthropic's usage: message_start has the input; message_delta has the output so far, and may correct the input. A
     number that an event lacks keeps its value, e.g. written_1h: message_delta lacks it.
 
-    These counts lack passes that give no message, such as a compaction: then the usage is the sum of all passes.
+    These counts leave out passes of the model that give no message, such as a compaction. If the answer lists such a pass, the
+    usage is the sum of all passes.
     """
     found = _part(document, "message", "usage") or _part(document, "usage")
     if not found:
@@ -206,8 +207,8 @@ def blames_request(document: Document) -> bool:
 
 
 def blames_configuration(body: bytes) -> bool:
-    """Return whether an error's body shows that the key or the model is wrong, or that the account has no credit. Providers answer
-    this with 400, too."""
+    """Return whether an error's body shows that the key or the model is wrong, or that the account has no credit. Some of these
+    answers have status 400."""
     found = _parsed(body)
     error = _part(found[0] if isinstance(found, list) and found else found, "error")  # Gemini's streams without alt=sse are lists
     details = error.get("details")
@@ -230,8 +231,8 @@ def exceeds_limit_alone(body: bytes) -> bool:
 
 
 def _largest(*limits: Any) -> int | None:
-    """Return the largest limit that is set; None if no limit is set, or if one is not a positive integer: the provider may ignore
-    it."""
+    """Return the largest limit that is set; None if no limit is set, or if one is not a positive integer, because the provider may
+    ignore such a limit."""
     given = [each for each in limits if each is not None]
     return min(max(given), _MAX_TOKENS) if given and all(type(each) is int and each > 0 for each in given) else None
 

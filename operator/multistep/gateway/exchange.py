@@ -1,7 +1,8 @@
 """One request that passed all checks: queue and send it, relay the answer, and record it in the ledger.
 
-The gateway sends a request again only if the provider refused it (429, 503, 529; no provider charges for these answers) for another
-reason than an account without credit, or if no connection could be made. Before each attempt the request waits in the queue.
+The gateway sends a request again only if no connection could be made, or if the provider refused it (429, 503, 529; no provider
+charges for these answers), unless the account has no credit or the request alone exceeds a rate limit. Each time before the gateway
+sends the request, it waits in the queue.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _REFUSALS: Final = frozenset((429, 503, 529))
 _NOT_SENT: Final = (ClientConnectorError, ConnectionTimeoutError)
 _SHORTEST_PAUSE: Final = 0.2  # seconds; prevents a busy loop if the provider always answers Retry-After: 0
 _BACKOFF: Final = Backoff(first=1.0, last=15.0, jitter=1.0)  # if the provider sends no Retry-After: at first 1 to 2 s
-_AFTER_BUDGET: Final = 50.0  # seconds for which a request that waited for a budget may be held longer; clients leave after 300 s
+_AFTER_BUDGET: Final = 50.0  # maximum seconds added to the hold of a request that waited for a budget; clients leave after 300 s
 _ERROR_BYTES: Final = 4096
 
 
@@ -77,7 +78,8 @@ class Call:
 
 @dataclass(frozen=True)
 class _Refusal:
-    """The provider refused the request, or no connection could be made (status 0). pause: seconds until the next attempt."""
+    """The provider refused the request, or no connection could be made (status 0). pause: seconds until the request is sent
+    again."""
 
     status: int
     pause: float
@@ -95,7 +97,7 @@ class Exchange:
         most, self._unknown = worst_case(call.route.provider, call.asked, long_context=_wants_long_context(client.request))
         self._row = _open_row(call, most)
         self._refusal: _Refusal | None = None
-        self._number = 0  # of this request among those that the lane sent
+        self._number = 0  # this request's number in the order in which the lane sent its requests
         self._budget_seconds = 0.0  # time for which the request waited for room in a budget
         self._lost_seconds = 0.0  # time by which the trial's other requests shorten the hold, because of that wait
 
@@ -123,7 +125,7 @@ class Exchange:
                     self._services.metrics.count(self._row)
 
     async def finish(self, state: State, status: int, usage: Usage | None, kind: Kind = "", message: str = "") -> None:
-        """Record the end of the request. Parameters are those of relay.Request."""
+        """Record the end of the request. The parameters are described in relay.Request.finish."""
         if state == "done":
             self._lane.answered = max(self._lane.answered, self._number)
         self._row = settled(self._row, state=state, status=status, kind=kind, message=message)
@@ -140,9 +142,9 @@ class Exchange:
     def blame_silence(self) -> Kind:
         """Return the kind of failure if the provider sent nothing for ``answer_timeout_seconds``.
 
-        A request can ask for that, e.g. for a long answer that is not streamed, or for a tool of the agent's own server. So it is
-        the provider's failure only if it completely answered no request for the model that was sent later. An overloaded provider
-        may answer those that were sent before.
+        A request can cause this itself, e.g. if it asks for a long answer that is not streamed, or for a tool of the agent's own
+        server. So the failure is the provider's only if it has completely answered no request of the lane that was sent later.
+        Answers to earlier requests do not count, because an overloaded provider may still complete them.
         """
         return "" if self._lane.answered > self._number else "Provider"
 
@@ -168,7 +170,8 @@ class Exchange:
                 await self.finish("failed", HELD_TOO_LONG, Usage(), "Own", str(error))
                 raise Refused(HELD_TOO_LONG, str(error)) from error
             own = error.scope == "trial"
-            if self._call.asked.answers > 1:  # with many, an agent could suspend any sweep, or have lost attempts blamed
+            # Else an agent that asks for many answers could get any sweep suspended, or lost attempts blamed for a spent budget.
+            if self._call.asked.answers > 1:
                 own, self._row = True, replace(self._row, reserved_input=0, reserved_output=0, reserved_usd=0.0)
             raise await self._refused("Budget" if own else "SweepBudget", str(error)) from error
 
@@ -178,7 +181,7 @@ class Exchange:
 
     async def _held_too_long(self, error: HoldExpired) -> Refused:
         refusal, own = self._refusal, self._services.steps.open_requests(self._call.claims.key)
-        crowds = error.over_share or own > self._lane.window  # its own requests may make it wait, not the provider
+        crowds = error.over_share or own > self._lane.window  # the trial's own requests may make it wait, not the provider
         kind: Kind = "Own" if error.shortened or (crowds and refusal is None and not self._lane.narrowed) else "Provider"
         why = f"the provider refused the request: {refusal.message}" if refusal else "too many requests are ahead of it"
         message = f"held for {self._row.held_seconds:.0f} s; {why}"
@@ -285,9 +288,9 @@ class Exchange:
         body = await _start_of(answer)
         pause = _advised_pause(answer)
         message = f"{answer.status} {message_of(body, self._call.credential.key.get_secret_value())}"
-        own_api = self._call.credential.base_url is None  # other providers use this code for per-minute rate limits
+        own_api = self._call.credential.base_url is None  # other APIs use insufficient_quota for per-minute rate limits, too
         no_credit = answer.status == 429 and own_api and pause is None and has_no_credit(body)
-        if no_credit or (answer.status == 429 and exceeds_limit_alone(body)):  # the latter: an agent can send a request of any size
+        if no_credit or (answer.status == 429 and exceeds_limit_alone(body)):  # the latter: the agent's request is too large
             await self.finish("failed", answer.status, Usage(), "Configuration" if no_credit else "", message)
             raise Refused(400, f"the provider refused the request: {message}")
         return _Refusal(answer.status, _pause_without_advice(self._row) if pause is None else pause, message)

@@ -1,5 +1,6 @@
 """One lane (queue) per credential and model: at most ``window`` requests are in flight. Waiting sweeps take turns, and so do the
-trials of each sweep. A trial gets another slot only if it has few, or at least as many are free: no trial can fill a lane.
+trials of each sweep. A trial gets another slot only if it has few slots, or at least as many slots are free, so that no trial can
+fill a lane.
 
 The window is an adaptive concurrency limit: when the provider refuses a request, the window shrinks to the number of other
 requests in flight; successful requests widen it again.
@@ -24,8 +25,8 @@ _LONGEST_PAUSE: Final = 60.0  # seconds; a longer Retry-After is shortened: othe
 
 
 class HoldExpired(Exception):
-    """The request waited too long for its turn. over_share: a slot was free, but its trial had too many; shortened: the provider's
-    pause would fit if the request had not waited for the trial's other requests."""
+    """The request waited too long for its turn. over_share: a slot was free, but the request's trial had too many slots; shortened:
+    the provider's pause would fit if the request had not waited for the trial's other requests."""
 
     def __init__(self, *, over_share: bool = False, shortened: bool = False) -> None:
         super().__init__()
@@ -34,15 +35,15 @@ class HoldExpired(Exception):
 
 
 class _Line(deque[asyncio.Future[None]]):
-    """The requests of one trial that wait. over_share: a slot of the whole window was free since the last of them was admitted, but
-    the trial had too many."""
+    """The waiting requests of one trial. over_share: whether a slot was free and refusals did not narrow the window, but the trial
+    had too many slots; reset when one of these requests is admitted."""
 
     over_share = False
 
 
 class Lane:
-    """The queue of one credential and model. size: maximum of the window; sent: how many requests it has sent; answered: number
-    of the last of them that the provider has completely answered."""
+    """The queue of one credential and model. size: maximum of the window; sent: how many requests the lane has sent (the n-th has
+    the number n); answered: highest number of a request that the provider has completely answered."""
 
     def __init__(self, size: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.sent = 0
@@ -106,7 +107,7 @@ class Lane:
             raise
 
     def leave(self, trial: str) -> None:
-        """Free a slot of the trial after an answer other than a refusal (429, 503 or 529)."""
+        """Free a slot of the trial after a request that did not end with a refusal (429, 503, 529, or no connection)."""
         self._free(trial)
         if self.in_flight + 1 >= self.window or self._waiting:  # widen the window only if it is too small
             calm = self._clock() - self._refused_at > CALM_SECONDS
@@ -132,12 +133,12 @@ class Lane:
         return self.in_flight < self.window and self._clock() >= self._paused_until
 
     def _share(self) -> int:
-        """Return how many slots a trial may have that gets another one."""
+        """Return the maximum number of slots that a trial may have in order to get another one."""
         return max(self.window - self.in_flight, self.window // _FEW)
 
     def _free(self, trial: str) -> None:
         self._in_flight[trial] -= 1
-        self._in_flight = +self._in_flight  # without trials that have none
+        self._in_flight = +self._in_flight  # drops the trials that have no slot
 
     def _admit(self) -> None:
         while self._has_room() and (turn := self._next_turn()):
@@ -175,7 +176,7 @@ class Lane:
 
     def _withdraw(self, sweep: str, trial: str, waiter: asyncio.Future[None]) -> None:
         if waiter.done() and not waiter.cancelled():
-            self.give_back(trial)  # it was granted just when the wait timed out or was cancelled
+            self.give_back(trial)  # the slot was granted just when the wait timed out or was cancelled
         elif waiter in (line := (lines := self._waiting.get(sweep, OrderedDict())).get(trial, _Line())):
             line.remove(waiter)
             if not line:

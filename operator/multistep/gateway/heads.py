@@ -1,8 +1,8 @@
 """Limits the memory that connections and unfinished heads of requests need, in the gateway and in the operator.
 
-aiohttp keeps up to 2 MiB of a head and waits for its end without a timeout. One agent, which needs no token for that, must not fill
-the process's memory: if the gateway is killed for that, the trials of all agents get another attempt. The head of an honest request
-has a few KiB and arrives almost always in one piece.
+aiohttp keeps up to 2 MiB of a head and waits for its end without a timeout. An agent, which needs no token to send heads, must not
+fill the process's memory with them: if the gateway were OOM-killed, the trials of all agents would get another attempt. The head of
+an honest request has a few KiB and arrives almost always in one piece.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_UNFINISHED: Final = 256
 """Maximum number of unfinished heads from one address."""
 MAX_CONNECTIONS: Final = 2048
 """Maximum number of connections from one address. One without a request takes about 6 KiB and a file descriptor."""
-_CHUNK_SIZES: Final = 1024  # bytes beside the content of a body in chunks, and an eighth of it
+_CHUNK_SIZES: Final = 1024  # a chunked body may have this many bytes of chunk sizes, plus an eighth of its content
 _END: Final = b"\r\n\r\n"
 
 
@@ -55,16 +55,17 @@ async def listen(stack: AsyncExitStack, runner: web.AppRunner, host: str, port: 
 
 
 async def _expect_next_head(request: web.Request, response: web.StreamResponse) -> None:
-    """Expect the head of a connection's next request after each whole answer; to be called before it is sent (on_response_prepare:
-    aiohttp sends some answers without a handler). A handler that sends a stream calls ``end``, or closes the connection."""
+    """Expect the next request's head after an answer that is not a stream. Called before the answer is sent, by
+    on_response_prepare, because aiohttp sends some answers without a handler. A handler that sends a stream calls ``end``, or
+    closes the connection."""
     if isinstance(response, web.Response):
         end(request, response)
 
 
 def end(request: web.Request, response: web.StreamResponse) -> None:
     """Expect the next head. To be called before the answer's end is sent, because the client may send its next request at once.
-    Close the connection after the answer if more than the request arrived, or not all of it: the bytes of the next head would not
-    be counted."""
+    Close the connection after the answer if not all of the request has arrived, or more than the request: then not all bytes of the
+    next head could be counted."""
     connection = None if request.transport is None else request.transport.get_protocol()
     if isinstance(connection, _Connection):
         body = getattr(request.content, "total_bytes", 0)  # aiohttp's reader of an empty body has no count
@@ -78,7 +79,7 @@ def end(request: web.Request, response: web.StreamResponse) -> None:
 
 class _Connection(asyncio.Protocol):
     """Passes all calls to aiohttp's protocol. Breaks the connection if its head is too long, or if its address has too many
-    unfinished ones or too many connections. received: number of bytes since the end of the last head."""
+    unfinished heads or too many connections. received: number of bytes since the end of the last head."""
 
     def __init__(self, inner: asyncio.Protocol, heads: Heads) -> None:
         self._inner, self._connections, self._unfinished = inner, heads.connections, heads.unfinished

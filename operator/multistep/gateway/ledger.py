@@ -166,7 +166,7 @@ class Ledger:
             database.execute("insert or replace into alive values (1, ?)", [time.time()])
 
         await self._do(write)
-        self._beaten_at = began  # if this write hung, the next beat records it
+        self._beaten_at = began  # if this write hung, the next beat records that time as a downtime
         self._downtimes = [*self._downtimes, *missed][-_MAX_DOWNTIMES:]
 
     @property
@@ -181,7 +181,7 @@ class Ledger:
         return [(now - seconds, now)] if seconds > DOWN_SECONDS else []
 
     async def forget(self, before: float) -> None:
-        """Delete what ended before a time; keep the totals of sweeps, because a sweep may continue later."""
+        """Delete all rows that ended before a time; keep the totals of sweeps, because a sweep may continue later."""
         await self._do(lambda database: _forget(database, before))
 
     async def rows_of(self, step: StepKey) -> list[Row]:
@@ -291,7 +291,7 @@ def _require_known_version(database: sqlite3.Connection, file: Path) -> None:
 
 
 def _forget(database: sqlite3.Connection, before: float) -> None:
-    """Delete what ended before a time; keep the totals of sweeps."""
+    """Delete all rows that ended before a time; keep the totals of sweeps."""
     database.execute(_FORGET, [before])
     database.execute("delete from requests where ended < ?", [before])
     for table, column in (("closed", "at"), ("stalls", "at"), ("downtimes", "ended")):

@@ -73,7 +73,7 @@ class Public:
 
     async def _allowed(self, client: ClientConnection) -> web.StreamResponse:
         request = client.request
-        if "websocket" in request.headers.get("Upgrade", "").lower():  # other offers, such as of HTTP/2, may be ignored
+        if "websocket" in request.headers.get("Upgrade", "").lower():  # servers may ignore other upgrades, e.g. to HTTP/2
             raise Refused(426, "websockets are not supported; use HTTP")
         route = find_route(request.method, request.path)
         if route is None:

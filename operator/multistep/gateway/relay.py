@@ -129,7 +129,7 @@ class Relay:
         await self._request.finish("failed", status, Usage(), self._kind_of(status, body), message_of(body, self._key))
 
     def _kind_of(self, status: int, body: bytes) -> Kind:
-        """Return the kind of failure of an error.
+        """Return the kind of failure of an answer with an error status.
 
         Providers answer 403 or 404, too, if a file or a conversation does not exist. So if the request has such references, only
         the answer's body shows that the configuration is wrong.

@@ -26,7 +26,7 @@ MAX_MODELS: Final = 64
 
 class Steps:
     """The closed steps, and each step's open requests. closed: the steps that the ledger already records as closed; body_bytes:
-    maximum size of one body, to which MAX_BODIES is raised if it is smaller."""
+    maximum size of one body; it replaces MAX_BODIES if larger."""
 
     def __init__(self, closed: Iterable[StepKey], body_bytes: int = 0) -> None:
         self._closed = set(closed)
@@ -63,8 +63,8 @@ class Steps:
 
     @asynccontextmanager
     async def parsing(self, step: StepKey) -> AsyncIterator[None]:
-        """Parse a body of the step inside the context. A body of 5 MB can take two seconds, in which no other request is served.
-        So one is parsed at a time, after a pause that is as long as the last one took."""
+        """The caller parses a body of the step inside this context. A body of 5 MB can take two seconds, in which no other request
+        is served. So a step's bodies are parsed one at a time, each after a pause as long as the parsing of the previous body."""
         async with self._parsing[step]:
             await asyncio.sleep(self._parse_seconds.get(step, 0.0))
             started = time.monotonic()
@@ -113,7 +113,7 @@ class Steps:
             await asyncio.wait(tasks, timeout=seconds)
 
     def abandon(self, step: StepKey) -> None:
-        """Cancel the step's open requests: a process that an agent left could hold their bodies in memory."""
+        """Cancel the step's open requests: a process that the agent left running could otherwise keep their bodies in memory."""
         for task in self._open.get(step, ()):
             task.cancel()
 

@@ -19,10 +19,10 @@ class LastFailure(_Model):
     """Why the step's last request failed, or that the sweep's budget had no room for one of its requests.
 
     status: HTTP status, 0 without an answer; model: the requested model; kind: the cause: Provider (infrastructure), Configuration
-    (the key or the model is rejected, or the model's price is unknown), Budget (the trial's budget has no room for the request, or
-    the sweep's for one for several answers, or no upper limit of its cost is known), SweepBudget (the sweep's budget has no room).
-    answered: whether the provider answered another request of the trial for this model. most: the most that the request could have
-    used, 0 if it was for several answers.
+    (the key or the model is rejected, or the model's price is unknown), Budget (the trial's budget has no room for the request; or
+    the sweep's budget has none, and the request is for several answers; or no upper bound of its usage or cost is known),
+    SweepBudget (the sweep's budget has no room). answered: whether the provider answered another request of the trial for this
+    model. most: the most that the request could have used, 0 if a budget had no room for a request for several answers.
     """
 
     status: int
@@ -65,7 +65,8 @@ class StepUsage(ModelUsage):
 
 
 def usage_of(rows: Sequence[Row], price_table: str, stalled_seconds: float) -> StepUsage:
-    """Return the sum of a step's rows. Of those in NOT_COUNTED, only the waiting time and the refusals count."""
+    """Return the sum of a step's rows. Of requests whose failure is of a kind in NOT_COUNTED, only the waiting time
+    and the refusals count."""
     sent = [row for row in rows if row.kind not in NOT_COUNTED]
     by_model: defaultdict[str, list[Row]] = defaultdict(list)
     refused: Counter[str] = Counter()

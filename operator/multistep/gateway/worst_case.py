@@ -17,7 +17,7 @@ from multistep.providers import ProviderName
 
 _TEMPLATE_TOKENS: Final = 2048  # tokens that providers add to a prompt, e.g. instructions for tools (Anthropic: at most 800)
 _LONG_CONTEXT: Final = 1_000_000  # Anthropic: context window with the beta context-1m
-_ASSUMED_OUTPUT: Final = 8192  # used if the maximum is unknown, which only requests without a budget may have
+_ASSUMED_OUTPUT: Final = 8192  # used if the maximum is unknown; then only requests without a budget are sent
 
 
 class _Model(NamedTuple):

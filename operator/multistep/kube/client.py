@@ -69,8 +69,8 @@ class Client(AbstractAsyncContextManager["Client"]):
         return (await Query(self._http, resource, namespace, label_selector, field_selector).all())[0]
 
     async def list_metadata(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
-        """Return the metadata of all objects (of a namespace, if given), which is much smaller than the objects, without
-        managedFields, which are most of it."""
+        """Return the metadata of all objects (of a namespace, if given), which is much smaller than whole objects. managedFields,
+        the largest part of the metadata, are left out."""
         found, _ = await Query(self._http, resource, namespace, label_selector, accept=METADATA_ONLY).all(_without_managed_fields)
         return found
 

@@ -109,7 +109,7 @@ class Connection:
                 return
             if rejected:
                 vars(loader).pop("exec_plugin_expiry", None)  # makes the loader run the plugin again
-            vars(loader).pop("token", None)  # the configuration keeps it until the loader has a new one
+            vars(loader).pop("token", None)  # the configuration keeps the old token until the loader has a new one
             try:
                 with _plugin_errors() as errors:
                     await loader.load_and_set(self._configuration)  # type: ignore[no-untyped-call]

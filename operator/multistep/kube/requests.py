@@ -128,7 +128,7 @@ class Http:
                     return await self._once(request)
             except Unavailable as error:
                 if attempt >= ATTEMPTS or not request.can_be_retried(error):
-                    raise  # the caller retries later: a requeued key uses no connection while it waits
+                    raise  # the caller retries later: a requeued object uses no connection while it waits
                 await asyncio.sleep(pause_seconds(attempt, error.retry_after))
             attempt += 1
 

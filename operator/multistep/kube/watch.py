@@ -17,7 +17,7 @@ from multistep.kube.requests import Http, pause_seconds
 from multistep.kube.resources import Resource
 
 PAGE_OBJECTS: Final = 500
-LISTS: Final = 4  # attempts to read a list. An attempt fails if etcd compacts the list's version before the last page
+LISTS: Final = 4  # maximum number of tries to read a list. A try fails if etcd compacts the list's version before the last page
 WATCH_SECONDS: Final = 290  # timeoutSeconds of the request; load balancers often close connections after 300 s
 MAX_FAILURES: Final = 8  # failures in a row after which the watch gives up: about half a minute with back-off
 SHORT_SECONDS: Final = 5.0  # a watch that ends sooner is retried with back-off

@@ -10,7 +10,7 @@ from multistep.pods import egress
 
 
 def named(name: str, containers: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any]:
-    """Return the status of the container with this name; {} if there is none."""
+    """Return the status (or spec) of the container with this name; {} if there is none."""
     return next((each for each in containers or [] if each["name"] == name), {})
 
 

@@ -30,7 +30,8 @@ def verifier_pod_name(trial_name: str, attempt: int, step: int, *, as_root: bool
 
 
 def verifier_pod_names(trial: MultiStepTrial, step: int) -> Sequence[str]:
-    """Return both possible names of the verifier's pod in the current attempt: one as the image's user, one as root."""
+    """Return both possible names of the verifier's pod in the current attempt: that of a pod that runs as the image's user, and
+    that of one that runs as root."""
     return [verifier_pod_name(trial.metadata.name, trial.status.attempt or 1, step, as_root=as_root) for as_root in (False, True)]
 
 

@@ -21,7 +21,7 @@ def mount() -> dict[str, Any]:
 
 
 def volume() -> dict[str, Any]:
-    """Return the volume."""
+    """Return the volume that contains the runner."""
     return {"name": VOLUME, "emptyDir": {"sizeLimit": "64Mi"}}
 
 
@@ -44,7 +44,8 @@ def install_mount() -> dict[str, Any]:
 
 
 def readiness_probe(port: int) -> dict[str, Any]:
-    """Return the probe of a container whose runner listens on this port. The runner is not ready while it has a result."""
+    """Return the probe of a container whose runner listens on this port. The runner is not ready while it has a result that the
+    operator must fetch."""
     return {
         "httpGet": {"path": "/ready", "port": port},
         "periodSeconds": 1,

@@ -26,7 +26,7 @@ from multistep.pods.runner_mount import RUNNER
 _COPY_DIR: Final = "/multistep-volumes"
 _FILES_DIR: Final = "/multistep-files"
 _FILL: Final = "fill-"
-_FILL_FILES: Final = "fill-files"  # for the task's files; a service named files has fill-svc-files
+_FILL_FILES: Final = "fill-files"  # init container for the task's files; for a service named files it is fill-svc-files
 _CHUNK: Final = 96 << 10  # size of one command-line argument in bytes; Linux allows at most 128 KiB
 _STATE: Final = "multistep-service"
 _STATE_DIR: Final = "/run/multistep-service"
@@ -53,7 +53,8 @@ def parts(services: PodServices, policy: str, runner: Mapping[str, Any], reserve
 
 
 def main_copies(services: PodServices, image: str, policy: str) -> list[dict[str, Any]]:
-    """Return the init container that fills the volumes that no service mounts before the trial's container; [] if none exists."""
+    """Return the init container that fills the volumes that the trial's container mounts and no service mounts; [] if there are
+    none."""
     return _copies(MAIN, image, policy, plan_mounts(services).of(MAIN))
 
 

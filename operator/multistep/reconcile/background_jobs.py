@@ -43,14 +43,16 @@ class BackgroundJobs(Generic[I, T]):
         return id in self._running
 
     def outcome(self, uid: str, id: I) -> T | None:
-        """Return the result, or raise the error, of a job that ended while the object with this UID waited for it; else None."""
+        """Return the result, or raise the error, of the job with this ID, if it ended while the object with this UID waited for it;
+        else None."""
         about, outcome = self._outcomes.pop(uid, (None, None))
         if about == id and isinstance(outcome, Exception):
             raise outcome
         return outcome if about == id else None  # type: ignore[return-value]  # an Exception was raised
 
     def start(self, id: I, key: Key, uid: str, run: Callable[[], Coroutine[Any, Any, T]]) -> Job[T] | None:
-        """Return the job with this ID; start it if it does not run. If no slot is free, return None, and requeue the key later."""
+        """Return the job with this ID; start it if it does not run. Return None if no slot is free, or if another job uses the
+        key's slot; the key is then requeued later."""
         if (job := self._running.get(id)) is not None:
             return job
         # Another job may still use the key's slot, e.g. one that a deleted object of the same name started.

@@ -36,7 +36,7 @@ _INTERRUPTED: Final = frozenset({"Conflict", "Body"})  # error codes of the runn
 # Error codes of the runner that blame the size or kind of the agent's changes. TooSlow is not listed, because storing is also slow
 # if many trials store checkpoints at the same time.
 _BY_AGENT: Final = frozenset({"TooLarge", "Unreadable", "DiskFull", "Running", "Restore"})
-_TRIES: Final = 2  # maximum number of attempts to pack and store a checkpoint
+_TRIES: Final = 2  # maximum number of tries to pack and store a checkpoint
 _VOLUME_SECONDS: Final = 300.0  # time for writes to the volume, in addition to the runner's timeout
 _MAX_CHARACTERS: Final = 500
 Commits: TypeAlias = Mapping[tuple[int, int], Commit]
@@ -178,7 +178,7 @@ class Checkpointing:
         try:
             await environment.session().operate("commit", {"id": f"{operation.id}-commit", "manifest": commit.manifest})
         except RunnerError as error:
-            _refusal(environment, error)  # no error: a runner that lost this checkpoint packs the next one on an earlier one
+            _refusal(environment, error)  # not fatal: a runner that lost this checkpoint packs the next on top of an earlier one
         return commit
 
     async def _pack(
@@ -231,8 +231,8 @@ class Checkpointing:
         return await environment.session().note(operation.id, {"error": why, "byAgent": by_agent})
 
     async def _chain_of_step(self, environment: Environment, step: int) -> Sequence[Commit]:
-        """Return the layers of the current attempt's checkpoint after a step. In a regrade, return those of its copy of the
-        source's checkpoint.
+        """Return the layers of the current attempt's checkpoint after a step. In a regrade, return the layers of its copy of the
+        source trial's checkpoint.
 
         Raises CheckpointLost if a layer is missing.
         """
