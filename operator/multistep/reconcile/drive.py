@@ -101,7 +101,7 @@ class Drive:
         return redacted(TrialStatus(steps=steps, tampering=found), secrets)
 
     def hides_end_of_agent(self, operation: Operation | None) -> bool:
-        """Return whether an operation follows the agent's phase at once, and the status does not show yet that this phase ended."""
+        """Return whether the operation directly follows the agent's phase, and the status does not show this phase's end yet."""
         return isinstance(operation, CloseModelAccess) and self.shown.steps != self.trial.status.steps
 
     def step(self, index: int) -> StepPlan:
@@ -152,7 +152,7 @@ class Drive:
                 self.deadline.reschedule(now() + left)
 
     def add_host(self, session: Session, hello: Hello) -> None:
-        """Add the session with the agent host, and its records."""
+        """Add the session with the agent host, and the host's records."""
         self.sessions["host"] = session
         self.add_records("host", hello)
 
@@ -165,17 +165,17 @@ def agent_works(trial: MultiStepTrial, loaded: Loaded) -> bool:
 
 def milestones(before: TrialStatus, journal: Journal) -> tuple[int, bool, bool]:
     """Return the progress that the status must show before the next operation: the number of started steps, whether a custom agent
-    class ran, and whether the verifier's pod may have files of the agent. If a container ends later, the class or the files may be
-    the cause.
+    class ran, and whether the verifier's pod may have files of the agent. If a container ends later, the status then shows whether
+    the class or the files can be the cause.
 
-    before: the status at the start of the drive, which may say that the verifier's pod has none of these files.
+    before: the status at the start of the drive; its verifier.untouched is true if the verifier's pod has no files of the agent.
     """
     handed_over = bool(before.verifier and before.verifier.untouched and journal.steps[-1].untouched is False)
     return len(journal.steps), journal.class_ran_at is not None, handed_over
 
 
 def started_part(journal: Journal) -> Journal:
-    """Return the journal without the next step, which has not started."""
+    """Return the journal without the steps that have not started."""
     return replace(journal, steps=[run for run in journal.steps if run.started_at is not None])
 
 

@@ -66,9 +66,9 @@ from multistep.store.shipping import Shipping
 from multistep.store.unpacking import Pointer, Received
 from multistep.store.volume import Volume
 
-MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # limits of a record's list of files that were not collected completely
+MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # limits of a record's list of incomplete files
 BUSY_WAIT_SECONDS = 0.3  # how long a session waits for a phase if other trials are queued for a session
-FIRST_WAIT_SECONDS = 3.0  # after this wait for a phase, the status shows it, and the session ends if other trials are queued
+FIRST_WAIT_SECONDS = 3.0  # a longer phase is shown in the status, and its session ends if other trials are queued
 
 
 class Driver:
@@ -124,7 +124,7 @@ class Driver:
                 host = await self._host_session(stack, trial, pods.agent, session)
                 if any(not each.done and place_of(each.id) == "host" for each in host[1].records):
                     for each in hello.records:
-                        session.seen(each)  # else the pod stays unready, and its readiness cannot report the agent's end
+                        session.seen(each)  # acknowledge old results: the pod stays ready until the agent ends
                     return AgentStillRuns()
             if needs_root(trial, hello, trial.status.image_user):
                 return RootRequired(user_of(hello))
@@ -143,7 +143,7 @@ class Driver:
             if host is not None:
                 drive.add_host(*host)
             elif loaded.plan.hosted is not None and any(each.op == "admit" for each in drive.records.values()):
-                drive.add_host(*await self._host_session(stack, trial, pods.agent, session))  # the replay needs its records
+                drive.add_host(*await self._host_session(stack, trial, pods.agent, session))  # replay needs the host's records
             if loaded.plan.separate:
                 apart = [Record.from_json(each) for each in await self._collections.records(drive.key, scope.attempt)]
                 drive.records |= {each.id: each for each in apart}
@@ -217,12 +217,12 @@ class Driver:
         return Progressed(progress.journal)
 
     async def _linger(self, drive: Drive, progress: Progress) -> bool:
-        """Wait longer for a phase that may finish soon, unless other trials are queued for a session or this one needs a new
-        reconcile. Return whether the phase has finished."""
+        """Wait longer for a phase that may finish soon, unless other trials are queued for a session or this trial needs a
+        new reconcile. Return whether the phase has finished."""
         if progress.running is None or progress.next is None or progress.running.id in drive.under_way:
             return False
         session, time_of = drive.sessions[progress.next.where], asyncio.get_running_loop().time
-        near_timeout = (drive.deadline.when() or time_of()) - self._settings.linger_seconds  # at the timeout, it would break
+        near_timeout = (drive.deadline.when() or time_of()) - self._settings.linger_seconds  # the session breaks at its timeout
         end = min(time_of() + self._settings.linger_seconds - FIRST_WAIT_SECONDS, near_timeout)
         while not (self._sessions_queued() or drive.hooks.expired() or drive.hooks.changed()) and (left := end - time_of()) > 0:
             record = await session.wait(progress.running.id, min(left, FIRST_WAIT_SECONDS))
@@ -255,8 +255,8 @@ class Driver:
         await self._collections.store_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
 
     async def _advance_or_report(self, drive: Drive, progress: Progress) -> Record:
-        """Perform the next operation. If the session breaks, write the current phase to the status, because records may be lost.
-        Also if the gateway does not answer after the agent's phase: the wait is not the agent's time."""
+        """Perform the next operation. If the session breaks, write the progress to the status, because records may be lost.
+        If the gateway does not answer after the agent's phase, write its end: the agent's time must not include the wait."""
         try:
             return await self._advance(drive, progress)
         except (PodError, GatewayUnavailable) as error:
@@ -304,7 +304,7 @@ class Driver:
             case HostCall():
                 return await self._call_host(drive, session, operation)
             case CloseModelAccess():
-                assert self._models is not None  # pods.agent_host rejects a trial that needs a missing gateway
+                assert self._models is not None  # pods.agent_host rejects such a trial if no gateway is configured
                 return await session.note(operation.id, await self._models.close(drive.trial, operation.step))
             case SwitchNetwork():
                 return await self._networks.perform(drive, session, operation)
@@ -313,7 +313,7 @@ class Driver:
     async def _call_host(self, drive: Drive, session: Session, call: HostCall) -> Record:
         hosted = drive.loaded.plan.hosted
         if hosted is not None and call.model_access:
-            assert self._models is not None  # pods.agent_host rejects a trial that needs a missing gateway
+            assert self._models is not None  # pods.agent_host rejects such a trial if no gateway is configured
             variables = await self._models.variables(drive.trial, hosted, call)
             call = with_model_access(call, hosted, variables, self._models.stalls_url)
         admission = drive.records[call.admission]
@@ -347,7 +347,7 @@ class Driver:
         if found.cut:
             session = await self._reopen(drive, operation.where)
         self._metrics.collected_bytes.inc(found.size)
-        seconds = round(time.monotonic() - start, 3)  # duration of the download; the record's own times are those of the note
+        seconds = round(time.monotonic() - start, 3)  # duration of the collection; the record's own times are those of the note
         data = {"types": list(found.types), "count": collected.count, "bytes": collected.bytes, "seconds": seconds}
         if collected.incomplete:
             data["incomplete"] = [each[:MAX_LINE_CHARACTERS] for each in collected.incomplete[:MAX_LINES]]
@@ -383,7 +383,7 @@ class Driver:
         records = drive.verifiers_records(step)
         await self._collections.store_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
         if step.verified_restored and drive.loaded.plan.checkpoints is None and not (drive.scope.kept or drive.loaded.plan.regrade):
-            await self._checkpointing.forget(drive.key)  # a trial that waits for space must not occupy space itself
+            await self._checkpointing.forget(drive.key)  # while the trial waits for space, it must not occupy any
         elif step.compares_verdicts:
             await self._checkpointing.discard_temporary(drive.key, (drive.scope.attempt, step.index))
         if (verifier := drive.sessions.pop("verifier", None)) is not None:

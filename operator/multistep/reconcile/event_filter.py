@@ -25,7 +25,7 @@ Name = tuple[str, str, str]  # kind ("trial", "sweep" or "pod"), namespace, name
 
 
 class _Identity(NamedTuple):
-    """What changes if the spec changes or deletion is requested, but not if only the status changes."""
+    """The metadata that differ after a change of the spec, a deletion or a recreation, but not after a change of the status."""
 
     uid: str | None
     generation: int

@@ -46,7 +46,7 @@ def transitions(old: TrialStatus, new: TrialStatus) -> list[Transition]:
 
 
 def _attempt_ended(failed: AttemptStatus) -> list[Transition]:
-    """Return the Event of a failed attempt; ``_suspension`` reports an attempt that a suspension ended."""
+    """Return the Event of a failed attempt; none if a suspension ended the attempt, because ``_suspension`` reports that."""
     if failed.reason == SUSPENDED:
         return []
     return [Transition(failed.reason or "AttemptFailed", f"attempt {failed.number} failed: {failed.message}", "Warning")]
@@ -75,7 +75,7 @@ def task_warnings(task: ReadTask, spec: TrialSpec) -> list[Transition]:
 
 
 def _unused_fields(spec: TrialSpec) -> Iterator[str]:
-    """Yield a text for each field of the spec that needs another field to have an effect."""
+    """Yield a text for each field of the spec that has no effect because of the value of another field."""
     if spec.checkpoints.keep == "WithResults" and spec.checkpoints.policy == "Never" and spec.regrade is None:
         yield "spec.checkpoints.keep is WithResults without checkpoints: set spec.checkpoints.policy to AfterStep, not Never"
     if spec.verifier.paths and spec.verifier.isolation == "Declared" and spec.regrade is None:

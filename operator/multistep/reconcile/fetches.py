@@ -37,7 +37,7 @@ _SWEEP = "sweep/"  # prefix that marks the keys of sweeps; a trial's key never h
 
 @dataclass(frozen=True)
 class _Failure:
-    """A failed fetch. error: the last attempt's error; until: end of the back-off, in the event loop's time; pause: seconds of
+    """A failed fetch. error: the last try's error; until: end of the back-off, in the event loop's time; pause: seconds of
     the back-off."""
 
     error: SourceError
@@ -209,7 +209,7 @@ def _key(request: Request, task: FetchedTask, revision: str) -> str:
 
 
 def _tolerated(error: SourceError) -> SourceError:
-    """Return the error of a started trial's fetch. It is transient if access was denied: the trial waits for valid credentials."""
+    """Return the error for a started trial: transient if access was denied, so that the trial waits for valid credentials."""
     if error.reason == DENIED:
         return SourceError(str(error), transient=True, reason=DENIED, retry_seconds=LAST_PAUSE_SECONDS)
     return error

@@ -95,7 +95,7 @@ class Finisher:
         """Delete the files on the volume that a finished trial no longer needs: checkpoints, unless they are kept with the results,
         and results, if the status shows that they are in the object store. Idempotent."""
         key, spec = TrialKey.of(trial), trial.spec
-        copied = any(each is not None for each in (spec.regrade, spec.from_, spec.from_step))  # the status may not have the start
+        copied = any(each is not None for each in (spec.regrade, spec.from_, spec.from_step))  # the status may not show the copies
         kept = _keeps_checkpoints(trial)
         if not kept and (spec.checkpoints.policy == "AfterStep" or spec.verifier.isolation != "Declared" or copied):
             await self._volume.checkpoints.remove(key)

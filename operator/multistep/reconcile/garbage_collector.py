@@ -107,7 +107,7 @@ class OrphanRemoval:
 
     async def _check_builders(self) -> None:
         """Delete this operator's pods of builds that no trial waits for, and old logs of builds. Another operator may build in the
-        same namespace: only it knows which of its builds trials wait for."""
+        same namespace, and only that operator knows which of its builds are needed."""
         namespace, wanted, now = builder.namespace(self.settings), self.builds.wanted if self.builds else (), self.clock()
         for metadata in await self.cluster.list_metadata(PODS, namespace, label_selector=builder.selector(self.settings)):
             pod = pod_facts({"metadata": metadata})

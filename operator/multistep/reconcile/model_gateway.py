@@ -44,7 +44,7 @@ RENEW_SECONDS: Final = 5.0  # interval at which the operator asks the gateway wh
 
 
 class ModelAccess(Protocol):
-    """The calls of the model gateway that a reconcile makes."""
+    """The calls to the model gateway that a reconcile makes."""
 
     @property
     def stalls_url(self) -> str:
@@ -141,8 +141,8 @@ class ModelGateway:
         }
 
     async def _downtimes(self, since: float) -> Sequence[Mapping[str, float]]:
-        """Return the gateway's last downtimes that ended after a time, or at that time: so ends a request that was open during the
-        downtime."""
+        """Return the gateway's last downtimes that ended at ``since`` or later: a request that a downtime interrupts ends at the
+        same time as the downtime."""
         found = [{"began": began, "ended": ended} for began, ended in await self._admin.downtimes() if ended >= since]
         return found[-MAX_DOWNTIMES:]
 
@@ -152,7 +152,7 @@ class ModelGateway:
         Raises InvalidSpec for a key that contains characters that no HTTP header may have.
         """
         for _, _, credential in _credentials(hosted):
-            for secret in self._keyring.secrets().values():  # tokens of running steps can have an id of an older signing key
+            for secret in self._keyring.secrets().values():  # running steps can use ids made with older signing keys
                 self._known[_id(credential, secret)] = credential, self._clock()
 
     async def renew(self) -> None:
@@ -222,13 +222,13 @@ def _id(credential: Credential, secret: bytes) -> str:
 
 
 def _failure(usage: StepUsage, model: str | None) -> LastFailure | None:
-    """Return why the step's last model request failed, or why the provider rejected the last request for the trial's model: some
-    agents send requests for another model meanwhile, which may end later.
+    """Return why the provider rejected the last request for the trial's model or, if it did not, why the step's last model request
+    failed. Some agents also send requests for another model, which may end later. None: no failure counts.
 
     An agent could request a model that does not exist, so that its trial is excluded instead of scored. So only a failed request
-    for the trial's own model shows that the trial is configured wrongly; in a trial without a model, a rejected key. It could also
-    request a model that the provider always refuses, so that it gets another attempt. So a model that the provider never answered
-    in the trial is no evidence if the last request for the trial's own model succeeded.
+    for the trial's own model shows that the trial is configured wrongly; in a trial without a model, only a rejected key does. An
+    agent could also request a model that the provider always refuses, to get another attempt. So a failure of a model that the
+    provider never answered does not count if the last request for the trial's own model succeeded.
     """
     keys_work = bool(usage.models.keys() - usage.failures.keys())
     rejected = [each for each in usage.failures.values() if each.kind == "Configuration" and _shows(model, each, keys_work)]

@@ -1,4 +1,4 @@
-"""Computes the load of each model with a concurrency limit since the last call, from the model gateway's totals."""
+"""Computes, from the model gateway's totals, the load that each model with a concurrency limit had since the last call."""
 
 from __future__ import annotations
 

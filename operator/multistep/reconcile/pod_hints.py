@@ -9,7 +9,7 @@ from multistep.engine.decisions import ProtocolViolation
 from multistep.reconcile.concurrency_limit import Key
 
 _UNREADY = Backoff(first=5.0, last=60.0)
-_MAX_REFUSED = 20  # if a proxy always refuses them, the trial must reach its deadline some time
+_MAX_REFUSED = 20  # of sessions after the deadline: the trial must end even if a proxy always refuses sessions
 
 
 @dataclass
@@ -44,7 +44,7 @@ class PodHint:
         return poll if ready else pause
 
     def too_busy(self) -> None:
-        """Record that the API server was too busy to open a session. If the pod was to be read at the deadline, it still is."""
+        """Record that the API server was too busy to open a session. A read at the deadline is retried up to _MAX_REFUSED times."""
         if self.read_at_deadline:
             self.refused_sessions += 1
             self.read_at_deadline = self.refused_sessions > _MAX_REFUSED

@@ -29,7 +29,7 @@ class PodStarts(ConcurrencyLimit):
         since = pod.scheduled_at or pod.created_at
         left = min(STARTING_SECONDS, since + STARTING_SECONDS - self._clock())
         done = deleted or pod.running or pod.terminated or pod.deleting or pod.phase != "Pending"
-        if done or pod.gates or left <= 0:  # a gated pod puts no load on nodes or registries
+        if done or pod.gates or left <= 0:  # a pod with scheduling gates puts no load on nodes or registries
             self._started(key, pod.name)
             return
         if self._pods.get(key) != (pod.name, since):

@@ -46,7 +46,7 @@ from multistep.sources.trial_task import TrialLoader
 from multistep.store.shipping import Shipping
 from multistep.store.volume import Volume
 
-STARTED_REQUEUE_SECONDS = 1.0  # delay of the next reconcile once a pod is neither gated nor stuck: usually it runs by then
+STARTED_REQUEUE_SECONDS = 1.0  # delay of the reconcile after a pod's scheduling gates or errors are gone: usually the pod runs then
 
 
 @dataclass

@@ -82,7 +82,7 @@ def failure(found: Object) -> Fail:
 
 
 def manifest(trial: MultiStepTrial, loaded: Loaded) -> dict[str, Any]:
-    """Return the reference trial of a trial's task. Its name is a digest of everything on which its files and rewards depend."""
+    """Return the manifest of the reference trial of a trial's task. Its name is a digest of all that its results depend on."""
     written = trial.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     same: dict[str, Any] = {name: written[name] for name in _SAME if name in written}
     labels_of = trial.metadata.labels

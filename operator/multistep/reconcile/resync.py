@@ -28,7 +28,7 @@ GRACE_SECONDS: Final = 10.0  # wait after a list, for watch events that are stil
 _WHOLE: Final = {"trial": TRIALS, "sweep": SWEEPS}  # the kinds of objects that are reconciled
 SOONER: Final = 0.5  # factor of the interval after a comparison that found missed events
 WATCH_TIMEOUT_SECONDS: Final = 330  # a watch ends after this time; the next watch gets the events that it missed
-STALLED_AFTER: Final = 14  # comparisons in a row with missed events that count as a stall, if they took over WATCH_TIMEOUT_SECONDS
+STALLED_AFTER: Final = 14  # this many comparisons with missed events in a row, in more than WATCH_TIMEOUT_SECONDS, are a stall
 
 
 class Lister(Protocol):

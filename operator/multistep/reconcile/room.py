@@ -1,4 +1,4 @@
-"""The room that the results limits leave for the files that a Collect downloads."""
+"""The space that the results limits leave for the files that a Collect operation downloads."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _SURVEY_PROTOCOL: Final = 2
 
 @dataclass(frozen=True)
 class Room:
-    """The room of one Collect. now: bytes and files that may be stored now; alone: those that could be stored if the namespace had
-    no other trial, None if no verifier gets the files."""
+    """The space for one Collect. now: bytes and files that may be stored now; alone: those that could be stored if the namespace
+    had no other trial, None if no verifier gets the files."""
 
     now: Headroom
     alone: Headroom | None = None
 
     @classmethod
     async def of(cls, collections: Collections, drive: Drive, operation: Collect) -> Self:
-        """Return the room of a Collect. The results of lost attempts do not count if a verifier gets the files."""
+        """Return the space for a Collect. If a verifier gets the files, results of earlier attempts count only for kept steps."""
         collection = Collection(drive.scope.attempt, operation.step, operation.part)
         if not drive.hands_over(operation):
             return cls(await collections.headroom(drive.key, collection))
@@ -44,7 +44,7 @@ class Room:
     async def left_out(self, drive: Drive, session: Session, sources: Sequence[Source]) -> dict[str, str]:
         """Return the reason for each file that is left out because it is too large for the free space, by its name in the download.
 
-        Raises StoreError if other trials leave no room for an artifact that a verifier gets: without it, the step's reward would
+        Raises StoreError if other trials leave no space for an artifact that a verifier gets: without it, the step's reward would
         depend on them. The trial then waits, and retries.
         """
         if drive.protocol < _SURVEY_PROTOCOL:

@@ -99,7 +99,7 @@ class StartingPoints:
         return references.waiting(name, step, found, self._pause(trial))
 
     async def _start(self, trial: MultiStepTrial, plan: TrialPlan, source: SourceTrial) -> Start | Fail:
-        """Copy the checkpoint, and return the starting point. Raises CheckpointLost if the checkpoint does not exist."""
+        """Copy the checkpoint, and return the starting point; Fail if it is unusable. Raises CheckpointLost if it is missing."""
         chain = await self._sources.chain(source, step := _step(plan))
         if why := unfit_start(plan, [each for layer in chain for each in layer.steps], chain[-1]):
             return Fail(SOURCE_UNUSABLE, f"the checkpoint of trial {source.key.name} after step {step} cannot be used: {why}")

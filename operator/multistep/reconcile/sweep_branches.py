@@ -1,8 +1,8 @@
 """Records the checkpoints of a sweep's ordinary trials when all of these have finished: the sweep's branches start from them.
 
-An immutable ConfigMap owned by the sweep has the record, and the status has its digest. The first record counts: its name does
-not depend on its content, so neither a restarted operator nor a former leader creates another one. If it is deleted, the operator
-creates it again from the trials; if these have changed meanwhile, the sweep waits.
+An immutable ConfigMap owned by the sweep has the record, and the status has the record's digest. The first ConfigMap counts: its
+name does not depend on its content, so neither a restarted operator nor a former leader creates a second one. If it is deleted, the
+operator creates it again from the trials; if these have changed meanwhile, the sweep waits.
 """
 
 from __future__ import annotations

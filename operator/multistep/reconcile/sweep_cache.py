@@ -82,8 +82,8 @@ class SweepEntry:
         self.plan, self.finished = None, True
 
     def of(self, names: Sequence[str]) -> list[TrialFacts]:
-        """Return the facts of the trials whose number label matches their name, because users can change labels. names: the name of
-        each trial, by number."""
+        """Return the facts of the trials whose number label matches their name; omit other trials, because users can change labels.
+        names: the name of each trial, by number."""
         count = len(names)
         found = [each for name, each in self.trials.items() if 0 <= each.number < count and names[each.number] == name]
         self.created = max(self.created, max((each.number for each in found), default=-1) + 1)
@@ -129,7 +129,7 @@ class SweepCache:
         self._entries.clear()
 
     def drop(self, key: Key) -> None:
-        """Drop the cache entries of a deleted sweep."""
+        """Drop the cache entries of all sweeps with this key."""
         for uid in [uid for uid, entry in self._entries.items() if entry.key == key]:
             del self._entries[uid]
 

@@ -160,8 +160,8 @@ class _SweepReconcile:
         return found
 
     async def _wait_for_tasks(self, error: SourceError) -> Requeue:
-        """Wait for the tasks or the record of the branches. A started sweep does not fail, because the missing one may become
-        available."""
+        """Wait for the tasks or the record of the branches. If the error is permanent, a sweep that has not started fails. A
+        started one waits: what is missing may become available."""
         if self._sweep.status.start_time is not None:
             logger.warning("%s", error)
             return Requeue(error.retry_seconds if error.transient else REJECTED_RETRY_SECONDS)

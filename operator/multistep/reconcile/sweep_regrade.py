@@ -35,8 +35,8 @@ async def unfinished_source(cluster: Cluster, sweep: TrialSweep, now: float) -> 
 
 async def regraded_sweep(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> RegradedSweep:
     """Return the source's UID and its retries that count, by the number of the trial that each retry replaces. Both are unset if
-    the sweep is not a regrade or its source does not exist. If another sweep has the source's name since the regrade started, its
-    retries do not count."""
+    the sweep is not a regrade. If the source does not exist, or another sweep has its name since the regrade started, no retry
+    counts, and the UID is the one in the status."""
     regrade, namespace, known = sweep.spec.regrade, sweep.metadata.namespace, sweep.status.source_uid
     if regrade is None:
         return RegradedSweep()
@@ -61,8 +61,8 @@ async def regraded_sweep(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> Reg
 
 
 def _number_in(grid: Grid, trial: Object) -> int | None:
-    """Return the number that the regrade gives to a trial's task, agent and attempt, because the source may have another order.
-    None if it has no such trial, and for branches. Users can change annotations and labels, so they may be invalid."""
+    """Return the number that a trial's task, agent and attempt have in the regrade, because the source may have another order.
+    None for a branch, and if the regrade has no such trial. Users can change annotations and labels, so they may be invalid."""
     metadata = trial["metadata"]
     task, agent, attempt = ((metadata.get("annotations") or {}).get(each, "") for each in (TASK, AGENT, ATTEMPT))
     if BRANCH in metadata["labels"] or task not in grid.tasks or agent not in grid.agents:

@@ -82,7 +82,7 @@ class Tally:
         self._marks.pop(key, None)
 
     def pod_ran(self, trial: MultiStepTrial, pod: PodFacts) -> None:
-        """Observe the queueing time and the startup time of a pod. Call it once, when the status first has the running pod."""
+        """Observe the queueing time and the startup time of a pod. Call it once, when the status first shows that it runs."""
         names, created = _names(trial), trial.metadata.creation_timestamp
         if pod.started_at is None:
             return
@@ -155,7 +155,7 @@ def _new_steps(status: TrialStatus, mark: Mark) -> list[StepStatus]:
 
 
 def _cut_off_steps(status: TrialStatus, mark: Mark) -> list[StepStatus]:
-    """Return the steps that were cut off: since the mark, their attempt failed or the trial finished."""
+    """Return the unfinished steps of the attempts that failed since the mark and, if the trial has finished, of the last one."""
     ended = [each.steps for each in status.attempts[mark.failed_attempts :]]
     if is_finished(status):
         ended.append(status.steps)

@@ -87,13 +87,13 @@ class TrialEnding(TrialContext):
         journal.setup_usage = self._setup_usage
         if death.phase == AGENT_SETUP:
             journal.exception, journal.broken = StepException(death.type, death.message, AGENT_SETUP), True
-        elif (last := journal.steps[-1]).completed_at is not None:  # between steps, only processes that the agent left run
+        elif (last := journal.steps[-1]).completed_at is not None:  # between steps, only leftover processes of the agent run
             journal.exception = StepException(death.type, death.message, AGENT)
         else:
             last.untouched = death.untouched
             last.fail(StepException(death.type, death.message, death.phase or last.phase))
             last.completed_at = self._t.clock()
-            goes_on(self._plan, self._plan.steps[len(journal.steps) - 1], last)  # records whether its gate was met
+            goes_on(self._plan, self._plan.steps[len(journal.steps) - 1], last)  # sets gate_passed of ``last``
         aggregate(self._plan, journal)
         if self._plan.single:
             lift(journal)

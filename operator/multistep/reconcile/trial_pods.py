@@ -106,7 +106,8 @@ class TrialPods:
 
 
 def _rejected(error: ClusterError) -> Wait:
-    """Return the wait after a rejection by a quota or admission controller. Raises InvalidSpec if the pod is invalid."""
+    """Return the wait after a rejection by a quota or admission controller. Raises InvalidSpec if the pod is invalid, and other
+    errors unchanged."""
     denied = "is forbidden" in str(error) or "denied the request" in str(error)  # webhooks reject with any HTTP status
     if error.status in (400, 422) and not denied:
         raise InvalidSpec(f"the API server rejected a pod of the trial: {error}") from error

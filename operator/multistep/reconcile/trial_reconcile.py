@@ -81,7 +81,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             raise
         except ClusterError:
             if self._writer.refused:
-                self._t.hints.of(self._key, self._trial.status.pod_uid).read_at_deadline = False  # what was read is not stored
+                self._t.hints.of(self._key, self._trial.status.pod_uid).read_at_deadline = False  # the pod must be read again
             raise
 
     async def _run_until_wait(self) -> Requeue:
@@ -124,7 +124,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         self._t.metrics.store_failures.inc()
         if is_finished(self._trial.status):
             return  # only the cleanup of the volume failed; the trial's results are complete
-        self._t.hints.of(self._key, self._trial.status.pod_uid).read_at_deadline = False  # what was read is not stored
+        self._t.hints.of(self._key, self._trial.status.pod_uid).read_at_deadline = False  # the pod must be read again
         await self._wait(suspensions.RESULTS_NOT_WRITABLE, str(error), seconds=None, gated=True)
 
     async def _wait_for_task(self, error: SourceError) -> Result:
@@ -267,7 +267,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             changed=lambda: self._t.changed(self._trial.metadata),
         )
         if not self._t.execs.acquire(self._key, 1 + self._plan.separate + self._plan.switches_networks):
-            hint.read_at_deadline = False  # it is read when it has its slot
+            hint.read_at_deadline = False  # the pod is read when the trial has its slot
             return self._until_deadline(None)
         before, hint.quiet_until = self._trial.status.steps, 0.0  # a retry after a failed session must not wait for the next poll
         try:
@@ -290,7 +290,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
     async def _end_drive(
         self, left: Progressed | PausedBetweenSteps | RootRequired | VerifierRequired | TransferQueued
     ) -> Result | None:
-        """Act on the result of a drive. Return None if a phase is running: the trial then waits until it finishes."""
+        """Act on the result of a drive. Return None if a phase is running: the trial then waits for the phase's end."""
         match left:
             case Progressed(journal):
                 return await self._end_script(journal)

@@ -154,7 +154,7 @@ def _status(source: SourceTrial) -> TrialStatus:
     """Return the source's status; of a deleted source, the part that its evidence has."""
     if source.found is not None:
         return parse_status(source.found)
-    assert source.evidence is not None  # else a deleted source is not found
+    assert source.evidence is not None  # SourceTrials.find returns a deleted trial only with evidence
     stated, trial = source.evidence, source.key.name
     score = None if stated.score is None else Score(stated.score, bool(stated.passed))
     return TrialStatus(
@@ -184,7 +184,7 @@ def _agent(source: SourceTrial) -> SourceAgent:
 def _sweep_of(source: SourceTrial) -> str | None:
     """Return the UID of the sweep that created the source; "" if no sweep did, None if it is unknown."""
     if source.found is None:
-        assert source.evidence is not None  # else a deleted source is not found
+        assert source.evidence is not None  # SourceTrials.find returns a deleted trial only with evidence
         return source.evidence.trial.sweep_uid
     if owner := owner_of(source.found):
         return owner[1]

@@ -75,5 +75,5 @@ async def emit_events(cluster: Cluster, about: Object, found: Sequence[Transitio
             await cluster.create(event_manifest(about, reason=each.reason, message=each.message, type=each.type))
         except (ClusterError, NotLeading) as error:
             logger.info("could not emit an Event: %s", error)
-            if isinstance(error, Unavailable) and not error.status:  # each further one could wait as long for an answer
+            if isinstance(error, Unavailable) and not error.status:  # each further Event could wait as long for an answer
                 return

@@ -66,8 +66,8 @@ class Standing:
     tampered: number of trials with evidence of tampering.
     cost_usd: cost of all trials in US dollars, with those that a retry replaced; None if no trial has model requests or the cost of
     one of these trials is unknown; cost_per_pass: cost_usd divided by the number of trials that passed; cost_per_trial: mean cost
-    of the scored trials, over tasks as the mean score. incomplete_requests: number of requests whose usage is unknown, which the
-    costs do not include.
+    of the scored trials, averaged per task first, as the mean score is. incomplete_requests: number of requests whose usage is
+    unknown, which the costs do not include.
     """
 
     agent: str

@@ -158,7 +158,7 @@ class Exchanges:
 def _unsealed(seal: Seal, request: Request, frame: Frame) -> Frame:
     try:
         message = parse_answer(frame)
-    except Refusal as refusal:  # sent by the environment's runner, because it is not sealed
+    except Refusal as refusal:  # the answer is not sealed, so the environment's runner sent it
         raise _HostRefusal(refusal.error) from None
     return seal.answer(message, request)
 

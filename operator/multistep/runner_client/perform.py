@@ -72,7 +72,8 @@ async def perform(session: Session, operation: Operation, contents: Contents, wa
 
 
 async def call_host(session: Session, call: HostCall, admission: Record, wait_seconds: float) -> Record:
-    """Start a command of the agent host, and return its record. admission: the Admit operation's record, with the guest's token."""
+    """Start a command of the agent host, and return its record. admission: the Admit operation's record. Its token allows the
+    command to act in the environment."""
     token = Fields(admission.result, f"result of {admission.id}").text("token", 64)
     credentials = {"id": call.admission, "token": token, "socket": ENVIRONMENT_SOCKET}
     request = {**call.request, "outcome": HOST_OUTCOME, "admission": credentials}
