@@ -210,8 +210,8 @@ func (c *container) exec(argv ...string) *exec.Cmd {
 	return command
 }
 
-// connectAs starts a session through a `runner call` that runs as this UID (which must be PID 1's), and sends hello.
-// connectAs connects as an exec of the container does whose user is not root. path: of the runner's program.
+// connectAs starts a session through a `runner call` that runs as uid, and sends hello, as an exec does in a container whose user
+// is not root. uid must be the UID of PID 1; path is the path of the runner's program.
 func (c *container) connectAs(uid, path string) *session {
 	c.t.Helper()
 	s := c.connectBy(execCommand("nsenter", "-t", itoa(c.pid), "-p", "-n", "-m", "-r", "-S", uid, "-G", uid, "--", path, "call"))

@@ -94,8 +94,8 @@ def _place(path: str, line: int) -> str:
 
 
 def _variables(environment: EnvironmentConfig) -> dict[str, str]:
-    """Return the values of ${NAME} in the compose file (Harbor 0.25, docker.compose_env). A variable whose value refers to the
-    trial's variables gets a placeholder, because the trial is not known yet."""
+    """Return the values of ${NAME} in the compose file, as in Harbor 0.25 (docker.compose_env). A variable whose value refers to
+    the trial's variables gets a placeholder, because the trial is not known yet."""
     own = {name: placeholder(name) if referenced(value) else value for name, value in environment.env.items()}
     infra = {
         **{f"HOST_{name}_PATH": f"/multistep-logs/{directory}" for name, directory in _OLD_LOGS.items()},
@@ -147,8 +147,8 @@ def _services(bundle: Bundle, path: str, answer: Mapping[str, Any]) -> Services:
 
 
 def _mount(bundle: Bundle, path: str, mount: Mapping[str, Any], chosen: dict[str, Entry]) -> Mount:
-    """Return a mount. If it mounts files, add them to ``chosen``: a single file under a number as its name, a directory's files
-    below a number. The mount's source becomes this number. Links in the path of the task's files are resolved."""
+    """Return a mount. If it mounts files, add them to ``chosen``: a single file as NUMBER, a directory's files as NUMBER/PATH. The
+    mount's source becomes NUMBER. Links in the path of the task's files are resolved."""
     plain = {name: value for name, value in mount.items() if name in _MOUNT_FIELDS and value is not None}
     result = Mount(**plain)
     if result.kind != "file":
@@ -167,8 +167,8 @@ def _mount(bundle: Bundle, path: str, mount: Mapping[str, Any], chosen: dict[str
 
 
 def _below(bundle: Bundle, real: str, entry: Entry) -> Iterator[tuple[str, Entry]]:
-    """Yield a file, or a directory and everything below it, with paths relative to that file or directory. Links below it stay
-    links."""
+    """Yield a file, or a directory and everything below it, with paths relative to that file or directory. Links in a directory
+    stay links."""
     yield "", entry
     if entry.kind != "dir":
         return

@@ -45,7 +45,7 @@ def join(config_maps: Sequence[Mapping[str, Any]], digest: str, limits: Limits =
 async def spool(get: GetConfigMap, names: Sequence[str], path: Path, limits: Limits = DEFAULT_LIMITS) -> None:
     """Write a bundle's parts to a file, one per line: ConfigMap name and base64 text. Only one part is in memory at a time.
 
-    get: function that reads a ConfigMap. Raises a transient SourceError for a missing ConfigMap, because it may still be created.
+    Raises a transient SourceError if a ConfigMap is missing, because it may still be created. get: function that reads a ConfigMap.
     """
     left = limits.compressed // 3 * 4 + 4 * len(names)
     with path.open("w", encoding="ascii", errors="replace") as file:

@@ -44,7 +44,7 @@ async def _start() -> asyncio.subprocess.Process:
 
 
 async def _output(process: asyncio.subprocess.Process, request: Request, rules: Rules, cache: Path) -> bytes:
-    """Return what the process writes, b"" after the timeout. The process has ended then."""
+    """Return what the process writes; b"" after the timeout. Always kill the process, and wait until it has ended."""
     try:
         async with asyncio.timeout(rules.seconds + _LONGER_SECONDS):
             return await _communicate(process, Order(request, rules, str(cache)).to_json())

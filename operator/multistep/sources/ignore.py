@@ -1,5 +1,5 @@
-""".harborignore names the files of tests/ and solution/ that are not uploaded, in gitignore's syntax. It also applies to
-subdirectories (Harbor 0.25)."""
+""".harborignore names the files of tests/ and solution/ that are not uploaded, in gitignore's syntax. As in Harbor 0.25, it also
+applies to subdirectories."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class IgnoreRules:
         self._specs: dict[str, GitIgnoreSpec] = {}
 
     def excludes(self, path: str) -> bool:
-        """Return whether the path is excluded, by its own name or by the name of its link target."""
+        """Return whether the path is excluded, by its own name or by that of the file to which it links."""
         if self._matches(path):
             return True
         real = links.resolve(self._bundle, path)

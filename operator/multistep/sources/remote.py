@@ -31,7 +31,7 @@ class Fetching(Protocol):
     def ask(self, asker: Metadata, request: Request, *, started: bool) -> Fetched:
         """Return the fetched, cached task of a trial or sweep. Raises SourceError, which is transient while the fetch runs.
 
-        started: whether the trial or sweep has started. If so, its task was fetched before, so a denied request is retried.
+        started: whether the trial or sweep has started. If so, its task was fetched before, so a request that is denied is retried.
         """
 
 

@@ -23,7 +23,7 @@ from multistep.sources.ignore import IgnoreRules
 CONFIG_FILE = "task.toml"
 _UPLOAD_MTIME = 946_684_800  # 2000-01-01, because some tools (zip) reject times before 1980
 _MAX_UNKNOWN = 20  # maximum number of unknown keys that are reported; one Event lists all of them
-_FILTERED = ("tests", "solution")  # .harborignore applies to these directories only (Harbor 0.25)
+_FILTERED = ("tests", "solution")  # .harborignore applies to these directories only, as in Harbor 0.25
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def text_file(ref: Content, *, mtime: int = _UPLOAD_MTIME) -> Iterator[bytes]:
 
 
 def load_task(bundle: Bundle, *, verification: bool = True, oracle: bool = False) -> Task:
-    """Load the task of a bundle. Raises InvalidTask for tasks that Harbor 0.25 also rejects.
+    """Load the task of a bundle. Raises InvalidTask if Harbor 0.25 rejects it, too, or if its links or services are not supported.
 
     verification: whether steps are verified; oracle: whether the agent is oracle. If either is true, all instructions and test
     scripts must exist, as in Harbor. If both are false, files may be missing; a step that needs a missing file fails.
@@ -86,7 +86,7 @@ def config_table(bundle: Bundle) -> Mapping[str, Any]:
 
 
 def strip_canary(text: str) -> str:
-    """Return an instruction without its leading canary comments and blank lines (Harbor 0.25, load)."""
+    """Return an instruction without its leading canary comments and blank lines, as Harbor 0.25 loads it."""
     start = 0
     canary = True
     while start < len(text):
@@ -180,7 +180,7 @@ def _step_layout(bundle: Bundle, rules: IgnoreRules, step: str | None, *, instru
 
 
 def _check_files(bundle: Bundle, rules: IgnoreRules, config: TaskConfig) -> None:
-    """Check the files that a trial needs: instructions and test scripts (Harbor 0.25, "Files checked at load")."""
+    """Check the files that a trial needs: instructions and test scripts, as Harbor 0.25 does when it loads a task."""
     if not config.steps:
         _check_instruction(bundle, None)
         _check_tests(bundle, rules, config, None)

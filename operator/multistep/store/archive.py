@@ -21,7 +21,7 @@ def tar_chunks(top: Path) -> Generator[bytes, None, None]:
 
 
 def picked_chunks(top: Path, names: Mapping[str, str]) -> Generator[bytes, None, None]:
-    """Yield a tar of selected files, without links to targets outside of the tar (Harbor 0.25, artifacts).
+    """Yield a tar of selected files. As in Harbor 0.25, it has no links to targets outside of the tar.
 
     names: names in the tar, by selected path.
     """
@@ -37,7 +37,7 @@ def _picked_pieces(top: Path, names: Mapping[str, str]) -> Iterator[bytes]:
 
 
 def _leads_out(name: str, target: str) -> bool:
-    """Return whether a link may lead out of the tar. That of a ``..`` after a name is unknown: the name may be that of a link."""
+    """Return whether a link may lead out of the tar. True for a target with ``..`` after a name: the name may be that of a link."""
     parts = [each for each in target.split("/") if each not in ("", ".")]
     up = len(list(takewhile(lambda each: each == "..", parts)))
     return target.startswith("/") or up > name.count("/") or ".." in parts[up:]

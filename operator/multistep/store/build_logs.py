@@ -21,8 +21,8 @@ class BuildLogs:
         self._directory = disk.root / ".builds"
 
     async def write(self, build: str, offset: int, data: bytes) -> None:
-        """Write a part of a log, and truncate the log after it: later bytes are those of an earlier attempt's pod. Ignores a part
-        that ends beyond MAX_BYTES."""
+        """Write a part of a log, and truncate the log after it, because later bytes are from an earlier pod of the build. Ignore
+        a part that ends beyond MAX_BYTES."""
         if offset + len(data) <= MAX_BYTES:
             await self._disk.of_root(lambda: self._write(self._path(build), offset, data))
 

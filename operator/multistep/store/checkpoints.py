@@ -124,8 +124,8 @@ class Checkpoints:
         await self._disk.run(key, "keeping checkpoints", files.retain)
 
     async def give_up(self, key: TrialKey) -> None:
-        """Delete layers and manifests of a trial's checkpoints, which frees their space, but not the commits: an attempt that
-        resumed from a checkpoint continues, and a later attempt starts at step 1. Idempotent."""
+        """Delete layers and manifests of a trial's checkpoints to free their space. The commits stay, so that an attempt that
+        resumed from a checkpoint continues; a later attempt starts at step 1. Idempotent."""
         await self._read_usage(key.namespace)
         await self._disk.run(key, "giving up checkpoints", files.give_up)
         self._ledger.free(key.namespace, _trial(key))

@@ -65,7 +65,7 @@ def _printed(plan: TrialPlan, journal: Journal) -> dict[str, str]:
 
 
 def directories(plan: TrialPlan, journal: Journal) -> list[str]:
-    """Return the directories that each started step has even if they are empty (Harbor 0.25); Volume.finish creates them."""
+    """Return the directories that each started step has, as in Harbor 0.25, even if they are empty; Volume.finish creates them."""
     if plan.single:
         return ["agent", "verifier", "artifacts"]
     return [f"steps/{run.name}/{name}" for run in journal.steps if run.trial is None for name in ("agent", "verifier")]
@@ -106,7 +106,7 @@ def _own_fields(trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
 
 
 def config_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
-    """Return config.json: the spec as Harbor's TrialConfig. Variables from Secrets are shown as ``${NAME}``."""
+    """Return config.json: the spec as Harbor's TrialConfig. Variables from Secrets and ConfigMaps are shown as ``${NAME}``."""
     spec = trial.spec
     return {
         "task": {"path": plan.task_name},
@@ -147,10 +147,10 @@ def exception_txt(journal: Journal, *, failure: StepException | None = None) -> 
 
 
 def secrets(env: TrialEnv, config: TaskConfig, layout: TaskLayout | None = None) -> set[str]:
-    """Return the values to redact (Harbor 0.25, end of a trial): those of variables with secret-like names in the agent's env
-    and in the verifier env of task and trial, except switches such as "1" and "true". Also those of variables that the task's
-    compose files use, because the results have the output of services. White space around a value, such as the newline at the end
-    of a Secret's file, is no part of the secret: a program may print the value without it."""
+    """Return the values to redact: those of variables with secret-like names, except switches such as "1" and "true". The variables
+    are the agent's env and the verifier env of task and trial, as in Harbor 0.25, the agent's credentials, and those that the
+    task's compose files use, because the results have the output of services. White space around a value, such as the newline at
+    the end of a Secret's file, is no part of the secret: a program may print the value without it."""
     composed = {name: env.variables[name] for name in (compose_variables(layout) if layout else ()) if name in env.variables}
     found = (
         each
@@ -161,7 +161,7 @@ def secrets(env: TrialEnv, config: TaskConfig, layout: TaskLayout | None = None)
 
 
 def is_sensitive(name: str) -> bool:
-    """Return whether a variable's name suggests that its value is a secret (Harbor 0.25, utils.env)."""
+    """Return whether a variable's name suggests that its value is a secret, as in Harbor 0.25 (utils.env)."""
     return _SENSITIVE.search(name) is not None
 
 
@@ -199,7 +199,7 @@ def _mode(plan: TrialPlan) -> str:
 
 
 def _single(plan: TrialPlan, journal: Journal) -> dict[str, Any]:
-    """Return the only step's results, which result.json of a single-step trial has at its top level (Harbor 0.25)."""
+    """Return the only step's results, which result.json of a single-step trial has at its top level, as in Harbor 0.25."""
     run = journal.steps[0] if journal.steps else StepRun(name="")
     mode = _mode(plan) if VERIFIER in run.timings else None
     return {**_phases(run), "verifier_environment_mode": mode, "step_results": None}
@@ -219,8 +219,8 @@ def _phases(run: StepRun) -> dict[str, Any]:
 
 
 def _preparation(trial: MultiStepTrial, journal: Journal, now: float) -> dict[str, Any]:
-    """Return the timings environment_setup (from the attempt's start to the agent's setup or the first step that the attempt runs
-    itself) and agent_setup (empty if the agent has no setup)."""
+    """Return the timings environment_setup (from the attempt's start to that of the agent's setup, or of the first step that the
+    attempt runs itself) and agent_setup (0 s long if the agent has no setup)."""
     former = trial.status.attempts[-1].end_time if trial.status.attempts else None
     attempt_start = former or trial.status.start_time
     own = journal.steps[trial.status.kept_steps :]

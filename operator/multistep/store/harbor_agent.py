@@ -51,7 +51,7 @@ def agent_result(run: StepRun) -> dict[str, Any]:
 
 
 def _metadata(run: StepRun, usage: Usage) -> dict[str, Any] | None:
-    """Return the agent's own metadata and, for a usage that the model gateway counted, what Harbor's fields do not have."""
+    """Return the agent's own metadata and, for a usage that the model gateway counted, the values for which Harbor has no field."""
     own = None if run.metadata is None else {name: value for name, value in run.metadata.items() if name != _MULTISTEP}
     if usage.source != "Gateway":
         return own

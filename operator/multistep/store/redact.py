@@ -1,4 +1,4 @@
-"""Replaces values of secrets in the text files of a trial, in bounded memory (Harbor 0.25, end of a trial).
+"""Replaces values of secrets in the text files of a trial, in bounded memory, as Harbor 0.25 does at the end of a trial.
 
 In .json and .jsonl files a secret that consists of digits is replaced within strings only, so that numbers stay valid JSON.
 """
@@ -17,7 +17,7 @@ from secrets import token_hex
 from multistep.engine.redaction import MARK
 from multistep.store.tree import Entry, pread_all, walk, write_all
 
-_SAMPLE_BYTES = 8192  # a NUL in the first bytes means that the file is not text (Harbor 0.25)
+_SAMPLE_BYTES = 8192  # a NUL in the first bytes means that the file is not text, as in Harbor 0.25
 _JSON_TOKENS = rb"\\[^\n]", rb'"', rb"\n"
 
 
@@ -77,7 +77,7 @@ class _Scrubber:
 
     def __init__(self, values: list[bytes], *, is_json: bool) -> None:
         tokens = [re.escape(value) for value in values]
-        self._is_json = is_json and any(value.isdigit() for value in values)  # slow: an agent's file may consist of quotes
+        self._is_json = is_json and any(value.isdigit() for value in values)  # only if needed: a match for each quote is slow
         self._tokens = re.compile(b"|".join([*tokens, *(_JSON_TOKENS if self._is_json else ())]))
         self._longest = max(2, *map(len, values))
         self._in_string = False

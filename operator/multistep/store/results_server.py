@@ -29,7 +29,7 @@ BUILD_PATH = "/builds/{namespace}/{name}/{uid}/{token}/{build}"
 
 def add_routes(app: web.Application, volume: Volume, shipping: Shipping | None = None, *, public_key: bytes | None = None) -> None:
     """Add the routes. ``GET /results/NAMESPACE/NAME/UID/TOKEN`` returns a tar stream; 404 if the trial or the token is unknown;
-    503 while the object store is unavailable. ``/files/PATH?offset=N&limit=N`` below it returns at most limit bytes (up to
+    503 while the object store is unavailable. ``/files/PATH?offset=N&limit=N`` after this path returns at most limit bytes (up to
     1 MiB) of one file; a negative offset counts from the file's end. ``GET /builds/NAMESPACE/NAME/UID/TOKEN/BUILD`` returns a part
     of a build's log, with the same parameters. ``GET /signing-key.pem`` returns the public key that verifies evidence, if any."""
     if public_key is not None:
@@ -77,7 +77,7 @@ class _Results:
         return web.Response(body=part, headers=_headers(key) | {"Content-Type": "application/octet-stream"})
 
     async def get_build_log(self, request: web.Request) -> web.Response:
-        """Return a part of a build's log. Any trial's token gives access: only those who know a build's inputs know its digest."""
+        """Return a part of a build's log, for any trial's token: only who knows the build's inputs knows the digest in the URL."""
         key, (offset, limit) = self._allowed(request), _span(request)
         try:
             part = await self._volume.build_logs.part(request.match_info["build"], offset, limit)

@@ -68,7 +68,7 @@ class Shipping:
         return self.results.url(key)
 
     async def _put_manifest(self, key: TrialKey, lines: Spool, former: Stored | None) -> None:
-        """Write the manifest only if it is unchanged since ``former``: this stops an operator that lost the leader lease.
+        """Write the manifest only if the stored one is still ``former``: an operator that lost the lease must not replace it.
 
         A large manifest is written without this condition: it needs a multipart upload, which supports no condition.
         """

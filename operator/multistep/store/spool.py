@@ -16,14 +16,14 @@ _LINES_BYTES = 64 * 1024
 
 
 def close(file: BinaryIO) -> None:
-    """Close a file that is discarded. On a full volume, what is still buffered cannot be written: this must not hide the error of
-    the write."""
+    """Close a file that is discarded. Ignore errors: on a full volume the buffered bytes cannot be written, which must not hide the
+    error of an earlier write."""
     with suppress(OSError):
         file.close()
 
 
 class Spool:
-    """A download in a nameless file, which the kernel deletes when it is closed or the operator dies.
+    """A download in a file. The kernel deletes a nameless file when it is closed or the operator dies; a checkpoint's has a name.
 
     admit: callback that gets the number of bytes before each write, and raises to reject the write.
     """

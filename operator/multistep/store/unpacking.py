@@ -54,8 +54,8 @@ class Received:
 
     changed, unreadable: files that changed while they were read, and files that could not be read;
     left_out: files whose contents were not requested, with the reason; cut: why the stream ends early, "" if it is complete;
-    headroom: bytes and files that the results limits still allow, None for no limit. alone: those that they would allow if the
-    namespace had no other trial, None if no verifier gets the files.
+    headroom: bytes and files that the results limits still allow, None for no limit. alone: the headroom if the namespace had no
+    other trial, None if no verifier gets the files.
     """
 
     changed: Sequence[str] = ()
@@ -224,7 +224,7 @@ def _artifacts(fd: int, sources: _Sources, *, cut: bool) -> Iterator[tuple[int, 
 
 @dataclass
 class _Unpacking:
-    """One pass over a download's tar. places: target directory of each source; incomplete: the missing files of each source;
+    """Unpacks one download's tar. places: target directory of each source; incomplete: the missing files of each source;
     artifacts: number of members that are artifacts; alone: counts the files as if the namespace had no other trial; crowded:
     whether a verifier would lack a file because of other trials."""
 
@@ -244,7 +244,7 @@ class _Unpacking:
 
     def run(self, fd: int, target: Path) -> None:
         """Unpack the tar members that fit the results limits, and record those that do not. Raises StoreError if other trials leave
-        no room for one that a verifier gets."""
+        no room for a file that a verifier gets."""
         self.incomplete = [Incomplete() for _ in self.sources.paths]
         self.alone = Filling(self.received.alone) if self.received.alone else None
         for names, reason in ((self.received.changed, CHANGED), (self.received.unreadable, UNREADABLE)):
@@ -281,7 +281,7 @@ class _Unpacking:
 
     def _cut_off(self, why: str) -> None:
         """Mark the source at which the stream ended early, and all later sources, as incomplete."""
-        if self.alone is not None and "results limit" in why:  # it was not cut because it took too long
+        if self.alone is not None and "results limit" in why:  # not cut for another reason, such as a timeout
             now, alone = self.filling.headroom, self.alone.headroom
             self.crowded |= now.bytes < alone.bytes or ("namespace" in why and alone.bytes_of != "namespace")
         for index in range(self.reached, len(self.incomplete)):

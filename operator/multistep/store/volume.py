@@ -91,7 +91,7 @@ class Volume:
         await self.disk.run(key, "writing trial.log", lambda to: to.log([line], time.time()))
 
     async def redact(self, key: TrialKey, secrets: Iterable[str]) -> None:
-        """Replace secrets in all UTF-8 text files of the trial by [REDACTED] (Harbor 0.25, end of a trial)."""
+        """Replace secrets in all UTF-8 text files of the trial by [REDACTED], as Harbor 0.25 does at the end of a trial."""
         redactor = Redactor(secrets)
         if redactor and await self.exists(key):
             await self.disk.run(key, "redacting", lambda to: _redact(to, redactor))
@@ -121,7 +121,7 @@ class Volume:
         """Return every trial with results, with the time of its deletion mark (seconds since the epoch), None without a mark.
 
         namespace, name: return only trials with this namespace and name. Several can have the same name, but at most one of them
-        exists.
+        still exists in the cluster.
         """
         return await self.disk.of_root(lambda: dict(self._trials(f"{namespace}/{name}/*")))
 

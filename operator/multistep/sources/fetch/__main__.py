@@ -24,7 +24,8 @@ _OPEN_FILES = 128
 
 
 def limit(seconds: float) -> None:
-    """Set this process's resource limits. seconds: limit of CPU time and of wall time. The parent kills the process a bit later."""
+    """Set this process's resource limits. seconds: limit of CPU time; the limit of wall time is 1 s longer. The parent kills the
+    process a bit later."""
     wanted = {
         resource.RLIMIT_DATA: _DATA_BYTES,
         resource.RLIMIT_FSIZE: _FILE_BYTES,

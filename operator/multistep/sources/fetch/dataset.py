@@ -33,7 +33,7 @@ from multistep.sources.reasons import DIGEST, TOO_LARGE
 
 MAX_TASKS: Final = 10_000
 _AT_ONCE = 4  # maximum number of parallel fetches
-_FIRST_BATCH = 16  # tasks in the first batch; each next batch is twice as large, so that few batches keep files open
+_FIRST_BATCH = 16  # tasks in the first batch; each next batch is twice as large, because every batch keeps files open
 _NAME_CHARACTERS = 240  # a task's name may have 253 characters, and distinct_names appends a number to a repeated name
 _URL_CHARACTERS = 2048
 _PATH_CHARACTERS = 4096
@@ -109,7 +109,7 @@ class _LimitReached(SourceError):
 
 
 class _DatasetFetch(git.DownloadBudget):
-    """Fetches the listed tasks. Bounds the bytes of downloads and bundles, and the time: the process ends before its timeout."""
+    """Fetches the listed tasks. Bounds the bytes of downloads and bundles, and the time, so as to end before the timeout."""
 
     def __init__(self, order: Order, incoming: Path) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from multistep.sources.reasons import NOT_ALLOWED
 
 
 def install(blocked_networks: Sequence[str]) -> None:
-    """Block connections to the networks until the process ends, by an audit hook, which sees the connections of every library."""
+    """Block connections to the networks until the process ends, with an audit hook: it sees the connections of every library."""
     networks = [ipaddress.ip_network(each) for each in blocked_networks]
 
     def check(event: str, args: tuple[object, ...]) -> None:

@@ -95,7 +95,7 @@ class Layers:
             target = known.get(_path(member.linkname))
             if target is None or target.kind != "file":
                 raise SourceError(f"{self._what}: /{path} is a hard link to {member.linkname!r}, which is not in the task")
-            self._budget.add(target.size)  # counts again: a hard link becomes a separate file in the task
+            self._budget.add(target.size)  # count its bytes again: a hard link becomes a separate file in the task
             return replace(target, mode=mode)
         source = tar.extractfile(member) if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) else None
         if source is None or member.issparse():

@@ -1,4 +1,4 @@
-"""Splits an archive of many tasks. Each directory with a task.toml at the archive's top, or directly below a path, is a task."""
+"""Splits an archive of many tasks: each directory with a task.toml, directly below a path or the archive's top, is a task."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def below(file: Path, path: str, order: Order) -> dict[str, Entry]:
 
 
 def split(file: Path, path: str, order: Order, revision: str) -> Fetched:
-    """Write each task in the archive to a separate bundle in the same directory. Raises SourceError if the archive has no tasks."""
+    """Write each task in the archive to a separate bundle in the same directory. Raises SourceError if it has no tasks."""
     found: dict[str, dict[str, Entry]] = defaultdict(dict)
     for name, entry in below(file, path, order).items():
         top, _, rest = name.partition("/")

@@ -51,7 +51,7 @@ def fetch(order: Order, incoming: Path) -> Fetched:
 
 
 def kept_in(order: Order, revision: str) -> Fetched | None:
-    """Return the cached task of a revision. Return None for a request of many tasks: some may have been evicted."""
+    """Return the cached task of a revision, or None. Also None for a request of many tasks: some may have been evicted."""
     if order.request.many:
         return None
     found = next(Path(order.cache).glob(f"{order.request.key(revision)}-*"), None)

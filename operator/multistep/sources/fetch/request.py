@@ -128,8 +128,8 @@ class FetchedTask:
 class Fetched:
     """A fetched task. revision: the commit, or the digest of the manifest or file; digest: digest of the bundle's bytes.
 
-    file: name in the cache's incoming directory, "" if the task is cached already; tasks: set instead of file for many tasks. A
-    dataset's task without a file is cached already, or is fetched when a trial needs it.
+    file: name in the cache's incoming directory, "" if the task is cached already; tasks: the tasks of a request for
+    many, instead of file. A dataset's task without a file is cached already, or is fetched when a trial needs it.
     """
 
     revision: str

@@ -18,7 +18,7 @@ from multistep.sources.reader.order import ANSWER_BYTES, Answer, Order, parse_an
 
 _COMMAND = (sys.executable, "-P", "-m", "multistep.sources.reader")
 _LONGER_SECONDS = 5.0
-_STARTS = 2  # maximum attempts to send an order: the server may have been killed since its last order
+_STARTS = 2  # maximum number of tries to send an order: the server may have been killed since its last order
 _CHUNK = 1 << 18
 
 
@@ -34,7 +34,7 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     async def read(self, order: Order) -> Answer:
-        """Read a task in a child. Raises InvalidTask, InvalidSpec, SourceError, and ReadFailed if the child died."""
+        """Read a task in a child. Raises InvalidTask, InvalidSpec, SourceError, and ReadFailed if the child does not answer."""
         output, code = b"", None
         with suppress(TimeoutError):
             async with asyncio.timeout(WALL_SECONDS + _LONGER_SECONDS):
@@ -107,7 +107,7 @@ class ForkServer:
 
 
 class ReadFailed(SourceError):
-    """The process that read a task died, possibly for a reason outside of the task, so the read is retried a few times."""
+    """A child died or did not answer. The cause may be outside of the task, so the read is retried a few times."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, transient=True, retry_seconds=5.0)

@@ -48,7 +48,7 @@ def limit_process(cpu_seconds: int) -> None:
 
 @contextmanager
 def more_processes() -> Iterator[None]:
-    """Let this process start a program in the context, although limit_process forbids it. The program must limit itself."""
+    """Let this process start a program in the ``with`` block, although limit_process forbids it. The program must limit itself."""
     limit = resource.getrlimit(resource.RLIMIT_NPROC)
     resource.setrlimit(resource.RLIMIT_NPROC, (limit[1], limit[1]))
     try:

@@ -15,7 +15,7 @@ from multistep.store.evidence.fetched_results import Damaged, Directory, read
 _MARKS: Final = frozenset({*names.OWN, manifest.NAME, "result.json", "config.json", "lock.json", "trial.log"})
 _OF_JOBS: Final = frozenset({"result.json", "config.json", "lock.json"})
 _MAX_RESULT_BYTES = 64 << 20
-_MAX_DEPTH = 8  # maximum depth of a trial's directory; in an object store it is PREFIX/NAMESPACE/NAME/UID
+_MAX_DEPTH = 8  # maximum depth of a trial's directory below the given one; an object store has PREFIX/NAMESPACE/NAME/UID
 _MAX_DIRECTORIES = 100_000
 
 
