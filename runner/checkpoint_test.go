@@ -173,8 +173,8 @@ func (s *session) refusal(more object) (code, message string) {
 	return code, message
 }
 
-// waitForCtimeTick waits until the next change of a file is certain to change its ctime. Until then each increment contains the
-// file.
+// waitForCtimeTick waits until the next change of a file is certain to change its ctime. Before that, every increment contains the
+// file, whether it changed or not.
 func waitForCtimeTick(t *testing.T, path string) {
 	t.Helper()
 	eventually(t, path+" is older than a tick of ctime", func() bool {

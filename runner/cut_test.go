@@ -105,7 +105,7 @@ func TestAnUploadThatWasCutAnywhereLeavesNothingAndMayBeSentAgain(t *testing.T) 
 		if answer := s.receive(); answer["ok"] != true {
 			t.Error(cuts[number], answer)
 		}
-		// The runner may handle the cut upload only now, so its temporary files can still appear for a moment.
+		// The runner may handle the cut upload only now, so that upload's temporary files can still appear for a moment.
 		eventually(t, "only the second upload exists", func() bool { return listing(t, target) == wanted })
 	}
 }

@@ -80,7 +80,7 @@ func greet(admission, token string, ask func(object) object) (object, error) {
 	return ask(object{"proof": proof(token, "guest", theirs, guestNonce)}), nil
 }
 
-// guest starts the session of a guest.
+// guest connects as a process of another container does, makes the handshake of a guest, and returns the session.
 func (c *container) guest(admission, token string) *session {
 	c.t.Helper()
 	g := c.knock()
@@ -506,7 +506,7 @@ func TestACommandIsKilledWhenItsGuestIsGone(t *testing.T) {
 		g.begin(daemon(mark)+"; echo ready; sleep "+mark, nil)
 		g.next()
 		leave(g)
-		// A process that replaces its program, as bash does for its last command, has no command line for a moment.
+		// Counted repeatedly: a process has no command line while it replaces its program, as bash does for its last command.
 		eventually(t, what+": both run", func() bool { return len(living("sleep\x00"+mark)) == 2 })
 		g.stdin.Close()
 		dies(t, mark)

@@ -20,8 +20,8 @@ func init() {
 	runtime.LockOSThread() // keep main on the main thread, which beHeadless ends
 }
 
-// beRabbit tries to evade the kill: it repeats fork and setsid in the child while the parent exits, forever. By the time that a
-// list of the processes is complete, every process in it has exited.
+// beRabbit tries to evade the runner's kill of its phase: it repeats fork and setsid in the child while the parent exits, forever.
+// By the time that a list of the processes is complete, every process in it has exited.
 func beRabbit() {
 	for {
 		pid, _, _ := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0) // fork()
@@ -32,8 +32,8 @@ func beRabbit() {
 	}
 }
 
-// rabbit writes a minimal machine-code program that does the same as beRabbit, ten times as fast. On architectures other than
-// amd64 it uses beRabbit.
+// rabbit returns the command line of a minimal machine-code program, which it writes to path and which does the same as beRabbit,
+// ten times as fast. On architectures other than amd64 it returns the command line of beRabbit.
 func rabbit(path string) []string {
 	if runtime.GOARCH != "amd64" {
 		return helper("rabbit", path)

@@ -11,8 +11,8 @@ import (
 const (
 	chunkBytes   = 64 << 10
 	maxListBytes = 96 << 20 // about 3 million paths: the list counts against the trial's memory limit
-	// racy is the age in ctime below which a file counts as changed at the next checkpoint: a later change within the same tick of the
-	// kernel's clock does not change the ctime.
+	// racy: a file whose ctime is less than this long ago when it is listed counts as changed at the next checkpoint, because
+	// another change within the same tick of the kernel's clock does not change the ctime.
 	racy = 50 * time.Millisecond
 )
 

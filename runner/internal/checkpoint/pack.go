@@ -70,7 +70,8 @@ const (
 	copyBuffer = 256 << 10
 )
 
-// pack writes the compressed tar stream of all files below root that differ from the list old to out, and the manifest to lines.
+// pack compares all files below root with the list old. It writes the files that differ to out, as a compressed tar stream, and the
+// manifest to lines.
 func pack(ctx context.Context, root string, borders *borders, old *List, out io.Writer, lines *manifest.Writer, limits Limits) (*List, Totals, error) {
 	rights, err := ownRights()
 	if err != nil {
@@ -153,7 +154,7 @@ func (p *packer) File(dir *level, path []byte, name string, stat *syscall.Stat_t
 	return p.fresh.add(path, now)
 }
 
-// Leave adds deletions of the directory's paths that remain in the old list.
+// Leave adds a deletion for each remaining path of the old list that is below the directory: the path no longer exists.
 func (p *packer) Leave(dir *level) error {
 	for p.old.ok && manifest.Below(p.old.path, dir.path) {
 		if err := p.deleted(dir); err != nil {
@@ -164,6 +165,7 @@ func (p *packer) Leave(dir *level) error {
 }
 
 // Skipped keeps the old list's entries at and below the path, so that a later increment without the exclusion compares with them.
+// It returns an error if the path is an unreadable directory that changed.
 func (p *packer) Skipped(dir *level, path []byte, stat *syscall.Stat_t) error {
 	if stat != nil {
 		now := stateOf(stat, time.Now())

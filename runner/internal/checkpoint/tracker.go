@@ -1,7 +1,7 @@
 // Package checkpoint finds and packs the files that changed in the container.
 //
-// A Tracker keeps two lists of all files with their ctime, inode number and mode: the list of the image, made when PID 1 starts,
-// and that of the last committed increment. A file differs if its ctime, inode number or mode differs. The ctime does not show
+// A Tracker keeps two lists of all files with their ctime, inode number, mode and owner: the list of the image, made when PID 1
+// starts, and that of the last committed increment. A file differs if one of these attributes differs. The ctime does not show
 // writes through a memory mapping that is already dirty, so the caller syncs the filesystem first. The inode number and mode show
 // renames of image directories, and changes within one tick of the kernel's clock. Overlayfs changes device numbers and the inode
 // numbers of directories, so a Tracker does not compare these.
@@ -78,7 +78,8 @@ func (t *Tracker) Wait() {
 }
 
 // Acquire waits until no other checkpoint or restore is in progress, and makes later ones wait until the caller calls release. It
-// returns a Conflict after busyTimeout, but waits longer for one that was cancelled (its context is done) and is about to stop.
+// returns a Conflict if another one is in progress after busyTimeout, but waits longer if the other one was cancelled (its context
+// is done) and is about to stop.
 func (t *Tracker) Acquire(ctx context.Context) (release func(), err error) {
 	select {
 	case <-t.listed:

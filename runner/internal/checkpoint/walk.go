@@ -47,7 +47,7 @@ type level struct {
 	opened bool // a restore can create and delete files in this directory
 }
 
-// walker visits all files below a directory, the root of the paths that it reports.
+// walker visits a directory and all files below it. It reports their paths relative to this directory, which has the path "/".
 type walker struct {
 	ctx     context.Context
 	root    string
@@ -189,7 +189,7 @@ func (n *names) append(name []byte) {
 	*block = append(append(*block, name...), 0)
 }
 
-// names returns the sorted names in a directory. It adds their memory to held.
+// names returns the sorted names in a directory. It adds the size of their memory to w.held.
 func (w *walker) names(fd int) (*names, error) {
 	found := &names{}
 	for {

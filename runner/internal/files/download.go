@@ -240,8 +240,8 @@ func (d *Download) enter(dir directory, name string, info fs.FileInfo) error {
 	return d.sendDirectory(dir)
 }
 
-// sendFile sends the file with its size at the start. If the file shrinks meanwhile, zeros replace the missing bytes. If sent is
-// set, the operator already has the contents, and sendFile sends only the tar header.
+// sendFile sends the file with the size that it has when sending starts. If the file shrinks meanwhile, zeros replace the missing
+// bytes. If sent is set, the operator already has the contents, and sendFile sends only the tar header.
 func (d *Download) sendFile(member string, file *os.File, sent bool) error {
 	info, err := file.Stat()
 	if err != nil {

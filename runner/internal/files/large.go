@@ -18,11 +18,11 @@ const (
 	maxName     = 512  // maximum bytes of a path, because a record contains the paths
 )
 
-// searchTimeout is the maximum duration of Large, except in tests: the caller waits for a minute.
+// searchTimeout is the maximum duration of Large, except in tests. It is less than the minute for which the caller waits.
 var searchTimeout = 30 * time.Second
 
-// Large returns regular files of at least the given size in bytes that a download of the sources would send, at most limit files.
-// If there are too many files to search in time, it returns those that it found.
+// Large returns, of the regular files that a download of the sources would send, those of at least `least` bytes, but at most limit
+// files. If there are too many files to search in time, it returns those that it found.
 func Large(wanted []wire.Source, least int64, limit int) []wire.LargeFile {
 	found := &large{least: least, limit: limit, until: time.Now().Add(searchTimeout), files: []wire.LargeFile{}}
 	for index, want := range wanted {

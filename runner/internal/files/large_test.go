@@ -9,7 +9,8 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// A caller that gets no answer asks again, and the search would start again, forever.
+// The search must end before the caller's timeout: after it, the caller repeats the request, which starts the search again,
+// forever.
 func TestASearchForLargeFilesEndsInTime(t *testing.T) {
 	defer func(former time.Duration) { searchTimeout = former }(searchTimeout)
 	directory := t.TempDir()

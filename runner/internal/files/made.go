@@ -96,8 +96,8 @@ func NewCaptures(budget int64) *Captures {
 	return &Captures{left: budget}
 }
 
-// Read reads the files, and maps each path to its content, or to nil if the file is missing, not regular, or behind an untrusted
-// link.
+// Read reads the files, and maps each path to its content, or to nil if the file is missing, unreadable, not regular, or behind an
+// untrusted link.
 func (c *Captures) Read(wanted []wire.File) map[string]*wire.Captured {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,7 +134,8 @@ func capture(name string, limit int64) *wire.Captured {
 	return &wire.Captured{Base64: content, Size: max(info.Size(), int64(len(content))), Truncated: truncated, Changed: changed}
 }
 
-// changedSince returns whether the file has changed since info was read. It compares ctime, which the file's owner cannot set.
+// changedSince returns whether the file has changed since info was read. It compares the size and the ctime, which the file's owner
+// cannot set.
 func changedSince(info fs.FileInfo, file *os.File) bool {
 	now, err := file.Stat()
 	return err != nil || now.Size() != info.Size() || changeTime(now) != changeTime(info)

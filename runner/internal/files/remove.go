@@ -61,7 +61,7 @@ func (r *remover) all(first func() error) error {
 	return err
 }
 
-// remove removes name in parent. where: the path of the removed file from the remover's top directory.
+// remove removes name in parent. where: the path of name relative to the remover's top directory.
 func (r *remover) remove(parent *os.Root, name, where string, depth int) error {
 	err := parent.Remove(name)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {

@@ -43,7 +43,7 @@ func dig(t *testing.T, directory string, depth int) {
 	syscall.Chdir(directory)
 }
 
-// Without a limit, processes that create files faster than they are removed would stall a reset forever.
+// Processes that create files faster than the runner removes them must not stall a reset forever.
 func TestADirectoryThatIsNotEmptyInTimeIsGivenUp(t *testing.T) {
 	defer func(former time.Duration) { removeTimeout = former }(removeTimeout)
 	removeTimeout = 0

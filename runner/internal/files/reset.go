@@ -15,8 +15,9 @@ import (
 const sharedMode = 0o022
 
 // Reset creates or empties the directory at the path name, and sets its mode and owner. It replaces a file or link at this path. If
-// keep is set, it keeps an existing directory's contents. If only the owner may write to the directory by its mode, and PID 1 is root,
-// no other user can put another directory in its place. PID 1 that is not root runs all commands as its own user.
+// keep is set, it keeps an existing directory's contents. If the mode lets only the owner write to the directory, and PID 1 is
+// root, Reset also prevents other users from putting another directory in its place. If PID 1 is not root, this is not needed: all
+// commands run as PID 1's user.
 func Reset(name string, mode uint32, owner users.User, keep bool) error {
 	parent, base, err := paths.MakeParent(name)
 	if err != nil {
@@ -45,8 +46,8 @@ func Reset(name string, mode uint32, owner users.User, keep bool) error {
 	return isStill(root, parent, base)
 }
 
-// protectEntries gives a directory the mode 1777, as /tmp has it, and PID 1's user as owner, if another user than root and PID 1's
-// could rename entries of others. An image may have such a directory for an agent that is not root.
+// protectEntries sets a directory's mode to 1777, as that of /tmp, and its owner to PID 1's user, if a user other than root and PID
+// 1's could rename other users' entries in the directory. An image may have such a directory for an agent that is not root.
 func protectEntries(root *os.Root) error {
 	info, err := root.Stat(".")
 	if err != nil || paths.KeepsEntries(info) {
@@ -93,8 +94,8 @@ func directoryIn(root *os.Root, name string) (*os.Root, error) {
 	return paths.Enter(root, name, info)
 }
 
-// setOwnerAndMode changes an open directory. It does not use the name, which may refer to another file by now. takeOver: whether PID
-// 1's user, as owner, becomes the owner of another user's directory, which an image may have.
+// setOwnerAndMode changes an open directory. It does not use the name, which may refer to another file by now. takeOver: if owner
+// is PID 1's user, also change the owner of a directory that belongs to another user, as in an image.
 func setOwnerAndMode(root *os.Root, mode uint32, owner users.User, takeOver bool) error {
 	directory, err := root.Open(".")
 	if err != nil {

@@ -32,7 +32,7 @@ func TestSignsOfLifeAreNoPartOfABody(t *testing.T) {
 	}
 }
 
-// wholeFrames is a stream that rejects each write that is not one whole frame, and all writes after the first limit ones.
+// wholeFrames is a stream that rejects each write that is not one whole frame. After `limit` whole frames it rejects all writes.
 type wholeFrames struct{ limit int }
 
 var errBroken = errors.New("broken")

@@ -19,8 +19,8 @@ type Clock struct {
 // Real is the system clock.
 var Real = Clock{time.Now, time.Sleep}
 
-// Run runs attempts until one exits with 0, or Retries attempts have failed. Failures of attempts that started within the start
-// period do not count.
+// Run runs the command until it exits with 0, or has failed Retries times. A failure of a run that started within the start period
+// does not count.
 func Run(request wire.Healthcheck, attempt func(wire.Start) wire.PhaseResult, clock Clock) wire.HealthcheckResult {
 	started, counted := clock.Now(), 0
 	startPeriod := wire.Seconds(request.StartPeriodSeconds)

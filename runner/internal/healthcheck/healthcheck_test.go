@@ -7,7 +7,8 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// world is a fake clock and command. It counts attempts, each of which takes one second, and records pauses.
+// world is a fake clock and command. It counts the runs of the command, each of which takes one second, and records the pauses and
+// the timeouts.
 type world struct {
 	now     time.Time
 	attempt int

@@ -15,7 +15,7 @@ var pytestFiles = []string{"conftest.py", "pytest.ini", "sitecustomize.py", "use
 // directory.
 var aboveTests = []string{"pyproject.toml", "tox.ini", "setup.cfg"}
 
-// hooks finds new or changed files that the loader or a shell reads at the start of programs.
+// hooks finds new or changed files that the dynamic loader, a shell or Python reads when it starts.
 func (s *search) hooks() {
 	files := []string{"/etc/ld.so.preload"}
 	for _, name := range []string{"BASH_ENV", "ENV", "PYTHONSTARTUP"} {

@@ -49,7 +49,7 @@ func newImage(t *testing.T) *image {
 	return i
 }
 
-// cache returns the content of a dynamic loader's cache.
+// cache returns the content of a dynamic loader's cache with these libraries.
 func cache(libraries map[string]string) string {
 	header := make([]byte, headerBytes)
 	copy(header, cacheMagic)
@@ -354,7 +354,7 @@ func TestAnInspectionEndsInTimeAndFindsWhatTakesNone(t *testing.T) {
 	}
 }
 
-// On a slow node, the honest work of a package manager can use up the time, too.
+// An inspection that times out before it has read the database of alternatives must not report an installed alternative.
 func TestAnAlternativeThatWasNotReadInTimeIsNoFinding(t *testing.T) {
 	i := newImage(t)
 	i.link("/usr/bin/grep", "usr/bin/pager")

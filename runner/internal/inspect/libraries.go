@@ -17,7 +17,7 @@ const (
 	entryBytes    = 24
 )
 
-// loaders lists the directories and name prefixes of dynamic loaders and C libraries. The loader's cache may not contain them.
+// loaders lists the directories and name prefixes of dynamic loaders and C libraries. They can be missing from the loader's cache.
 var loaders = []struct{ directory, prefix string }{
 	{"/lib", "ld-musl-"}, {"/lib", "libc.musl-"}, {"/lib", "ld-linux"}, {"/lib64", "ld-linux"}, {"/usr/lib64", "libc.so"}, {"/lib64", "libc.so"},
 }
@@ -77,7 +77,7 @@ func (i *Inspector) loadable() map[string]string {
 	return found
 }
 
-// libraries finds libraries that were changed, and C libraries that are loaded from another path.
+// libraries finds libraries that were changed, core libraries that are now loaded from another path, and a deleted loader's cache.
 func (s *search) libraries() {
 	now := s.loadable()
 	if _, err := s.files.lstat(cachePath); err != nil && s.baseline.cached && s.files.ctx.Err() == nil {

@@ -54,8 +54,8 @@ func (s *search) vouched(files []string) map[string]verdict {
 	return found
 }
 
-// key returns the path without /usr for files in /bin, /sbin and /lib*: where these are links into /usr, a database can name one
-// file /usr/bin/x or /bin/x.
+// key returns the path without /usr for files in /bin, /sbin and /lib*: if these directories are links into /usr, a database may
+// contain the same file as /usr/bin/x or as /bin/x.
 func key(file string) string {
 	for _, directory := range []string{"/bin/", "/sbin/", "/lib"} {
 		if rest, found := strings.CutPrefix(file, "/usr"); found && strings.HasPrefix(rest, directory) {
@@ -188,7 +188,7 @@ const (
 	notHashed // the file was not compared, because a limit was exceeded
 )
 
-// Write is the writer that ends the reading of a file at the timeout.
+// Write discards the content, and returns an error after the timeout, which ends the reading of a file.
 func (p *packages) Write(content []byte) (int, error) { return len(content), p.files.ctx.Err() }
 
 // compare hashes a file and compares the digests. left is the number of bytes that may still be hashed.

@@ -15,8 +15,8 @@ const (
 // multicall lists programs that implement many commands, selected by the name of a link to the program.
 var multicall = []string{"busybox", "coreutils", "toybox"}
 
-// programDirectories returns the directories in which programs are searched, in the order of the search, without links and
-// duplicates.
+// programDirectories returns the directories in which programs are searched, in the order of the search. It resolves links and
+// omits duplicates.
 func (i *Inspector) programDirectories(env map[string]string) (found []string) {
 	for _, directory := range strings.Split(env["PATH"]+":"+standardPath, ":") {
 		if !path.IsAbs(directory) || len(found) == maxDirectories {
@@ -70,9 +70,9 @@ func (s *search) shadows(name string, directories []string, number int) bool {
 	})
 }
 
-// program adds a finding for a changed or new program. It adds none if npm replaced the program by another version, or if a link
-// now leads to another version whose file did not change: the names differ only in the version, or Debian's database of
-// alternatives lists the link's target.
+// program adds a finding for a changed or new program. It adds none if npm replaced the program, or if a link now leads to another,
+// unchanged file that implements the same command: the names differ only in the version, the file is one of multicall or a shell
+// for sh, or Debian's database of alternatives lists it.
 func (s *search) program(kind, name, file, former, final string) {
 	target := path.Base(final)
 	same := stem(name) == stem(target) || slices.Contains(multicall, target) || name == "sh" && (target == "bash" || target == "dash")
@@ -104,7 +104,7 @@ func (s *search) isAlternative(link, final string) bool {
 	})
 }
 
-// changed returns whether a file, or the link itself, was changed or created after the baseline.
+// changed returns whether a file was changed or created after the baseline. For a link it checks the link itself, not its target.
 func (s *search) changed(file string) bool {
 	stat, err := s.files.lstat(file)
 	return err == nil && s.isLater(&stat)

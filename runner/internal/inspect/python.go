@@ -82,7 +82,8 @@ func moduleName(library, file string) (name string, top bool) {
 	return name, !nested || base == "__init__.py"
 }
 
-// modules finds changed files of Python's libraries, and files that run code in every Python process.
+// modules finds changed files of Python's libraries, new files that shadow a module, and files that run code in every Python
+// process.
 func (s *search) modules() {
 	err := s.walkModules(s.scope.Env, func(module moduleFile) {
 		final, later := module.path, s.isLater(module.stat)

@@ -24,7 +24,8 @@ type search struct {
 // suspect is a possible finding: judge drops it if a package manager installed the file. final is the file's path without links.
 type suspect struct{ kind, file, final string }
 
-// run searches first where there are few files, because an agent can use up the time with many others.
+// run searches the places with few files first: an agent can create so many files in the others that the search reaches its
+// timeout.
 func (s *search) run() []wire.Finding {
 	s.hooks()
 	s.tests()
@@ -57,7 +58,8 @@ func (s *search) judge() {
 	}
 }
 
-// report adds a finding, at most one for each path. Other kinds replace WorkdirHook, which is no evidence.
+// report adds a finding, at most one for each path. If a path has a finding of the kind WorkdirHook, which alone is no evidence,
+// another finding replaces it.
 func (s *search) report(kind, file string) {
 	if former, found := s.found[file]; !found || former == WorkdirHook {
 		s.found[file] = kind

@@ -34,9 +34,9 @@ func Undumpable() {
 	syscall.RawSyscall(syscall.SYS_PRCTL, prSetDumpable, 0, 0)
 }
 
-// KeepLimits prevents other processes of this user from changing this process's resource limits. At a limit of its CPU time, the
-// kernel would end PID 1 by SIGKILL, as the kubelet does. Without CAP_SYS_RESOURCE, prlimit(2) requires that all three group IDs of
-// the target equal the caller's group ID. If two of them differ, no caller meets this condition.
+// KeepLimits prevents other processes of this user from changing this process's resource limits. With a limit of PID 1's CPU time,
+// they could make the kernel kill PID 1 with SIGKILL, as the kubelet does. Without CAP_SYS_RESOURCE, prlimit(2) requires that all
+// three group IDs of the target equal the caller's group ID. If two of them differ, no caller meets this condition.
 func KeepLimits() {
 	// Ignore errors: a process without CAP_SETGID cannot change its saved group ID.
 	syscall.Setresgid(-1, -1, syscall.Getegid()^1)

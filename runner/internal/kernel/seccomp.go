@@ -7,11 +7,12 @@ import (
 	"unsafe"
 )
 
-// ForbidLimits makes the kernel reject changes of other processes' resource limits by this thread and all programs that it executes.
-// It does nothing in a container without no_new_privs. KeepLimits protects PID 1 where it has CAP_SETGID; other containers, such as
-// the agent host, usually have no_new_privs.
+// ForbidLimits makes the kernel reject changes of other processes' resource limits by this thread and all programs that it
+// executes. It does nothing in a container without no_new_privs, or in which KeepLimits already protects PID 1. KeepLimits needs
+// CAP_SETGID; a container without it, such as the agent host, usually has no_new_privs.
 //
-// The filter rejects prlimit64 with any PID but 0, which is the caller itself, in all ABIs of the machine.
+// The filter rejects calls of prlimit64 that set a limit and have a PID other than 0 (the caller itself), in all ABIs of the
+// machine.
 func ForbidLimits() {
 	const prGetNoNewPrivs, prSetSeccomp, modeFilter = 39, 22, 2
 	if set, _, _ := syscall.RawSyscall6(syscall.SYS_PRCTL, prGetNoNewPrivs, 0, 0, 0, 0, 0); set != 1 || keptLimits() {

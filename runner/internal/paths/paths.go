@@ -34,7 +34,7 @@ func OpenParent(name string) (*os.Root, string, error) {
 	return parent(name, false)
 }
 
-// MakeParent is like OpenParent, but creates missing directories of the parent.
+// MakeParent is like OpenParent, but creates missing directories in the parent's path.
 func MakeParent(name string) (*os.Root, string, error) {
 	return parent(name, true)
 }

@@ -47,8 +47,8 @@ type Caller struct {
 	start uint64
 }
 
-// Identify returns the process that connected. It returns an error if the process is not from outside the container. The error is
-// ErrElsewhere if the process is in another container of the pod.
+// Identify returns the process that connected. It returns an error if the process is not from outside the container, or has another
+// user than this runner. The error is ErrElsewhere if the process is in another container of the pod.
 func Identify(conn *net.UnixConn) (Caller, error) {
 	credentials, err := credentials(conn)
 	if err != nil {

@@ -18,9 +18,9 @@ const (
 	Stderr = 2
 )
 
-// Exec runs a command and passes its output to emit while it runs, one call at a time for each stream. After Exec returned, it
-// discards the output of background processes. If ctx is cancelled, Exec kills all processes that the command started. It adds the
-// command's process tree to left, because background processes may still run.
+// Exec runs a command and passes its output to emit while it runs, one call at a time for each stream. Once Exec has returned, the
+// output of background processes is discarded. If ctx is cancelled or the timeout expires, Exec kills all processes that the
+// command started. It adds the command's process tree to left, because background processes may still run.
 func (h *Host) Exec(ctx context.Context, request wire.Exec, user users.User, emit func(stream byte, data []byte), left *Background) wire.PhaseResult {
 	meter, result := newMeter(), wire.PhaseResult{}
 	if expired(request.TimeoutSeconds) {

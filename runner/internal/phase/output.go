@@ -33,7 +33,8 @@ type output struct {
 	kept      bool // the file stays open for reading
 }
 
-// newOutput starts to copy output to file and returns the pipe's write end. The output closes file; newOutput closes it on error.
+// newOutput starts to copy output to file and returns the pipe's write end. It takes over file: the output closes it later, and
+// newOutput closes it if it fails.
 func newOutput(file *os.File, limit int64, tailLimit int) (*output, int, error) {
 	return open(&output{file: file, left: limit, limit: limit, tailLimit: tailLimit, writing: true})
 }
@@ -162,8 +163,8 @@ func (o *output) closeUnused() {
 	}
 }
 
-// end returns the tail, the size in bytes and whether the file was truncated. It releases the tail's memory; later output is not
-// passed to passOn.
+// end returns the output's tail, the output's size in bytes, and whether the file was truncated. It releases the tail's memory;
+// later output is not passed to passOn.
 func (o *output) end() (tail string, bytes int64, truncated bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -41,8 +41,8 @@ func (r *Reaper) Start(path string, argv []string, attr *syscall.ProcAttr) (int,
 	return pid, ended, nil
 }
 
-// Kill kills a child unless it was reaped. ended is the channel that Start returned. It identifies the child, because the PID of a
-// reaped child may belong to another child by now.
+// Kill kills a child unless it was reaped. ended is the channel that Start returned. The channel identifies the child: the PID
+// alone may belong to another child by now.
 func (r *Reaper) Kill(pid int, ended <-chan syscall.WaitStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,8 +105,8 @@ func (r *Reaper) reap() {
 	}
 }
 
-// stopped resumes a supervisor that a signal stopped. Only a hostile process sends such a signal, to keep the supervisor from
-// reporting its phase's end.
+// stopped resumes a child that a signal stopped, if Start started it. Only a hostile process sends such a signal, for example to
+// keep a supervisor from reporting the end of its phase.
 func (r *Reaper) stopped(pid int) {
 	if _, mine := r.children[pid]; mine {
 		syscall.Kill(pid, syscall.SIGCONT)

@@ -16,7 +16,8 @@ type clearing struct {
 	absent string  // path of a directory that does not exist yet: nothing is below it
 }
 
-// entry deletes the file or directory at the entry's path, unless both are directories.
+// entry deletes the file or directory at the entry's path, unless it is a directory and the entry is one too. A file without blocks
+// stays.
 func (c *clearing) entry(entry *manifest.Entry) error {
 	name := string(entry.Path)
 	if err := c.target.ctx.Err(); err != nil {

@@ -181,7 +181,7 @@ func TestExcludedPathsAreNeitherPackedNorDeleted(t *testing.T) {
 	}
 }
 
-// cutReader fails after some bytes.
+// cutReader returns errCut after `left` bytes.
 type cutReader struct {
 	in   io.Reader
 	left int
@@ -221,7 +221,7 @@ func TestARestoreThatIsCutAnywhereAndRepeatedGivesTheSameTree(t *testing.T) {
 			t.Fatal("a cut stream was complete:", cut)
 		}
 		restorer.Close()
-		// files that a killed restore leaves
+		// A killed restore can leave such files.
 		must(t, os.MkdirAll(target.path("d/.multistep-"+made.Manifest[:32]+"/x"), 0o700))
 		must(t, os.Chtimes(target.path("d"), time.Now(), time.Now()))
 		_, err = target.restore([]increment{made})

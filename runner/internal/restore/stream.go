@@ -144,8 +144,8 @@ func (r *Restorer) open() (*manifest.Reader, error) {
 	return lines, nil
 }
 
-// Apply restores the increment whose manifest was read last from its compressed tar stream. After an error the increment may be
-// restored in part; restoring the same increments again completes it.
+// Apply restores the increment whose manifest was read last. body is the increment's compressed tar stream. After an error the
+// increment may be restored in part; restoring the same increments again completes it.
 func (r *Restorer) Apply(ctx context.Context, body io.Reader) error {
 	target, err := newTarget(ctx, r.options, r.previous)
 	if err != nil {
@@ -167,8 +167,9 @@ func (r *Restorer) Apply(ctx context.Context, body io.Reader) error {
 	return err
 }
 
-// clear deletes the files that the increment deletes or replaces, except directories that stay. It runs before any content is
-// written, so a restore never needs more space than the container's files took at the time of a checkpoint.
+// clear deletes the files that the increment deletes or replaces, except directories that stay. It does nothing if only some
+// directories are restored. It runs before any content is written, so a restore never needs more space than the container's files
+// took at the time of a checkpoint.
 func (r *Restorer) clear(target *target) error {
 	if target.restricted() {
 		return nil

@@ -66,7 +66,8 @@ func topmost(all []string) (top []string) {
 	return top
 }
 
-// restricted returns whether only some directories are restored. Then files belong to PID 1's user and have no special rights.
+// restricted returns whether only some directories are restored. Then files belong to PID 1's user, and have no setuid or setgid
+// bit and no extended attributes.
 func (t *target) restricted() bool { return len(t.paths) > 0 }
 
 // apply restores one entry. It reads content to its end, unless it returns an error.
@@ -263,7 +264,7 @@ func (t *target) directory(parent int, base string, entry *manifest.Entry) error
 	return nil
 }
 
-// leave sets the attributes of the last directory and closes it.
+// leave sets the attributes of the innermost open directory and closes it.
 func (t *target) leave() error {
 	last := t.levels[len(t.levels)-1]
 	t.levels = t.levels[:len(t.levels)-1]

@@ -19,8 +19,8 @@ const (
 	maxPause = 4 * time.Second
 )
 
-// pause waits until the next check of what blocks exec sessions. The time is random, so that an agent cannot undo its attack just
-// before each check.
+// pause waits between two checks for blocked exec sessions. The time is random, so that an agent cannot undo its attack just before
+// each check.
 func pause() { time.Sleep(minPause + rand.N(maxPause-minPause)) }
 
 // execSession is a process that the container runtime started in the container.
@@ -60,10 +60,11 @@ const (
 	maxLinks    = 40       // as in the kernel
 )
 
-// awaitBlockedExecs returns an error when the container runtime could read one of execFiles without an end, or finds another program
-// than this one at its path. Then exec sessions wait forever, or fail, which the operator cannot distinguish from an unresponsive
-// node. The error ends PID 1, and so the phase that did this. A root agent can move the mount with this program if it may create user
-// namespaces: in one of its own, it can change directories from which it has unmounted everything.
+// awaitBlockedExecs returns an error when reading one of execFiles may never end, or when this program is no longer at its path. In
+// the first case the container runtime's exec sessions wait forever, in the second they fail, which the operator cannot distinguish
+// from an unresponsive node. The error ends PID 1, and with it the phase that caused the error. A root agent that may create user
+// namespaces can move the mount with this program: in a namespace of its own, the agent can change directories from which it has
+// unmounted everything.
 func awaitBlockedExecs() error {
 	program, _ := os.Executable()
 	own, _ := os.Stat(program)

@@ -34,7 +34,8 @@ import (
 
 const (
 	defaultPort = 9876
-	// garbagePercent is this process's GOGC value. It keeps the heap small, which counts against the trial's memory limit.
+	// garbagePercent is this process's GOGC value. It keeps the heap small, because the heap counts against the trial's memory
+	// limit.
 	garbagePercent = 40
 	runtimeDir     = "/run/multistep"
 	// captureBudget is the limit, in bytes, of all files that phases capture. Base64 adds a third; the rest of the 8 MiB of a frame

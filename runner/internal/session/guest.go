@@ -58,8 +58,8 @@ func (g *guest) dispatch(op wire.Op, payload []byte) error {
 	return g.refuse(wire.Errorf(wire.CodeProtocol, "unknown op %q", wire.Cut(op.Op, 100)))
 }
 
-// user resolves the user of a request; "" is the admitted user. It reads the user database for each request, because a guest may
-// install users. It returns refusal if the guest may not act as this user, and unknown if the user does not exist.
+// user resolves the user of a request; "" is the admitted user. It reads the user database for each request, because a guest's
+// command may add users to it. It returns refusal if the guest may not act as this user, and unknown if the user does not exist.
 func (g *guest) user(name string) (user users.User, refusal *wire.Error, unknown error) {
 	admitted, err := g.Host.User(g.admission.User)
 	if name == "" {

@@ -44,7 +44,8 @@ func (r *Runner) AcceptSealed(conn *net.UnixConn) bool {
 	return true
 }
 
-// serveSealed handles requests until it cannot open one. It logs no error, because any process in the pod can connect.
+// serveSealed handles requests until it cannot open one, or the connection breaks. It logs no error, because any process in the pod
+// can connect.
 func (r *Runner) serveSealed(conn *net.UnixConn) error {
 	defer conn.Close()
 	unproven := time.AfterFunc(sealedProof, func() { conn.Close() })

@@ -92,7 +92,7 @@ func (s *Session) target(request wire.Upload) (string, *wire.Error) {
 	return place, nil
 }
 
-// receive requests the body and unpacks it. An error means that the session broke.
+// receive requests the body and unpacks it. The last result is set only if the session broke.
 func (s *Session) receive(upload uploading) (*frames.Body, *wire.Error, error) {
 	if err := s.answer(struct {
 		OK      bool `json:"ok"`

@@ -17,7 +17,8 @@ func New(directory string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "temporary file"), nil
 }
 
-// unnamed is like New. The file has a name for a moment, so processes that may open it must be stopped.
+// unnamed is like New, but the file has a name for a moment, in which a process with the permission can open it unless it is
+// stopped.
 func unnamed(directory string) (*os.File, error) {
 	file, err := os.CreateTemp(directory, ".multistep-spool-")
 	if err != nil {

@@ -118,7 +118,8 @@ func members(all []kernel.Process, roots []int) (found []kernel.Process) {
 }
 
 // killAll kills all processes of the container except PID 1, in one system call that no process can evade. Because this includes
-// other phases' background processes and exec sessions (which the operator opens again), it is the last resort.
+// other phases' background processes and exec sessions (which the operator opens again), it is the last resort. It does nothing in
+// a process other than PID 1.
 func killAll() {
 	if os.Getpid() == 1 {
 		syscall.Kill(-1, syscall.SIGKILL)

@@ -64,7 +64,7 @@ type Process struct {
 	Name string `json:"name"` // name that the process chose itself
 }
 
-// Commit is the `commit` request: the increment with this manifest is stored, and the next one follows it.
+// Commit is the `commit` request: the operator has stored the increment with this manifest, which becomes the base of the next one.
 type Commit struct {
 	Op
 	Manifest string `json:"manifest"`

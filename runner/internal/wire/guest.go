@@ -27,7 +27,7 @@ type AdmitResult struct {
 }
 
 // Dismiss is the `dismiss` request: it ends an admission. Admission is the id of the `admit` request that created it. If Kill is
-// set, the request also kills background processes.
+// set, the request also kills the background processes that the guests' commands left.
 type Dismiss struct {
 	Op
 	Admission string `json:"admission"`
