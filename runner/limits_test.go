@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// At a limit of its CPU time, the kernel ends PID 1 by SIGKILL, as a kubelet does that evicts a pod.
+// If a phase could limit PID 1's CPU time, the kernel would end PID 1 by SIGKILL, as a kubelet does when it evicts a pod.
 func TestAPhaseOfRootCannotLimitPID1(t *testing.T) {
 	c := launch(t, func(with *setup) { with.UsualCapabilities = true })
 	s := c.connect()
@@ -31,7 +31,7 @@ func TestAPhaseOfRootCannotLimitPID1(t *testing.T) {
 			t.Error(ids, result)
 		}
 	}
-	// Its own processes have the usual group IDs, so that they may limit each other.
+	// The phase's own processes have the usual group IDs, so that they may limit each other.
 	status := s.shell("grep ^Gid: /proc/self/status; sleep 5 & prlimit --pid $! --cpu=1000", nil)
 	wanted := strings.Repeat(fmt.Sprintf("\t%d", os.Getgid()), 4)
 	if status["exitCode"] != 0.0 || !strings.Contains(status["tail"].(string), "Gid:"+wanted+"\n") {
@@ -39,8 +39,8 @@ func TestAPhaseOfRootCannotLimitPID1(t *testing.T) {
 	}
 }
 
-// Only a process of the container limits the resources of an exec session. The operator recognizes this by status 2, which is also
-// that of a Go program without memory or threads.
+// If `runner call` lacks memory, threads or file descriptors, a process or a limit of the container is the cause. The operator
+// recognizes this by status 2, with which Go's runtime ends a program without memory or threads, too.
 func TestACallWithoutResourcesEndsWithStatus2(t *testing.T) {
 	c := launch(t)
 	for _, limit := range []string{"ulimit -n 4", "ulimit -v 150000"} {
@@ -54,7 +54,7 @@ func TestACallWithoutResourcesEndsWithStatus2(t *testing.T) {
 	}
 }
 
-// The agent host's runner is a user without capabilities, as all that runs there. Its container has no_new_privs.
+// In the agent host, the runner and all other processes run as a user without capabilities. The container has no_new_privs.
 func TestAPhaseWithoutPrivilegesCannotLimitPID1(t *testing.T) {
 	c := launch(t, func(with *setup) { with.UID, with.NoNewPrivileges = 65532, true })
 	limits := func() string { return content(t, fmt.Sprintf("/proc/%d/limits", c.pid)) }
@@ -79,8 +79,8 @@ func TestAPhaseWithoutNewPrivilegesMayLimitItsProcesses(t *testing.T) {
 	}
 }
 
-// The container runtime reads the files in /etc before it starts an exec session, and would wait forever for a writer, or for its own
-// stdin.
+// Before it starts an exec session, the container runtime reads /etc/passwd and /etc/group. It would wait forever for a writer if a
+// file is a FIFO, and for its own stdin if a file is a link to it.
 func TestAContainerInWhichNoExecSessionCanStartEnds(t *testing.T) {
 	for name, attack := range map[string]func(file string) error{
 		"etc/passwd":       func(file string) error { return syscall.Mkfifo(file, 0o644) },

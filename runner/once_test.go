@@ -80,7 +80,7 @@ func TestACommandRunsToItsEndIfItsSessionBreaks(t *testing.T) {
 }
 
 func TestACommandWhoseRunnerWasKilledIsNotRunAgain(t *testing.T) {
-	// While the command runs; a write of the record that the end of the runner or a full disk cut; what a service wrote.
+	// The record file while the command runs; a record that was written in part (runner killed, disk full); contents by a service.
 	for _, left := range []string{"\n", `{"id":"1/a/hook","op":"start","state":"do`, `[]`, `{"id":"another","op":"start"}`, `{"op":"note"}`} {
 		state := filepath.Join(t.TempDir(), "records")
 		once(t, state) // a session without a command creates an empty record file

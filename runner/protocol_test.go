@@ -376,14 +376,14 @@ func TestOnlyCallersFromOutsideAreObeyed(t *testing.T) {
 			t.Errorf("user %q: %v", user, relayed)
 		}
 	}
-	// An orphan becomes a child of PID 1 or of the supervisor, so it has a parent in the container and is refused.
+	// PID 1 refuses callers whose parent is in the container. An orphan has such a parent: PID 1 or the supervisor.
 	output := filepath.Join(shared(t), "output")
 	s.shell("(setsid sh -c 'sleep 0.1; "+program+" call </dev/null >"+output+" 2>&1; echo over >>"+output+"' &)", nil)
 	eventually(t, "the orphan is refused", func() bool {
 		text, _ := os.ReadFile(output)
 		return strings.Contains(string(text), "refuses") && strings.Contains(string(text), "over")
 	})
-	// A process can have the parent PID 0 in a new PID namespace, but in the namespace of PID 1 it has a parent and is refused.
+	// In a new PID namespace, a process can have the parent PID 0. In PID 1's namespace it still has a parent, so PID 1 refuses it.
 	result := s.shell("echo | unshare -p -f --mount-proc "+program+" call; echo status $?", nil)
 	if tail := result["tail"].(string); !strings.Contains(tail, "status 1") {
 		t.Error(result)

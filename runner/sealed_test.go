@@ -38,7 +38,7 @@ func gcm(key string) cipher.AEAD {
 	return made
 }
 
-// sealedBy returns a `host` request that contains the sealed request, and the nonce of the sealed request.
+// sealedBy encrypts a request with the key. It returns a `host` request that contains the encrypted one, and its nonce.
 func sealedBy(key string, request object) (object, []byte) {
 	plain, err := json.Marshal(request)
 	check(err)
@@ -48,7 +48,7 @@ func sealedBy(key string, request object) (object, []byte) {
 	return object{"op": "host", "message": object{"sealed": base64.StdEncoding.EncodeToString(message)}}, nonce
 }
 
-// opened returns the answer in a sealed message.
+// opened decrypts the answer to the request with this nonce.
 func opened(t *testing.T, answer object, nonce []byte) (found object) {
 	t.Helper()
 	text, ok := answer["sealed"].(string)
@@ -65,7 +65,7 @@ func opened(t *testing.T, answer object, nonce []byte) (found object) {
 	return found
 }
 
-// askHost sends a sealed request to the agent host's runner through the environment's, and returns the answer.
+// askHost sends an encrypted request to the agent host's runner through the environment's runner, and returns the decrypted answer.
 func (s *session) askHost(request object) object {
 	s.t.Helper()
 	sealed, nonce := sealedBy(operatorKey, request)

@@ -13,9 +13,9 @@ import (
 	"syscall"
 )
 
-// unpack writes the files of a tar.gz, given in base64 as one or more arguments, into a directory. The pod's manifest contains the
-// task's files that services mount. The kubelet may run the container again after a crash, so the directory may already contain
-// some of them.
+// unpack writes the files of a tar.gz, given in base64 as one or more arguments, into a directory: these are the task's files that
+// services mount, which the pod's manifest contains. The kubelet may run the container again after a crash, so the directory may
+// already contain some of the files.
 func unpack(args []string) error {
 	if len(args) < 2 {
 		return errors.New("unpack takes a directory and a tar.gz in base64")

@@ -56,7 +56,7 @@ def no_swallowed_exceptions() -> Iterator[list[logging.LogRecord]]:
 
 
 def pytest_collection_finish() -> None:
-    """Keep modules and tests out of garbage collections, which took a tenth of the time. The operator does so, too."""
+    """Keep modules and tests out of garbage collections, which took a tenth of the tests' time. The operator does so, too."""
     gc.collect()
     gc.freeze()
 

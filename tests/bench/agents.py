@@ -58,15 +58,15 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Resident memory of one agent host in bytes. charged: memory of the container's control group, including the files it has
-    mapped; None if that cannot be read. processes: name and resident memory of each process, largest first."""
+    """Resident memory of one agent host in bytes. charged: memory of the container's control group, including mapped files;
+    None if it cannot be read. processes: name and resident memory of each process, largest first."""
 
     charged: int | None
     processes: Sequence[tuple[str, int]]
 
     @property
     def bytes(self) -> int:
-        """Return `charged`, or else the sum of the processes, which counts shared memory more than once."""
+        """Return `charged`; if it is None, the sum over the processes, which counts shared memory more than once."""
         return sum(size for _, size in self.processes) if self.charged is None else self.charged
 
 
@@ -151,7 +151,7 @@ def shape_pod(made: Object, settings: Settings, model_url: str, pause_seconds: i
     """Return a pod like the trial's, but without a runner in the container main: the container itself starts the agent's processes,
     one after the other.
 
-    made: the trial; the agent host's container runs its runner, which gets no request.
+    made: the trial. The pod's agent host runs its runner, but gets no request.
     """
     parsed = parse_trial(
         {**made, "metadata": {**made["metadata"], "namespace": "bench"}, "status": {"podName": "idle", "attempt": 1}}
@@ -194,7 +194,7 @@ def agent_ended(pod: Mapping[str, Any]) -> bool:
 
 
 async def measure(client: Client, namespace: str, settings: Settings) -> Found:
-    """Run the measurements. settings: the images of the operator and the agent host, and any gateway URL, which nothing calls."""
+    """Run the measurements. settings: of the pods compared with trials; these pods never call the gateway URL."""
     async with servers.model(servers.node()) as model:
         for each in _objects(namespace):
             await client.create(each)

@@ -65,7 +65,7 @@ class Found:
 
     @property
     def added(self) -> float:
-        """Return by how many seconds the sidecar lengthens the median request."""
+        """Return the seconds that the sidecar adds to the median request."""
         return median(self.limited) - median(self.direct)
 
 
@@ -90,7 +90,7 @@ async def measure(example: Example, settings: Settings) -> Found:
 
 
 def _limit(changes: Mapping[str, str], directory: Path) -> None:
-    """Add a line to each table of the task's task.toml."""
+    """Add lines to the task's task.toml. changes: the line to add, by table header."""
     file = directory / "task.toml"
     text = file.read_text()
     for table, line_ in changes.items():
@@ -100,7 +100,7 @@ def _limit(changes: Mapping[str, str], directory: Path) -> None:
 
 @asynccontextmanager
 async def _pod(example: Example, trial: Object, settings: Settings, *, limited: bool) -> AsyncIterator[str]:
-    """Run a pod of the operator's image that is built like a trial's, and yield its name."""
+    """Run a pod like a trial's pod, with the operator's image, and yield its name. limited: whether it has a sidecar."""
     parsed = parse_trial({**trial, "status": {"podName": "idle", "attempt": 1}})
     task = parse_task((EXAMPLE / "task.toml").read_text())
     network = Network("allowlist", (_NAME,)) if limited else Network()
@@ -131,7 +131,7 @@ async def _served(example: Example, server: servers.Server) -> str:
 
 
 async def _switch(example: Example, pod: str, number: int) -> float:
-    """Switch the pod's network, as the operator does at the first switch of a session; return the seconds."""
+    """Switch the pod's network through a new exec session, as the operator does for its first switch; return the seconds."""
     client, start = example.client, time.monotonic()
     hosts = [_NAME] if number % 2 else []
     request = {"id": f"1/bench/{number}", "mode": "allowlist" if hosts else "no-network", "hosts": hosts, "gateway": False}

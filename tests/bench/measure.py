@@ -38,7 +38,7 @@ class Counters:
     peak_bytes: float
 
     def since(self, start: Counters) -> Counters:
-        """Return the differences from `start`. `peak_bytes` stays the same: it is the peak since the operator's start."""
+        """Return the differences from `start`. `peak_bytes` is no difference, but the peak since the operator's start."""
         differences = {each.name: getattr(self, each.name) - getattr(start, each.name) for each in fields(self)}
         return replace(Counters(**differences), peak_bytes=self.peak_bytes)
 
@@ -123,7 +123,7 @@ class TransferCost:
 
 
 async def start_pod(client: Client, namespace: str, pod: Mapping[str, Any], name: str) -> str:
-    """Create a pod, the only one of the namespace, wait until it is ready, and return its UID."""
+    """Create a pod in a namespace without other pods, wait until it is ready, and return its UID."""
     uid = str((await client.create(_named(pod, namespace, name)))["metadata"]["uid"])
     await _until_all(client, PODS, namespace, 1, is_ready)
     return uid
@@ -180,7 +180,7 @@ async def _until(done: Any) -> None:
 
 
 async def _until_all(client: Client, resource: Resource, namespace: str, count: int, so: Callable[[Object], bool]) -> None:
-    """Wait until `so` returns true for `count` objects. Use a watch, because repeated lists would distort the measurement."""
+    """Wait until `so` is true for `count` objects at once. Use a watch, because repeated lists would distort the measurement."""
     there: set[str] = set()
     async with asyncio.timeout(DEADLINE_SECONDS), aclosing(client.watch(resource, namespace)) as events:
         async for event in events:

@@ -1,7 +1,7 @@
 """Measure how much longer a trial takes if the agent's program is mounted from the image that `multistep agent build` built.
 
-The program is claude-code's own, and a scripted model answers it. The trials have one step and the same image, which contains the
-program, too: without a mount they use that one. Only the mount differs.
+The program is claude-code's own, and a scripted model answers it. All trials have one step and the same task image, which contains
+the program, too. Trials without the mount run the program of the task image; nothing else differs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Found:
 
     @property
     def added(self) -> float:
-        """Return the difference of the medians in seconds."""
+        """Return the seconds that the mount adds to the median trial."""
         return median(self.mounted) - median(self.preinstalled)
 
 
@@ -68,7 +68,7 @@ async def measure(client: Client, namespace: str) -> Found:
 
 
 async def _image(*command: str) -> str:
-    """Run a command of the command line that builds an image, and return the image's name."""
+    """Run a `multistep` command that builds an image, and return the image's name."""
     code, printed, err = await multistep(*command)
     if code:
         raise RuntimeError(f"multistep {' '.join(command)} failed: {err}")

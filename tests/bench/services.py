@@ -72,8 +72,8 @@ def _bare(shape: Object) -> Object:
 def judgement(found: Sequence[Comparison]) -> Sequence[str]:
     """Return one line per number of trials. A slow run does not fail the bench, because times depend on the machine.
 
-    The limit is for idle pods of the trials' shape, whose native sidecars the kubelet starts one after the other, too. The ratio to
-    bare pods, which start all containers at once, is only reported.
+    The limit is for the ratio to idle pods of the trials' shape. In both, the kubelet starts native sidecars one after the other.
+    The ratio to bare pods, which start all containers at once, is only reported.
     """
     words = "trials take {} times as long as idle pods of the same containers, at most {:g}"
     return [

@@ -58,9 +58,9 @@ def count() -> int:
 class Round:
     """Cost of one round, in which all trials run once.
 
-    admit_seconds: time until each trial had its pod; start_seconds: time until all agents ran; finish_seconds: time from the
-    first agent's end until all trials finished. lags: seconds from an agent's end to the start of its verifier. open_execs: exec
-    streams that stayed open at the API server while all agents were running.
+    admit_seconds, start_seconds: time from the round's start until each trial had its pod, and until all agents ran;
+    finish_seconds: time from the first agent's end until all trials finished. lags: seconds from an agent's end to the start of its
+    verifier. open_execs: exec streams that stayed open at the API server while all agents were running.
     """
 
     trials: int

@@ -67,7 +67,7 @@ class FaultInjector:
         """Inject faults until `stopped` is set.
 
         The first fault kills the operator, because the open connections of the old process bypass the proxy. The new process
-        connects through it.
+        connects through the proxy.
         """
         numbers = self.chance.sample(RESTARTS, len(COMPONENTS))
         fixed: dict[int, Fault] = {number: self._restarting(name) for number, name in zip(numbers, COMPONENTS, strict=True)}
@@ -98,7 +98,7 @@ class FaultInjector:
         """Kill the operator with SIGKILL, or delete its pod.
 
         If the kubelet has already restarted the operator in this pod, always delete the pod, because the kubelet delays each
-        further restart longer. In some of these cases, chosen at random, send no SIGKILL.
+        further restart longer. In some of these cases, chosen at random, delete the pod without a SIGKILL before.
         """
         pod = await self.victim.running()
         if pod is None or (self.count and self.chance.random() > WHILE_STARTING and not await self.victim.works(pod)):

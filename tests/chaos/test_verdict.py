@@ -141,7 +141,7 @@ def test_an_untrue_reason_of_a_loss_is_found() -> None:
 
 
 def test_an_init_container_with_an_unknown_end_is_a_cause_and_one_that_failed_is_none() -> None:
-    """The verdict reads the exit status in the message, so the messages are those of the operator's own decision."""
+    """The verdict reads the exit status from a failure's message, so the test takes messages from the operator's own code."""
     unseen, broken = (install_failed(code, reason) for code, reason in ((255, "Unknown"), (1, "Error")))
     assert judged(complete(attempt=2, attempts=[unseen]), logged("chaos-7-2")) == ""
     assert "without a cause" in judged(complete(attempt=2, attempts=[broken]), logged("chaos-7-2"))

@@ -76,9 +76,9 @@ def _failed_attempts(found: Object, evidence: Evidence) -> Iterator[str]:
 
 
 def _side_effects(found: Object, log: OutsideLog) -> Iterator[str]:
-    """Yield problems of the outside log. Each attempt must log each phase of its own steps once and in order, a failed attempt up
-    to its failure. A kept step is restored from a checkpoint of an earlier attempt, which must have logged all phases of the
-    step."""
+    """Yield problems of the outside log. An attempt must log each phase of the steps that it ran, once and in order; a failed
+    attempt, those before its failure. A kept step is restored from a checkpoint of an earlier attempt, which must have logged all
+    phases of the step."""
     name, known = found["metadata"]["name"], set[str]()
     for attempt in _attempts(found["status"]):
         pods = _pods(name, attempt.number, log)

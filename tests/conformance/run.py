@@ -139,7 +139,7 @@ class _Runner:
         self._operator_away = False
 
     async def report(self, number: int, case: Case) -> Report:
-        """Run one case when a slot is free; any error becomes its report."""
+        """Run one case when a slot is free, and return its report, also for an error of any kind."""
         async with self._slots:
             start = time.monotonic()
             trial = f"c{number:03}-{dns_label(case.name, _NAME_LENGTH)}"

@@ -159,7 +159,7 @@ def _is_whole(text: str) -> bool:
     if text.endswith("\\"):
         return False
     checked = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
-    return checked.returncode == 0 and not checked.stderr  # for an unfinished here-document, bash prints only a warning
+    return checked.returncode == 0 and not checked.stderr  # bash exits with 0 for an unfinished here-document, and prints a warning
 
 
 def _anchors(tokens: list[Token]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Self
 
 COMMAND_SECONDS: Final = 1400.0  # a bit less than the test's timeout: on a busy machine, installing a program takes long
-MAX_SHOWN: Final = 6000  # an output is cut to this number of characters at its end
+MAX_SHOWN: Final = 6000  # number of characters of an output that are kept: its last ones
 
 
 class Shell:

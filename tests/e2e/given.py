@@ -100,7 +100,7 @@ def reward(value: float) -> str:
 
 
 def reward_for_text(path: str, text: str) -> str:
-    """Return a test.sh that writes reward 1 if the file contains just this text, and else 0; its output shows the file."""
+    """Return a test.sh that writes reward 1 if the file contains exactly this text, and else 0; its output shows the file."""
     holds = f'[ "$(cat {path})" = "{text}" ]'
     return f"#!/bin/sh\ncat {path}\n{holds} && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
 
@@ -122,7 +122,7 @@ def finished(obj: Object) -> bool:
 
 
 def lost_attempt(obj: Object) -> bool:
-    """Return whether a trial has lost an attempt."""
+    """Return whether an attempt of the trial has failed."""
     return bool((obj.get("status") or {}).get("attempts"))
 
 
@@ -208,7 +208,7 @@ class Given:
 
     @asynccontextmanager
     async def held(self, pod: str) -> AsyncIterator[None]:
-        """Keep the object of a pod that is deleted inside the context, as long as the operator needs to read why it was deleted."""
+        """Keep the pod's object until the context ends, so that the operator can read why the pod was deleted in the context."""
         await self.client.patch(PODS, self.namespace, pod, {"metadata": {"finalizers": [_HELD]}})
         try:
             yield
@@ -231,7 +231,10 @@ class Given:
         return sorted(about, key=lambda each: str(each.get("eventTime") or each.get("lastTimestamp") or ""))
 
     async def reported(self, name: str, last: str) -> list[str]:
-        """Wait for an Event of the trial with the reason `last`, which follows the status update; return all Events' reasons."""
+        """Wait until the trial has an Event with the reason `last`, and return the reasons of all its Events, oldest first.
+
+        The operator updates the status before it creates this Event.
+        """
 
         async def reasons() -> list[str]:
             found = [each["reason"] for each in await self.events(name)]

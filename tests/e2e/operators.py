@@ -74,7 +74,7 @@ async def samples(client: Client, path: str = METRICS) -> dict[str, float]:
 async def with_values(*values: str) -> AsyncIterator[None]:
     """Upgrade the deployed operator with other chart values (``NAME=VALUE``), and restore them afterwards.
 
-    The operator is stopped while its permissions change, because tests/rights reports each of its requests that was denied.
+    The operator is stopped while its permissions change, because tests/rights reports each denied request of the operator.
     """
     require_alone()
     settings = [word for value in values for word in ("--set", value)]
@@ -132,7 +132,7 @@ async def on_volume(found: Object, path: str = "") -> bool:
 
 
 async def off_volume(*found: Object, path: str = "") -> None:
-    """Wait until a path below the directory of each of the trials is not on the results volume."""
+    """Wait until the path exists below none of the trials' directories on the results volume."""
 
     async def gone() -> bool:
         return not any([await on_volume(each, path) for each in found])

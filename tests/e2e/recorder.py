@@ -81,7 +81,7 @@ class Recorder:
             finally:
                 changed.cancel()
             for each in ended - {changed}:
-                each.result()  # raise the error that ended a watch task; a ClusterError does not end it
+                each.result()  # raise the error that ended a watch task; a ClusterError does not end such a task
 
     async def first(
         self, resource: Resource, name: str, done: Callable[[Object], bool], *, since: int = 0, uid: str = ""

@@ -201,7 +201,7 @@ async def test_nothing_in_the_pod_tells_an_agent_its_trial_or_attempt(given: Giv
 
 
 async def test_nothing_in_the_pod_tells_an_agent_its_sweep(given: Given) -> None:
-    """The name of a sweep's trial contains the names of the sweep, the task and the agent, and the number of the attempt."""
+    """The agent must find neither its sweep's name nor its own in its pod, although the trial's name contains both."""
     name, agent = f"s-{secrets.token_hex(6)}", f"a-{secrets.token_hex(6)}"
     pattern = f"[s]{name[1:]}\\|[a]{agent[1:]}"
     task = trial(Step("a", solve=SEARCH.replace("NAME", pattern), test=UNNAMED))["spec"]["task"]["inline"]
@@ -228,7 +228,7 @@ echo $((! $?)) > /logs/verifier/reward.txt
 
 
 async def test_a_process_that_an_agent_left_cannot_read_the_tests(given: Given) -> None:
-    """If the process could read the tests, it could solve a later step that has the same tests."""
+    """The reward is 0 if the process has read any test: with the tests it could solve a later step that has the same tests."""
     step = Step("a", solve=f"#!/bin/sh\n{READS_TESTS}", test=AWAITS_READS)
     done = await given.ended(trial(step, Step("b", test=AWAITS_READS), config={"agent": {"user": "nobody"}}))
     status = done["status"]

@@ -17,8 +17,8 @@ KEEP: dict[str, Any] = {"checkpoints": {"policy": "AfterStep", "keep": "WithResu
 COUNT = "#!/bin/sh\nls -l /srv\nls /srv | wc -l > /logs/verifier/reward.txt\n"
 # An agent that creates the file /srv/$OWN, and lists the files of /srv in /srv/.seen.
 ADD: dict[str, Any] = {"agent": {"name": "command", "command": ["sh", "-c", "echo $OWN > /srv/$OWN; ls /srv > /srv/.seen"]}}
-# A test that writes two digests of the environment's files: one without and one with modification times, which differ after each
-# run of a solution. The digests exclude the runner's files, the directories of agents and verifiers, and mounts.
+# A test that writes two digests of the environment's files: one without and one with modification times. These times
+# differ after each run of a solution. The digests exclude the runner's files, the directories of agents and verifiers, and mounts.
 LIST = r"""#!/bin/bash
 left_out=(-path /proc)
 for each in /sys /dev /tmp /logs /run /tests /solution /multistep /etc/hosts /etc/hostname /etc/resolv.conf; do

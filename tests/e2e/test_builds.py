@@ -154,7 +154,7 @@ async def test_the_images_of_environment_and_verifier_are_built_once(pulls: Give
     tags = [image["build"] for image in images.values()]
     assert sorted(registries.pushed[before:]) == sorted(tags), "each image was pushed once"
 
-    async def no_builders() -> bool:  # they end after the trials if the machine is busy
+    async def no_builders() -> bool:  # on a busy machine, builder pods may end after the trials
         return not await builders_of(pulls, *tags)
 
     await eventually(no_builders)
@@ -194,7 +194,7 @@ async def test_the_image_of_a_service_is_built(pulls: Given, registries: Registr
 @pytest.mark.long
 async def test_a_broken_dockerfile_fails_its_own_trials_with_the_last_lines(pulls: Given) -> None:
     nonce = secrets.token_hex(8)
-    broken = f"{FROM}RUN sleep 10 && echo this-goes-wrong-{nonce} && false\n"  # long enough for a report
+    broken = f"{FROM}RUN sleep 10 && echo this-goes-wrong-{nonce} && false\n"  # long enough that the status shows ImageBuilding
     await pulls.applied(with_dockerfile("broken", broken))
     await pulls.applied(with_dockerfile("broken-too", broken))
     await pulls.applied(with_dockerfile("good", f"{FROM}RUN echo {nonce} > /nonce\n"))
@@ -293,7 +293,7 @@ async def test_the_command_line_leaves_the_build_to_the_cluster_where_it_has_no_
 
 
 async def until_finished(given: Given, name: str) -> None:
-    """Wait until the sweep is finished. All its builds may take longer than one wait may."""
+    """Wait until the sweep is finished, for one trial at a time: all builds together may take longer than a wait's timeout."""
     found: Object = {}
     while not finished(found):
         found = await given.sweep_until(name, partial(got_on, trials_finished(found)))

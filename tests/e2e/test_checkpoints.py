@@ -146,7 +146,7 @@ for top, directories, files in sorted(os.walk("/srv")):
 END
 }}
 """
-# An image with git and npm, and with all that the steps install by apt and npm, because pods of tests have no way to a registry.
+# An image with git and npm, and with all that the steps install by apt and npm, because pods of tests reach no package registry.
 TOOLS = r"""
 FROM python:3.11-slim-bookworm
 RUN mkdir -p /opt/archives/partial && apt-get update -q && apt-get install -qy --no-install-recommends git \

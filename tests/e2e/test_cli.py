@@ -91,7 +91,7 @@ async def test_a_missing_namespace_is_reported_before_the_image_is_built(given: 
 
 
 async def test_an_error_of_several_lines_is_shown_once_with_its_lines(given: Given, tmp_path: Path) -> None:
-    """A setup script prints the error, because the status never contains agents' output, which may include keys."""
+    """A setup script prints the error: its output is in the status. Agents' output, which may include keys, never is."""
     setup = "#!/bin/sh\nprintf 'Traceback:\\n  line 1\\nValueError: no\\n'; exit 3\n"
     config = "[environment]\ndocker_image = 'debian:bookworm-slim'\n[[steps]]\nname = 'a'\n"
     texts = {"instruction.md": "do it", "workdir/setup.sh": setup, "tests/test.sh": "#!/bin/sh\n"}

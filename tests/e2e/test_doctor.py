@@ -109,7 +109,7 @@ async def test_an_image_that_cannot_be_pulled_is_found(given: Given) -> None:
         "metadata": {"name": "stuck", "labels": {"app.kubernetes.io/managed-by": "multistep"}},
     }
     container = {"name": "main", "image": "localhost/none:1", "imagePullPolicy": "Never"}
-    # A separate pod cannot pull the image either, and stays: the operator soon deletes the trial's pod.
+    # Doctor checks this separate pod with the same image, because the operator soon deletes the trial's pod.
     await given.applied({**pod, "spec": {"containers": [container]}})
     found = await given.when(waiting)
     assert found is not None

@@ -15,14 +15,14 @@ from tests.support.waiting import eventually
 
 
 async def evict(given: Given, pod: str) -> None:
-    """Evict the pod as `kubectl drain` does. Raise Unavailable (429) if a disruption budget forbids it, or NotFound."""
+    """Evict the pod as `kubectl drain` does. Raise Unavailable (429) if a disruption budget forbids it, NotFound if it is gone."""
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": given.namespace}}
     path = PODS.path(given.namespace, pod, "eviction")
     await given.client._http.send("create", PODS, path, {}, body)
 
 
 async def lose(given: Given, name: str, pod: str) -> None:
-    """Evict the trial's pod, and wait until the trial has lost the attempt."""
+    """Evict the trial's pod, and wait until the attempt has failed."""
     async with given.held(pod):
         await evict(given, pod)
         await given.until(name, lost_attempt)

@@ -91,7 +91,7 @@ async def test_root_gets_out_by_no_way_while_the_same_ways_lead_out_for_the_setu
 
 
 async def killed_sidecar(given: Given, name: str) -> str:
-    """Kill the sidecar of the trial whose agent is running; return the pod's name."""
+    """Wait until the trial's agent runs, kill the sidecar of its pod, and return the pod's name."""
     found = await given.until(name, in_agent)
     pod = await given.client.get(PODS, given.namespace, found["status"]["podName"])
     assert kill(processes(pod, b"/multistep/egress\0serve", "egress")) == 1

@@ -114,7 +114,7 @@ async def test_no_exec_stream_stays_open_while_agents_sleep(given: Given) -> Non
 
 @pytest.mark.alone
 async def test_changes_while_the_operator_is_away_are_reconciled(given: Given) -> None:
-    """One trial is deleted, one is deleted and recreated, one exceeds its deadline, and one exceeds its TTL."""
+    """While no operator runs, one trial is deleted, one deleted and recreated, one exceeds its deadline, and one its TTL."""
     sleepy = Step("a", solve="#!/bin/sh\nsleep 600\n")
     await given.applied(trial(sleepy, name="deleted"))
     await given.applied(trial(sleepy, name="remade"))

@@ -92,7 +92,7 @@ async def test_every_line_of_the_operators_log_parses_and_shows_of_which_trial_i
 
 
 async def test_the_operators_log_has_no_traceback(given: Given) -> None:
-    """kopf and asyncio only log exceptions of handlers and callbacks. Check the log of all tests so far."""
+    """kopf and asyncio log exceptions of handlers and callbacks, and continue. So check the log of all tests so far."""
     await given.ended(trial(Step("only", solve=SECOND), name="good"))
     tracebacks = [line for line in await operators_log(given) if "error" in line]
     assert not tracebacks, json.dumps(tracebacks[:3], indent=2)

@@ -27,8 +27,8 @@ def once_and_for_all(done: Object) -> Object:
 
 
 def survived(exception: Object) -> bool:
-    """Return whether the container survived, so that its verifier could run. With cgroup v1 the kernel may also kill process 1, if
-    the process that it killed first frees its memory late."""
+    """Return whether the container survived, so that its verifier could run. With cgroup v1 the kernel kills one process, and may
+    then kill PID 1, too, before the first has freed its memory."""
     ended = "container ended" in exception["message"]
     assert ended or not cgroups.is_v2()
     return not ended

@@ -26,7 +26,7 @@ from tests.support.waiting import eventually
 FILES = Path(__file__).parents[2] / "charts" / "multistep" / "files"
 SCRAPE_SECONDS = 1
 GATEWAY_SELECTOR = f"{SELECTOR}-gateway"
-OTHERS = '{job!="gateway"}'  # targets that answer all scrapes: other tests restart the gateway
+OTHERS = '{job!="gateway"}'  # all targets but the gateway, which other tests restart
 BOTH = '#!/bin/sh\necho \'{"reward": 0.25, "style": 1}\' > /logs/verifier/reward.json\n'
 NOTHING = "#!/bin/sh\ntrue\n"
 

@@ -19,9 +19,9 @@ import (
 // inspections (`baseline` and `inspect`). Version 5 adds requests to the agent host (`host`).
 var Protocols = []int{1, 2, 3, 4, 5}
 
-// CheckpointProtocols lists the protocol versions of a runner with --checkpoints. An operator without these versions would not find
-// the records of steps that a checkpoint restored and would consider the runner forged. Without a common version, the trial waits
-// for a later operator.
+// CheckpointProtocols lists the protocol versions of a runner with --checkpoints. An operator without these versions has none in
+// common with this runner, so the trial waits for a later operator. Such an operator would otherwise not find the records of steps
+// that a checkpoint restored, and would consider the runner forged.
 var CheckpointProtocols = []int{4, 5}
 
 // Agree returns the highest version that both sides support, and false if they have no common version.
@@ -60,8 +60,8 @@ func Errorf(code, format string, args ...any) *Error {
 	return &Error{code, Cut(fmt.Sprintf(format, args...), 2000)}
 }
 
-// Failure returns err as an Error with this code, or with CodeDiskFull if the disk or quota is full. If err is an Error already,
-// its code stays.
+// Failure returns err as an Error with this code, or with CodeDiskFull if the disk or quota is full. If err is or wraps an Error,
+// Failure returns that Error.
 func Failure(code string, err error) *Error {
 	var known *Error
 	if errors.As(err, &known) {
@@ -216,7 +216,7 @@ func CheckPaths(paths []string) error {
 	return nil
 }
 
-// Captured is a file that was read when a phase finished.
+// Captured is the content of a file, read when a phase finished.
 type Captured struct {
 	Base64    []byte `json:"base64"`
 	Size      int64  `json:"size"`
@@ -266,7 +266,7 @@ type HealthcheckResult struct {
 	DurationSeconds float64 `json:"durationSeconds"`
 }
 
-// Wait is the `wait` request: it returns a record as soon as the operation is finished, or at the timeout.
+// Wait is the `wait` request: it returns the operation's record as soon as the operation is finished, or at the timeout.
 type Wait struct {
 	Op
 	TimeoutSeconds float64 `json:"timeoutSeconds"`

@@ -21,7 +21,7 @@ type Clock struct {
 	timer   *time.Timer
 }
 
-// Limit returns a context that ends after this much work, and its clock. The caller must call cancel.
+// Limit returns a context that ends after this much time of work, and the clock that counts it. The caller must call cancel.
 func Limit(parent context.Context, limit time.Duration) (ctx context.Context, clock *Clock, cancel func()) {
 	ctx, end := context.WithCancelCause(parent)
 	clock = &Clock{left: limit, since: time.Now()}

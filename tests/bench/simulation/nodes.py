@@ -107,7 +107,7 @@ def _running(place: Path) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         kwok.terminate()
         kwok.wait()
-        with suppress(OSError):  # another bench on this machine uses the directory
+        with suppress(OSError):  # fails if another bench on this machine uses the directory
             runner.parent.rmdir()
 
 

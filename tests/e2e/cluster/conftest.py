@@ -105,7 +105,7 @@ async def _delete_namespace(name: str) -> None:
 
 
 async def run_pod(namespace: str, name: str, container: dict[str, Any], **more: Any) -> Pod:
-    """Create a pod with this container and wait until it is ready. more: fields of its spec."""
+    """Create a pod with this container and wait until it is ready. more: further fields of the pod's spec."""
     spec = {
         **more,
         "restartPolicy": "Never",

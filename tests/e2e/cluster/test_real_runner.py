@@ -232,7 +232,7 @@ async def test_a_session_from_inside_the_container_is_refused(client: Client, ru
 
 @pytest.mark.long
 async def test_a_long_trial_sends_hello_with_every_result(client: Client, runner_pod: Pod) -> None:
-    """The outputs of all phases together, as JSON, exceed one frame. The reply to hello has the last 4096 bytes of each output."""
+    """All outputs together, as JSON, would exceed one frame. The reply to hello has only the last 4096 bytes of each output."""
     prefix = secrets.token_hex(4)
     async with session(client, runner_pod) as talk:
         for number in range(300):

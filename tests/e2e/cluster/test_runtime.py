@@ -16,7 +16,7 @@ pytestmark = pytest.mark.xdist_group("cluster")
 
 VOLUME = {"name": "debian", "image": {"reference": BASE}}
 MOUNT = {"name": "debian", "mountPath": "/debian", "subPath": "etc/apt", "readOnly": True}
-# A node without user namespaces rejects pods that ask for one.
+# Why the node supports no user namespaces; None if it does. Such a node rejects pods that ask for one.
 NO_USER_NAMESPACES = machine.user_namespaces_problem()
 
 
